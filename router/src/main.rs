@@ -1,0 +1,2 @@
+//! See docs/architecture.md.
+fn main() {}

@@ -1,0 +1,1 @@
+"""The shard process of Trunkline: weights, KV pool, forward pass and sampling behind the gRPC contract."""

@@ -1,0 +1,113 @@
+"""What the engine asks of a backend. The engine knows nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """As `SamplingParams` in shard.proto, field by field."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    choice: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    end_token_ids: tuple[int, ...] = ()
+    num_top_logprobs: int = 0
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """As `Chunk` in shard.proto."""
+
+    sequence_id: int
+    first_position: int
+    num_tokens: int
+    new_block_ids: Sequence[int]
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One sampled token. `logprob` is 0.0 unless asked for; `top_logprobs` are (token id, logprob), likeliest first."""
+
+    sequence_id: int
+    token_id: int
+    logprob: float = 0.0
+    top_logprobs: Sequence[tuple[int, float]] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFailure:
+    """One sequence failed, the others did not. `code`: "not_finite" or "invalid_plan"."""
+
+    sequence_id: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendInfo:
+    """What `Describe` says of the device side."""
+
+    device: str
+    block_size: int
+    bytes_per_block: int
+    num_device_blocks: int
+    max_step_tokens: int
+    max_step_sequences: int
+    kv_dtype: str
+    weight_bytes: int
+    numeric_fingerprint: str
+
+
+class Backend(Protocol):
+    """Holds weights, KV pool and the token list and block table of each started sequence.
+
+    Not thread-safe: the engine's step loop is its only caller. A bad chunk is a `SequenceFailure`, never an exception.
+    """
+
+    info: BackendInfo
+
+    def start(
+        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+    ) -> None:
+        """Begins a sequence whose known tokens are `token_ids`."""
+        ...
+
+    def end(self, sequence_id: int) -> None:
+        """Forgets a sequence; its blocks keep what they hold."""
+        ...
+
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        """Copies the first `num_tokens` positions, all layers, K and V."""
+        ...
+
+    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        """One forward pass over `chunks`; samples where asked and appends the token to its sequence."""
+        ...
+
+    def reset(self) -> None:
+        """Forgets all sequences (a new Step stream began)."""
+        ...
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [len(token_ids), V] of every position of one text: for tests and perplexity, not for serving.
+
+        Uses the pool's first blocks; may only be called while no sequence is started.
+        """
+        ...
