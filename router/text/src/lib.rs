@@ -1,1 +1,30 @@
-//! See docs/architecture.md.
+//! Text on its way to token ids and back: what a model's own files say about its tokenizer and chat template, encoding,
+//! incremental decoding and stop strings. No clock, no network, no async: the router calls it.
+//!
+//! ```no_run
+//! use trunkline_text::{DecodeSpecial, Detokenizer, ModelText, TextStart};
+//! # fn main() -> Result<(), trunkline_text::TextError> {
+//! let model = ModelText::load(std::path::Path::new("model.gguf"))?;
+//! let prompt = model.encode_prompt("Once upon a time")?;
+//! let mut detokenizer = Detokenizer::new(model.tokenizer.clone(), DecodeSpecial::Skip, TextStart::Continuation);
+//! let text: String = prompt.iter().map(|&id| detokenizer.push(id)).collect();
+//! # Ok(()) }
+//! ```
+
+mod chat_template;
+mod detokenize;
+mod error;
+mod gguf;
+mod model_files;
+mod stop;
+mod tokenizer;
+
+pub use chat_template::{
+    ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES, TEMPLATE_FUEL, flatten_content,
+};
+pub use detokenize::{Detokenizer, TextStart};
+pub use error::{ErrorClass, TextError};
+pub use gguf::{GgufArray, GgufError, GgufMetadata, GgufValue};
+pub use model_files::{ChatPrompt, GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+pub use stop::{StopMatcher, StopStep, StopText};
+pub use tokenizer::{DecodeSpecial, EncodeSpecial, EncodedToken, Tokenizer};
