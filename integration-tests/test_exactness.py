@@ -1,0 +1,106 @@
+"""The same request gives the same bits, whatever else the server does. Text and logprobs are compared as they came."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from harness import Trunkline, serving
+
+VOCABULARY = range(100, 40_000)
+
+
+def random_prompt(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(VOCABULARY, k=length)
+
+
+def bits(server: Trunkline, prompt: list[int], max_tokens: int = 24, **fields: Any) -> Any:
+    """Everything of an answer that must not differ: text, tokens, logprobs, the likeliest others, why it ended."""
+    answer = server.complete(prompt, max_tokens=max_tokens, logprobs=3, ignore_eos=True, **fields)
+    choice = answer["choices"][0]
+    return choice["text"], choice["logprobs"], choice["finish_reason"]
+
+
+def cached_tokens(answer: dict[str, Any]) -> int:
+    cached: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached
+
+
+@pytest.fixture(scope="module")
+def cutting() -> Iterator[Trunkline]:
+    """Cuts every prompt into chunks of at most 37 tokens, on one thread."""
+    with serving("--max-batch-prefill-tokens", "37", "--threads", "1") as running:
+        yield running
+
+
+@pytest.mark.parametrize("others", [1, 7, 31])
+def test_alone_equals_beside_others(server: Trunkline, cutting: Trunkline, others: int) -> None:
+    prompts = [random_prompt(1000 * others + n, 20 + 7 * n) for n in range(3)]
+    fields = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.2, "top_p": 0.9, "seed": 2**63}]
+    alone = [bits(cutting, prompt, **field) for prompt, field in zip(prompts, fields, strict=True)]
+
+    def crowd(number: int) -> None:
+        noise = random.Random(number)
+        for _ in range(3):
+            server.complete(
+                random_prompt(noise.getrandbits(32), noise.randint(1, 200)), max_tokens=noise.randint(4, 40)
+            )
+
+    with ThreadPoolExecutor(others) as pool:
+        crowding = [pool.submit(crowd, 31 * others + n) for n in range(others)]
+        beside = [bits(server, prompt, **field) for prompt, field in zip(prompts, fields, strict=True)]
+        for done in crowding:
+            done.result()
+    assert beside == alone
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 36, 37, 38, 64, 75, 150, 600])
+def test_whole_equals_cut(server: Trunkline, cutting: Trunkline, length: int) -> None:
+    prompt = random_prompt(length, length)
+    assert bits(cutting, prompt) == bits(server, prompt)
+
+
+@pytest.mark.parametrize("hit", [1, 15, 16, 17, 31, 32, 33, 47, 64, 100, 199])
+def test_cold_equals_prefix_hit(server: Trunkline, cutting: Trunkline, hit: int) -> None:
+    prompt = random_prompt(5000 + hit, 200)
+    cold = bits(server, prompt)
+    again = server.complete(prompt, max_tokens=1)
+    assert cached_tokens(again) == 199, "everything but the last token of the prompt is hit"
+    assert bits(server, prompt) == cold
+
+    other_end = random_prompt(6000 + hit, 50)
+    cutting.complete(prompt[:hit] + other_end, max_tokens=4)
+    warm = cutting.complete(prompt, max_tokens=24, logprobs=3, ignore_eos=True)
+    assert cached_tokens(warm) >= min(hit, 199)
+    choice = warm["choices"][0]
+    assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == cold
+
+
+def test_generated_tokens_are_hit(server: Trunkline) -> None:
+    prompt = random_prompt(77, 40)
+    answer = server.complete(prompt, max_tokens=40, ignore_eos=True)
+    output = server.tokenize(answer["choices"][0]["text"])
+    longer = server.complete(prompt + output[:20] + random_prompt(78, 5), max_tokens=1)
+    assert cached_tokens(longer) >= 40
+
+
+def test_preempted_equals_undisturbed(server: Trunkline) -> None:
+    prompts = [random_prompt(900 + n, 60) for n in range(8)]
+    fields = [{"temperature": 0.5 * (n % 3), "seed": n, "presence_penalty": 0.3 * (n % 2)} for n in range(8)]
+    expected = [bits(server, p, max_tokens=140, **f) for p, f in zip(prompts, fields, strict=True)]
+    with serving("--max-batch-total-tokens", "640") as small, ThreadPoolExecutor(8) as pool:
+        pending = [pool.submit(bits, small, p, max_tokens=140, **f) for p, f in zip(prompts, fields, strict=True)]
+        received = [done.result() for done in pending]
+        assert small.metrics()["trunkline_preemptions_total"] > 0, "the pool was too large to preempt anything"
+    assert received == expected
+
+
+@pytest.mark.parametrize("isa", ["avx2", "scalar"])
+def test_instruction_sets_agree(server: Trunkline, isa: str) -> None:
+    prompts = [random_prompt(40 + n, 9 * n + 1) for n in range(3)]
+    expected = [bits(server, prompt, max_tokens=8) for prompt in prompts]
+    with serving(env={"TRUNKLINE_ISA": isa}) as other:
+        assert [bits(other, prompt, max_tokens=8) for prompt in prompts] == expected

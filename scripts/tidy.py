@@ -1,0 +1,163 @@
+"""Tests the tree itself: sizes, import directions, purity of the core crates, words that do not belong here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
+MAX_LINE_CHARACTERS = 120
+SOURCE = {".rs", ".py"}
+
+# What the server's packages may import of each other: arrows point one way, service → engine → models → Ops.
+PYTHON_LAYERS = {
+    "models": {"models", "errors"},
+    "weights": {"weights", "models", "errors"},
+    "sampling": {"sampling", "backends.interface", "errors"},
+    "backends.reference": {"backends", "models", "weights", "sampling", "errors"},
+    "backends.cpu": {"backends.interface", "backends.cpu", "models", "weights", "errors", "_kernels"},
+    "engine": {"backends.interface", "errors"},
+}
+PURE_CRATES = ("router/kv/src", "router/scheduler/src")
+IMPURE = re.compile(r"\b(tokio|std::time|std::fs|std::env|std::net|std::thread|std::sync::Mutex|rand)\b(::|;)")
+# Paths of one machine and names of package hosts: lock files and documents hold versions, not addresses.
+MACHINE = re.compile(
+    r"(?<![\w./{}$-])/(root|home|work|Users)/\w|pypi\.org|crates\.io/|registry\.npmjs|files\.pythonhosted"
+)
+TODO = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+
+
+def tracked() -> list[Path]:
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def is_test(path: Path) -> bool:
+    relative = path.relative_to(ROOT)
+    return (
+        any(part in ("tests", "testdata", "integration-tests", "examples") for part in relative.parts)
+        or relative.name == "tests.rs"
+    )
+
+
+def generated(path: Path) -> bool:
+    return "_pb2" in path.name
+
+
+def check_text(path: Path, text: str) -> list[str]:
+    found = []
+    name = path.relative_to(ROOT)
+    if path == Path(__file__).resolve() or name.name == "Cargo.lock":
+        return []
+    for number, line in enumerate(text.splitlines(), 1):
+        if MACHINE.search(line):
+            found.append(f"{name}:{number}: path of a machine or name of a package host")
+        if path.suffix in SOURCE and not generated(path):
+            if TODO.search(line):
+                found.append(f"{name}:{number}: a TODO needs an issue: TODO(#123)")
+            if len(line) > MAX_LINE_CHARACTERS:
+                found.append(f"{name}:{number}: {len(line)} characters, at most {MAX_LINE_CHARACTERS}")
+    if path.suffix in SOURCE and not is_test(path) and not generated(path):
+        lines = len(production_lines(path, text))
+        if lines > MAX_FILE_LINES:
+            found.append(f"{name}: {lines} lines, at most {MAX_FILE_LINES}: is there a second noun in it?")
+    return found
+
+
+def production_lines(path: Path, text: str) -> list[str]:
+    """Lines of a file without its trailing test module."""
+    lines = text.splitlines()
+    if path.suffix == ".rs":
+        for number, line in enumerate(lines):
+            if line.startswith("#[cfg(test)]"):
+                return lines[:number]
+    return lines
+
+
+def check_python(path: Path, text: str) -> list[str]:
+    name = path.relative_to(ROOT)
+    tree = ast.parse(text)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            lines = node.end_lineno - node.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                found.append(f"{name}:{node.lineno}: `{node.name}` has {lines} lines, at most {MAX_FUNCTION_LINES}")
+    package = ROOT / "server/trunkline_server"
+    if not path.is_relative_to(package):
+        return found
+    module = ".".join(path.relative_to(package).with_suffix("").parts)
+    for node in ast.walk(tree):
+        for imported in imports(node, module):
+            if imported.split(".")[0] == "torch" and not module.startswith("backends.reference"):
+                found.append(f"{name}:{node.lineno}: torch may be imported by backends/reference alone")
+            found += [
+                f"{name}:{node.lineno}: `{layer}` may not import `{imported}`"
+                for layer, allowed in PYTHON_LAYERS.items()
+                if under(module, layer)
+                and imported.startswith("trunkline_server.")
+                and not any(under(imported.removeprefix("trunkline_server."), a) for a in allowed)
+            ]
+    return found
+
+
+def under(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def imports(node: ast.AST, module: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        if node.level:
+            base = ["trunkline_server", *module.split(".")][: -node.level]
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+        else:
+            stem = node.module or ""
+        if stem in ("trunkline_server", "trunkline_server.backends"):
+            return [f"{stem}.{alias.name}" for alias in node.names]
+        return [stem]
+    return []
+
+
+def check_pure(path: Path, text: str) -> list[str]:
+    name = path.relative_to(ROOT)
+    if not str(name).startswith(PURE_CRATES):
+        return []
+    return [
+        f"{name}:{number}: the pure core may not use `{match.group(1)}`"
+        for number, line in enumerate(text.splitlines(), 1)
+        if not line.lstrip().startswith("//") and (match := IMPURE.search(line))
+    ]
+
+
+def main() -> int:
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += check_text(path, text)
+        if path.suffix == ".py" and not generated(path):
+            found += check_python(path, text)
+        if path.suffix == ".rs":
+            found += check_pure(path, text)
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Builds dist/trunkline-*.whl (launcher and router binaries) and dist/trunkline_server-*.whl (server and kernels).
+set -eu
+cd "$(dirname "$0")/.."
+root=$(pwd)
+mkdir -p dist
+rm -f dist/*.whl
+maturin="$root/.tools/bin/maturin"
+target=${CARGO_TARGET_DIR:-$root/target}
+# maturin lays what is in the data folder's scripts/ beside the launcher.
+data="$root/launcher/trunkline.data"
+trap 'rm -rf "$data"' EXIT
+cargo build --release --quiet -p trunkline-router
+mkdir -p "$data/scripts"
+cp "$target/release/trunkline-router" "$data/scripts/"
+"$maturin" build --release --quiet --strip --out dist --manifest-path launcher/Cargo.toml
+"$maturin" build --release --quiet --strip --out dist
+ls -l dist
