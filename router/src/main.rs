@@ -1,2 +1,2 @@
-//! See docs/architecture.md.
+//! router
 fn main() {}
