@@ -1,0 +1,35 @@
+//! What separates one namespace of the KV index from another.
+
+use std::sync::Arc;
+
+/// Key of one namespace of the KV index: model, adapter and tenant or cache salt.
+///
+/// Two sequences share blocks only if their salts are equal. The parts themselves are kept and compared, not a hash of
+/// them, so two tenants can never meet by collision. Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Salt(Arc<[Box<str>]>);
+
+impl Salt {
+    /// The salt made of `parts` in order; `["ab", "c"]` and `["a", "bc"]` differ. No parts: the default salt.
+    pub fn new(parts: &[&str]) -> Self {
+        Self(parts.iter().map(|&part| Box::from(part)).collect())
+    }
+
+    /// The parts it was made of.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(AsRef::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Salt;
+
+    #[test]
+    fn parts_do_not_run_together() {
+        assert_ne!(Salt::new(&["ab", "c"]), Salt::new(&["a", "bc"]));
+        assert_ne!(Salt::new(&[""]), Salt::default());
+        assert_eq!(Salt::new(&[]), Salt::default());
+        assert_eq!(Salt::new(&["m", "t"]).parts().collect::<Vec<_>>(), ["m", "t"]);
+    }
+}

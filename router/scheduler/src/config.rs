@@ -1,0 +1,32 @@
+//! The scheduler's own limits; the shard's come with `Event::ShardReady`.
+
+/// Limits and weights of the scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Most requests that wait for their first start; one more is rejected with `RejectReason::QueueFull`.
+    pub max_queued_requests: u32,
+    /// Most sequences that run at once; the shard's `max_step_sequences` bounds it further.
+    pub max_running_sequences: u32,
+    /// Most tokens of one step; the shard's `max_step_tokens` bounds it further.
+    pub max_step_tokens: u32,
+    /// Most tokens of prefill in a step that also decodes: what a long prompt may add to the others' inter-token time.
+    pub max_prefill_tokens_beside_decodes: u32,
+    /// How many prompts may be half computed at once when one step has no room for all of them.
+    pub max_concurrent_prefills: u32,
+    /// How far a request whose whole prompt is cached may move ahead of older ones of its class, in milliseconds of
+    /// arrival time; one that is cached in part moves that part of it. Bounds what an uncached request waits longer.
+    pub cached_first_window_ms: u64,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            max_queued_requests: 256,
+            max_running_sequences: u32::MAX,
+            max_step_tokens: u32::MAX,
+            max_prefill_tokens_beside_decodes: 512,
+            max_concurrent_prefills: 8,
+            cached_first_window_ms: 2_000,
+        }
+    }
+}

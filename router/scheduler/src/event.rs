@@ -1,0 +1,196 @@
+//! What the scheduler is told and what it answers. Plain data.
+
+use trunkline_kv::Salt;
+
+use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult};
+
+/// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// Milliseconds from `earlier` to `self`; 0 if `earlier` is later.
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The point `ms` later.
+    pub fn plus(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+}
+
+/// Names one sequence between router and scheduler. Chosen by the router, used once, stable across preemption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
+
+/// Class of a request; a lower class runs with what the higher ones leave, and is preempted first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// What a request has that says nothing.
+    #[default]
+    Normal,
+    /// Batch work.
+    Low,
+}
+
+/// What a shard can do, from `Describe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardLimits {
+    /// Tokens per block; at least 1.
+    pub block_size: u32,
+    /// Blocks in the device pool.
+    pub num_blocks: u32,
+    /// Most tokens of one step; at least 1.
+    pub max_step_tokens: u32,
+    /// Most chunks of one step; at least 1.
+    pub max_step_sequences: u32,
+    /// Token ids are below it.
+    pub vocab_size: u32,
+}
+
+/// One sequence to generate. Validated by the router; the scheduler checks again only what would break it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SequenceRequest {
+    /// Not used before.
+    pub id: SequenceId,
+    /// The prompt; at least one token.
+    pub token_ids: Vec<u32>,
+    /// Most tokens to generate. 0 ends at once with `EndReason::Length`.
+    pub max_new_tokens: u32,
+    /// How to choose tokens; its `end_token_ids` are filled from the field below.
+    pub sampling: SamplingParams,
+    /// Tokens that end the sequence; the one sampled is still reported as `Update::Token`.
+    pub end_token_ids: Vec<u32>,
+    /// Do not end at `end_token_ids`.
+    pub ignore_eos: bool,
+    /// Class.
+    pub priority: Priority,
+    /// End it when this moment has come, wherever it is.
+    pub deadline: Option<Millis>,
+    /// Namespace of the KV index.
+    pub salt: Salt,
+}
+
+/// What the scheduler is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A shard is there, with an empty KV pool and no sequences. Also after `ShardLost`, then maybe with other limits.
+    ShardReady(ShardLimits),
+    /// A new sequence. Answered by exactly one `Update::Ended` or `Update::Rejected` in the end.
+    Submit(SequenceRequest),
+    /// The router found a stop string: end it with `EndReason::Finished`. Unknown ids (ended already) are ignored.
+    Finish(SequenceId),
+    /// The client is gone: end it with `EndReason::Aborted`. Unknown ids (ended already) are ignored.
+    Abort(SequenceId),
+    /// The shard answered a plan. In the order of the plans, each once, and none from before the last `ShardReady`.
+    StepResult(StepResult),
+    /// The shard is gone with all that it held.
+    ShardLost,
+}
+
+/// What the scheduler answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// The sequence's first chunk is in the plan. At most once, not repeated after a preemption.
+    Started {
+        /// Which.
+        id: SequenceId,
+        /// Prompt tokens that a prefix hit spared.
+        cached_tokens: u32,
+        /// Milliseconds from `Submit` to here.
+        queued_ms: u64,
+    },
+    /// One output token.
+    Token {
+        /// Which.
+        id: SequenceId,
+        /// Token with logprobs as asked.
+        token: SampledToken,
+    },
+    /// Final: the sequence ended.
+    Ended {
+        /// Which.
+        id: SequenceId,
+        /// Why.
+        reason: EndReason,
+        /// What it took.
+        usage: Usage,
+    },
+    /// Final: the sequence was not taken.
+    Rejected {
+        /// Which.
+        id: SequenceId,
+        /// Why, with the numbers for the message.
+        reason: RejectReason,
+        /// When a retry is likely to be taken, in milliseconds from now; none: never.
+        retry_after_ms: Option<u64>,
+    },
+}
+
+/// Why a sequence ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// It sampled one of its `end_token_ids`.
+    EndToken,
+    /// It reached `max_new_tokens`.
+    Length,
+    /// `Event::Finish`.
+    Finished,
+    /// `Event::Abort`.
+    Aborted,
+    /// Its deadline came, in the queue or while it ran.
+    DeadlineExceeded,
+    /// The shard could not go on with it.
+    Failed(SequenceError),
+    /// The shard was lost after the sequence had started.
+    ShardLost,
+}
+
+/// Why a sequence was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RejectReason {
+    /// As many wait as may.
+    QueueFull {
+        /// Waiting now.
+        num_waiting: u32,
+        /// `SchedulerConfig::max_queued_requests`.
+        max_queued_requests: u32,
+        /// How long the oldest has waited.
+        oldest_wait_ms: u64,
+    },
+    /// Prompt and output can never fit the pool.
+    TooLong {
+        /// Prompt length.
+        prompt_tokens: u32,
+        /// Output asked for.
+        max_new_tokens: u32,
+        /// Most tokens, prompt and output together, that the pool can hold for one sequence.
+        max_total_tokens: u64,
+    },
+    /// The queue is too long for the deadline.
+    DeadlineUnreachable {
+        /// Predicted wait until its first chunk.
+        predicted_wait_ms: u64,
+        /// Time left until the deadline.
+        deadline_in_ms: u64,
+    },
+    /// The request has no tokens, or one that is not in the vocabulary: the router should have refused it.
+    Invalid {
+        /// What is wrong, for the log.
+        message: String,
+    },
+}
+
+/// What a sequence took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt length.
+    pub prompt_tokens: u32,
+    /// Tokens reported by `Update::Token`.
+    pub output_tokens: u32,
+    /// Prompt tokens that a prefix hit spared at the first start.
+    pub cached_tokens: u32,
+}

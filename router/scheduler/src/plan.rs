@@ -1,0 +1,187 @@
+//! What goes to the shard and what comes back, field by field as in `proto/trunkline/shard/v1/shard.proto`.
+
+/// Everything a shard does in one step, in this order: `ends`, `starts`, `copies`, `chunks`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepPlan {
+    /// 1 for the first plan after `ShardReady`, then one more each.
+    pub step_id: u64,
+    /// Wire ids of sequences that are not named again; the shard forgets them.
+    pub ends: Vec<u64>,
+    /// Sequences that begin, or come back after preemption under a new wire id.
+    pub starts: Vec<SequenceStart>,
+    /// Copies inside the device pool, done before any chunk runs.
+    pub copies: Vec<BlockCopy>,
+    /// The tokens to compute, at most one chunk per sequence. Empty in a plan of only `ends`.
+    pub chunks: Vec<Chunk>,
+}
+
+impl StepPlan {
+    /// Tokens that the step computes.
+    pub fn num_tokens(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.num_tokens)).sum()
+    }
+}
+
+/// A sequence begins on the shard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SequenceStart {
+    /// Wire id, chosen by the scheduler: unique, never 0, not the `SequenceId` of the request.
+    pub sequence_id: u64,
+    /// All tokens known: the prompt, then (after a preemption) the output so far.
+    pub token_ids: Vec<u32>,
+    /// How many of `token_ids` are the prompt.
+    pub num_prompt_tokens: u32,
+    /// How to choose tokens.
+    pub sampling: SamplingParams,
+}
+
+/// How to choose tokens. Limits are those of `shard.proto`; the scheduler passes the values through.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// 0 is greedy; else logits are divided by it. 0 .. 100.
+    pub temperature: f32,
+    /// Keep the smallest set of tokens whose probability reaches it; 1 keeps all. (0, 1].
+    pub top_p: f32,
+    /// Keep the k likeliest; 0 keeps all.
+    pub top_k: u32,
+    /// Drop tokens whose probability is below `min_p` times the likeliest one's; 0 drops none. [0, 1].
+    pub min_p: f32,
+    /// Key of the counter-based generator.
+    pub seed: u64,
+    /// Which of the request's choices this sequence is.
+    pub choice: u32,
+    /// Subtracted from the logit of every token that the output holds. -2 .. 2.
+    pub presence_penalty: f32,
+    /// Subtracted once per occurrence in the output. -2 .. 2.
+    pub frequency_penalty: f32,
+    /// Divides positive and multiplies negative logits of tokens seen; 1 changes nothing. > 0.
+    pub repetition_penalty: f32,
+    /// While the output is shorter than this, the tokens in `end_token_ids` are not sampled.
+    pub min_tokens: u32,
+    /// Tokens that end a sequence. In a request it may stay empty: the scheduler fills it from
+    /// `SequenceRequest::end_token_ids` when it starts the sequence.
+    pub end_token_ids: Vec<u32>,
+    /// How many of the likeliest tokens to report with each sampled one, 0 .. 20.
+    pub num_top_logprobs: u32,
+    /// Report the logprob of the sampled token.
+    pub logprobs: bool,
+}
+
+impl Default for SamplingParams {
+    /// Greedy, nothing filtered, nothing penalised, no logprobs.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: 0,
+            choice: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            min_tokens: 0,
+            end_token_ids: Vec::new(),
+            num_top_logprobs: 0,
+            logprobs: false,
+        }
+    }
+}
+
+/// Copies the first `num_tokens` positions of a block onto another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// Block to read.
+    pub source_block_id: u32,
+    /// Block to write.
+    pub destination_block_id: u32,
+    /// 1 .. block_size.
+    pub num_tokens: u32,
+}
+
+/// A run of consecutive positions of one sequence, computed in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Wire id.
+    pub sequence_id: u64,
+    /// Position of the first token to compute.
+    pub first_position: u32,
+    /// How many tokens; at least 1. The newest may be the one that the step before samples.
+    pub num_tokens: u32,
+    /// Appended to the sequence's block table before the chunk runs; on the first chunk also those of a prefix hit.
+    pub new_block_ids: Vec<u32>,
+    /// Sample one token after the chunk's last position.
+    pub sample: bool,
+}
+
+/// What came of one plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepResult {
+    /// The plan's.
+    pub step_id: u64,
+    /// One for each chunk with `sample`, in the order of the chunks, and one for each chunk that failed.
+    pub sequences: Vec<SequenceResult>,
+    /// Time the device worked on the step, in microseconds.
+    pub device_time_us: u64,
+}
+
+/// What came of one chunk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SequenceResult {
+    /// Wire id.
+    pub sequence_id: u64,
+    /// Token or error.
+    pub outcome: SequenceOutcome,
+}
+
+/// Token or error.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SequenceOutcome {
+    /// The token sampled after the chunk.
+    Token(SampledToken),
+    /// This sequence failed; the others of the step are not touched.
+    Error(SequenceError),
+}
+
+/// A sampled token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SampledToken {
+    /// Below the shard's `vocab_size`.
+    pub token_id: u32,
+    /// Natural logarithm; 0 if logprobs were not asked for.
+    pub logprob: f32,
+    /// Likeliest first; as many as were asked for.
+    pub top_logprobs: Vec<TokenLogprob>,
+}
+
+/// One of the likeliest tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// Token.
+    pub token_id: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// One sequence failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SequenceError {
+    /// What kind of failure.
+    pub code: SequenceErrorCode,
+    /// For the log; without prompt or token contents.
+    pub message: String,
+}
+
+/// What kind of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceErrorCode {
+    /// The shard named no kind that this build knows.
+    Unspecified,
+    /// A logit is NaN or all are infinite.
+    NotFinite,
+    /// The plan named a sequence, token, position or block that cannot be.
+    InvalidPlan,
+    /// The shard's result lacks the token that the plan asked for, or names one outside the vocabulary. Made by the
+    /// scheduler, never on the wire.
+    InvalidResult,
+}

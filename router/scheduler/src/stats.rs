@@ -1,0 +1,46 @@
+//! Gauges and counters, plain numbers.
+
+/// What the scheduler holds now and has done so far. Counters never go back, also across a lost shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Gauge: sequences that wait, preempted ones included.
+    pub num_waiting: u64,
+    /// Gauge: sequences that run.
+    pub num_running: u64,
+    /// Gauge: plans whose results are out.
+    pub steps_in_flight: u64,
+    /// Gauge: blocks with nothing in them. 0, like all gauges of blocks, while there is no shard.
+    pub blocks_free: u64,
+    /// Gauge: blocks that a sequence holds.
+    pub blocks_held: u64,
+    /// Gauge: blocks that only the KV index holds; any of them can be evicted.
+    pub blocks_cached: u64,
+    /// Gauge: blocks of the pool. `free + held + cached = total`.
+    pub blocks_total: u64,
+    /// Counter: prompt tokens of started sequences.
+    pub prompt_tokens: u64,
+    /// Counter: those that a prefix hit spared.
+    pub prefix_hit_tokens: u64,
+    /// Counter: tokens reported.
+    pub output_tokens: u64,
+    /// Counter: plans made.
+    pub steps: u64,
+    /// Counter: tokens planned to be computed.
+    pub scheduled_tokens: u64,
+    /// Counter: sequences stopped for want of blocks, or for a higher class.
+    pub preemptions: u64,
+    /// Counter: blocks dropped from the KV index to make room.
+    pub evicted_blocks: u64,
+    /// Counter: times a request waited for another one that was computing its prefix.
+    pub prefix_waits: u64,
+    /// Counter: `RejectReason::QueueFull`.
+    pub rejected_queue_full: u64,
+    /// Counter: `RejectReason::TooLong`.
+    pub rejected_too_long: u64,
+    /// Counter: `RejectReason::DeadlineUnreachable`.
+    pub rejected_deadline: u64,
+    /// Counter: `RejectReason::Invalid`.
+    pub rejected_invalid: u64,
+    /// Counter: results that answer no plan in flight, and entries in them that answer no chunk. Should stay 0.
+    pub unexpected_results: u64,
+}
