@@ -1,0 +1,119 @@
+"""Speed of one server through HTTP, and what router, gRPC and Python add to a step.
+
+    make bench [ARGS="--repeat 5 --model PATH"]
+
+Starts `trunkline serve` on a free port, streams, prints a table. Figures of a shared machine are noisy: medians and
+spread over the repeats are printed, and nothing here is an assertion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration-tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from client import Stream, stream
+from harness import Trunkline, serving
+
+DECODE_TOKENS = 128
+DECODE_PROMPT = 32
+
+
+class Bench:
+    def __init__(self, server: Trunkline, seed: int) -> None:
+        self.server = server
+        self.random = random.Random(seed)
+
+    def prompt(self, length: int) -> list[int]:
+        """Random tokens: no two prompts share a prefix, so nothing is hit by accident."""
+        return self.random.choices(range(1000, 40_000), k=length)
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> list[Stream]:
+        async def all_streams() -> list[Stream]:
+            return await asyncio.gather(*(stream("127.0.0.1", self.server.port, p, max_tokens) for p in prompts))
+
+        return asyncio.run(all_streams())
+
+    def decode(self, streams: int) -> tuple[float, float, float]:
+        """Output tokens a second over all streams (steady part), median ITL in ms, device time a step in ms."""
+        before = self.device_time()
+        done = self.run([self.prompt(DECODE_PROMPT) for _ in range(streams)], DECODE_TOKENS)
+        after = self.device_time()
+        begin = max(s.events[0] for s in done)
+        end = min(s.events[-1] for s in done)
+        tokens = sum(begin < t <= end for s in done for t in s.events)
+        gaps = [gap for s in done for gap in s.itl_s]
+        return (
+            tokens / (end - begin),
+            statistics.median(gaps) * 1e3,
+            (after[0] - before[0]) / (after[1] - before[1]) * 1e3,
+        )
+
+    def device_time(self) -> tuple[float, float]:
+        """Sum in seconds and count of the device time of all steps so far."""
+        metrics = self.server.metrics()
+        name = "trunkline_step_device_duration_seconds"
+        return metrics[f"{name}_sum"], metrics[f"{name}_count"]
+
+    def prefill(self, length: int) -> float:
+        """Prompt tokens a second of one prompt, up to its first token."""
+        (done,) = self.run([self.prompt(length)], 1)
+        return length / done.ttft_s
+
+    def history(self, length: int) -> tuple[float, float, int]:
+        """TTFT in ms of a history cold, of the same with 32 more tokens, and how many tokens were hit then."""
+        prompt = self.prompt(length)
+        (cold,) = self.run([prompt], 8)
+        (warm,) = self.run([prompt + self.prompt(32)], 8)
+        return cold.ttft_s * 1e3, warm.ttft_s * 1e3, warm.usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def spread(values: list[float], digits: int = 0) -> str:
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def report(server: Trunkline, repeat: int) -> None:
+    bench = Bench(server, seed=time.time_ns())
+    info = httpx.get(f"{server.base_url}/info").json()
+    print(f"\n{info.get('model_id')}; medians (min to max) of {repeat}, through HTTP\n")
+    bench.decode(8)
+    print("| measure | value |\n|---|---|")
+    for streams in (1, 8, 32):
+        rates, gaps, device = zip(*(bench.decode(streams) for _ in range(repeat)), strict=True)
+        print(f"| decode, {streams} streams, tok/s | {spread(list(rates))} |")
+        added = [gap - step for gap, step in zip(gaps, device, strict=True)]
+        print(f"| … ITL p50, ms | {spread(list(gaps), 2)} |")
+        print(f"| … device time a step, ms | {spread(list(device), 2)} |")
+        print(f"| … outside the device a step, ms | {spread(added, 2)} |")
+    for length in (512, 2048):
+        print(f"| prefill of {length}, tok/s | {spread([bench.prefill(length) for _ in range(repeat)])} |")
+    cold, warm, hit = zip(*(bench.history(6000) for _ in range(repeat)), strict=True)
+    print(f"| TTFT of a 6,000-token history, cold, ms | {spread(list(cold))} |")
+    print(f"| … and with 32 more tokens ({hit[0]} hit), ms | {spread(list(warm), 1)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each measure")
+    parser.add_argument("--model", help="as for `trunkline serve`; default: the embedded model")
+    parser.add_argument("server_args", nargs="*", help="passed to `trunkline serve`, after `--`")
+    args = parser.parse_args()
+    begin = time.monotonic()
+    with serving(*args.server_args, model=args.model) as server:
+        ready = time.monotonic() - begin
+        server.complete([504], max_tokens=1)
+        print(f"process start to ready {ready:.2f} s, to first token {time.monotonic() - begin:.2f} s")
+        report(server, args.repeat)
+
+
+if __name__ == "__main__":
+    main()

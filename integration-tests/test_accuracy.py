@@ -1,0 +1,92 @@
+"""Against transformers in fp32 from the same GGUF, teacher-forced: the next token's logprob and the top-1 choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from harness import ROOT, embedded_gguf
+from numpy.typing import NDArray
+from trunkline_server.backends.registry import load_backend
+
+TEXTS = Path(__file__).parent / "texts"
+DOCUMENT_TOKENS = 3000
+# llama.cpp on the same file: 0.027 and 97.8 % over 4,769 positions.
+MAX_MEAN_DIFFERENCE = 0.035
+MIN_TOP1_AGREEMENT = 0.975
+
+Logits = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, list[int]]:
+    """Name → token ids: prose, code, several languages, and one long document."""
+    folder, file = embedded_gguf().parent, embedded_gguf().name
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    ids = {path.stem: tokenizer.encode(path.read_text()) for path in sorted(TEXTS.glob("*.txt"))}
+    document = (ROOT / "LICENSE").read_text() + (ROOT / "proto/trunkline/shard/v1/shard.proto").read_text()
+    ids["document"] = tokenizer.encode(document)[:DOCUMENT_TOKENS]
+    assert len(ids["document"]) == DOCUMENT_TOKENS
+    assert sum(map(len, ids.values())) > 5000
+    return ids
+
+
+@pytest.fixture(scope="module")
+def expected(texts: dict[str, list[int]]) -> dict[str, Logits]:
+    """Logits [positions, vocabulary] of transformers in fp32."""
+    folder, file = embedded_gguf().parent, embedded_gguf().name
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    with torch.inference_mode():
+        return {name: model(torch.tensor([ids])).logits[0].numpy() for name, ids in texts.items()}
+
+
+def log_softmax(logits: Logits) -> Logits:
+    shifted: Logits = logits - logits.max(axis=-1, keepdims=True)
+    result: Logits = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def compare(backend: Any, texts: dict[str, list[int]], expected: dict[str, Logits]) -> tuple[float, float, int]:
+    """Mean absolute difference of the next token's logprob, share of equal top-1 choices, number of positions."""
+    differences, agreements = [], []
+    for name, ids in texts.items():
+        got = backend.score(ids)
+        following = np.array(ids[1:])
+        rows = np.arange(len(following))
+        ours, theirs = log_softmax(got)[rows, following], log_softmax(expected[name])[rows, following]
+        same = got[:-1].argmax(axis=-1) == expected[name][:-1].argmax(axis=-1)
+        print(f"{name}: {len(rows)} positions, {np.abs(ours - theirs).mean():.5f}, top-1 {same.mean():.2%}")
+        differences.append(np.abs(ours - theirs))
+        agreements.append(same)
+    return (
+        float(np.concatenate(differences).mean()),
+        float(np.concatenate(agreements).mean()),
+        sum(map(len, differences)),
+    )
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_cpu_backend_is_as_close_as_eight_bit_activations_allow(
+    isa: str, monkeypatch: pytest.MonkeyPatch, texts: dict[str, list[int]], expected: dict[str, Logits]
+) -> None:
+    from trunkline_server import _kernels
+
+    if not _kernels.cpu_features().get({"avx512": "avx512vnni"}.get(isa, isa)):
+        pytest.skip(f"this CPU has no {isa}")
+    monkeypatch.setenv("TRUNKLINE_ISA", isa)
+    difference, agreement, positions = compare(load_backend("cpu", embedded_gguf()), texts, expected)
+    print(f"cpu {isa}: {positions} positions, mean |Δ logprob| {difference:.5f}, top-1 {agreement:.2%}")
+    assert positions >= 2000
+    assert difference <= MAX_MEAN_DIFFERENCE
+    assert agreement >= MIN_TOP1_AGREEMENT
+
+
+def test_reference_backend_equals_transformers(texts: dict[str, list[int]], expected: dict[str, Logits]) -> None:
+    difference, agreement, positions = compare(load_backend("reference", embedded_gguf()), texts, expected)
+    print(f"reference: {positions} positions, mean |Δ logprob| {difference:.7f}, top-1 {agreement:.2%}")
+    assert difference <= 1e-4
+    assert agreement >= 0.999
