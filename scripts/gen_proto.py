@@ -1,0 +1,48 @@
+"""Writes the Python side of the contract from `shard.proto`: what `make proto` runs.
+
+    python scripts/gen_proto.py [--output FOLDER]
+
+The stubs are checked in, so that neither a user nor a wheel build needs the generator; a test compares them with what
+this script writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from grpc_tools import protoc
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PROTO_FOLDER = REPOSITORY / "proto" / "trunkline" / "shard" / "v1"
+# The folder is mapped onto the package's path, so that the generated import lines are right as they come.
+PACKAGE_PATH = "trunkline_server/_proto"
+
+
+def generate(output: Path) -> None:
+    """Writes `PACKAGE_PATH/shard_pb2{,_grpc}.py` and `.pyi` below `output`. Raises RuntimeError if protoc fails."""
+    output.mkdir(parents=True, exist_ok=True)
+    status = protoc.main(
+        [
+            "protoc",
+            f"--proto_path={PACKAGE_PATH}={PROTO_FOLDER}",
+            f"--python_out={output}",
+            f"--pyi_out={output}",
+            f"--grpc_python_out={output}",
+            f"{PACKAGE_PATH}/shard.proto",
+        ]
+    )
+    if status != 0:
+        raise RuntimeError(f"protoc ended with status {status} on `{PROTO_FOLDER / 'shard.proto'}`")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "server", help="folder that holds the package")
+    generate(parser.parse_args().output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""A backend without a model: small, deterministic, and strict about what it is asked.
+
+It keeps in each slot of its pool a digest of the tokens up to that position, computed from the digest in the slot
+before. A sampled token is a function of the last digest and the sampling key alone, so a plan that computes a position
+too early, in the wrong block or after a wrong copy gives other tokens than the whole prompt computed at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+
+VOCAB_SIZE = 64
+# A sequence that computes this token fails with NOT_FINITE, as if its logits were NaN.
+POISON_TOKEN = 63
+
+_MASK = 2**64 - 1
+_ROOT_DIGEST = 0x9E3779B97F4A7C15
+
+
+def mix(digest: int, number: int) -> int:
+    """One step of the digest: the finaliser of SplitMix64."""
+    z = (digest ^ number) + 0x9E3779B97F4A7C15 & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31
+
+
+@dataclass
+class _Sequence:
+    token_ids: list[int]
+    sampling: SamplingParams
+    block_ids: list[int] = field(default_factory=list)
+
+
+class FakeBackend:
+    """Implements `Backend`. `on_step` runs inside each step, with the chunks, before they are computed."""
+
+    def __init__(
+        self,
+        *,
+        block_size: int = 4,
+        num_blocks: int = 16,
+        max_step_tokens: int = 32,
+        max_step_sequences: int = 8,
+        on_step: Callable[[Sequence[Chunk]], None] | None = None,
+    ) -> None:
+        self.info = BackendInfo(
+            device="fake",
+            block_size=block_size,
+            bytes_per_block=block_size * 8,
+            num_device_blocks=num_blocks,
+            max_step_tokens=max_step_tokens,
+            max_step_sequences=max_step_sequences,
+            kv_dtype="digest",
+            weight_bytes=0,
+            numeric_fingerprint="fa4e",
+        )
+        self.on_step = on_step
+        self.num_resets = 0
+        self._sequences: dict[int, _Sequence] = {}
+        self._pool: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self._caller = 0
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._sequences)
+
+    def start(
+        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+    ) -> None:
+        self._check_thread()
+        assert sequence_id not in self._sequences
+        assert 1 <= num_prompt_tokens <= len(token_ids)
+        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling)
+
+    def end(self, sequence_id: int) -> None:
+        self._check_thread()
+        del self._sequences[sequence_id]
+
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        self._check_thread()
+        self._pool[destination_block_id][:num_tokens] = self._pool[source_block_id][:num_tokens]
+
+    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        self._check_thread()
+        if self.on_step is not None:
+            self.on_step(chunks)
+        outcomes = (self._compute(chunk) for chunk in chunks)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def reset(self) -> None:
+        self._check_thread()
+        self.num_resets += 1
+        self._sequences.clear()
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        raise NotImplementedError
+
+    def _check_thread(self) -> None:
+        """The interface promises one caller."""
+        caller = threading.get_ident()
+        assert self._caller in (0, caller), "the backend is called from two threads"
+        self._caller = caller
+
+    def _compute(self, chunk: Chunk) -> Sampled | SequenceFailure | None:
+        sequence = self._sequences[chunk.sequence_id]
+        sequence.block_ids.extend(chunk.new_block_ids)
+        end = chunk.first_position + chunk.num_tokens
+        if (problem := self._problem(sequence, end)) is not None:
+            return SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+        digest = self._slot(sequence, chunk.first_position - 1) if chunk.first_position else _ROOT_DIGEST
+        for position in range(chunk.first_position, end):
+            if digest is None:
+                return SequenceFailure(chunk.sequence_id, "invalid_plan", f"position {position - 1} is not computed")
+            token_id = sequence.token_ids[position]
+            if token_id == POISON_TOKEN:
+                return SequenceFailure(chunk.sequence_id, "not_finite", "a logit is NaN")
+            digest = mix(digest, token_id)
+            block_size = self.info.block_size
+            self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
+        return self._sample(chunk.sequence_id, sequence, digest, end) if chunk.sample else None
+
+    def _problem(self, sequence: _Sequence, end: int) -> str | None:
+        if end > len(sequence.token_ids):
+            return f"position {end - 1} is not known, the sequence has {len(sequence.token_ids)} tokens"
+        if end > len(sequence.block_ids) * self.info.block_size:
+            return f"position {end - 1} lies in no block, the sequence has {len(sequence.block_ids)}"
+        if any(block_id >= self.info.num_device_blocks for block_id in sequence.block_ids):
+            return "a block id is not in the pool"
+        return None
+
+    def _slot(self, sequence: _Sequence, position: int) -> int | None:
+        block_size = self.info.block_size
+        return self._pool[sequence.block_ids[position // block_size]][position % block_size]
+
+    def _sample(self, sequence_id: int, sequence: _Sequence, digest: int | None, position: int) -> Sampled:
+        assert digest is not None
+        sampling = sequence.sampling
+        key = mix(mix(digest, sampling.seed), sampling.choice) if sampling.temperature > 0 else digest
+        # Never the poison: one sequence fails because the test says so, not by chance.
+        token_id = key % (VOCAB_SIZE - 1)
+        # Eighths are exact in f32 and in JSON.
+        logprob = -(1 + (key >> 32) % 64) / 8 if sampling.logprobs else 0.0
+        top = [((token_id + i) % VOCAB_SIZE, logprob - i / 8) for i in range(sampling.num_top_logprobs)]
+        sequence.token_ids.append(token_id)
+        return Sampled(sequence_id, token_id, logprob, top)

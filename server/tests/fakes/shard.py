@@ -1,0 +1,107 @@
+"""A whole shard in this process over a fake backend, and a client that speaks to it through its socket."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+from tests.fakes.backend import VOCAB_SIZE, FakeBackend
+from trunkline_server._proto import shard_pb2, shard_pb2_grpc
+from trunkline_server.engine import Engine
+from trunkline_server.loop import EngineLoop
+from trunkline_server.service import ModelInfo, ShardServer, ShardService
+
+MODEL = ModelInfo(
+    architecture="fake",
+    vocab_size=VOCAB_SIZE,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_size=8,
+    max_position_embeddings=64,
+)
+# Longest wait for anything that must happen; reached only by a failure.
+DEADLINE_S = 20.0
+
+
+class Shard:
+    """The served parts, for a test to look into. `bugs` holds what would have ended the process."""
+
+    def __init__(self, backend: FakeBackend, socket_path: Path) -> None:
+        self.backend = backend
+        self.socket_path = socket_path
+        self.bugs: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        self.loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), self.bugs.put)
+        self.server = ShardServer(ShardService(MODEL, backend.info, self.loop, self.bugs.put), socket_path)
+
+
+@contextlib.contextmanager
+def serve(backend: FakeBackend, socket_path: Path) -> Iterator[Shard]:
+    shard = Shard(backend, socket_path)
+    shard.loop.start()
+    shard.server.start()
+    try:
+        yield shard
+    finally:
+        shard.loop.stop()
+        shard.server.stop(grace_s=1.0)
+
+
+class Client:
+    """A router as far as the contract sees one."""
+
+    def __init__(self, socket_path: Path) -> None:
+        # A channel of its own: gRPC would share a connection between channels to one address.
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.use_local_subchannel_pool", 1)])
+        self.stub = shard_pb2_grpc.ShardServiceStub(self._channel)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def describe(self) -> shard_pb2.DescribeResponse:
+        return self.stub.Describe(shard_pb2.DescribeRequest(), timeout=DEADLINE_S)
+
+    def health(self) -> shard_pb2.HealthResponse:
+        return self.stub.Health(shard_pb2.HealthRequest(), timeout=DEADLINE_S)
+
+    def open(self) -> Stream:
+        return Stream(self.stub)
+
+
+class Stream:
+    """One Step call; plans are sent as they are put."""
+
+    def __init__(self, stub: shard_pb2_grpc.ShardServiceStub) -> None:
+        self._plans: queue.SimpleQueue[shard_pb2.StepRequest | None] = queue.SimpleQueue()
+        self.call = stub.Step(iter(self._plans.get, None), timeout=DEADLINE_S)
+
+    def send(self, plan: shard_pb2.StepPlan) -> None:
+        self._plans.put(shard_pb2.StepRequest(plan=plan))
+
+    def send_raw(self, request: shard_pb2.StepRequest) -> None:
+        self._plans.put(request)
+
+    def receive(self) -> shard_pb2.StepResult:
+        return next(self.call).result
+
+    def step(self, plan: shard_pb2.StepPlan) -> shard_pb2.StepResult:
+        self.send(plan)
+        return self.receive()
+
+    def close(self) -> None:
+        """Closes the router's side; results still come."""
+        self._plans.put(None)
+
+    def error(self) -> grpc.RpcError:
+        """Reads to the end, which must be an error."""
+        try:
+            results = list(self.call)
+        except grpc.RpcError as error:
+            return error
+        raise AssertionError(f"the stream ended without an error, after {len(results)} more results")

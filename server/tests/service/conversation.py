@@ -1,0 +1,169 @@
+"""The recorded conversation between a router and a shard, which both sides' tests replay.
+
+    PYTHONPATH=server python -m tests.service.conversation        records proto/testdata/conversation.jsonl again
+
+One JSON object a line, in the order of the wire: `{"describe": ...}` first, then `{"plan": ...}` and `{"result": ...}`
+(two plans may be ahead of their results). Messages are in proto3's JSON form with the field names of shard.proto, all
+fields written out, 64-bit numbers as numbers. `device_time_us` is 0 in the record and not compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor, json_format, message
+from tests.fakes.backend import POISON_TOKEN, VOCAB_SIZE, FakeBackend
+from tests.fakes.shard import MODEL
+from trunkline_server._proto import shard_pb2 as pb
+from trunkline_server.engine import Engine
+from trunkline_server.service import describe
+from trunkline_server.wire import PlanLimits, decode_plan, encode_result
+
+PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
+
+_INT64_TYPES = (descriptor.FieldDescriptor.TYPE_UINT64, descriptor.FieldDescriptor.TYPE_INT64)
+
+
+def backend() -> FakeBackend:
+    """The backend that the conversation was recorded with."""
+    return FakeBackend()
+
+
+def sampling(**fields: Any) -> pb.SamplingParams:
+    return pb.SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, **fields})
+
+
+def plans() -> list[pb.StepPlan]:
+    """Every message and field of the contract at least once, every outcome, and a preemption with a prefix hit."""
+    prompt = [7, 3, 9, 3, 7, 1, 20, 21, 22, 5]
+    rich = sampling(
+        temperature=0.75, top_p=0.9375, top_k=40, min_p=0.0625, seed=2**53 - 1, choice=1, presence_penalty=0.5,
+        frequency_penalty=-0.25, repetition_penalty=1.125, min_tokens=2, end_token_ids=[2, 0], num_top_logprobs=3,
+        logprobs=True,
+    )  # fmt: skip
+    return [
+        # A prompt in two chunks; the second samples.
+        pb.StepPlan(
+            step_id=1,
+            starts=[_start(1, prompt, len(prompt), sampling(logprobs=True))],
+            chunks=[_chunk(1, 0, 6, [3, 5])],
+        ),
+        pb.StepPlan(step_id=2, chunks=[_chunk(1, 6, 4, [4], sample=True)]),
+        # Decode beside a second sequence, whose two whole blocks are a prefix hit and whose third is shared by copy.
+        pb.StepPlan(
+            step_id=3,
+            starts=[_start(2, [*prompt[:9], 11], 10, rich)],
+            copies=[pb.BlockCopy(source_block_id=4, destination_block_id=9, num_tokens=1)],
+            chunks=[_chunk(1, 10, 1, sample=True), _chunk(2, 9, 1, [3, 5, 9], sample=True)],
+        ),
+        # Run-ahead: the tokens at positions 11 and 10 are those that step 3 sampled.
+        pb.StepPlan(step_id=4, chunks=[_chunk(1, 11, 1, sample=True), _chunk(2, 10, 1, sample=True)]),
+        # A sequence that fails alone, one whose start cannot be, and a chunk past the known tokens.
+        pb.StepPlan(
+            step_id=5,
+            starts=[
+                _start(3, [1, POISON_TOKEN], 2, sampling()),
+                _start(4, [1, VOCAB_SIZE], 2, sampling()),
+                _start(5, [1, 2], 2, sampling()),
+            ],
+            chunks=[
+                _chunk(3, 0, 2, [1], sample=True),
+                _chunk(1, 12, 1, [2], sample=True),
+                _chunk(4, 0, 2, [10], sample=True),
+                _chunk(5, 0, 3, [6], sample=True),
+                _chunk(77, 0, 1, [7], sample=True),
+            ],
+        ),
+        # Sequence 1 is preempted; the failed ones end.
+        pb.StepPlan(step_id=6, ends=[1, 3, 4, 5], chunks=[_chunk(2, 11, 1, sample=True)]),
+        # It comes back as 6 with its output, hits three blocks and computes the rest.
+        pb.StepPlan(
+            step_id=7,
+            starts=[_start(6, [], len(prompt), sampling(logprobs=True))],
+            chunks=[_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), _chunk(2, 12, 1, [8], sample=True)],
+        ),
+        pb.StepPlan(step_id=8, ends=[2, 6]),
+    ]
+
+
+def record() -> list[dict[str, Any]]:
+    """Runs the plans, two ahead, and returns the lines."""
+    fake = backend()
+    engine = Engine(fake, vocab_size=VOCAB_SIZE)
+    lines: list[dict[str, Any]] = [{"describe": to_json(describe(MODEL, fake.info))}]
+    results: list[dict[str, Any]] = []
+    output: list[int] = []
+    for plan in plans():
+        for start in plan.starts:
+            if start.sequence_id == 6:
+                start.token_ids.extend([7, 3, 9, 3, 7, 1, 20, 21, 22, 5, *output])
+        response = encode_result(engine.step(decode_plan(pb.StepRequest(plan=plan), PlanLimits.of(fake.info))))
+        response.result.device_time_us = 0
+        output.extend(s.token.token_id for s in response.result.sequences if s.sequence_id == 1 and s.HasField("token"))
+        lines.append({"plan": to_json(plan)})
+        results.append({"result": to_json(response.result)})
+        if len(results) == 2:
+            lines.append(results.pop(0))
+    return lines + results
+
+
+def read() -> Iterator[dict[str, Any]]:
+    """The recorded lines."""
+    with PATH.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def to_json(value: message.Message) -> dict[str, Any]:
+    """proto3 JSON, all fields, snake case, 64-bit numbers as numbers."""
+    fields = json_format.MessageToDict(
+        value, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return _numbers(fields, value.DESCRIPTOR)
+
+
+def render(line: dict[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":")) + "\n"
+
+
+def _numbers(fields: dict[str, Any], kind: descriptor.Descriptor) -> dict[str, Any]:
+    for name, value in fields.items():
+        field = kind.fields_by_name[name]
+        if field.message_type is not None:
+            for inner in value if isinstance(value, list) else [value]:
+                _numbers(inner, field.message_type)
+        elif field.type in _INT64_TYPES:
+            fields[name] = [int(number) for number in value] if isinstance(value, list) else int(value)
+    return fields
+
+
+def _start(
+    sequence_id: int, token_ids: list[int], num_prompt_tokens: int, params: pb.SamplingParams
+) -> pb.SequenceStart:
+    return pb.SequenceStart(
+        sequence_id=sequence_id, token_ids=token_ids, num_prompt_tokens=num_prompt_tokens, sampling=params
+    )
+
+
+def _chunk(
+    sequence_id: int,
+    first_position: int,
+    num_tokens: int,
+    new_block_ids: list[int] | None = None,
+    *,
+    sample: bool = False,
+) -> pb.Chunk:
+    return pb.Chunk(
+        sequence_id=sequence_id,
+        first_position=first_position,
+        num_tokens=num_tokens,
+        new_block_ids=new_block_ids or [],
+        sample=sample,
+    )
+
+
+if __name__ == "__main__":
+    PATH.write_text("".join(map(render, record())), encoding="utf-8")

@@ -1,0 +1,213 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SequenceErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEQUENCE_ERROR_CODE_UNSPECIFIED: _ClassVar[SequenceErrorCode]
+    SEQUENCE_ERROR_CODE_NOT_FINITE: _ClassVar[SequenceErrorCode]
+    SEQUENCE_ERROR_CODE_INVALID_PLAN: _ClassVar[SequenceErrorCode]
+SEQUENCE_ERROR_CODE_UNSPECIFIED: SequenceErrorCode
+SEQUENCE_ERROR_CODE_NOT_FINITE: SequenceErrorCode
+SEQUENCE_ERROR_CODE_INVALID_PLAN: SequenceErrorCode
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes")
+    CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HEADS_FIELD_NUMBER: _ClassVar[int]
+    NUM_KV_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_POSITION_EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    NUM_DEVICE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    NUMERIC_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    contract_version: int
+    architecture: str
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    max_position_embeddings: int
+    block_size: int
+    bytes_per_block: int
+    num_device_blocks: int
+    max_step_tokens: int
+    max_step_sequences: int
+    numeric_fingerprint: str
+    device: str
+    kv_dtype: str
+    weight_bytes: int
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ...) -> None: ...
+
+class StepRequest(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: StepPlan
+    def __init__(self, plan: _Optional[_Union[StepPlan, _Mapping]] = ...) -> None: ...
+
+class StepResponse(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: StepResult
+    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
+
+class StepPlan(_message.Message):
+    __slots__ = ("step_id", "ends", "starts", "copies", "chunks")
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    step_id: int
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    starts: _containers.RepeatedCompositeFieldContainer[SequenceStart]
+    copies: _containers.RepeatedCompositeFieldContainer[BlockCopy]
+    chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
+    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
+
+class SequenceStart(_message.Message):
+    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling")
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    sequence_id: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ...) -> None: ...
+
+class SamplingParams(_message.Message):
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    choice: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    min_tokens: int
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    num_top_logprobs: int
+    logprobs: bool
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., num_top_logprobs: _Optional[int] = ..., logprobs: _Optional[bool] = ...) -> None: ...
+
+class BlockCopy(_message.Message):
+    __slots__ = ("source_block_id", "destination_block_id", "num_tokens")
+    SOURCE_BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    source_block_id: int
+    destination_block_id: int
+    num_tokens: int
+    def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample")
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NEW_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    sequence_id: int
+    first_position: int
+    num_tokens: int
+    new_block_ids: _containers.RepeatedScalarFieldContainer[int]
+    sample: bool
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ...) -> None: ...
+
+class StepResult(_message.Message):
+    __slots__ = ("step_id", "sequences", "device_time_us")
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    step_id: int
+    sequences: _containers.RepeatedCompositeFieldContainer[SequenceResult]
+    device_time_us: int
+    def __init__(self, step_id: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[SequenceResult, _Mapping]]] = ..., device_time_us: _Optional[int] = ...) -> None: ...
+
+class SequenceResult(_message.Message):
+    __slots__ = ("sequence_id", "token", "error")
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    sequence_id: int
+    token: SampledToken
+    error: SequenceError
+    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ...) -> None: ...
+
+class SampledToken(_message.Message):
+    __slots__ = ("token_id", "logprob", "top_logprobs")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    logprob: float
+    top_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("token_id", "logprob")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    logprob: float
+    def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
+
+class SequenceError(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: SequenceErrorCode
+    message: str
+    def __init__(self, code: _Optional[_Union[SequenceErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class HealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HealthResponse(_message.Message):
+    __slots__ = ("last_step_id", "last_step_age_ms", "step_running", "step_running_ms")
+    LAST_STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    STEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    STEP_RUNNING_MS_FIELD_NUMBER: _ClassVar[int]
+    last_step_id: int
+    last_step_age_ms: int
+    step_running: bool
+    step_running_ms: int
+    def __init__(self, last_step_id: _Optional[int] = ..., last_step_age_ms: _Optional[int] = ..., step_running: _Optional[bool] = ..., step_running_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,92 @@
+"""Log lines of the shard, in the one format of all processes (docs/architecture.md), on stderr.
+
+Fields ride on `extra={"fields": {...}}` and are rendered `key=value`, or as members of the JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from typing import TextIO
+
+LEVELS = ("trace", "debug", "info", "warn", "error")
+TARGET = "shard"
+
+# The names of all our processes; Python has no trace level, so it shares the one of debug.
+_LEVEL_NAMES = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO",
+    logging.WARNING: "WARN",
+    logging.ERROR: "ERROR",
+    logging.CRITICAL: "ERROR",
+}
+_LEVEL_NUMBERS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.000Z  INFO shard: message key=value`, one line an event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; line breaks inside are escaped, a traceback becomes the field `traceback`."""
+        message = record.getMessage()
+        fields = "".join(f" {key}={_quoted(value)}" for key, value in _fields(record).items())
+        return f"{_timestamp(record)} {_level(record):>5} {TARGET}: {_one_line(message)}{fields}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: timestamp, level, target, message, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        entry: dict[str, object] = {
+            "timestamp": _timestamp(record),
+            "level": _level(record),
+            "target": TARGET,
+            "message": record.getMessage(),
+        }
+        for key, value in _fields(record).items():
+            entry.setdefault(key, value)
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def configure(level: str, *, json_output: bool, stream: TextIO | None = None) -> None:
+    """Sends all log records of this process to `stream` (stderr). `level` is one of LEVELS."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
+    logging.basicConfig(level=_LEVEL_NUMBERS[level], handlers=[handler], force=True)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields = dict(getattr(record, "fields", {}))
+    if record.exc_info and record.exc_info[0] is not None:
+        fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+    return fields
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.created * 1000) % 1000:03d}Z"
+
+
+def _level(record: logging.LogRecord) -> str:
+    return _LEVEL_NAMES.get(record.levelno, record.levelname)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if text and not any(character.isspace() or character in '"=' or not character.isprintable() for character in text):
+        return text
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,126 @@
+"""The engine loop: the one thread that calls the backend, apart from gRPC's threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trunkline_server.engine import Engine
+from trunkline_server.errors import PlanError
+from trunkline_server.plan import StepPlan
+from trunkline_server.stream import StepStream, StreamEnd
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepActivity:
+    """What the loop is doing, as `Health` reports it."""
+
+    last_step_id: int
+    last_step_age_ms: int
+    step_running: bool
+    step_running_ms: int
+
+
+class EngineLoop:
+    """Serves one Step stream at a time: take a plan, do it, queue the result.
+
+    `on_bug` is called, from the loop's thread, with an exception that no plan may cause; it must end the process.
+    """
+
+    def __init__(self, engine: Engine, on_bug: Callable[[BaseException], None]) -> None:
+        self._engine = engine
+        self._on_bug = on_bug
+        self._stream_opened = threading.Condition()
+        self._stream: StepStream | None = None
+        self._next_stream: StepStream | None = None
+        self._stopping = False
+        # (last step id, when it finished in ns or 0, when the running step began in ns or 0); replaced as a whole, so
+        # that any thread reads it without a lock.
+        self._activity = (0, 0, 0)
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+
+    def start(self) -> None:
+        """Starts the loop's thread."""
+        self._thread.start()
+
+    def open(self, stream: StepStream) -> None:
+        """Hands the loop a new stream; the one before it, if any, ends now and its running step's result is dropped."""
+        with self._stream_opened:
+            for older in (self._stream, self._next_stream):
+                if older is not None:
+                    older.cancel(StreamEnd.SUPERSEDED)
+            if self._stopping:
+                stream.cancel(StreamEnd.STOPPED)
+                return
+            self._next_stream = stream
+            self._stream_opened.notify()
+
+    def stop(self) -> None:
+        """Lets the running step finish, queues its result, takes no other plan, and ends the loop's thread."""
+        with self._stream_opened:
+            self._stopping = True
+            stream = self._stream
+            if self._next_stream is not None:
+                self._next_stream.cancel(StreamEnd.STOPPED)
+                self._next_stream = None
+            self._stream_opened.notify()
+        if stream is not None:
+            stream.end_plans()
+        self._thread.join()
+
+    def activity(self) -> StepActivity:
+        """What the loop is doing now. Never waits."""
+        last_step_id, finished_ns, began_ns = self._activity
+        now_ns = time.monotonic_ns()
+        return StepActivity(
+            last_step_id,
+            (now_ns - finished_ns) // 1_000_000 if finished_ns else 0,
+            began_ns != 0,
+            (now_ns - began_ns) // 1_000_000 if began_ns else 0,
+        )
+
+    def _run(self) -> None:
+        plan: StepPlan | PlanError | None = None
+        try:
+            while (stream := self._next()) is not None:
+                while (plan := self._take(stream)) is not None:
+                    if isinstance(plan, PlanError):
+                        stream.fail(plan)
+                    else:
+                        self._step(stream, plan)
+                stream.finish(StreamEnd.STOPPED if self._stopping else StreamEnd.FINISHED)
+                self._engine.reset()
+        # Also what is no Exception: a panic in the kernels derives from BaseException.
+        except BaseException as bug:
+            step = f"step {plan.step_id}, {len(plan.chunks)} chunks" if isinstance(plan, StepPlan) else "between steps"
+            logger.critical("the engine loop failed (%s, %d sequences)", step, self._engine.num_sequences, exc_info=bug)
+            self._on_bug(bug)
+
+    def _next(self) -> StepStream | None:
+        with self._stream_opened:
+            self._stream = None
+            while self._next_stream is None and not self._stopping:
+                self._stream_opened.wait()
+            self._stream, self._next_stream = self._next_stream, None
+            return self._stream
+
+    def _take(self, stream: StepStream) -> StepPlan | PlanError | None:
+        # A plan that is queued when the shard stops stays undone: only the running step is finished.
+        return None if self._stopping else stream.take_plan()
+
+    def _step(self, stream: StepStream, plan: StepPlan) -> None:
+        last_step_id, finished_ns, _ = self._activity
+        self._activity = (last_step_id, finished_ns, time.monotonic_ns())
+        try:
+            result = self._engine.step(plan)
+        except PlanError as error:
+            self._activity = (last_step_id, finished_ns, 0)
+            stream.fail(error)
+            return
+        self._activity = (plan.step_id, time.monotonic_ns(), 0)
+        stream.put_result(result)

@@ -1,0 +1,50 @@
+"""Step plans and step results as plain data: what the service decodes, the engine does and the service encodes.
+
+Field by field as in shard.proto, which documents them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStart:
+    """As `SequenceStart` in shard.proto."""
+
+    sequence_id: int
+    token_ids: Sequence[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """As `BlockCopy` in shard.proto."""
+
+    source_block_id: int
+    destination_block_id: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """As `StepPlan` in shard.proto; done in the order ends, starts, copies, chunks."""
+
+    step_id: int
+    ends: Sequence[int] = field(default=())
+    starts: Sequence[SequenceStart] = field(default=())
+    copies: Sequence[BlockCopy] = field(default=())
+    chunks: Sequence[Chunk] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """As `StepResult` in shard.proto: one entry for each chunk that samples or failed, in the order of the chunks."""
+
+    step_id: int
+    sequences: Sequence[Sampled | SequenceFailure]
+    device_time_us: int

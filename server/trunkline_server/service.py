@@ -1,0 +1,211 @@
+"""The gRPC service: shard.proto over a Unix socket, in front of the engine loop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import grpc
+
+from trunkline_server._proto import shard_pb2, shard_pb2_grpc
+from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.errors import InvalidArgument, PlanError
+from trunkline_server.loop import EngineLoop
+from trunkline_server.stream import StepStream, StreamEnd
+from trunkline_server.wire import PlanLimits, decode_plan, encode_result
+
+logger = logging.getLogger(__name__)
+
+CONTRACT_VERSION = 1
+# One for the open Step stream, one for the stream that takes over from it, the rest for Describe and Health.
+MAX_HANDLER_THREADS = 8
+# A call beyond this many open ones is refused with RESOURCE_EXHAUSTED rather than queued behind the others.
+MAX_OPEN_CALLS = 32
+# A plan that starts sequences carries their prompts, at up to five bytes a token.
+MAX_MESSAGE_BYTES = 256 * 2**20
+# sun_path of sockaddr_un on Linux, without its final zero.
+MAX_SOCKET_PATH_BYTES = 107
+
+_STATUS = {
+    StreamEnd.SUPERSEDED: (grpc.StatusCode.ABORTED, "a newer Step stream took over"),
+    StreamEnd.STOPPED: (grpc.StatusCode.UNAVAILABLE, "the shard is stopping"),
+    StreamEnd.DISCONNECTED: (grpc.StatusCode.CANCELLED, "the router closed the stream"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What `Describe` says of the model."""
+
+    architecture: str
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    max_position_embeddings: int
+
+
+class ShardService(shard_pb2_grpc.ShardServiceServicer):
+    """Answers Describe and Health itself and hands plans to the engine loop.
+
+    `on_bug` is called with an exception that no client may cause; it must end the process.
+    """
+
+    def __init__(
+        self, model: ModelInfo, backend: BackendInfo, loop: EngineLoop, on_bug: Callable[[BaseException], None]
+    ) -> None:
+        self._loop = loop
+        self._limits = PlanLimits.of(backend)
+        self._on_bug = on_bug
+        self._description = describe(model, backend)
+
+    def Describe(self, request: shard_pb2.DescribeRequest, context: grpc.ServicerContext) -> shard_pb2.DescribeResponse:
+        """What this shard is and holds."""
+        return self._description
+
+    def Health(self, request: shard_pb2.HealthRequest, context: grpc.ServicerContext) -> shard_pb2.HealthResponse:
+        """Answers at once, also while a step runs."""
+        activity = self._loop.activity()
+        return shard_pb2.HealthResponse(
+            last_step_id=activity.last_step_id,
+            last_step_age_ms=activity.last_step_age_ms,
+            step_running=activity.step_running,
+            step_running_ms=activity.step_running_ms,
+        )
+
+    def Step(
+        self, request_iterator: Iterator[shard_pb2.StepRequest], context: grpc.ServicerContext
+    ) -> Iterator[shard_pb2.StepResponse]:
+        """One stream of plans; see `StepStream` for how its threads meet."""
+        stream = StepStream()
+        # False: the call ended before it began.
+        if not context.add_callback(lambda: stream.cancel(StreamEnd.DISCONNECTED)):
+            return
+        reader = threading.Thread(
+            target=self._read_plans, args=(request_iterator, stream), name="plan-reader", daemon=True
+        )
+        logger.info("step stream opened")
+        self._loop.open(stream)
+        reader.start()
+        for result in stream.results():
+            yield encode_result(result)
+        if stream.plan_error is not None:
+            logger.error("step stream ended: %s", stream.plan_error)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(stream.plan_error))
+        status = _STATUS.get(stream.end) if stream.end is not None else None
+        logger.info("step stream ended: %s", status[1] if status else "finished")
+        if status is not None:
+            context.abort(*status)
+
+    def _read_plans(self, requests: Iterator[shard_pb2.StepRequest], stream: StepStream) -> None:
+        try:
+            for request in requests:
+                try:
+                    plan = decode_plan(request, self._limits)
+                except PlanError as error:
+                    stream.put_plan(error)
+                    return
+                if not stream.put_plan(plan):
+                    return
+            stream.end_plans()
+        except grpc.RpcError:
+            # How gRPC's iterator says that the call was cancelled.
+            stream.cancel(StreamEnd.DISCONNECTED)
+        except BaseException as bug:
+            logger.critical("reading plans failed", exc_info=bug)
+            self._on_bug(bug)
+
+
+class ShardServer:
+    """The listening server. `stop` ends it and removes its socket."""
+
+    def __init__(self, service: ShardService, socket_path: Path) -> None:
+        self._socket_path = socket_path.absolute()
+        self._server = grpc.server(
+            ThreadPoolExecutor(MAX_HANDLER_THREADS, thread_name_prefix="grpc"),
+            maximum_concurrent_rpcs=MAX_OPEN_CALLS,
+            options=[
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ],
+        )
+        shard_pb2_grpc.add_ShardServiceServicer_to_server(service, self._server)
+
+    def start(self) -> None:
+        """Listens on the socket, which only this user may open. Raises InvalidArgument."""
+        path = self._socket_path
+        _make_room(path)
+        # The mode is set by the mask, so that there is no moment in which others could connect.
+        previous_mask = os.umask(0o177)
+        try:
+            # gRPC decodes percent signs in the address.
+            self._server.add_insecure_port(f"unix:{quote(str(path))}")
+        except RuntimeError as error:
+            raise InvalidArgument(f"cannot listen on `{path}`: {error}") from error
+        finally:
+            os.umask(previous_mask)
+        path.chmod(0o600)
+        self._server.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Stops listening, gives open calls `grace_s` seconds to send what they have, and removes the socket."""
+        self._server.stop(grace_s).wait()
+        with contextlib.suppress(FileNotFoundError):
+            self._socket_path.unlink()
+
+
+def describe(model: ModelInfo, backend: BackendInfo) -> shard_pb2.DescribeResponse:
+    """The answer to `Describe`."""
+    return shard_pb2.DescribeResponse(
+        contract_version=CONTRACT_VERSION,
+        architecture=model.architecture,
+        vocab_size=model.vocab_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_size=model.head_size,
+        max_position_embeddings=model.max_position_embeddings,
+        block_size=backend.block_size,
+        bytes_per_block=backend.bytes_per_block,
+        num_device_blocks=backend.num_device_blocks,
+        max_step_tokens=backend.max_step_tokens,
+        max_step_sequences=backend.max_step_sequences,
+        numeric_fingerprint=backend.numeric_fingerprint,
+        device=backend.device,
+        kv_dtype=backend.kv_dtype,
+        weight_bytes=backend.weight_bytes,
+    )
+
+
+def _make_room(path: Path) -> None:
+    """Removes the socket that a dead process left; refuses to touch anything else."""
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise InvalidArgument(
+            f"`--socket` has {len(os.fsencode(path))} bytes, the system allows {MAX_SOCKET_PATH_BYTES}: `{path}`",
+            hint="choose a folder with a shorter path",
+        )
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"`--socket` is `{path}`, but there is no folder `{path.parent}`")
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise InvalidArgument(f"`--socket` is `{path}`, which exists and is not a socket", hint="choose another path")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise InvalidArgument(f"`--socket` is `{path}`, on which another process listens", hint="choose another path")

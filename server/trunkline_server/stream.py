@@ -1,0 +1,141 @@
+"""One open Step stream between three threads: reader (plans in), engine loop (plan to result), handler (results out)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from trunkline_server.errors import PlanError
+from trunkline_server.plan import StepPlan, StepResult
+
+# The router keeps two plans in flight; beyond this the reader waits, and gRPC's flow control holds the router back.
+MAX_QUEUED_PLANS = 4
+# Results that the router has not read yet; beyond this the engine loop waits.
+MAX_QUEUED_RESULTS = 16
+
+
+class StreamEnd(Enum):
+    """How a stream ended."""
+
+    # The router closed its side and every plan was answered.
+    FINISHED = auto()
+    # A plan broke the contract; `StepStream.plan_error` says how.
+    PLAN_ERROR = auto()
+    # The router is gone: nobody reads.
+    DISCONNECTED = auto()
+    # A newer Step stream took over.
+    SUPERSEDED = auto()
+    # The shard is stopping.
+    STOPPED = auto()
+
+
+class StepStream:
+    """Two bounded queues that end together.
+
+    An end in order (`end_plans`, `fail`, `finish`) lets what is queued before it through; `cancel` drops it. The first
+    end wins. All methods are thread-safe.
+    """
+
+    def __init__(self) -> None:
+        lock = threading.Lock()
+        self._plan_queued = threading.Condition(lock)
+        self._plan_taken = threading.Condition(lock)
+        self._result_queued = threading.Condition(lock)
+        self._result_taken = threading.Condition(lock)
+        self._lock = lock
+        self._plans: deque[StepPlan | PlanError] = deque()
+        self._results: deque[StepResult] = deque()
+        self._plans_ended = False
+        self._end: StreamEnd | None = None
+        self.plan_error: PlanError | None = None
+
+    @property
+    def end(self) -> StreamEnd | None:
+        """How the stream ended; None while it is open."""
+        return self._end
+
+    def put_plan(self, plan: StepPlan | PlanError) -> bool:
+        """Queues a plan, or the error that stands in its place; waits while the queue is full. False: no plan is taken any more."""
+        with self._lock:
+            while len(self._plans) >= MAX_QUEUED_PLANS and self._takes_plans():
+                self._plan_taken.wait()
+            if not self._takes_plans():
+                return False
+            self._plans.append(plan)
+            self._plan_queued.notify()
+            return True
+
+    def end_plans(self) -> None:
+        """No plan follows: the router closed its side, or the shard stops."""
+        with self._lock:
+            self._plans_ended = True
+            for condition in (self._plan_queued, self._plan_taken, self._result_taken):
+                condition.notify_all()
+
+    def take_plan(self) -> StepPlan | PlanError | None:
+        """The next plan; waits for it. None: no plan follows or the stream ended."""
+        with self._lock:
+            while True:
+                if self._end is not None:
+                    return None
+                if self._plans:
+                    self._plan_taken.notify()
+                    return self._plans.popleft()
+                if self._plans_ended:
+                    return None
+                self._plan_queued.wait()
+
+    def put_result(self, result: StepResult) -> None:
+        """Queues a result; waits while the queue is full and plans may follow. Dropped if the stream ended."""
+        with self._lock:
+            # No wait once plans have ended: what is left is bounded, and a router that reads nothing must not keep the
+            # shard from stopping.
+            while len(self._results) >= MAX_QUEUED_RESULTS and self._takes_plans():
+                self._result_taken.wait()
+            if self._end is None:
+                self._results.append(result)
+                self._result_queued.notify()
+
+    def results(self) -> Iterator[StepResult]:
+        """Results as they come, until the stream ends; `end` then says how."""
+        while True:
+            with self._lock:
+                while not self._results:
+                    if self._end is not None:
+                        return
+                    self._result_queued.wait()
+                result = self._results.popleft()
+                self._result_taken.notify()
+            yield result
+
+    def finish(self, end: StreamEnd = StreamEnd.FINISHED) -> None:
+        """Ends the stream after the results queued so far."""
+        with self._lock:
+            self._finish(end)
+
+    def fail(self, error: PlanError) -> None:
+        """Ends the stream for an error of the router, after the results queued so far."""
+        with self._lock:
+            if self._end is None:
+                self.plan_error = error
+            self._finish(StreamEnd.PLAN_ERROR)
+
+    def cancel(self, end: StreamEnd) -> None:
+        """Ends the stream at once; queued plans and results are dropped."""
+        with self._lock:
+            if self._end is None:
+                self._results.clear()
+            self._finish(end)
+
+    def _takes_plans(self) -> bool:
+        return self._end is None and not self._plans_ended
+
+    def _finish(self, end: StreamEnd) -> None:
+        if self._end is not None:
+            return
+        self._end = end
+        self._plans.clear()
+        for condition in (self._plan_queued, self._plan_taken, self._result_queued, self._result_taken):
+            condition.notify_all()

@@ -1,0 +1,168 @@
+"""Between the generated messages of shard.proto and plain data.
+
+Decoding checks what can be known from a plan alone and the shard's limits; what depends on earlier plans (known
+sequences, consecutive step ids) is the engine's to check. Here a violation is a `PlanError`: the router is wrong, and
+nothing of its plan has been done.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trunkline_server._proto import shard_pb2
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams
+from trunkline_server.errors import PlanError
+from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_TEMPERATURE = 100.0
+MAX_PENALTY = 2.0
+MAX_TOP_LOGPROBS = 20
+
+_ERROR_CODES = {
+    "not_finite": shard_pb2.SEQUENCE_ERROR_CODE_NOT_FINITE,
+    "invalid_plan": shard_pb2.SEQUENCE_ERROR_CODE_INVALID_PLAN,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanLimits:
+    """What a plan may ask of this shard, as `Describe` told the router."""
+
+    block_size: int
+    num_device_blocks: int
+    max_step_tokens: int
+    max_step_sequences: int
+
+    @classmethod
+    def of(cls, info: BackendInfo) -> PlanLimits:
+        """The limits that a backend's static memory plan sets."""
+        return cls(
+            block_size=info.block_size,
+            num_device_blocks=info.num_device_blocks,
+            max_step_tokens=info.max_step_tokens,
+            max_step_sequences=info.max_step_sequences,
+        )
+
+
+def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
+    """Reads and checks one plan. Raises PlanError."""
+    if not request.HasField("plan"):
+        raise PlanError("step request holds no `plan`")
+    plan = request.plan
+    chunks = [
+        Chunk(chunk.sequence_id, chunk.first_position, chunk.num_tokens, tuple(chunk.new_block_ids), chunk.sample)
+        for chunk in plan.chunks
+    ]
+    _check_chunks(plan.step_id, chunks, limits)
+    return StepPlan(
+        plan.step_id,
+        tuple(plan.ends),
+        [_decode_start(plan.step_id, start) for start in plan.starts] if plan.starts else (),
+        [_decode_copy(plan.step_id, copy, limits) for copy in plan.copies] if plan.copies else (),
+        chunks,
+    )
+
+
+def encode_result(result: StepResult) -> shard_pb2.StepResponse:
+    """Writes one result."""
+    response = shard_pb2.StepResponse()
+    message = response.result
+    message.step_id = result.step_id
+    message.device_time_us = result.device_time_us
+    add_sequence = message.sequences.add
+    for outcome in result.sequences:
+        sequence = add_sequence(sequence_id=outcome.sequence_id)
+        if isinstance(outcome, Sampled):
+            token = sequence.token
+            token.token_id = outcome.token_id
+            token.logprob = outcome.logprob
+            for token_id, logprob in outcome.top_logprobs:
+                token.top_logprobs.add(token_id=token_id, logprob=logprob)
+        else:
+            sequence.error.code = _ERROR_CODES[outcome.code]
+            sequence.error.message = outcome.message
+    return response
+
+
+def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> None:
+    if len(chunks) > limits.max_step_sequences:
+        raise PlanError(
+            f"step {step_id} has {len(chunks)} chunks, more than `max_step_sequences` ({limits.max_step_sequences})"
+        )
+    num_tokens = 0
+    for chunk in chunks:
+        if chunk.num_tokens < 1:
+            raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} has no tokens")
+        num_tokens += chunk.num_tokens
+    if num_tokens > limits.max_step_tokens:
+        raise PlanError(
+            f"step {step_id} has {num_tokens} tokens, more than `max_step_tokens` ({limits.max_step_tokens})"
+        )
+    if len(chunks) > 1 and len({chunk.sequence_id for chunk in chunks}) != len(chunks):
+        raise PlanError(f"step {step_id} has two chunks of one sequence")
+
+
+def _decode_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) -> BlockCopy:
+    for block_id in (copy.source_block_id, copy.destination_block_id):
+        if block_id >= limits.num_device_blocks:
+            raise PlanError(
+                f"step {step_id} copies block {block_id}, but the pool has {limits.num_device_blocks} blocks"
+            )
+    if copy.source_block_id == copy.destination_block_id:
+        raise PlanError(f"step {step_id} copies block {copy.source_block_id} onto itself")
+    if not 1 <= copy.num_tokens <= limits.block_size:
+        raise PlanError(
+            f"step {step_id} copies {copy.num_tokens} tokens of a block, expected 1 to {limits.block_size} (`block_size`)"
+        )
+    return BlockCopy(copy.source_block_id, copy.destination_block_id, copy.num_tokens)
+
+
+def _decode_start(step_id: int, start: shard_pb2.SequenceStart) -> SequenceStart:
+    where = f"step {step_id}: start of sequence {start.sequence_id}"
+    if start.sequence_id == 0:
+        raise PlanError(f"step {step_id} starts a sequence with id 0")
+    token_ids = list(start.token_ids)
+    if not token_ids:
+        raise PlanError(f"{where} has no tokens")
+    if not 1 <= start.num_prompt_tokens <= len(token_ids):
+        raise PlanError(f"{where}: `num_prompt_tokens` is {start.num_prompt_tokens}, expected 1 to {len(token_ids)}")
+    if not start.HasField("sampling"):
+        raise PlanError(f"{where} has no `sampling`")
+    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, _decode_sampling(where, start.sampling))
+
+
+def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> SamplingParams:
+    def check(name: str, value: float, holds: bool, expected: str) -> None:
+        # A NaN fails every comparison, so it never holds; infinity could pass a one-sided bound.
+        if not holds or not math.isfinite(value):
+            raise PlanError(f"{where}: `{name}` is {value:g}, expected {expected}")
+
+    s = sampling
+    check("temperature", s.temperature, 0 <= s.temperature <= MAX_TEMPERATURE, f"0 to {MAX_TEMPERATURE:g}")
+    check("top_p", s.top_p, 0 < s.top_p <= 1, "above 0 and at most 1")
+    check("min_p", s.min_p, 0 <= s.min_p <= 1, "0 to 1")
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(s, name)
+        check(name, value, abs(value) <= MAX_PENALTY, f"-{MAX_PENALTY:g} to {MAX_PENALTY:g}")
+    check("repetition_penalty", s.repetition_penalty, s.repetition_penalty > 0, "above 0")
+    check("num_top_logprobs", s.num_top_logprobs, s.num_top_logprobs <= MAX_TOP_LOGPROBS, f"0 to {MAX_TOP_LOGPROBS}")
+    return SamplingParams(
+        temperature=s.temperature,
+        top_p=s.top_p,
+        top_k=s.top_k,
+        min_p=s.min_p,
+        seed=s.seed,
+        choice=s.choice,
+        presence_penalty=s.presence_penalty,
+        frequency_penalty=s.frequency_penalty,
+        repetition_penalty=s.repetition_penalty,
+        min_tokens=s.min_tokens,
+        end_token_ids=tuple(s.end_token_ids),
+        num_top_logprobs=s.num_top_logprobs,
+        logprobs=s.logprobs,
+    )
