@@ -1,0 +1,1 @@
+"""Weights: reading GGUF and safetensors, memory-mapped, by name. No torch."""

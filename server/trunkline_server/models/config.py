@@ -1,0 +1,115 @@
+"""What a model is: the numbers that its `config.json` or GGUF metadata state, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Limits on what a config may claim; they keep every product of two of them far below 2^63.
+MAX_LAYERS = 1 << 10
+MAX_HEADS = 1 << 12
+MAX_HEAD_SIZE = 1 << 10
+MAX_FEATURES = 1 << 20
+MAX_VOCAB_SIZE = 1 << 24
+MAX_POSITIONS = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the trained context. Names as in config.json's `rope_parameters`.
+
+    kind: "default", "linear", "llama3" or "yarn" (arXiv:2309.00071); "factors" divides each frequency by its own
+        number, which is how GGUF files state llama3 scaling.
+    """
+
+    kind: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    truncate: bool = True
+    factors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The shape of a model. All counts are positive; `num_heads` is a multiple of `num_kv_heads`; `head_size` is even.
+
+    architecture: a key of `models.registry.ARCHITECTURES`.
+    intermediate_size: features inside the gated MLP.
+    rope_layers: for each layer, whether it rotates queries and keys (a NoPE layer does not, arXiv:2501.18795).
+    tie_word_embeddings: the output head is the embedding matrix.
+    attention_bias: query, key and value projections add a bias; attention_output_bias: the output projection does.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope_theta: float
+    rope_layers: tuple[bool, ...]
+    rope_scaling: RopeScaling = RopeScaling()
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    query_key_norm: bool = False
+
+    def problem(self) -> str | None:
+        """What is wrong with the numbers, or None. Readers turn it into an error that names their file."""
+        limits = {
+            "vocab_size": MAX_VOCAB_SIZE,
+            "hidden_size": MAX_FEATURES,
+            "intermediate_size": MAX_FEATURES,
+            "num_layers": MAX_LAYERS,
+            "num_heads": MAX_HEADS,
+            "num_kv_heads": MAX_HEADS,
+            "head_size": MAX_HEAD_SIZE,
+            "max_position_embeddings": MAX_POSITIONS,
+        }
+        for name, limit in limits.items():
+            if not 1 <= getattr(self, name) <= limit:
+                return f"{name} is {getattr(self, name)}, must be from 1 to {limit}"
+        if self.num_heads % self.num_kv_heads != 0:
+            return f"{self.num_heads} query heads cannot share {self.num_kv_heads} key/value heads evenly"
+        if self.head_size % 2 != 0:
+            return f"head size {self.head_size} is odd, rotary embedding needs pairs"
+        if not 0 < self.rms_norm_eps < 1:
+            return f"rms_norm_eps is {self.rms_norm_eps}, must be between 0 and 1"
+        if not 1 < self.rope_theta < 1e30:
+            return f"rope_theta is {self.rope_theta}, must be above 1"
+        if len(self.rope_layers) != self.num_layers:
+            return f"{len(self.rope_layers)} layers are marked as rotary or not, the model has {self.num_layers}"
+        return self._rope_scaling_problem()
+
+    def _rope_scaling_problem(self) -> str | None:
+        scaling = self.rope_scaling
+        if not 0 < scaling.factor < 1e6:
+            return f"the rope scaling factor is {scaling.factor}, must be positive"
+        if scaling.kind in ("llama3", "yarn") and not 1 <= scaling.original_max_position_embeddings <= MAX_POSITIONS:
+            return f"original_max_position_embeddings is {scaling.original_max_position_embeddings}, must be positive"
+        if scaling.kind == "llama3" and not 0 < scaling.low_freq_factor < scaling.high_freq_factor < 1e6:
+            return (
+                f"low_freq_factor {scaling.low_freq_factor} and high_freq_factor {scaling.high_freq_factor} "
+                "must be positive and rising"
+            )
+        if scaling.kind == "yarn" and not 0 < scaling.beta_slow <= scaling.beta_fast < 1e6:
+            return f"beta_slow {scaling.beta_slow} and beta_fast {scaling.beta_fast} must be positive and rising"
+        if scaling.attention_factor is not None and not 0 < scaling.attention_factor < 1e6:
+            return f"the rope attention factor is {scaling.attention_factor}, must be positive"
+        if scaling.kind == "factors":
+            if len(scaling.factors) != self.head_size // 2:
+                return f"there are {len(scaling.factors)} rope factors for {self.head_size // 2} frequencies"
+            if not all(0 < factor < 1e6 for factor in scaling.factors):
+                return "a rope factor is not positive"
+        return None

@@ -1,0 +1,164 @@
+"""`ModelConfig` from GGUF metadata. Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#standardized-key-value-pairs"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture
+from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+
+# Mistral, SmolLM2 and others call themselves "llama" in GGUF.
+SUPPORTED = ("llama", "qwen2", "qwen3", "smollm3")
+
+# Not in the metadata: llama.cpp states it in its code for the architecture.
+_SMOLLM3_NOPE_INTERVAL = 4
+
+
+class _Metadata:
+    """Typed look-ups that name file and key when something is missing or of the wrong type."""
+
+    def __init__(self, path: Path, values: Mapping[str, object], architecture: str) -> None:
+        self._path, self._values, self._architecture = path, values, architecture
+
+    def get(self, key: str) -> object:
+        return self._values.get(f"{self._architecture}.{key}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int:
+            raise self._wrong(key, value, "an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+            raise self._wrong(key, value, "a finite number")
+        return float(value)  # type: ignore[arg-type]
+
+    def _wrong(self, key: str, value: object, wanted: str) -> DamagedFile:
+        key = f"{self._architecture}.{key}"
+        if value is None:
+            return DamagedFile(self._path, f"metadata key `{key}` is missing")
+        return DamagedFile(self._path, f"metadata key `{key}` is {str(value)[:64]!r}, not {wanted}")
+
+
+def config_from_gguf(
+    path: Path,
+    metadata: Mapping[str, object],
+    *,
+    vocab_rows: int | None,
+    has_tensor: Callable[[str], bool],
+    rope_factors: tuple[float, ...] | None,
+) -> ModelConfig:
+    """Reads the config of a GGUF file.
+
+    path: for messages. vocab_rows: rows of `token_embd.weight`, None if the file has none. has_tensor: whether the file
+    holds a tensor of this GGUF name. rope_factors: contents of `rope_freqs.weight`, None if the file has none.
+    Raises DamagedFile or UnsupportedArchitecture.
+    """
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise DamagedFile(path, "metadata key `general.architecture` is missing or not a string")
+    if architecture not in SUPPORTED:
+        raise UnsupportedArchitecture(f"architecture `{architecture[:64]}` of `{path}`", supported=SUPPORTED)
+    if vocab_rows is None:
+        raise DamagedFile(path, "tensor `token_embd.weight` is missing")
+    values = _Metadata(path, metadata, architecture)
+    _refuse_features(path, values)
+    num_layers = values.integer("block_count")
+    num_heads = values.integer("attention.head_count")
+    hidden_size = values.integer("embedding_length")
+    head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
+    config = ModelConfig(
+        architecture=architecture,
+        vocab_size=vocab_rows,
+        hidden_size=hidden_size,
+        intermediate_size=values.integer("feed_forward_length"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=values.integer("attention.head_count_kv", num_heads),
+        head_size=head_size,
+        rms_norm_eps=values.number("attention.layer_norm_rms_epsilon"),
+        max_position_embeddings=values.integer("context_length"),
+        rope_theta=values.number("rope.freq_base", 10_000.0),
+        rope_layers=_rope_layers(architecture, num_layers),
+        rope_scaling=_rope_scaling(path, values, rope_factors),
+        tie_word_embeddings=not has_tensor("output.weight"),
+        attention_bias=has_tensor("blk.0.attn_q.bias"),
+        attention_output_bias=has_tensor("blk.0.attn_output.bias"),
+        mlp_bias=has_tensor("blk.0.ffn_gate.bias"),
+        query_key_norm=architecture == "qwen3",
+    )
+    if problem := config.problem():
+        raise DamagedFile(path, problem)
+    _refuse_shapes(path, values, config)
+    return config
+
+
+def _rope_layers(architecture: str, num_layers: int) -> tuple[bool, ...]:
+    layers = range(min(max(num_layers, 0), MAX_LAYERS))
+    if architecture == "smollm3":
+        return tuple((layer + 1) % _SMOLLM3_NOPE_INTERVAL != 0 for layer in layers)
+    return tuple(True for _ in layers)
+
+
+def _refuse_features(path: Path, values: _Metadata) -> None:
+    if values.integer("expert_count", 0) > 0:
+        raise UnsupportedArchitecture(f"mixture of experts in `{path}`", supported=("dense models",))
+
+
+def _refuse_shapes(path: Path, values: _Metadata, config: ModelConfig) -> None:
+    if values.integer("attention.value_length", config.head_size) != config.head_size:
+        raise UnsupportedArchitecture(
+            f"a value head size other than the key head size {config.head_size} in `{path}`", supported=("equal sizes",)
+        )
+    if values.integer("rope.dimension_count", config.head_size) != config.head_size:
+        raise UnsupportedArchitecture(f"partial rotary embedding in `{path}`", supported=("full rotary embedding",))
+    window = values.integer("attention.sliding_window", 0)
+    if 0 < window < config.max_position_embeddings:
+        raise UnsupportedArchitecture(
+            f"a sliding window of {window} tokens (context {config.max_position_embeddings}) in `{path}`",
+            supported=("full attention",),
+        )
+
+
+def _rope_scaling(path: Path, values: _Metadata, rope_factors: tuple[float, ...] | None) -> RopeScaling:
+    kind = values.get("rope.scaling.type")
+    linear_factor = values.number("rope.scale_linear", 1.0)  # what old files say
+    factor = values.number("rope.scaling.factor", linear_factor)
+    if rope_factors is not None:
+        if kind not in (None, "none"):
+            raise UnsupportedArchitecture(
+                f"rope scaling `{kind}` on top of `rope_freqs.weight` in `{path}`", supported=("one of them",)
+            )
+        return RopeScaling(kind="factors", factors=rope_factors)
+    if kind in (None, "none") and linear_factor == 1.0:
+        return RopeScaling()
+    if kind in (None, "linear"):
+        return RopeScaling(kind="linear", factor=factor)
+    if kind != "yarn":
+        raise UnsupportedArchitecture(
+            f"rope scaling `{str(kind)[:64]}` of `{path}`", supported=("none", "linear", "yarn", "rope_freqs.weight")
+        )
+    if values.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
+        raise UnsupportedArchitecture(f"a YaRN extrapolation factor in `{path}`", supported=("1.0",))
+    if values.number("rope.scaling.yarn_log_multiplier", 0.0) != 0.0:
+        raise UnsupportedArchitecture(f"a YaRN log multiplier in `{path}`", supported=("0.0",))
+    # llama.cpp multiplies the paper's factor by this one.
+    extra = values.number("rope.scaling.attn_factor", 1.0) * values.number("rope.scaling.yarn_attn_factor", 1.0)
+    return RopeScaling(
+        kind="yarn",
+        factor=factor,
+        original_max_position_embeddings=values.integer(
+            "rope.scaling.original_context_length", values.integer("context_length")
+        ),
+        beta_fast=values.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=values.number("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=extra * (1.0 + 0.1 * math.log(factor)) if factor > 1.0 else extra,
+    )

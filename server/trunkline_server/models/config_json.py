@@ -1,0 +1,225 @@
+"""`ModelConfig` from a `config.json` as transformers writes it, in its older and newer spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat
+from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """What transformers assumes for a key that `config.json` does not hold, and which keys mean something."""
+
+    attention_bias: bool | None = None  # None: as the key says
+    attention_output_bias: bool | None = None
+    has_mlp_bias: bool = False
+    query_key_norm: bool = False
+    head_size: int | None = None  # None: hidden_size / num_heads
+    rope_theta: float = 10_000.0
+    tied: bool = False
+    # Whether a window is on without `use_sliding_window`, and the window if the key is absent.
+    window_always_on: bool = False
+    window: int | None = None
+
+
+_ARCHITECTURES = {
+    "llama": _Architecture(has_mlp_bias=True),
+    "mistral": _Architecture(attention_bias=False, attention_output_bias=False, window_always_on=True, window=4096),
+    "qwen2": _Architecture(attention_bias=True, attention_output_bias=False, window=4096),
+    "qwen3": _Architecture(query_key_norm=True, head_size=128, window=4096),
+    "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
+}
+
+SUPPORTED = tuple(_ARCHITECTURES)
+_ROPE_KINDS = ("default", "linear", "llama3", "yarn")
+
+
+class _Keys:
+    """Typed look-ups that name file and key when something is missing or of the wrong type. `null` is as absent."""
+
+    def __init__(self, path: Path, values: Mapping[str, object], prefix: str = "") -> None:
+        self.path, self._values, self._prefix = path, values, prefix
+
+    def get(self, key: str) -> object:
+        return self._values.get(key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int:
+            raise self._wrong(key, value, "an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        # Integers beyond the largest float have no place in a config either.
+        if type(value) not in (int, float) or not -1e300 < value < 1e300:  # type: ignore[operator]
+            raise self._wrong(key, value, "a finite number")
+        return float(value)  # type: ignore[arg-type]
+
+    def optional_number(self, key: str) -> float | None:
+        return None if self.get(key) is None else self.number(key)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self.get(key)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def nested(self, key: str) -> _Keys | None:
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self._wrong(key, value, "an object")
+        return _Keys(self.path, value, f"{self._prefix}{key}.")
+
+    def damaged(self, what: str) -> DamagedFile:
+        return DamagedFile(self.path, what, hint="take the file from the model's repository again")
+
+    def _wrong(self, key: str, value: object, wanted: str) -> DamagedFile:
+        key = self._prefix + key
+        if value is None:
+            return self.damaged(f"key `{key}` is missing")
+        return self.damaged(f"key `{key}` is {repr(value)[:64]}, not {wanted}")
+
+
+def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
+    """Reads the parsed `config.json` at `path`.
+
+    Raises DamagedFile (a key is missing or impossible), UnsupportedArchitecture or UnsupportedFormat.
+    """
+    keys = _Keys(path, values)
+    name = keys.get("model_type")
+    if not isinstance(name, str):
+        raise keys.damaged("key `model_type` is missing or not a string")
+    if name not in _ARCHITECTURES:
+        raise UnsupportedArchitecture(f"architecture `{name[:64]}` of `{path}`", supported=SUPPORTED)
+    architecture = _ARCHITECTURES[name]
+    _refuse_features(keys)
+    hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    num_layers, max_positions = keys.integer("num_hidden_layers"), keys.integer("max_position_embeddings")
+    bias = keys.boolean("attention_bias", False)
+    rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or _Keys(path, {})
+    config = ModelConfig(
+        architecture=name,
+        vocab_size=keys.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=keys.integer("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=keys.integer("num_key_value_heads", num_heads),
+        head_size=keys.integer("head_dim", architecture.head_size or hidden_size // max(num_heads, 1)),
+        rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
+        max_position_embeddings=max_positions,
+        rope_theta=rope.number("rope_theta", keys.number("rope_theta", architecture.rope_theta)),
+        rope_layers=_rope_layers(keys, name, num_layers),
+        rope_scaling=_rope_scaling(keys, rope, max_positions),
+        tie_word_embeddings=keys.boolean("tie_word_embeddings", architecture.tied),
+        attention_bias=bias if architecture.attention_bias is None else architecture.attention_bias,
+        attention_output_bias=(
+            bias if architecture.attention_output_bias is None else architecture.attention_output_bias
+        ),
+        mlp_bias=architecture.has_mlp_bias and keys.boolean("mlp_bias", False),
+        query_key_norm=architecture.query_key_norm,
+    )
+    if problem := config.problem():
+        raise keys.damaged(problem)
+    _refuse_window(keys, architecture, config)
+    return config
+
+
+def _refuse_features(keys: _Keys) -> None:
+    activation = keys.get("hidden_act")
+    if activation not in (None, "silu", "swish"):
+        raise UnsupportedArchitecture(f"activation `{str(activation)[:64]}` of `{keys.path}`", supported=("silu",))
+    if (quantization := keys.nested("quantization_config")) is not None:
+        method = str(quantization.get("quant_method"))[:64]
+        raise UnsupportedFormat(
+            f"`{keys.path}` says that its weights are quantised by `{method}`, which is not read",
+            hint="use the unquantised model or a GGUF file",
+        )
+
+
+def _rope_layers(keys: _Keys, name: str, num_layers: int) -> tuple[bool, ...]:
+    num_layers = min(max(num_layers, 0), MAX_LAYERS)
+    if name != "smollm3":
+        return (True,) * num_layers
+    marks = keys.get("no_rope_layers")
+    if marks is None:
+        interval = keys.integer("no_rope_layer_interval", 4)
+        if interval < 1:
+            raise keys.damaged(f"key `no_rope_layer_interval` is {interval}, must be positive")
+        return tuple((layer + 1) % interval != 0 for layer in range(num_layers))
+    # Despite the key's name, 1 marks a layer that rotates.
+    if not isinstance(marks, list) or len(marks) < num_layers or any(mark not in (0, 1) for mark in marks):
+        raise keys.damaged(f"key `no_rope_layers` is not a list of {num_layers} zeros and ones")
+    return tuple(mark == 1 for mark in marks[:num_layers])
+
+
+def _rope_scaling(keys: _Keys, rope: _Keys, max_positions: int) -> RopeScaling:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in _ROPE_KINDS:
+        raise UnsupportedArchitecture(f"rope scaling `{str(kind)[:64]}` of `{keys.path}`", supported=_ROPE_KINDS)
+    if rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0)) != 1.0:
+        raise UnsupportedArchitecture(
+            f"partial rotary embedding in `{keys.path}`", supported=("full rotary embedding",)
+        )
+    trained = keys.integer("original_max_position_embeddings", max_positions)
+    trained = rope.integer("original_max_position_embeddings", trained)
+    if kind == "linear":
+        return RopeScaling(kind="linear", factor=rope.number("factor"))
+    if kind == "llama3":
+        return RopeScaling(
+            kind="llama3",
+            factor=rope.number("factor"),
+            original_max_position_embeddings=trained,
+            low_freq_factor=rope.number("low_freq_factor"),
+            high_freq_factor=rope.number("high_freq_factor"),
+        )
+    if kind == "yarn":
+        return RopeScaling(
+            kind="yarn",
+            factor=rope.number("factor", max_positions / max(trained, 1)),
+            original_max_position_embeddings=trained,
+            beta_fast=rope.number("beta_fast", 32.0) or 32.0,
+            beta_slow=rope.number("beta_slow", 1.0) or 1.0,
+            attention_factor=rope.optional_number("attention_factor"),
+            mscale=rope.number("mscale", 0.0),
+            mscale_all_dim=rope.number("mscale_all_dim", 0.0),
+            truncate=rope.boolean("truncate", True),
+        )
+    return RopeScaling()
+
+
+def _refuse_window(keys: _Keys, architecture: _Architecture, config: ModelConfig) -> None:
+    """A sliding window is accepted where it cannot matter: switched off, or as long as the context."""
+    layer_types = keys.get("layer_types")
+    if isinstance(layer_types, list):
+        if not all(kind in ("full_attention", "sliding_attention") for kind in layer_types):
+            raise UnsupportedArchitecture(
+                f"a layer type in `layer_types` of `{keys.path}`", supported=("full_attention",)
+            )
+        is_on = "sliding_attention" in layer_types
+    else:
+        is_on = architecture.window_always_on or keys.boolean("use_sliding_window", False)
+    # An absent key means transformers' default, `null` means no window.
+    has_key = "sliding_window" in keys
+    window = keys.integer("sliding_window", 0) if has_key else (architecture.window or 0)
+    if is_on and 0 < window < config.max_position_embeddings:
+        raise UnsupportedArchitecture(
+            f"a sliding window of {window} tokens (context {config.max_position_embeddings}) in `{keys.path}`",
+            supported=("full attention",),
+        )

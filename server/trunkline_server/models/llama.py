@@ -1,0 +1,47 @@
+"""Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), Mistral (arXiv:2310.06825) and SmolLM2 (arXiv:2502.02737)."""
+
+from __future__ import annotations
+
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.rope import rope
+
+
+def forward(ops: Ops[T], config: ModelConfig) -> T:
+    """Logits [S, V] of the rows that sample."""
+    x = ops.embedding("model.embed_tokens.weight")
+    for layer in range(config.num_layers):
+        name = f"model.layers.{layer}"
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        x = ops.add(x, attention(ops, config, layer, normed))
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps)
+        x = ops.add(x, mlp(ops, config, f"{name}.mlp", normed))
+    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+    return ops.logits(x, "lm_head.weight")
+
+
+def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Grouped-query attention, rotary on queries and keys."""
+    name = f"model.layers.{layer}.self_attn"
+
+    def project(x: T, projection: str, bias: bool) -> T:
+        return ops.linear(x, f"{name}.{projection}.weight", f"{name}.{projection}.bias" if bias else None)
+
+    query = project(x, "q_proj", config.attention_bias)
+    key = project(x, "k_proj", config.attention_bias)
+    value = project(x, "v_proj", config.attention_bias)
+    rotary = rope(config)
+    query = ops.rope(query, rotary, config.head_size)
+    key = ops.rope(key, rotary, config.head_size)
+    ops.write_kv(layer, key, value)
+    mixed = ops.paged_attention(layer, query, config.head_size**-0.5)
+    return project(mixed, "o_proj", config.attention_output_bias)
+
+
+def mlp(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
+    """Gated MLP with SiLU."""
+
+    def project(x: T, projection: str) -> T:
+        return ops.linear(x, f"{name}.{projection}.weight", f"{name}.{projection}.bias" if config.mlp_bias else None)
+
+    return project(ops.silu_mul(project(x, "gate_proj"), project(x, "up_proj")), "down_proj")

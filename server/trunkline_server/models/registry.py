@@ -1,0 +1,25 @@
+"""Which architectures there are, by the name that the model's own metadata gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trunkline_server.models import llama, qwen2, qwen3, smollm3
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.ops import Ops, T
+
+# `Callable` cannot bind `T` anew for each call, so the table is untyped inside and `forward` gives the type back.
+ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
+    "llama": llama.forward,
+    "mistral": llama.forward,
+    "qwen2": qwen2.forward,
+    "qwen3": qwen3.forward,
+    "smollm3": smollm3.forward,
+}
+
+
+def forward(ops: Ops[T], config: ModelConfig) -> T:
+    """One forward pass of the model that `config` describes: logits [S, V] of the rows that sample."""
+    logits: T = ARCHITECTURES[config.architecture](ops, config)
+    return logits

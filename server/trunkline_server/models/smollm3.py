@@ -1,0 +1,48 @@
+"""SmolLM3: Llama with some layers, by default every fourth, that do not rotate (NoPE, arXiv:2501.18795)."""
+
+from __future__ import annotations
+
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.rope import rope
+
+
+def forward(ops: Ops[T], config: ModelConfig) -> T:
+    """Logits [S, V] of the rows that sample."""
+    x = ops.embedding("model.embed_tokens.weight")
+    for layer in range(config.num_layers):
+        name = f"model.layers.{layer}"
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        x = ops.add(x, attention(ops, config, layer, normed))
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps)
+        x = ops.add(x, mlp(ops, config, f"{name}.mlp", normed))
+    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+    return ops.logits(x, "lm_head.weight")
+
+
+def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Grouped-query attention, rotary on queries and keys where the layer has positions."""
+    name = f"model.layers.{layer}.self_attn"
+
+    def project(x: T, projection: str, bias: bool) -> T:
+        return ops.linear(x, f"{name}.{projection}.weight", f"{name}.{projection}.bias" if bias else None)
+
+    query = project(x, "q_proj", config.attention_bias)
+    key = project(x, "k_proj", config.attention_bias)
+    value = project(x, "v_proj", config.attention_bias)
+    if config.rope_layers[layer]:
+        rotary = rope(config)
+        query = ops.rope(query, rotary, config.head_size)
+        key = ops.rope(key, rotary, config.head_size)
+    ops.write_kv(layer, key, value)
+    mixed = ops.paged_attention(layer, query, config.head_size**-0.5)
+    return project(mixed, "o_proj", config.attention_output_bias)
+
+
+def mlp(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
+    """Gated MLP with SiLU."""
+
+    def project(x: T, projection: str) -> T:
+        return ops.linear(x, f"{name}.{projection}.weight", f"{name}.{projection}.bias" if config.mlp_bias else None)
+
+    return project(ops.silu_mul(project(x, "gate_proj"), project(x, "up_proj")), "down_proj")

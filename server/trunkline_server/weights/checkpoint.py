@@ -1,0 +1,167 @@
+"""A model on disk: its config, and its weights under the names of safetensors, whatever the file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from trunkline_server.errors import DamagedFile, ModelNotFound
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config_gguf import config_from_gguf
+from trunkline_server.models.config_json import config_from_json
+from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.fingerprint import fingerprint_bytes
+from trunkline_server.weights.gguf import GgufFile, TensorInfo
+from trunkline_server.weights.naming import PERMUTED_ARCHITECTURES, is_permuted, safetensors_name, unpermute_rows
+from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
+from trunkline_server.weights.tensor import Tensor
+
+_EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+
+
+class Checkpoint(Protocol):
+    """Config and weights of one model. Complete: every weight of `weight_shapes(config)` is there, in its shape."""
+
+    config: ModelConfig
+    path: Path
+
+    def names(self) -> Sequence[str]:
+        """Names of all weights of the model, in the order of the forward pass.
+
+        `lm_head.weight` is among them also where it is tied: `tensor` then gives the embedding under its own name.
+        """
+        ...
+
+    def tensor(self, name: str) -> Tensor:
+        """The weight of this name.
+
+        A view of the mapped file, or (query and key projections of a GGUF file) a copy made for this call.
+        `tensor("lm_head.weight").name` is "model.embed_tokens.weight" where the head is tied.
+        Raises KeyError for a name that is not in `names()`, UnsupportedFormat.
+        """
+        ...
+
+    def fingerprint(self) -> str:
+        """Hash of all bytes of weights and config files: see `fingerprint.py` for what it is good for."""
+        ...
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a `.gguf` file or a folder with `config.json` and safetensors, and checks that the model is complete.
+
+    Raises ModelNotFound, DamagedFile, UnsupportedFormat or UnsupportedArchitecture.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return SafetensorsCheckpoint(path)
+    if not path.exists():
+        raise ModelNotFound(f"`{path}` does not exist", hint="give a `.gguf` file or a folder with `config.json`")
+    return GgufCheckpoint(path)
+
+
+class GgufCheckpoint:
+    """A GGUF file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = GgufFile(path)
+        self.config = _config(self._file)
+        self._is_permuted = self.config.architecture in PERMUTED_ARCHITECTURES
+        self._gguf_names = {
+            name: gguf_name for gguf_name in self._file.tensors if (name := safetensors_name(gguf_name)) is not None
+        }
+        shapes = {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._gguf_names.items()}
+        self._names = _check_complete(path, self.config, shapes)
+
+    def names(self) -> Sequence[str]:
+        return self._names
+
+    def tensor(self, name: str) -> Tensor:
+        name = _resolve(self.config, name)
+        tensor = self._file.tensor(self._gguf_names[name])
+        tensor = Tensor(name=name, format=tensor.format, shape=tensor.shape, data=tensor.data)
+        if self._is_permuted and is_permuted(name):
+            return unpermute_rows(tensor, self.config.head_size)
+        return tensor
+
+    def fingerprint(self) -> str:
+        return fingerprint_bytes([self._file.bytes])
+
+
+class SafetensorsCheckpoint:
+    """A folder with `config.json` and safetensors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        config_path = path / "config.json"
+        if not config_path.exists():
+            raise ModelNotFound(
+                f"folder `{path}` has no `config.json`", hint="give a `.gguf` file or a folder with `config.json`"
+            )
+        self.config = config_from_json(config_path, read_json_object(config_path))
+        if not (path / "model.safetensors").exists() and not (path / "model.safetensors.index.json").exists():
+            raise ModelNotFound(
+                f"folder `{path}` has neither `model.safetensors` nor `model.safetensors.index.json`",
+                hint="convert the weights to safetensors; pickle files are never read",
+            )
+        self._holders: dict[str, SafetensorsFile] = open_shards(path)
+        shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
+        self._names = _check_complete(path, self.config, shapes)
+
+    def names(self) -> Sequence[str]:
+        return self._names
+
+    def tensor(self, name: str) -> Tensor:
+        name = _resolve(self.config, name)
+        return self._holders[name].tensor(name)
+
+    def fingerprint(self) -> str:
+        files = {file.path.name: file for file in self._holders.values()}
+        config = np.frombuffer((self.path / "config.json").read_bytes(), dtype=np.uint8)
+        return fingerprint_bytes([config, *(files[name].bytes for name in sorted(files))])
+
+
+def _resolve(config: ModelConfig, name: str) -> str:
+    """The one place that knows what a tied head is."""
+    return _EMBEDDING if name == _HEAD and config.tie_word_embeddings else name
+
+
+def _check_complete(path: Path, config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Holds the found shapes against those that the config asks for; returns the names. Raises DamagedFile."""
+    expected = weight_shapes(config)
+    for name, shape in expected.items():
+        stored = _resolve(config, name)
+        if stored not in found:
+            raise DamagedFile(path, f"tensor `{stored}` is missing", hint="the download may be incomplete")
+        if found[stored] != shape:
+            raise DamagedFile(
+                path, f"tensor `{stored}` has shape {list(found[stored])}, expected {list(shape)} from the config"
+            )
+    return tuple(expected)
+
+
+def _config(file: GgufFile) -> ModelConfig:
+    embedding: TensorInfo | None = file.tensors.get("token_embd.weight")
+    return config_from_gguf(
+        file.path,
+        file.metadata,
+        vocab_rows=None if embedding is None else embedding.shape[0],
+        has_tensor=file.tensors.__contains__,
+        rope_factors=_rope_factors(file),
+    )
+
+
+def _rope_factors(file: GgufFile) -> tuple[float, ...] | None:
+    """Contents of `rope_freqs.weight`: what conversion makes of Llama 3's rope scaling."""
+    if "rope_freqs.weight" not in file.tensors:
+        return None
+    tensor = file.tensor("rope_freqs.weight")
+    if tensor.format != "F32" or len(tensor.shape) != 1 or tensor.num_elements > 1 << 10:
+        raise DamagedFile(
+            file.path, f"tensor `rope_freqs.weight` is {tensor.format} {list(tensor.shape)}, not a short F32 row"
+        )
+    return tuple(np.frombuffer(tensor.data.tobytes(), dtype="<f4").tolist())

@@ -1,0 +1,138 @@
+"""Raw weights as f32, in numpy: what the reference backend computes with and the kernels are compared to.
+
+Layouts: `ggml-common.h` of ggml; the arithmetic follows `ggml-quants.c` (`dequantize_row_*`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server.weights.tensor import FORMATS, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Floats = NDArray[np.float32]
+
+# Groups decoded at a time, which bounds the temporaries (about 20 bytes per element).
+_CHUNK_ELEMENTS = 1 << 20
+
+
+def dequantize(tensor: Tensor) -> Floats:
+    """The tensor in its shape, f32, a fresh array. Exact: every format's values are f32 numbers up to one rounding."""
+    stored_as = FORMATS[tensor.format]
+    decode = _DECODERS[tensor.format]
+    groups = tensor.data.reshape(-1, stored_as.group_bytes)
+    result = np.empty((groups.shape[0], stored_as.group_elements), dtype=np.float32)
+    step = _CHUNK_ELEMENTS // stored_as.group_elements
+    for begin in range(0, groups.shape[0], step):
+        # Copied, so that the views below are aligned wherever the tensor lies in its file.
+        result[begin : begin + step] = decode(groups[begin : begin + step].copy())
+    return result.reshape(tensor.shape)
+
+
+def _f32(groups: Bytes) -> Floats:
+    return groups.view(np.float32)
+
+
+def _f16(groups: Bytes) -> Floats:
+    return groups.view(np.float16).astype(np.float32)
+
+
+def _bf16(groups: Bytes) -> Floats:
+    """The upper half of an f32."""
+    return (groups.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _q8_0(groups: Bytes) -> Floats:
+    """f16 scale, 32 int8."""
+    return _half(groups, 0) * groups[:, 2:].view(np.int8).astype(np.float32)
+
+
+def _q4_0(groups: Bytes) -> Floats:
+    """f16 scale, 32 nibbles minus 8."""
+    return _half(groups, 0) * (_nibbles(groups[:, 2:]).astype(np.float32) - np.float32(8))
+
+
+def _q4_1(groups: Bytes) -> Floats:
+    """f16 scale, f16 minimum, 32 nibbles."""
+    return _half(groups, 0) * _nibbles(groups[:, 4:]).astype(np.float32) + _half(groups, 2)
+
+
+def _q4_k(groups: Bytes) -> Floats:
+    """f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum), 256 nibbles in 8 runs of 32."""
+    scales, minima = _scales_and_minima(groups)
+    quants = _nibbles_of_64(groups[:, 16:]).astype(np.float32)
+    return (scales[:, :, None] * quants - minima[:, :, None]).reshape(-1, 256)
+
+
+def _q5_k(groups: Bytes) -> Floats:
+    """As Q4_K, with a fifth bit: bit r of byte i belongs to element i of run r."""
+    scales, minima = _scales_and_minima(groups)
+    run = np.arange(8, dtype=np.uint8)[None, :, None]
+    high = (groups[:, None, 16:48] >> run) & np.uint8(1)
+    quants = (_nibbles_of_64(groups[:, 48:]) | (high << np.uint8(4))).astype(np.float32)
+    return (scales[:, :, None] * quants - minima[:, :, None]).reshape(-1, 256)
+
+
+def _q6_k(groups: Bytes) -> Floats:
+    """Lower nibbles (128 bytes), upper bit pairs (64 bytes), 16 int8 scales, f16 scale; elements minus 32.
+
+    Each half of 128 elements: runs 0 and 1 are the low nibbles of its 64 bytes, runs 2 and 3 the high ones; run r takes
+    bits 2r and 2r + 1 of its 32 bytes of upper pairs.
+    """
+    num_groups = groups.shape[0]
+    low_bytes = groups[:, :128].reshape(num_groups, 2, 2, 32)
+    low = np.concatenate([low_bytes & np.uint8(0x0F), low_bytes >> np.uint8(4)], axis=2)
+    shift = np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None]
+    high = (groups[:, 128:192].reshape(num_groups, 2, 1, 32) >> shift) & np.uint8(3)
+    quants = ((low | (high << np.uint8(4))).astype(np.float32) - np.float32(32)).reshape(num_groups, 16, 16)
+    scales = _half(groups, 208) * groups[:, 192:208].view(np.int8).astype(np.float32)
+    values: Floats = (scales[:, :, None] * quants).reshape(num_groups, 256)
+    return values
+
+
+def _half(groups: Bytes, offset: int) -> Floats:
+    """The f16 at a byte offset of each group, [groups, 1]."""
+    return np.ascontiguousarray(groups[:, offset : offset + 2]).view(np.float16).astype(np.float32)
+
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """Low nibbles first, then high ones: element i is in byte i, element i + 16 above it."""
+    return np.concatenate([packed & np.uint8(0x0F), packed >> np.uint8(4)], axis=1)
+
+
+def _nibbles_of_64(packed: Bytes) -> Bytes:
+    """[groups, 8, 32]: each 32 bytes hold two runs, in the low and in the high nibbles."""
+    runs = packed.reshape(-1, 4, 1, 32)
+    return np.concatenate([runs & np.uint8(0x0F), runs >> np.uint8(4)], axis=2).reshape(-1, 8, 32)
+
+
+def _scales_and_minima(groups: Bytes) -> tuple[Floats, Floats]:
+    """Of the K formats, [groups, 8] each: 12 bytes hold 8 six-bit scales and 8 six-bit minima.
+
+    Bytes 0-3 and 4-7 are scales and minima 0-3, whose top two bits are those of numbers 4-7; bytes 8-11 are the lower
+    nibbles of scales (low) and minima (high) 4-7.
+    """
+    first, second, third = groups[:, 4:8], groups[:, 8:12], groups[:, 12:16]
+    mask, top = np.uint8(0x3F), np.uint8(0x30)
+    scales = np.concatenate([first & mask, (third & np.uint8(0x0F)) | ((first >> np.uint8(2)) & top)], axis=1)
+    minima = np.concatenate([second & mask, (third >> np.uint8(4)) | ((second >> np.uint8(2)) & top)], axis=1)
+    return _half(groups, 0) * scales.astype(np.float32), _half(groups, 2) * minima.astype(np.float32)
+
+
+_DECODERS: dict[str, Callable[[Bytes], Floats]] = {
+    "F32": _f32,
+    "F16": _f16,
+    "BF16": _bf16,
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

@@ -1,0 +1,43 @@
+"""A file mapped into memory, read-only."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server.errors import DamagedFile, ModelNotFound
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class MappedFile:
+    """The bytes of one file. Pages are read when touched; the mapping lives as long as this object or a view of it.
+
+    Raises ModelNotFound if the file cannot be opened, DamagedFile if it is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise ModelNotFound(f"`{path}` does not exist") from None
+        except OSError as error:
+            raise ModelNotFound(f"`{path}` cannot be read: {error.strerror or error}") from error
+        except ValueError:  # what mmap raises for length 0
+            raise DamagedFile(path, "the file is empty") from None
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.bytes.shape[0])
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The same bytes, for `struct.unpack_from` and slicing into `bytes`."""
+        return self._map

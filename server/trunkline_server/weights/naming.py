@@ -1,0 +1,70 @@
+"""GGUF tensor names as those of safetensors, and the row order that GGUF changes.
+
+llama.cpp rotates neighbouring elements ("NORM"), transformers the two halves of a head ("NeoX"). For some architectures
+the conversion to GGUF therefore reorders the rows of the query and key projections, head by head:
+
+    safetensors   a0 a1 a2 a3 | b0 b1 b2 b3        element i of the first half pairs with element i of the second
+    GGUF          a0 b0 a1 b1 a2 b2 a3 b3          pairs are neighbours
+
+`unpermute_rows` undoes it. A row is a whole number of quantised groups, so raw rows are moved without decoding them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from trunkline_server.weights.tensor import Tensor
+
+# Architectures whose conversion reorders rows (`LlamaModel.permute` in llama.cpp's converter).
+PERMUTED_ARCHITECTURES = frozenset({"llama", "smollm3"})
+
+_WHOLE_MODEL = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LAYER_NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.([a-z_]+)\.(weight|bias)")
+_WHOLE_MODEL_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
+
+
+def safetensors_name(gguf_name: str) -> str | None:
+    """The name in the model's safetensors, or None for a tensor that has none there (`rope_freqs.weight`)."""
+    if match := _LAYER_NAME.fullmatch(gguf_name):
+        layer, module, kind = match.groups()
+        return f"model.layers.{layer}.{_LAYER[module]}.{kind}" if module in _LAYER else None
+    if match := _WHOLE_MODEL_NAME.fullmatch(gguf_name):
+        module, kind = match.groups()
+        return f"{_WHOLE_MODEL[module]}.{kind}" if module in _WHOLE_MODEL else None
+    return None
+
+
+def is_permuted(name: str) -> bool:
+    """Whether the tensor of this safetensors name has its rows reordered in `PERMUTED_ARCHITECTURES`."""
+    return name.startswith("model.layers.") and (".self_attn.q_proj." in name or ".self_attn.k_proj." in name)
+
+
+def unpermute_rows(tensor: Tensor, head_size: int) -> Tensor:
+    """Rows of each head back in the order of safetensors. Copies the tensor once."""
+    num_rows = tensor.shape[0]
+    # A bias is a row of single elements: the same move, element by element.
+    row_bytes = tensor.num_bytes // num_rows
+    pairs = tensor.data.reshape(num_rows // head_size, head_size // 2, 2, row_bytes)
+    data = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
+    data.flags.writeable = False
+    return replace(tensor, data=data)

@@ -1,0 +1,191 @@
+"""Reader of safetensors files, alone or sharded by `model.safetensors.index.json`.
+
+Format: https://github.com/huggingface/safetensors#format. Our own reader, since numpy has no bfloat16 and the weights
+shall stay mapped as they are.
+
+    num_header_bytes: u64 little-endian
+    header: JSON, name -> {"dtype", "shape", "data_offsets": [begin, end]}
+    data: exactly covered by the tensors, without holes
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline_server.errors import DamagedFile, UnsupportedFormat
+from trunkline_server.weights.mapping import MappedFile
+from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_INDEX_BYTES = 100_000_000
+MAX_SHARDS = 1 << 12
+MAX_TENSORS = 1 << 20
+
+# Bytes per element of all dtypes of the format that take whole bytes; those of `FORMATS` are read.
+_DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where a tensor lies. offset: absolute, in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+class SafetensorsFile:
+    """One safetensors file: the header is read and checked here, data is mapped.
+
+    Raises ModelNotFound, DamagedFile (which file, what) or UnsupportedFormat.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = MappedFile(path)
+        if self._file.num_bytes < 8:
+            raise DamagedFile(path, f"the file has {self._file.num_bytes} bytes, a header alone takes 8")
+        num_header_bytes = int.from_bytes(self._file.buffer[:8], "little")
+        if num_header_bytes > MAX_HEADER_BYTES:
+            raise DamagedFile(path, f"the header claims {num_header_bytes} bytes, the limit is {MAX_HEADER_BYTES}")
+        self.header_bytes = 8 + num_header_bytes
+        if self.header_bytes > self._file.num_bytes:
+            raise DamagedFile(path, f"the header claims {num_header_bytes} bytes, the file has {self._file.num_bytes}")
+        header = parse_json_object(path, self._file.buffer[8 : self.header_bytes], "the header")
+        header.pop("__metadata__", None)
+        if len(header) > MAX_TENSORS:
+            raise DamagedFile(path, f"the header names {len(header)} tensors, the limit is {MAX_TENSORS}")
+        self.tensors = {name: self._info(name, entry) for name, entry in header.items()}
+        self._check_coverage()
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """The whole file."""
+        return self._file.bytes
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor, as a view of the mapping. Raises KeyError, UnsupportedFormat."""
+        info = self.tensors[name]
+        if info.dtype not in FORMATS:
+            raise UnsupportedFormat(
+                f"tensor `{name}` of `{self.path}` is stored as {info.dtype}, which is not read",
+                hint="formats read are F32, F16, BF16",
+            )
+        data = self._file.bytes[info.offset : info.offset + info.num_bytes]
+        return Tensor(name=name, format=info.dtype, shape=info.shape, data=data)
+
+    def _info(self, name: str, entry: object) -> TensorInfo:
+        if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+            raise DamagedFile(self.path, f"tensor `{name}` lacks `dtype`, `shape` or `data_offsets`")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str):
+            raise DamagedFile(self.path, f"tensor `{name}` has a `dtype` that is not a string")
+        if dtype not in _DTYPE_BYTES:
+            raise UnsupportedFormat(
+                f"tensor `{name}` of `{self.path}` is stored as {dtype[:32]!r}, which is not read",
+                hint="formats read are F32, F16, BF16",
+            )
+        if not _counts(shape) or len(shape) > MAX_DIMENSIONS:
+            raise DamagedFile(
+                self.path, f"tensor `{name}` has a `shape` that is not a list of at most {MAX_DIMENSIONS} counts"
+            )
+        if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+            raise DamagedFile(self.path, f"tensor `{name}` has `data_offsets` that are not [begin, end]")
+        begin, end = offsets
+        if self.header_bytes + end > self._file.num_bytes:
+            raise DamagedFile(
+                self.path,
+                f"tensor `{name}` ends at byte {self.header_bytes + end}, but the file has {self._file.num_bytes}",
+            )
+        num_bytes = math.prod(shape) * _DTYPE_BYTES[dtype]
+        if end - begin != num_bytes:
+            raise DamagedFile(
+                self.path, f"tensor `{name}` of shape {shape} takes {num_bytes} bytes as {dtype}, not {end - begin}"
+            )
+        return TensorInfo(dtype, tuple(shape), self.header_bytes + begin, num_bytes)
+
+    def _check_coverage(self) -> None:
+        end, before = self.header_bytes, ""
+        for name, info in sorted(self.tensors.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+            if info.offset < end:
+                raise DamagedFile(self.path, f"tensors `{before}` and `{name}` overlap at byte {info.offset}")
+            if info.offset > end:
+                raise DamagedFile(self.path, f"no tensor covers bytes {end} to {info.offset}")
+            end, before = info.offset + info.num_bytes, name
+        if end != self._file.num_bytes:
+            raise DamagedFile(self.path, f"the tensors end at byte {end}, but the file has {self._file.num_bytes}")
+
+
+def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
+    """All tensors of the model in `folder`, name -> file that holds it.
+
+    Reads `model.safetensors.index.json` where there is one, else `model.safetensors`.
+    Raises ModelNotFound, DamagedFile or UnsupportedFormat.
+    """
+    index_path = folder / "model.safetensors.index.json"
+    if not index_path.exists():
+        whole = SafetensorsFile(folder / "model.safetensors")
+        return dict.fromkeys(whole.tensors, whole)
+    weight_map = read_json_object(index_path).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise DamagedFile(index_path, "`weight_map` is missing or not an object")
+    files: dict[str, SafetensorsFile] = {}
+    holders: dict[str, SafetensorsFile] = {}
+    for name, file_name in weight_map.items():
+        if not isinstance(file_name, str) or not file_name or file_name != Path(file_name).name or "\0" in file_name:
+            raise DamagedFile(index_path, f"tensor `{name}` is mapped to {file_name!r}, which is no plain file name")
+        if file_name not in files:
+            if len(files) == MAX_SHARDS:
+                raise DamagedFile(index_path, f"`weight_map` names more than {MAX_SHARDS} files")
+            if not (folder / file_name).exists():
+                raise DamagedFile(index_path, f"tensor `{name}` is mapped to `{file_name}`, which does not exist")
+            files[file_name] = SafetensorsFile(folder / file_name)
+        if name not in files[file_name].tensors:
+            raise DamagedFile(index_path, f"tensor `{name}` is not in `{file_name}`")
+        holders[name] = files[file_name]
+    return holders
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """Reads a JSON file whose top is an object. Raises ModelNotFound or DamagedFile."""
+    file = MappedFile(path)
+    if file.num_bytes > MAX_INDEX_BYTES:
+        raise DamagedFile(path, f"the file has {file.num_bytes} bytes, the limit is {MAX_INDEX_BYTES}")
+    return parse_json_object(path, file.buffer[:], "the file")
+
+
+def parse_json_object(path: Path, raw: bytes, what: str) -> dict[str, object]:
+    """Parses JSON whose top is an object without repeated keys. Raises DamagedFile."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        keys: dict[str, object] = dict(pairs)
+        if len(keys) != len(pairs):
+            raise ValueError("a key comes twice")
+        return keys
+
+    try:
+        parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
+    except RecursionError:
+        raise DamagedFile(path, f"{what} nests too deeply") from None
+    except ValueError as error:  # bad UTF-8, bad JSON, repeated key, a number of absurd length
+        raise DamagedFile(path, f"{what} is not valid JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise DamagedFile(path, f"{what} is not a JSON object")
+    return parsed
+
+
+def _counts(numbers: object) -> bool:
+    """A list of integers, none negative (booleans are no integers here)."""
+    return isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)

@@ -1,0 +1,74 @@
+"""A weight as it lies in its file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How elements are stored: groups of `group_elements` along the innermost dimension take `group_bytes` each."""
+
+    group_elements: int
+    group_bytes: int
+
+
+# Layouts of the quantised groups: ggml-common.h of ggml (`block_q8_0` and so on).
+FORMATS: dict[str, Format] = {
+    "F32": Format(1, 4),
+    "F16": Format(1, 2),
+    "BF16": Format(1, 2),
+    "Q8_0": Format(32, 34),
+    "Q4_0": Format(32, 18),
+    "Q4_1": Format(32, 20),
+    "Q4_K": Format(256, 144),
+    "Q5_K": Format(256, 176),
+    "Q6_K": Format(256, 210),
+}
+
+# Most dimensions of a tensor that the readers accept (ggml's own limit is 4; weights here have 1 or 2).
+MAX_DIMENSIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One weight, raw.
+
+    name: as in the model's safetensors, e.g. `model.layers.0.self_attn.q_proj.weight`.
+    format: a key of `FORMATS`.
+    shape: in elements, outermost first, so a linear weight is [N, K] and its rows are contiguous.
+    data: [num_bytes] uint8, contiguous, read-only; a view of the mapped file (or of a permuted copy). It may begin at
+        any address: whoever needs an aligned one copies.
+    """
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.data.shape[0])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one run along the innermost dimension."""
+        return stored_bytes(self.format, self.shape[-1:])
+
+
+def stored_bytes(format_name: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor of `shape`. Raises ValueError if a row is not a whole number of groups."""
+    stored_as = FORMATS[format_name]
+    if shape and shape[-1] % stored_as.group_elements != 0:
+        raise ValueError(f"rows of {shape[-1]} elements are not a multiple of {stored_as.group_elements}")
+    return math.prod(shape) // stored_as.group_elements * stored_as.group_bytes
