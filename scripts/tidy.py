@@ -21,7 +21,7 @@ PYTHON_LAYERS = {
     "sampling": {"sampling", "backends.interface", "errors"},
     "backends.reference": {"backends", "models", "weights", "sampling", "errors"},
     "backends.cpu": {"backends.interface", "backends.cpu", "models", "weights", "errors", "_kernels"},
-    "engine": {"backends.interface", "errors"},
+    "engine": {"backends.interface", "errors", "plan"},
 }
 PURE_CRATES = ("router/kv/src", "router/scheduler/src")
 IMPURE = re.compile(r"\b(tokio|std::time|std::fs|std::env|std::net|std::thread|std::sync::Mutex|rand)\b(::|;)")

@@ -139,7 +139,8 @@ class ShardServer:
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ],
         )
-        shard_pb2_grpc.add_ShardServiceServicer_to_server(service, self._server)
+        # Generated code has no annotations.
+        shard_pb2_grpc.add_ShardServiceServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
         """Listens on the socket, which only this user may open. Raises InvalidArgument."""

@@ -1,4 +1,4 @@
-"""One open Step stream between three threads: reader (plans in), engine loop (plan to result), handler (results out)."""
+"""One open Step stream between three threads: reader (plans in), engine loop, handler (results out)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StepStream:
         return self._end
 
     def put_plan(self, plan: StepPlan | PlanError) -> bool:
-        """Queues a plan, or the error that stands in its place; waits while the queue is full. False: no plan is taken any more."""
+        """Queues a plan, or the error in its place; waits while the queue is full. False: none is taken any more."""
         with self._lock:
             while len(self._plans) >= MAX_QUEUED_PLANS and self._takes_plans():
                 self._plan_taken.wait()

@@ -116,9 +116,7 @@ def _decode_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) ->
     if copy.source_block_id == copy.destination_block_id:
         raise PlanError(f"step {step_id} copies block {copy.source_block_id} onto itself")
     if not 1 <= copy.num_tokens <= limits.block_size:
-        raise PlanError(
-            f"step {step_id} copies {copy.num_tokens} tokens of a block, expected 1 to {limits.block_size} (`block_size`)"
-        )
+        raise PlanError(f"step {step_id} copies {copy.num_tokens} tokens of a block, expected 1 to {limits.block_size}")
     return BlockCopy(copy.source_block_id, copy.destination_block_id, copy.num_tokens)
 
 

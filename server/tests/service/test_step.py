@@ -216,9 +216,9 @@ def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None
 @pytest.mark.parametrize(
     "values",
     [
-        {"temperature": 0.0}, {"temperature": 100.0}, {"top_p": 1.0}, {"top_p": 2**-20}, {"min_p": 1.0}, {"top_k": 2**32 - 1},
-        {"presence_penalty": -2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 2**-10}, {"num_top_logprobs": 20},
-        {"seed": 2**64 - 1}, {"end_token_ids": [VOCAB_SIZE - 1]},
+        {"temperature": 0.0}, {"temperature": 100.0}, {"top_p": 1.0}, {"top_p": 2**-20}, {"min_p": 1.0},
+        {"top_k": 2**32 - 1}, {"presence_penalty": -2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 2**-10},
+        {"num_top_logprobs": 20}, {"seed": 2**64 - 1}, {"end_token_ids": [VOCAB_SIZE - 1]},
     ],
 )  # fmt: skip
 def test_sampling_values_at_their_bounds_are_taken(client: Client, values: dict[str, object]) -> None:
