@@ -1,0 +1,204 @@
+"""The reference backend: `Backend` on torch, f32 throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.reference.kv_pool import KvPool
+from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
+from trunkline_server.backends.reference.sequences import SequenceTable
+from trunkline_server.errors import InvalidArgument
+from trunkline_server.models import registry
+from trunkline_server.sampling.sampler import NotFiniteError, check_finite, choose_token, log_softmax, top_logprobs
+from trunkline_server.weights.dequantize import dequantize
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trunkline_server.weights.checkpoint import Checkpoint
+
+DEFAULT_BLOCK_SIZE = 16
+DEFAULT_POOL_TOKENS = 8192
+DEFAULT_STEP_TOKENS = 512
+DEFAULT_STEP_SEQUENCES = 32
+
+
+class ReferenceBackend:
+    """Implements `Backend`. Dequantises every weight once, on construction, to 4 bytes per element.
+
+    max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks; None: the model's context, at most
+    8,192. max_step_tokens, max_step_sequences: limits of one step. threads: torch's, None leaves them as they are.
+    Raises InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        max_batch_total_tokens: int | None = None,
+        max_step_tokens: int = DEFAULT_STEP_TOKENS,
+        max_step_sequences: int = DEFAULT_STEP_SEQUENCES,
+        threads: int | None = None,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> None:
+        config = checkpoint.config
+        if max_batch_total_tokens is None:
+            max_batch_total_tokens = min(config.max_position_embeddings, DEFAULT_POOL_TOKENS)
+        for name, value in {
+            "max_batch_total_tokens": max_batch_total_tokens,
+            "max_step_tokens": max_step_tokens,
+            "max_step_sequences": max_step_sequences,
+            "block_size": block_size,
+        }.items():
+            if value < 1:
+                raise InvalidArgument(f"`{name}` is {value}, must be at least 1")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self._config = config
+        self._weights = _load_weights(checkpoint)
+        self._pool = KvPool(
+            num_layers=config.num_layers,
+            num_blocks=-(-max_batch_total_tokens // block_size),
+            block_size=block_size,
+            num_kv_heads=config.num_kv_heads,
+            head_size=config.head_size,
+        )
+        self._sequences = SequenceTable(num_blocks=self._pool.num_blocks, block_size=block_size)
+        self.info = BackendInfo(
+            device=f"reference, torch {torch.__version__}, {torch.get_num_threads()} threads",
+            block_size=block_size,
+            bytes_per_block=self._pool.bytes_per_block,
+            num_device_blocks=self._pool.num_blocks,
+            max_step_tokens=max_step_tokens,
+            max_step_sequences=max_step_sequences,
+            kv_dtype="f32",
+            weight_bytes=sum(weight.nbytes for weight in {id(w): w for w in self._weights.values()}.values()),
+            numeric_fingerprint=f"{checkpoint.fingerprint()}-reference-torch{torch.__version__}-f32",
+        )
+
+    def start(
+        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+    ) -> None:
+        self._sequences.start(sequence_id, token_ids, num_prompt_tokens, sampling)
+
+    def end(self, sequence_id: int) -> None:
+        self._sequences.end(sequence_id)
+
+    def reset(self) -> None:
+        self._sequences.clear()
+
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        self._pool.copy_block(source_block_id, destination_block_id, num_tokens)
+
+    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        outcomes: dict[int, Sampled | SequenceFailure] = {}
+        accepted: list[Chunk] = []
+        for chunk in chunks:
+            problem = self._problem(chunk, accepted)
+            if problem is None:
+                self._sequences[chunk.sequence_id].block_ids.extend(chunk.new_block_ids)
+                accepted.append(chunk)
+            else:
+                outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+        if accepted:
+            logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
+            sampling = [chunk for chunk in accepted if chunk.sample]
+            for chunk, row in zip(sampling, logits, strict=True):
+                outcomes[chunk.sequence_id] = self._sample(chunk.sequence_id, row)
+        return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        if len(self._sequences) > 0:
+            raise InvalidArgument(f"cannot score while {len(self._sequences)} sequences are started")
+        if not 1 <= len(token_ids) <= self._pool.num_blocks * self._pool.block_size:
+            raise InvalidArgument(
+                f"cannot score {len(token_ids)} tokens, the pool holds {self._pool.num_blocks * self._pool.block_size}"
+            )
+        block_ids = list(range(self._pool.num_blocks))
+        pieces = []
+        for first in range(0, len(token_ids), self.info.max_step_tokens):
+            tokens = list(token_ids[first : first + self.info.max_step_tokens])
+            slots = self._pool.slots(block_ids, first + len(tokens))
+            step = _make_step([(tokens, first, slots)], sampling_rows=list(range(len(tokens))))
+            pieces.append(self._run(step))
+        return np.concatenate(pieces)
+
+    def _problem(self, chunk: Chunk, accepted: Sequence[Chunk]) -> str | None:
+        if any(other.sequence_id == chunk.sequence_id for other in accepted):
+            return "the sequence has two chunks in one step"
+        if len(accepted) == self.info.max_step_sequences:
+            return f"the step has more than {self.info.max_step_sequences} chunks"
+        num_tokens = sum(other.num_tokens for other in accepted) + chunk.num_tokens
+        if num_tokens > self.info.max_step_tokens:
+            return f"the step has {num_tokens} tokens, the limit is {self.info.max_step_tokens}"
+        return self._sequences.problem(chunk)
+
+    def _row_tokens(self, chunk: Chunk) -> list[int]:
+        token_ids = self._sequences[chunk.sequence_id].token_ids
+        return token_ids[chunk.first_position : chunk.first_position + chunk.num_tokens]
+
+    def _forward(self, tokens: Sequence[list[int]], chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        parts, sampling_rows, num_rows = [], [], 0
+        for chunk, chunk_tokens in zip(chunks, tokens, strict=True):
+            sequence = self._sequences[chunk.sequence_id]
+            end = chunk.first_position + chunk.num_tokens
+            parts.append((chunk_tokens, chunk.first_position, self._pool.slots(sequence.block_ids, end)))
+            num_rows += chunk.num_tokens
+            if chunk.sample:
+                sampling_rows.append(num_rows - 1)
+            sequence.num_computed = end
+        return self._run(_make_step(parts, sampling_rows))
+
+    @torch.inference_mode()
+    def _run(self, step: Step) -> NDArray[np.float32]:
+        ops = ReferenceOps(self._weights.__getitem__, self._pool, step)
+        logits: NDArray[np.float32] = registry.forward(ops, self._config).numpy()
+        return logits
+
+    def _sample(self, sequence_id: int, logits: NDArray[np.float32]) -> Sampled | SequenceFailure:
+        sequence = self._sequences[sequence_id]
+        params = sequence.sampling
+        try:
+            check_finite(logits)
+            token_id = choose_token(logits, sequence.token_ids, sequence.num_prompt_tokens, params)
+        except NotFiniteError as error:
+            return SequenceFailure(sequence_id, "not_finite", str(error))
+        sequence.token_ids.append(token_id)
+        if not params.logprobs and params.num_top_logprobs == 0:
+            return Sampled(sequence_id, token_id)
+        logprobs = log_softmax(logits)
+        return Sampled(
+            sequence_id, token_id, float(logprobs[token_id]), top_logprobs(logprobs, params.num_top_logprobs)
+        )
+
+
+def _load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Every weight as f32; a tied head is the embedding itself."""
+    weights: dict[str, torch.Tensor] = {}
+    by_stored_name: dict[str, torch.Tensor] = {}
+    for name in checkpoint.names():
+        tensor = checkpoint.tensor(name)
+        if tensor.name not in by_stored_name:
+            by_stored_name[tensor.name] = torch.from_numpy(dequantize(tensor))
+        weights[name] = by_stored_name[tensor.name]
+    return weights
+
+
+def _make_step(parts: Sequence[tuple[list[int], int, torch.Tensor]], sampling_rows: Sequence[int]) -> Step:
+    """parts: (tokens, first position, slots of all positions up to the last) of each chunk."""
+    rows, positions, begin = [], [], 0
+    for tokens, first_position, slots in parts:
+        rows.append(ChunkRows(begin, begin + len(tokens), first_position, slots))
+        positions.append(torch.arange(first_position, first_position + len(tokens)))
+        begin += len(tokens)
+    return Step(
+        token_ids=torch.tensor([token for tokens, _, _ in parts for token in tokens], dtype=torch.int64),
+        positions=torch.cat(positions),
+        rows=rows,
+        sampling_rows=torch.tensor(sampling_rows, dtype=torch.int64),
+    )

@@ -1,0 +1,104 @@
+"""`Ops` on torch tensors, evaluated at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from trunkline_server.backends.reference.kv_pool import KvPool
+from trunkline_server.models.ops import Rope
+
+Weights = Callable[[str], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """The part of a step that belongs to one chunk: rows `begin` to `end` are positions `first_position` and on.
+
+    slots: of all positions up to the chunk's last, [first_position + end - begin].
+    """
+
+    begin: int
+    end: int
+    first_position: int
+    slots: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one forward pass computes. token_ids, positions: [T] int64; sampling_rows: [S] int64."""
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    rows: list[ChunkRows]
+    sampling_rows: torch.Tensor
+
+
+class ReferenceOps:
+    """Implements `Ops[torch.Tensor]` for one step. weights: name -> f32 tensor in its shape."""
+
+    def __init__(self, weights: Weights, pool: KvPool, step: Step) -> None:
+        self._weights = weights
+        self._pool = pool
+        self._step = step
+
+    def embedding(self, weight: str) -> torch.Tensor:
+        return F.embedding(self._step.token_ids, self._weights(weight))
+
+    def rms_norm(self, x: torch.Tensor, weight: str, eps: float) -> torch.Tensor:
+        return self._weights(weight) * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
+
+    def head_rms_norm(self, x: torch.Tensor, weight: str, eps: float, head_size: int) -> torch.Tensor:
+        return self.rms_norm(_heads(x, head_size), weight, eps).flatten(-2)
+
+    def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
+        return F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
+
+    def rope(self, x: torch.Tensor, rope: Rope, head_size: int) -> torch.Tensor:
+        angles = self._step.positions[:, None].float() * torch.tensor(rope.inv_freq)
+        cos = (angles.cos() * rope.attention_factor)[:, None]
+        sin = (angles.sin() * rope.attention_factor)[:, None]
+        heads = _heads(x, head_size)
+        rotated, kept = heads[..., : rope.dim], heads[..., rope.dim :]
+        first, second = rotated.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, kept], dim=-1).flatten(-2)
+
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        slots = torch.cat([row.slots[row.first_position :] for row in self._step.rows])
+        head_size = self._pool.keys.shape[-1]
+        self._pool.keys[layer, slots] = _heads(key, head_size)
+        self._pool.values[layer, slots] = _heads(value, head_size)
+
+    def paged_attention(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+        """One chunk after the other, over the sequence's slots gathered into one piece."""
+        head_size = self._pool.keys.shape[-1]
+        mixed = torch.empty_like(query)
+        for row in self._step.rows:
+            queries = _heads(query[row.begin : row.end], head_size).transpose(0, 1)
+            keys = self._pool.keys[layer, row.slots].transpose(0, 1)
+            values = self._pool.values[layer, row.slots].transpose(0, 1)
+            shared_by = queries.shape[0] // keys.shape[0]
+            keys, values = keys.repeat_interleave(shared_by, 0), values.repeat_interleave(shared_by, 0)
+            scores = queries @ keys.transpose(1, 2) * scale
+            positions = torch.arange(row.first_position, row.slots.shape[0])
+            is_later = torch.arange(row.slots.shape[0])[None, :] > positions[:, None]
+            weights = torch.softmax(scores.masked_fill(is_later, -torch.inf), dim=-1)
+            mixed[row.begin : row.end] = (weights @ values).transpose(0, 1).flatten(-2)
+        return mixed
+
+    def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return F.silu(gate) * up
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    def logits(self, x: torch.Tensor, weight: str) -> torch.Tensor:
+        return F.linear(x[self._step.sampling_rows], self._weights(weight))
+
+
+def _heads(x: torch.Tensor, head_size: int) -> torch.Tensor:
+    """[T, heads * D] as [T, heads, D]."""
+    return x.view(x.shape[0], -1, head_size)

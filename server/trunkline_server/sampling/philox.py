@@ -1,0 +1,38 @@
+"""Philox 4x32-10, the counter-based generator behind every sampled token.
+
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405.
+
+    key      (seed & 0xffffffff, seed >> 32)
+    counter  (position, choice, 0, 0)          position: absolute one that the sampled token takes, 0 for the first
+    uniform  (word 0 >> 8) * 2^-24             in [0, 1), exact in f32
+    token    the first, in order of probability descending (ties by lower id), whose cumulative probability exceeds
+             uniform times the kept mass
+
+A number depends on nothing but seed, choice and position: not on the batch, the chunking, a restart or the machine.
+"""
+
+from __future__ import annotations
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_MASK = 0xFFFFFFFF
+
+Words = tuple[int, int, int, int]
+
+
+def philox_4x32_10(counter: Words, key: tuple[int, int]) -> Words:
+    """Ten rounds over four 32-bit counter words under two 32-bit key words."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        product0, product1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (product1 >> 32) ^ c1 ^ k0, product1 & _MASK, (product0 >> 32) ^ c3 ^ k1, product0 & _MASK
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """The number in [0, 1) that decides the token at `position`. seed: u64; choice, position: u32."""
+    words = philox_4x32_10((position, choice, 0, 0), (seed & _MASK, seed >> 32))
+    return (words[0] >> 8) * 2.0**-24

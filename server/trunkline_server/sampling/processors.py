@@ -1,0 +1,54 @@
+"""What sampling parameters do to logits and to the candidates, one function each, in the order of application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+
+def repetition_penalty(logits: Floats, token_ids: Sequence[int], penalty: float) -> None:
+    """Divides positive and multiplies negative logits of the tokens in `token_ids`, each once, in place."""
+    if penalty == 1.0:
+        return
+    seen = np.unique(np.asarray(token_ids, dtype=np.int64))
+    factor = np.float32(penalty)
+    logits[seen] = np.where(logits[seen] > 0, logits[seen] / factor, logits[seen] * factor)
+
+
+def occurrence_penalties(logits: Floats, output_ids: Sequence[int], presence: float, frequency: float) -> None:
+    """Subtracts `presence` once and `frequency` for each occurrence in the output, in place."""
+    if (presence == 0.0 and frequency == 0.0) or len(output_ids) == 0:
+        return
+    seen, counts = np.unique(np.asarray(output_ids, dtype=np.int64), return_counts=True)
+    logits[seen] -= counts.astype(np.float32) * np.float32(frequency) + np.float32(presence)
+
+
+def mask_end_tokens(logits: Floats, end_token_ids: Sequence[int], num_output: int, min_tokens: int) -> None:
+    """While the output is shorter than `min_tokens`, no end token can be sampled. In place."""
+    if num_output < min_tokens and end_token_ids:
+        logits[np.asarray(end_token_ids, dtype=np.int64)] = -np.inf
+
+
+def top_k(order: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """The first `k` of token ids in order of probability; 0 keeps all."""
+    return order if k == 0 else order[:k]
+
+
+def top_p(probabilities: NDArray[np.float64], p: float) -> int:
+    """How many of the leading probabilities (descending, summing to 1) reach `p`; at least one."""
+    if p >= 1.0:
+        return int(probabilities.shape[0])
+    before = np.cumsum(probabilities) - probabilities
+    return max(1, int(np.count_nonzero(before < p)))
+
+
+def min_p(probabilities: NDArray[np.float64], p: float) -> int:
+    """How many of the leading probabilities (descending) are at least `p` times the first."""
+    return int(np.count_nonzero(probabilities >= p * probabilities[0]))

@@ -1,0 +1,77 @@
+"""From logits to a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server.sampling import processors
+from trunkline_server.sampling.philox import uniform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trunkline_server.backends.interface import SamplingParams
+
+
+class NotFiniteError(ValueError):
+    """A logit is NaN or positive infinity, or none is finite: there is no distribution to sample from."""
+
+
+def check_finite(logits: NDArray[np.float32]) -> None:
+    """Raises NotFiniteError unless the logits [V] define a distribution."""
+    largest = np.max(logits)  # NaN if any is
+    if not np.isfinite(largest):
+        raise NotFiniteError("a logit is not a number" if np.isnan(largest) else "no logit, or an infinite one, leads")
+
+
+def choose_token(
+    logits: NDArray[np.float32], token_ids: Sequence[int], num_prompt_tokens: int, params: SamplingParams
+) -> int:
+    """The token that follows `token_ids` (prompt and output so far), by `params` and the generator of `philox.py`.
+
+    logits: [V], finite as `check_finite` demands, left as they are. Cost O(V log V), O(V) when greedy.
+    Raises NotFiniteError if `min_tokens` leaves no token.
+    """
+    logits = logits.astype(np.float32, copy=True)
+    output_ids = token_ids[num_prompt_tokens:]
+    processors.repetition_penalty(logits, token_ids, params.repetition_penalty)
+    processors.occurrence_penalties(logits, output_ids, params.presence_penalty, params.frequency_penalty)
+    processors.mask_end_tokens(logits, params.end_token_ids, len(output_ids), params.min_tokens)
+    check_finite(logits)
+    if params.temperature == 0.0:
+        return int(np.argmax(logits))
+    # Shifted first: even the smallest temperature then leaves the likeliest token at 0 instead of at infinity.
+    with np.errstate(over="ignore"):
+        logits = (logits - np.max(logits)) / np.float32(params.temperature)
+    order = processors.top_k(np.argsort(-logits, kind="stable"), params.top_k)
+    probabilities = _softmax(logits[order])
+    num_kept = processors.top_p(probabilities, params.top_p)
+    num_kept = min(num_kept, processors.min_p(probabilities, params.min_p))
+    cumulative = np.cumsum(probabilities[:num_kept])
+    threshold = uniform(params.seed, params.choice, len(token_ids)) * cumulative[-1]
+    return int(order[np.searchsorted(cumulative, threshold, side="right")])
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Natural logarithms of the model's own distribution, [V] f32, summed in f64."""
+    shifted = logits.astype(np.float64) - np.max(logits)
+    result: NDArray[np.float32] = (shifted - np.log(np.sum(np.exp(shifted)))).astype(np.float32)
+    return result
+
+
+def top_logprobs(logprobs: NDArray[np.float32], count: int) -> list[tuple[int, float]]:
+    """The `count` likeliest as (token id, logprob), ties by lower id."""
+    if count == 0:
+        return []
+    likeliest = np.argsort(-logprobs, kind="stable")[:count]
+    return [(int(token_id), float(logprobs[token_id])) for token_id in likeliest]
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Of logits in descending order."""
+    weights = np.exp(logits.astype(np.float64) - np.float64(logits[0]))
+    probabilities: NDArray[np.float64] = weights / np.sum(weights)
+    return probabilities
