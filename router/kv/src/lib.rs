@@ -1,4 +1,26 @@
-//! The KV index of Trunkline. Pure: no clock, no I/O, no locks, no randomness that is not passed in.
-pub mod salt;
+//! The KV index of Trunkline: which prefix is computed in which block, who holds it, what goes when room is needed.
+//!
+//! Pure: no clock, no I/O, no locks, no randomness, no order that depends on a hash. The same calls give the same
+//! answers, block ids included.
+//!
+//! [`KvCache`] is what a scheduler uses; it keeps the [`BlockPool`], the radix tree and an [`EvictionPolicy`] in step.
+//! A sequence's blocks are a [`BlockTable`], each a [`BlockHold`] that releases by being dropped.
+//!
+//! Seams for later: other tiers are further pools under the same tree (a node then says where each block lives); pins
+//! and quotas are an [`EvictionPolicy`] that orders by them.
 
+pub mod block;
+pub mod cache;
+pub mod evict;
+pub mod pool;
+pub mod radix;
+pub mod salt;
+pub mod table;
+
+pub use block::{BlockHold, BlockId, BlockState};
+pub use cache::{KvCache, PrefixHit};
+pub use evict::{EvictionPolicy, LeafLru};
+pub use pool::{BlockCounts, BlockPool};
+pub use radix::NodeId;
 pub use salt::Salt;
+pub use table::BlockTable;

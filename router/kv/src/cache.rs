@@ -1,0 +1,359 @@
+//! Pool, KV index and eviction policy of one tier, kept in step.
+
+use crate::block::{BlockHold, BlockId};
+use crate::evict::{EvictionPolicy, LeafLru};
+use crate::pool::{BlockCounts, BlockPool};
+use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
+use crate::salt::Salt;
+use crate::table::{BlockTable, Shadow};
+
+/// What the KV index has of a prompt. Plain data, right until the index changes.
+#[derive(Clone, Debug)]
+pub struct PrefixHit {
+    found: PrefixMatch,
+    block_size: u32,
+    index_version: u64,
+}
+
+impl PrefixHit {
+    /// Whole blocks to hold.
+    pub fn num_blocks(&self) -> usize {
+        self.found.blocks.len()
+    }
+
+    /// Tokens in them.
+    pub fn num_block_tokens(&self) -> u32 {
+        self.found.blocks.len() as u32 * self.block_size
+    }
+
+    /// The whole blocks.
+    pub fn block_ids(&self) -> &[BlockId] {
+        &self.found.blocks
+    }
+
+    /// A block whose first tokens, so many, agree with those that follow the whole blocks: to be copied from.
+    pub fn partial(&self) -> Option<(BlockId, u32)> {
+        self.found.partial
+    }
+
+    /// All tokens that need not be computed.
+    pub fn num_tokens(&self) -> u32 {
+        self.num_block_tokens() + self.partial().map_or(0, |(_, num_tokens)| num_tokens)
+    }
+
+    /// The same without the partly matching block.
+    pub fn without_partial(mut self) -> Self {
+        self.found.partial = None;
+        self.found.partial_node = None;
+        self
+    }
+}
+
+/// The device tier: which blocks there are, what is in them and who holds them.
+///
+/// ```
+/// use trunkline_kv::{KvCache, Salt};
+///
+/// let mut kv = KvCache::new(4, 8);
+/// let prompt = [1, 2, 3, 4, 5, 6];
+/// let mut table = kv.open(&Salt::default(), &kv.lookup(&Salt::default(), &prompt));
+/// assert!(kv.grow(&mut table, 2));
+/// kv.begin_fill(&table, 0, 6); // a step computes all six positions ...
+/// kv.close(table, &prompt); //    ... and is acknowledged; the sequence ends
+/// let hit = kv.lookup(&Salt::default(), &prompt);
+/// assert_eq!((hit.num_blocks(), hit.num_tokens()), (1, 5)); // never the last token
+/// ```
+#[derive(Debug)]
+pub struct KvCache {
+    block_size: u32,
+    pool: BlockPool,
+    tree: RadixTree,
+    policy: Box<dyn EvictionPolicy>,
+    /// Counts changes of the index: a hit is used before the next one.
+    index_version: u64,
+    num_evicted: u64,
+}
+
+impl KvCache {
+    /// An empty index over `num_blocks` free blocks of `block_size` tokens, evicting by [`LeafLru`].
+    pub fn new(block_size: u32, num_blocks: u32) -> Self {
+        Self::with_policy(block_size, num_blocks, Box::<LeafLru>::default())
+    }
+
+    /// The same with another order of eviction.
+    pub fn with_policy(block_size: u32, num_blocks: u32, policy: Box<dyn EvictionPolicy>) -> Self {
+        Self {
+            block_size,
+            pool: BlockPool::new(num_blocks),
+            tree: RadixTree::new(block_size, num_blocks),
+            policy,
+            index_version: 0,
+            num_evicted: 0,
+        }
+    }
+
+    /// Tokens per block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Where the blocks are now.
+    pub fn counts(&self) -> BlockCounts {
+        self.pool.counts()
+    }
+
+    /// Blocks that eviction could free: all that nobody holds, as whoever holds a block holds those before it. O(1).
+    pub fn evictable(&self) -> u32 {
+        self.counts().cached
+    }
+
+    /// Blocks that [`KvCache::grow`] can give.
+    pub fn available(&self) -> u32 {
+        let counts = self.counts();
+        counts.free + counts.cached
+    }
+
+    /// Blocks evicted so far.
+    pub fn num_evicted(&self) -> u64 {
+        self.num_evicted
+    }
+
+    /// True if anybody holds the block.
+    pub fn is_held(&self, block: BlockId) -> bool {
+        self.pool.is_held(block)
+    }
+
+    /// What the index has of `tokens`, at most all but the last: one token must be computed to sample the next.
+    ///
+    /// Changes nothing, not even the order of eviction. Cost: O(tokens).
+    pub fn lookup(&self, salt: &Salt, tokens: &[u32]) -> PrefixHit {
+        let usable = &tokens[..tokens.len().saturating_sub(1)];
+        PrefixHit {
+            found: self.tree.find(salt, usable),
+            block_size: self.block_size,
+            index_version: self.index_version,
+        }
+    }
+
+    /// Begins a sequence: holds the blocks of a hit, and the partly matching one until
+    /// [`BlockTable::release_copy_source`]. `hit` is of this salt. Panics if the index changed since.
+    pub fn open(&mut self, salt: &Salt, hit: &PrefixHit) -> BlockTable {
+        assert_eq!(hit.index_version, self.index_version, "a hit is used before the index changes");
+        self.settle();
+        let blocks: Vec<BlockHold> = hit.found.blocks.iter().map(|&block| self.hold_indexed(block)).collect();
+        let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
+        BlockTable { salt: salt.clone(), blocks, shadows: Vec::new(), copy_source, cursor: hit.found.cursor }
+    }
+
+    /// Marks what a hit found as used now. Cost: O(nodes on the path).
+    pub fn touch(&mut self, hit: &PrefixHit) {
+        self.touch_path(&hit.found.cursor);
+        if let Some(node) = hit.found.partial_node {
+            self.policy.used(node);
+        }
+    }
+
+    /// Adds `num_blocks` reserved blocks to a table, evicting where none is free; all of them or, returning false, none.
+    pub fn grow(&mut self, table: &mut BlockTable, num_blocks: u32) -> bool {
+        self.settle();
+        if self.available() < num_blocks {
+            return false;
+        }
+        for _ in 0..num_blocks {
+            let hold = self.allocate();
+            table.blocks.push(hold);
+        }
+        true
+    }
+
+    /// A step that writes positions `first_position ..` (`num_tokens` of them) is planned.
+    pub fn begin_fill(&mut self, table: &BlockTable, first_position: u32, num_tokens: u32) {
+        let first = (first_position / self.block_size) as usize;
+        let end = (first_position + num_tokens).div_ceil(self.block_size) as usize;
+        for hold in &table.blocks[first..end] {
+            self.pool.begin_fill(hold);
+        }
+    }
+
+    /// Enters the whole blocks of `computed` (the sequence's leading tokens whose steps are acknowledged) that the index
+    /// does not have from this table yet. Cost: O(new tokens).
+    pub fn index(&mut self, table: &mut BlockTable, computed: &[u32]) {
+        self.settle();
+        let block_size = self.block_size as usize;
+        let num_whole = computed.len() / block_size;
+        if table.num_indexed_blocks() >= num_whole {
+            return;
+        }
+        while table.num_indexed_blocks() < num_whole {
+            let block_idx = table.num_indexed_blocks();
+            let tokens = &computed[block_idx * block_size..(block_idx + 1) * block_size];
+            let hold = &table.blocks[block_idx];
+            self.pool.mark_computed(hold);
+            let inserted = self.tree.insert(&table.salt, &mut table.cursor, tokens, hold.id());
+            self.apply(&inserted);
+            match inserted {
+                Inserted::New { .. } => self.enter(hold),
+                Inserted::Existing(existing) if self.pool.is_held(existing) => {
+                    let indexed = self.hold_indexed(existing);
+                    table.shadows.push(Shadow { block_idx, indexed });
+                }
+                Inserted::Existing(existing) => self.replace(existing, hold),
+            }
+        }
+        self.touch_path(&table.cursor);
+    }
+
+    /// Ends a sequence: enters all of `computed`, its partly filled last block too, and releases its blocks. No step in
+    /// flight may still write positions of `computed`.
+    pub fn close(&mut self, mut table: BlockTable, computed: &[u32]) {
+        self.index(&mut table, computed);
+        let block_idx = computed.len() / self.block_size as usize;
+        let tail = &computed[block_idx * self.block_size as usize..];
+        // `computed` may also be less than the hit that the table began with, when nothing was computed after it.
+        if !tail.is_empty() && table.num_indexed_blocks() == block_idx {
+            let hold = &table.blocks[block_idx];
+            self.pool.mark_computed(hold);
+            let mut cursor = table.cursor;
+            let inserted = self.tree.insert(&table.salt, &mut cursor, tail, hold.id());
+            self.apply(&inserted);
+            match inserted {
+                Inserted::New { node, .. } => {
+                    self.enter(hold);
+                    self.policy.used(node);
+                }
+                Inserted::Existing(block) => self.policy.used(self.tree.node_of(block)),
+            }
+        }
+        drop(table);
+        self.settle();
+    }
+
+    /// Puts a sequence's own blocks in the index where only it holds the index's equal ones, which become free.
+    ///
+    /// For want of blocks: a sequence that runs alone then holds nothing but what it uses. Returns how many.
+    pub fn shed_shadows(&mut self, table: &mut BlockTable) -> u32 {
+        self.settle();
+        let shadows = std::mem::take(&mut table.shadows);
+        let mut num_shed = 0;
+        for shadow in shadows {
+            if self.pool.num_holds(shadow.indexed.id()) == 1 {
+                self.replace(shadow.indexed.id(), &table.blocks[shadow.block_idx]);
+                num_shed += 1;
+            } else {
+                table.shadows.push(shadow);
+            }
+        }
+        self.settle();
+        num_shed
+    }
+
+    /// Takes back released blocks now rather than at the next call.
+    pub fn settle(&mut self) {
+        let Self { pool, tree, policy, .. } = self;
+        pool.settle(|block| {
+            let node = tree.node_of(block);
+            if tree.leaf_block(node) == Some(block) {
+                policy.offer(node);
+            }
+        });
+    }
+
+    fn allocate(&mut self) -> BlockHold {
+        if let Some(hold) = self.pool.allocate() {
+            return hold;
+        }
+        let victim = self.policy.victim().expect("what nobody holds can be evicted");
+        self.policy.withdraw(victim);
+        let (block, next) = self.tree.remove_last_block(victim);
+        assert!(!self.pool.is_held(block), "a block in use is never evicted");
+        self.pool.clear_indexed(block);
+        self.num_evicted += 1;
+        self.index_version += 1;
+        if let Some(next) = next {
+            self.refresh(next);
+        }
+        self.pool.allocate().expect("a block was just freed")
+    }
+
+    fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
+        let hold = self.pool.hold_indexed(block);
+        self.refresh(self.tree.node_of(block));
+        hold
+    }
+
+    fn enter(&mut self, hold: &BlockHold) {
+        self.index_version += 1;
+        self.pool.set_indexed(hold);
+        self.refresh(self.tree.node_of(hold.id()));
+    }
+
+    fn replace(&mut self, indexed: BlockId, own: &BlockHold) {
+        self.tree.replace(indexed, own.id());
+        self.pool.clear_indexed(indexed);
+        self.enter(own);
+    }
+
+    /// Tells the policy what an insertion did to nodes other than the block's own.
+    fn apply(&mut self, inserted: &Inserted) {
+        let Inserted::New { node, parent, split, superseded } = inserted else { return };
+        if let Some((upper, lower)) = *split {
+            self.policy.inherit(upper, lower);
+        }
+        if let Some((tail, block)) = *superseded {
+            // The id may stand for the new node already; withdrawing is right either way, `enter` offers again.
+            self.policy.withdraw(tail);
+            self.pool.clear_indexed(block);
+        }
+        if node != parent {
+            self.policy.used(*node);
+            self.refresh(*parent);
+        }
+    }
+
+    fn touch_path(&mut self, cursor: &Cursor) {
+        let Some(node) = self.tree.cursor_node(cursor) else { return };
+        for node in self.tree.path_up(node) {
+            self.policy.used(node);
+        }
+    }
+
+    /// Offers a node to the policy if its last block may be evicted, else withdraws it.
+    fn refresh(&mut self, node: NodeId) {
+        match self.tree.leaf_block(node) {
+            Some(block) if !self.pool.is_held(block) => self.policy.offer(node),
+            _ => self.policy.withdraw(node),
+        }
+    }
+
+    /// Recounts everything, O(pool + tree). Panics where something is wrong.
+    pub fn check_invariants(&self) {
+        self.pool.check_invariants();
+        let mut is_in_tree = vec![false; self.counts().total as usize];
+        self.tree.check_invariants(|parent, blocks| {
+            for (index, block) in blocks.iter().enumerate() {
+                assert!(self.pool.is_indexed(*block), "block {} of the tree is marked so", block.0);
+                assert!(
+                    !std::mem::replace(&mut is_in_tree[block.index()], true),
+                    "block {} is once there",
+                    block.0
+                );
+                let before = if index > 0 { Some(blocks[index - 1]) } else { self.last_block(parent) };
+                if let Some(before) = before {
+                    let holds = self.pool.is_held(*block) <= self.pool.is_held(before);
+                    assert!(holds, "who holds block {} holds block {} before it", block.0, before.0);
+                }
+            }
+        });
+        for (index, &in_tree) in is_in_tree.iter().enumerate() {
+            assert_eq!(
+                in_tree,
+                self.pool.is_indexed(BlockId(index as u32)),
+                "index and pool agree on block {index}"
+            );
+        }
+    }
+
+    fn last_block(&self, node: Option<NodeId>) -> Option<BlockId> {
+        node.and_then(|node| self.tree.last_block(node))
+    }
+}

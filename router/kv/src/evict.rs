@@ -1,0 +1,107 @@
+//! Which leaf of the KV index goes first.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::radix::NodeId;
+
+/// Orders the leaves that may be evicted. It never sees a block in use: those leaves are not offered.
+///
+/// The seam for priorities, pins and quotas: a policy that knows them orders its victims by them.
+pub trait EvictionPolicy: fmt::Debug + Send {
+    /// The node was used now.
+    fn used(&mut self, node: NodeId);
+    /// `node` was cut off `from`, which keeps its id: both were used when `from` was.
+    fn inherit(&mut self, node: NodeId, from: NodeId);
+    /// The node's last block may be evicted. Again and again is fine.
+    fn offer(&mut self, node: NodeId);
+    /// It may not any more. Again and again is fine.
+    fn withdraw(&mut self, node: NodeId);
+    /// The offered node that goes next.
+    fn victim(&self) -> Option<NodeId>;
+}
+
+/// Least recently used leaf first, by a logical clock. Every call costs at most O(log offered).
+#[derive(Debug, Default)]
+pub struct LeafLru {
+    clock: u64,
+    last_used: Vec<u64>,
+    is_offered: Vec<bool>,
+    offered: BTreeSet<(u64, NodeId)>,
+}
+
+impl LeafLru {
+    fn set_last_used(&mut self, node: NodeId, time: u64) {
+        let index = node.index();
+        if index >= self.last_used.len() {
+            self.last_used.resize(index + 1, 0);
+            self.is_offered.resize(index + 1, false);
+        }
+        if self.is_offered[index] {
+            self.offered.remove(&(self.last_used[index], node));
+            self.offered.insert((time, node));
+        }
+        self.last_used[index] = time;
+    }
+}
+
+impl EvictionPolicy for LeafLru {
+    fn used(&mut self, node: NodeId) {
+        self.clock += 1;
+        self.set_last_used(node, self.clock);
+    }
+
+    fn inherit(&mut self, node: NodeId, from: NodeId) {
+        let time = self.last_used[from.index()];
+        self.set_last_used(node, time);
+    }
+
+    fn offer(&mut self, node: NodeId) {
+        let index = node.index();
+        if !self.is_offered[index] {
+            self.is_offered[index] = true;
+            self.offered.insert((self.last_used[index], node));
+        }
+    }
+
+    fn withdraw(&mut self, node: NodeId) {
+        let index = node.index();
+        if self.is_offered[index] {
+            self.is_offered[index] = false;
+            self.offered.remove(&(self.last_used[index], node));
+        }
+    }
+
+    fn victim(&self) -> Option<NodeId> {
+        self.offered.first().map(|&(_, node)| node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_of_those_offered_goes_first() {
+        let mut lru = LeafLru::default();
+        let [a, b, c] = [NodeId(0), NodeId(1), NodeId(2)];
+        for node in [a, b, c] {
+            lru.used(node);
+            lru.offer(node);
+        }
+        lru.withdraw(a);
+        assert_eq!(lru.victim(), Some(b));
+        lru.used(b);
+        assert_eq!(lru.victim(), Some(c));
+        lru.offer(a);
+        lru.offer(a);
+        assert_eq!(lru.victim(), Some(a));
+        let d = NodeId(3);
+        lru.inherit(d, b);
+        lru.offer(d);
+        for node in [a, c, b] {
+            lru.withdraw(node);
+        }
+        assert_eq!(lru.victim(), Some(d));
+    }
+}

@@ -1,0 +1,297 @@
+//! The pool of one tier's blocks. Allocate, hold, release and free cost O(1).
+
+use std::sync::Arc;
+
+use crate::block::{BlockHold, BlockId, BlockState, HoldCounts};
+
+/// How many blocks are where; `free + held + cached = total`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Nobody holds them and nothing is in them.
+    pub free: u32,
+    /// At least one handle is on them.
+    pub held: u32,
+    /// Only the KV index knows them.
+    pub cached: u32,
+    /// All.
+    pub total: u32,
+}
+
+/// All blocks of one tier.
+///
+/// Invariants, between calls of [`BlockPool::settle`]:
+/// - a block is in `free` exactly if no handle is on it and the KV index does not have it;
+/// - `num_held` blocks have handles, `num_cached` are indexed and have none.
+#[derive(Debug)]
+pub struct BlockPool {
+    counts: Arc<HoldCounts>,
+    states: Vec<BlockState>,
+    /// The KV index has it.
+    indexed: Vec<bool>,
+    free: Vec<BlockId>,
+    num_held: u32,
+    num_cached: u32,
+}
+
+impl BlockPool {
+    /// A pool of `num_blocks` free blocks.
+    pub fn new(num_blocks: u32) -> Self {
+        Self {
+            counts: Arc::new(HoldCounts::new(num_blocks)),
+            states: vec![BlockState::Free; num_blocks as usize],
+            indexed: vec![false; num_blocks as usize],
+            free: (0..num_blocks).rev().map(BlockId).collect(),
+            num_held: 0,
+            num_cached: 0,
+        }
+    }
+
+    /// Takes a free block, now `Reserved`; none if none is free.
+    pub fn allocate(&mut self) -> Option<BlockHold> {
+        self.assert_settled();
+        let id = self.free.pop()?;
+        assert_eq!(self.states[id.index()], BlockState::Free, "block {} was free", id.0);
+        self.states[id.index()] = BlockState::Reserved;
+        self.num_held += 1;
+        Some(BlockHold::new(id, &self.counts))
+    }
+
+    /// One more handle on a block that the KV index has.
+    pub fn hold_indexed(&mut self, id: BlockId) -> BlockHold {
+        self.assert_settled();
+        assert!(self.indexed[id.index()], "only indexed blocks can be found and held: block {}", id.0);
+        if self.counts.num_holds(id) == 0 {
+            self.num_cached -= 1;
+            self.num_held += 1;
+        }
+        BlockHold::new(id, &self.counts)
+    }
+
+    /// Takes back the blocks whose last handle was dropped. `on_cached` is told those that the KV index keeps.
+    pub fn settle(&mut self, mut on_cached: impl FnMut(BlockId)) {
+        let counts = Arc::clone(&self.counts);
+        for id in counts.take_released() {
+            assert_eq!(counts.num_holds(id), 0, "block {} is released", id.0);
+            self.num_held -= 1;
+            if self.indexed[id.index()] {
+                self.num_cached += 1;
+                on_cached(id);
+            } else {
+                self.free_block(id);
+            }
+        }
+    }
+
+    /// `Reserved` or `Filling` → `Filling`: a step that writes it is planned.
+    pub fn begin_fill(&mut self, hold: &BlockHold) {
+        let state = self.state_mut(hold);
+        assert!(
+            matches!(state, BlockState::Reserved | BlockState::Filling),
+            "a block that is written is reserved or filling, not {state:?}"
+        );
+        *state = BlockState::Filling;
+    }
+
+    /// `Filling` → `Computed`: the steps that wrote it are acknowledged and none will write what is in it again.
+    pub fn mark_computed(&mut self, hold: &BlockHold) {
+        let state = self.state_mut(hold);
+        assert_eq!(*state, BlockState::Filling, "a block is computed after it was filling");
+        *state = BlockState::Computed;
+    }
+
+    /// The KV index takes a block that the caller holds.
+    pub(crate) fn set_indexed(&mut self, hold: &BlockHold) {
+        let id = hold.id();
+        assert_eq!(
+            *self.state_mut(hold),
+            BlockState::Computed,
+            "only computed blocks are shared: block {}",
+            id.0
+        );
+        assert!(!self.indexed[id.index()], "block {} stands in the index once", id.0);
+        self.indexed[id.index()] = true;
+    }
+
+    /// The KV index drops a block: free at once, or as soon as its last handle goes.
+    pub(crate) fn clear_indexed(&mut self, id: BlockId) {
+        self.assert_settled();
+        assert!(self.indexed[id.index()], "block {} is indexed", id.0);
+        self.indexed[id.index()] = false;
+        if self.counts.num_holds(id) == 0 {
+            self.num_cached -= 1;
+            self.free_block(id);
+        }
+    }
+
+    /// True if at least one handle is on the block.
+    pub fn is_held(&self, id: BlockId) -> bool {
+        self.counts.num_holds(id) > 0
+    }
+
+    /// Handles on the block.
+    pub fn num_holds(&self, id: BlockId) -> u32 {
+        self.counts.num_holds(id)
+    }
+
+    /// True if the KV index has the block.
+    pub fn is_indexed(&self, id: BlockId) -> bool {
+        self.indexed[id.index()]
+    }
+
+    /// What the block holds.
+    pub fn state(&self, id: BlockId) -> BlockState {
+        self.states[id.index()]
+    }
+
+    /// Where the blocks are now, released ones counted as released. O(1) plus the number not yet settled.
+    pub fn counts(&self) -> BlockCounts {
+        let mut counts = BlockCounts {
+            free: self.free.len() as u32,
+            held: self.num_held,
+            cached: self.num_cached,
+            total: self.states.len() as u32,
+        };
+        for id in self.counts.peek_released() {
+            counts.held -= 1;
+            if self.indexed[id.index()] {
+                counts.cached += 1;
+            } else {
+                counts.free += 1;
+            }
+        }
+        counts
+    }
+
+    /// Recounts everything, O(num_blocks). Panics where a count or a state is wrong.
+    pub fn check_invariants(&self) {
+        let counts = self.counts();
+        assert_eq!(
+            counts.free + counts.held + counts.cached,
+            counts.total,
+            "free + held + cached = total: {counts:?}"
+        );
+        let mut is_free = vec![false; self.states.len()];
+        for id in &self.free {
+            assert!(!is_free[id.index()], "block {} is free once", id.0);
+            is_free[id.index()] = true;
+        }
+        for id in self.counts.peek_released() {
+            is_free[id.index()] = !self.indexed[id.index()];
+        }
+        let (mut held, mut cached) = (0, 0);
+        for index in 0..self.states.len() {
+            let id = BlockId(index as u32);
+            let is_held = self.is_held(id);
+            held += u32::from(is_held);
+            cached += u32::from(!is_held && self.indexed[index]);
+            assert_eq!(
+                is_free[index],
+                !is_held && !self.indexed[index],
+                "block {index} is free, held or cached"
+            );
+            if self.indexed[index] {
+                assert_eq!(self.states[index], BlockState::Computed, "indexed block {index} is computed");
+            }
+            if is_held {
+                assert_ne!(self.states[index], BlockState::Free, "held block {index} has a state");
+            }
+        }
+        assert_eq!((held, cached), (counts.held, counts.cached), "held and cached blocks");
+    }
+
+    fn free_block(&mut self, id: BlockId) {
+        self.states[id.index()] = BlockState::Free;
+        self.free.push(id);
+    }
+
+    fn state_mut(&mut self, hold: &BlockHold) -> &mut BlockState {
+        assert!(hold.is_of(&self.counts), "block {} is of another pool", hold.id().0);
+        &mut self.states[hold.id().index()]
+    }
+
+    fn assert_settled(&self) {
+        assert!(self.counts.is_settled(), "released blocks are settled first");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_free_when_its_last_handle_is_dropped() {
+        let mut pool = BlockPool::new(2);
+        let first = pool.allocate().unwrap();
+        let second = first.share();
+        assert_eq!(first.id(), second.id());
+        drop(first);
+        assert_eq!(pool.counts(), BlockCounts { free: 1, held: 1, cached: 0, total: 2 });
+        drop(second);
+        pool.check_invariants();
+        assert_eq!(pool.counts().free, 2);
+        pool.settle(|_| panic!("nothing is indexed"));
+        pool.check_invariants();
+        assert_eq!(pool.counts().free, 2);
+    }
+
+    #[test]
+    fn an_empty_pool_gives_nothing() {
+        let mut pool = BlockPool::new(1);
+        let hold = pool.allocate();
+        assert!(hold.is_some() && pool.allocate().is_none());
+        assert!(BlockPool::new(0).allocate().is_none());
+    }
+
+    #[test]
+    fn an_indexed_block_outlives_its_handles() {
+        let mut pool = BlockPool::new(1);
+        let hold = pool.allocate().unwrap();
+        pool.begin_fill(&hold);
+        pool.mark_computed(&hold);
+        pool.set_indexed(&hold);
+        let id = hold.id();
+        drop(hold);
+        let mut kept = Vec::new();
+        pool.settle(|id| kept.push(id));
+        assert_eq!(kept, [id]);
+        assert_eq!(pool.counts().cached, 1);
+        let again = pool.hold_indexed(id);
+        pool.clear_indexed(id);
+        assert_eq!(pool.counts().held, 1);
+        drop(again);
+        pool.settle(|_| panic!("not indexed any more"));
+        assert_eq!(pool.counts().free, 1);
+        pool.check_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "only computed blocks are shared")]
+    fn a_filling_block_is_never_indexed() {
+        let mut pool = BlockPool::new(1);
+        let hold = pool.allocate().unwrap();
+        pool.begin_fill(&hold);
+        pool.set_indexed(&hold);
+    }
+
+    #[test]
+    #[should_panic(expected = "of another pool")]
+    fn a_handle_is_of_one_pool() {
+        let (mut pool, mut other) = (BlockPool::new(1), BlockPool::new(1));
+        let hold = other.allocate().unwrap();
+        pool.begin_fill(&hold);
+    }
+
+    #[test]
+    fn handles_dropped_on_other_threads_come_back() {
+        let mut pool = BlockPool::new(64);
+        let mut holds: Vec<_> = (0..64).map(|_| pool.allocate().unwrap()).collect();
+        std::thread::scope(|scope| {
+            while let Some(hold) = holds.pop() {
+                scope.spawn(move || drop((hold.share(), hold)));
+            }
+        });
+        pool.settle(|_| panic!("nothing is indexed"));
+        assert_eq!(pool.counts().free, 64);
+        pool.check_invariants();
+    }
+}
