@@ -24,6 +24,14 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar
 
+_MAX_QUOTED = 80
+
+
+def quoted(text: str) -> str:
+    """Text from outside for use in a message: in backticks, on one line, cut to 80 characters."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: _MAX_QUOTED + 1])
+    return f"`{shown}`" if len(shown) <= _MAX_QUOTED else f"`{shown[:_MAX_QUOTED]}...`"
+
 
 class TrunklineError(Exception):
     """Root of the tree. `str()` is one line: the message, then `; hint: ...` where there is a way out."""

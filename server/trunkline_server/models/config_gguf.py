@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trunkline_server.errors import DamagedFile, UnsupportedArchitecture
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
 # Mistral, SmolLM2 and others call themselves "llama" in GGUF.
@@ -45,7 +45,7 @@ class _Metadata:
         key = f"{self._architecture}.{key}"
         if value is None:
             return DamagedFile(self._path, f"metadata key `{key}` is missing")
-        return DamagedFile(self._path, f"metadata key `{key}` is {str(value)[:64]!r}, not {wanted}")
+        return DamagedFile(self._path, f"metadata key `{key}` is {quoted(str(value))}, not {wanted}")
 
 
 def config_from_gguf(
@@ -66,7 +66,7 @@ def config_from_gguf(
     if not isinstance(architecture, str):
         raise DamagedFile(path, "metadata key `general.architecture` is missing or not a string")
     if architecture not in SUPPORTED:
-        raise UnsupportedArchitecture(f"architecture `{architecture[:64]}` of `{path}`", supported=SUPPORTED)
+        raise UnsupportedArchitecture(f"architecture {quoted(architecture)} of `{path}`", supported=SUPPORTED)
     if vocab_rows is None:
         raise DamagedFile(path, "tensor `token_embd.weight` is missing")
     values = _Metadata(path, metadata, architecture)
@@ -135,7 +135,8 @@ def _rope_scaling(path: Path, values: _Metadata, rope_factors: tuple[float, ...]
     if rope_factors is not None:
         if kind not in (None, "none"):
             raise UnsupportedArchitecture(
-                f"rope scaling `{kind}` on top of `rope_freqs.weight` in `{path}`", supported=("one of them",)
+                f"rope scaling {quoted(str(kind))} on top of `rope_freqs.weight` in `{path}`",
+                supported=("one of them",),
             )
         return RopeScaling(kind="factors", factors=rope_factors)
     if kind in (None, "none") and linear_factor == 1.0:
@@ -144,7 +145,7 @@ def _rope_scaling(path: Path, values: _Metadata, rope_factors: tuple[float, ...]
         return RopeScaling(kind="linear", factor=factor)
     if kind != "yarn":
         raise UnsupportedArchitecture(
-            f"rope scaling `{str(kind)[:64]}` of `{path}`", supported=("none", "linear", "yarn", "rope_freqs.weight")
+            f"rope scaling {quoted(str(kind))} of `{path}`", supported=("none", "linear", "yarn", "rope_freqs.weight")
         )
     if values.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
         raise UnsupportedArchitecture(f"a YaRN extrapolation factor in `{path}`", supported=("1.0",))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
 
@@ -35,6 +35,7 @@ _ARCHITECTURES = {
 }
 
 SUPPORTED = tuple(_ARCHITECTURES)
+_MAX_INTEGER = 1 << 62
 _ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 
 
@@ -54,8 +55,8 @@ class _Keys:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int:
-            raise self._wrong(key, value, "an integer")
+        if type(value) is not int or abs(value) > _MAX_INTEGER:
+            raise self._wrong(key, value, "an integer that can be")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -93,7 +94,7 @@ class _Keys:
         key = self._prefix + key
         if value is None:
             return self.damaged(f"key `{key}` is missing")
-        return self.damaged(f"key `{key}` is {repr(value)[:64]}, not {wanted}")
+        return self.damaged(f"key `{key}` is {quoted(str(value))}, not {wanted}")
 
 
 def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
@@ -106,7 +107,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     if not isinstance(name, str):
         raise keys.damaged("key `model_type` is missing or not a string")
     if name not in _ARCHITECTURES:
-        raise UnsupportedArchitecture(f"architecture `{name[:64]}` of `{path}`", supported=SUPPORTED)
+        raise UnsupportedArchitecture(f"architecture {quoted(name)} of `{path}`", supported=SUPPORTED)
     architecture = _ARCHITECTURES[name]
     _refuse_features(keys)
     hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
@@ -144,11 +145,11 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
 def _refuse_features(keys: _Keys) -> None:
     activation = keys.get("hidden_act")
     if activation not in (None, "silu", "swish"):
-        raise UnsupportedArchitecture(f"activation `{str(activation)[:64]}` of `{keys.path}`", supported=("silu",))
+        raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=("silu",))
     if (quantization := keys.nested("quantization_config")) is not None:
-        method = str(quantization.get("quant_method"))[:64]
+        method = quoted(str(quantization.get("quant_method")))
         raise UnsupportedFormat(
-            f"`{keys.path}` says that its weights are quantised by `{method}`, which is not read",
+            f"`{keys.path}` says that its weights are quantised by {method}, which is not read",
             hint="use the unquantised model or a GGUF file",
         )
 
@@ -172,7 +173,7 @@ def _rope_layers(keys: _Keys, name: str, num_layers: int) -> tuple[bool, ...]:
 def _rope_scaling(keys: _Keys, rope: _Keys, max_positions: int) -> RopeScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in _ROPE_KINDS:
-        raise UnsupportedArchitecture(f"rope scaling `{str(kind)[:64]}` of `{keys.path}`", supported=_ROPE_KINDS)
+        raise UnsupportedArchitecture(f"rope scaling {quoted(str(kind))} of `{keys.path}`", supported=_ROPE_KINDS)
     if rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0)) != 1.0:
         raise UnsupportedArchitecture(
             f"partial rotary embedding in `{keys.path}`", supported=("full rotary embedding",)

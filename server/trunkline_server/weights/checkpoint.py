@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trunkline_server.errors import DamagedFile, ModelNotFound
+from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import config_from_gguf
 from trunkline_server.models.config_json import config_from_json
@@ -58,8 +58,11 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if path.is_dir():
         return SafetensorsCheckpoint(path)
-    if not path.exists():
-        raise ModelNotFound(f"`{path}` does not exist", hint="give a `.gguf` file or a folder with `config.json`")
+    if not path.is_file():
+        what = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise ModelNotFound(f"`{path}` {what}", hint="give a `.gguf` file or a folder with `config.json`")
+    if path.suffix == ".safetensors":
+        raise UnsupportedFormat(f"`{path}` holds weights without a config", hint="give its folder, with `config.json`")
     return GgufCheckpoint(path)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trunkline_server.errors import DamagedFile, UnsupportedFormat
+from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
 from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor, stored_bytes
 
@@ -98,7 +98,7 @@ class GgufFile:
         for _ in range(num_metadata):
             key = cursor.string("a metadata key", MAX_KEY_BYTES)
             if key in self._metadata:
-                raise cursor.damaged(f"metadata key `{key}` comes twice")
+                raise cursor.damaged(f"metadata key {quoted(key)} comes twice")
             self._metadata[key] = cursor.value(cursor.u32(), key)
         infos = [_read_tensor_info(cursor) for _ in range(num_tensors)]
         alignment = self._alignment()
@@ -129,7 +129,7 @@ class GgufFile:
         """Decodes a metadata array of scalars or strings. Raises KeyError, DamagedFile."""
         value = self._metadata[key]
         if not isinstance(value, GgufArray) or value.element_type == _ARRAY:
-            raise DamagedFile(self.path, f"metadata key `{key}` is not a flat array")
+            raise DamagedFile(self.path, f"metadata key {quoted(key)} is not a flat array")
         cursor = _Cursor(self._file, value.offset)
         elements: list[Scalar] = []
         for _ in range(value.length):
@@ -156,23 +156,26 @@ class GgufFile:
         placed: dict[str, TensorInfo] = {}
         for info in infos:
             if info.name in placed:
-                raise DamagedFile(self.path, f"tensor `{info.name}` comes twice")
+                raise DamagedFile(self.path, f"tensor {quoted(info.name)} comes twice")
             if info.offset % alignment != 0:
                 raise DamagedFile(
-                    self.path, f"tensor `{info.name}` begins at offset {info.offset}, not a multiple of {alignment}"
+                    self.path,
+                    f"tensor {quoted(info.name)} begins at offset {info.offset}, not a multiple of {alignment}",
                 )
             begin = data_offset + info.offset
             if begin + info.num_bytes > self._file.num_bytes:
                 raise DamagedFile(
                     self.path,
-                    f"tensor `{info.name}` takes bytes {begin} to {begin + info.num_bytes}, "
+                    f"tensor {quoted(info.name)} takes bytes {begin} to {begin + info.num_bytes}, "
                     f"but the file has {self._file.num_bytes}",
                 )
             placed[info.name] = TensorInfo(info.name, info.format, info.shape, begin, info.num_bytes)
         end, before = data_offset, ""
         for info in sorted(placed.values(), key=lambda info: info.offset):
             if info.offset < end:
-                raise DamagedFile(self.path, f"tensors `{before}` and `{info.name}` overlap at byte {info.offset}")
+                raise DamagedFile(
+                    self.path, f"tensors {quoted(before)} and {quoted(info.name)} overlap at byte {info.offset}"
+                )
             end, before = info.offset + info.num_bytes, info.name
         return placed
 
@@ -181,13 +184,13 @@ class _Cursor:
     """Reads forward through the header and never past the end of the file."""
 
     def __init__(self, file: MappedFile, offset: int = 0) -> None:
-        self._file = file
+        self.path = file.path
         self._buffer = file.buffer
         self._end = file.num_bytes
         self.offset = offset
 
     def damaged(self, what: str) -> DamagedFile:
-        return DamagedFile(self._file.path, f"{what} (at byte {self.offset} of {self._end})")
+        return DamagedFile(self.path, f"{what} (at byte {self.offset} of {self._end})")
 
     def need(self, num_bytes: int, what: str) -> None:
         if num_bytes > self._end - self.offset:
@@ -225,7 +228,7 @@ class _Cursor:
 
     def value(self, value_type: int, key: str) -> Scalar | GgufArray:
         """A metadata value of the given type; arrays are checked and walked over."""
-        what = f"the value of `{key}`"
+        what = f"the value of {quoted(key)}"
         if (scalar := _SCALARS.get(value_type)) is not None:
             self.need(scalar.size, what)
             number: int | float = scalar.unpack_from(self._buffer, self.offset)[0]
@@ -283,16 +286,20 @@ class _Cursor:
 def _read_counts(cursor: _Cursor) -> tuple[int, int]:
     """Reads magic and version; returns how many tensors and metadata entries follow."""
     if (magic := cursor.raw(4, "the magic")) != MAGIC:
-        raise cursor.damaged(f"the file begins with {magic!r}, not with {MAGIC!r}")
+        raise DamagedFile(
+            cursor.path,
+            f"the file begins with {magic!r}, not with {MAGIC!r}",
+            hint="give a `.gguf` file or a folder with `config.json`",
+        )
     version = cursor.u32("the version")
     if version not in VERSIONS:
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
             raise UnsupportedFormat(
-                f"`{cursor._file.path}` is a big-endian GGUF file, which is not read",
+                f"`{cursor.path}` is a big-endian GGUF file, which is not read",
                 hint="convert it to little-endian",
             )
         raise UnsupportedFormat(
-            f"`{cursor._file.path}` is GGUF version {version}, read are {' and '.join(map(str, VERSIONS))}",
+            f"`{cursor.path}` is GGUF version {version}, read are {' and '.join(map(str, VERSIONS))}",
             hint="convert the model again with a current tool",
         )
     num_tensors, num_metadata = cursor.u64("the tensor count"), cursor.u64("the metadata count")
@@ -306,25 +313,25 @@ def _read_counts(cursor: _Cursor) -> tuple[int, int]:
 def _read_tensor_info(cursor: _Cursor) -> TensorInfo:
     """One tensor info; its offset still counts from the data section."""
     name = cursor.string("a tensor name", MAX_TENSOR_NAME_BYTES)
-    num_dimensions = cursor.u32(f"tensor `{name}`")
+    num_dimensions = cursor.u32(f"tensor {quoted(name)}")
     if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-        raise cursor.damaged(f"tensor `{name}` claims {num_dimensions} dimensions, 1 to {MAX_DIMENSIONS} can be")
+        raise cursor.damaged(f"tensor {quoted(name)} claims {num_dimensions} dimensions, 1 to {MAX_DIMENSIONS} can be")
     # Innermost first in the file.
-    shape = tuple(cursor.u64(f"the shape of tensor `{name}`") for _ in range(num_dimensions))[::-1]
-    type_id = cursor.u32(f"the type of tensor `{name}`")
-    offset = cursor.u64(f"the offset of tensor `{name}`")
+    shape = tuple(cursor.u64(f"the shape of tensor {quoted(name)}") for _ in range(num_dimensions))[::-1]
+    type_id = cursor.u32(f"the type of tensor {quoted(name)}")
+    offset = cursor.u64(f"the offset of tensor {quoted(name)}")
     format_name = _TENSOR_TYPES.get(type_id)
     if format_name is None:
-        raise cursor.damaged(f"tensor `{name}` has the unknown type {type_id}")
+        raise cursor.damaged(f"tensor {quoted(name)} has the unknown type {type_id}")
     if format_name not in FORMATS:
         raise UnsupportedFormat(
-            f"tensor `{name}` of `{cursor._file.path}` is stored as {format_name}, which is not read",
+            f"tensor {quoted(name)} of `{cursor.path}` is stored as {format_name}, which is not read",
             hint=f"formats read are {', '.join(FORMATS)}",
         )
     if 0 in shape:
-        raise cursor.damaged(f"tensor `{name}` has the empty shape {list(shape)}")
+        raise cursor.damaged(f"tensor {quoted(name)} has the empty shape {list(shape)}")
     try:
         num_bytes = stored_bytes(format_name, shape)
     except ValueError as error:
-        raise cursor.damaged(f"tensor `{name}` is stored as {format_name}, but its {error}") from None
+        raise cursor.damaged(f"tensor {quoted(name)} is stored as {format_name}, but its {error}") from None
     return TensorInfo(name, format_name, shape, offset, num_bytes)

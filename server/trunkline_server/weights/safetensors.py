@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trunkline_server.errors import DamagedFile, UnsupportedFormat
+from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
 from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-MAX_INDEX_BYTES = 100_000_000
+MAX_JSON_BYTES = 1 << 26  # of `config.json` and the index
 MAX_SHARDS = 1 << 12
 MAX_TENSORS = 1 << 20
+MAX_COUNT = 1 << 62  # of a dimension or an offset
 
 # Bytes per element of all dtypes of the format that take whole bytes; those of `FORMATS` are read.
 _DTYPE_BYTES = {
@@ -80,7 +81,7 @@ class SafetensorsFile:
         info = self.tensors[name]
         if info.dtype not in FORMATS:
             raise UnsupportedFormat(
-                f"tensor `{name}` of `{self.path}` is stored as {info.dtype}, which is not read",
+                f"tensor {quoted(name)} of `{self.path}` is stored as {info.dtype}, which is not read",
                 hint="formats read are F32, F16, BF16",
             )
         data = self._file.bytes[info.offset : info.offset + info.num_bytes]
@@ -88,31 +89,32 @@ class SafetensorsFile:
 
     def _info(self, name: str, entry: object) -> TensorInfo:
         if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-            raise DamagedFile(self.path, f"tensor `{name}` lacks `dtype`, `shape` or `data_offsets`")
+            raise DamagedFile(self.path, f"tensor {quoted(name)} lacks `dtype`, `shape` or `data_offsets`")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str):
-            raise DamagedFile(self.path, f"tensor `{name}` has a `dtype` that is not a string")
+            raise DamagedFile(self.path, f"tensor {quoted(name)} has a `dtype` that is not a string")
         if dtype not in _DTYPE_BYTES:
             raise UnsupportedFormat(
-                f"tensor `{name}` of `{self.path}` is stored as {dtype[:32]!r}, which is not read",
+                f"tensor {quoted(name)} of `{self.path}` is stored as {quoted(dtype)}, which is not read",
                 hint="formats read are F32, F16, BF16",
             )
         if not _counts(shape) or len(shape) > MAX_DIMENSIONS:
             raise DamagedFile(
-                self.path, f"tensor `{name}` has a `shape` that is not a list of at most {MAX_DIMENSIONS} counts"
+                self.path, f"tensor {quoted(name)} has a `shape` that is not a list of at most {MAX_DIMENSIONS} counts"
             )
         if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-            raise DamagedFile(self.path, f"tensor `{name}` has `data_offsets` that are not [begin, end]")
+            raise DamagedFile(self.path, f"tensor {quoted(name)} has `data_offsets` that are not [begin, end]")
         begin, end = offsets
         if self.header_bytes + end > self._file.num_bytes:
             raise DamagedFile(
                 self.path,
-                f"tensor `{name}` ends at byte {self.header_bytes + end}, but the file has {self._file.num_bytes}",
+                f"tensor {quoted(name)} ends at byte {self.header_bytes + end} of {self._file.num_bytes}",
             )
         num_bytes = math.prod(shape) * _DTYPE_BYTES[dtype]
         if end - begin != num_bytes:
             raise DamagedFile(
-                self.path, f"tensor `{name}` of shape {shape} takes {num_bytes} bytes as {dtype}, not {end - begin}"
+                self.path,
+                f"tensor {quoted(name)} of shape {shape} takes {num_bytes} bytes as {dtype}, not {end - begin}",
             )
         return TensorInfo(dtype, tuple(shape), self.header_bytes + begin, num_bytes)
 
@@ -120,7 +122,9 @@ class SafetensorsFile:
         end, before = self.header_bytes, ""
         for name, info in sorted(self.tensors.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
             if info.offset < end:
-                raise DamagedFile(self.path, f"tensors `{before}` and `{name}` overlap at byte {info.offset}")
+                raise DamagedFile(
+                    self.path, f"tensors {quoted(before)} and {quoted(name)} overlap at byte {info.offset}"
+                )
             if info.offset > end:
                 raise DamagedFile(self.path, f"no tensor covers bytes {end} to {info.offset}")
             end, before = info.offset + info.num_bytes, name
@@ -145,15 +149,19 @@ def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     holders: dict[str, SafetensorsFile] = {}
     for name, file_name in weight_map.items():
         if not isinstance(file_name, str) or not file_name or file_name != Path(file_name).name or "\0" in file_name:
-            raise DamagedFile(index_path, f"tensor `{name}` is mapped to {file_name!r}, which is no plain file name")
+            raise DamagedFile(
+                index_path, f"tensor {quoted(name)} is mapped to {quoted(str(file_name))}, which is no plain file name"
+            )
         if file_name not in files:
             if len(files) == MAX_SHARDS:
                 raise DamagedFile(index_path, f"`weight_map` names more than {MAX_SHARDS} files")
             if not (folder / file_name).exists():
-                raise DamagedFile(index_path, f"tensor `{name}` is mapped to `{file_name}`, which does not exist")
+                raise DamagedFile(
+                    index_path, f"tensor {quoted(name)} is mapped to {quoted(file_name)}, which does not exist"
+                )
             files[file_name] = SafetensorsFile(folder / file_name)
         if name not in files[file_name].tensors:
-            raise DamagedFile(index_path, f"tensor `{name}` is not in `{file_name}`")
+            raise DamagedFile(index_path, f"tensor {quoted(name)} is not in {quoted(file_name)}")
         holders[name] = files[file_name]
     return holders
 
@@ -161,8 +169,8 @@ def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
 def read_json_object(path: Path) -> dict[str, object]:
     """Reads a JSON file whose top is an object. Raises ModelNotFound or DamagedFile."""
     file = MappedFile(path)
-    if file.num_bytes > MAX_INDEX_BYTES:
-        raise DamagedFile(path, f"the file has {file.num_bytes} bytes, the limit is {MAX_INDEX_BYTES}")
+    if file.num_bytes > MAX_JSON_BYTES:
+        raise DamagedFile(path, f"the file has {file.num_bytes} bytes, the limit is {MAX_JSON_BYTES}")
     return parse_json_object(path, file.buffer[:], "the file")
 
 
@@ -187,5 +195,5 @@ def parse_json_object(path: Path, raw: bytes, what: str) -> dict[str, object]:
 
 
 def _counts(numbers: object) -> bool:
-    """A list of integers, none negative (booleans are no integers here)."""
-    return isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+    """A list of integers from 0 to `MAX_COUNT` (booleans are no integers here)."""
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers)
