@@ -1,0 +1,53 @@
+"""`Backend` over the kernels' step executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trunkline_server._kernels import Executor
+
+_chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample")
+
+
+class CpuBackend:
+    """Implements `Backend`: hands everything to the executor, which holds weights, pool and sequences."""
+
+    def __init__(self, executor: Executor, info: BackendInfo, *, vocab_size: int) -> None:
+        self.info = info
+        self._executor = executor
+        self._vocab_size = vocab_size
+
+    def start(
+        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+    ) -> None:
+        self._executor.start(sequence_id, token_ids, num_prompt_tokens, asdict(sampling))
+
+    def end(self, sequence_id: int) -> None:
+        self._executor.end(sequence_id)
+
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        self._executor.copy_block(source_block_id, destination_block_id, num_tokens)
+
+    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        # A sampled token has four fields, a failure three, both in the order of their classes.
+        return [
+            Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome)
+            for outcome in self._executor.step([_chunk_fields(chunk) for chunk in chunks])
+        ]
+
+    def reset(self) -> None:
+        self._executor.reset()
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        logits = np.frombuffer(self._executor.score(token_ids), dtype=np.float32)
+        return logits.reshape(len(token_ids), self._vocab_size)

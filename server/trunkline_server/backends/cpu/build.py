@@ -1,0 +1,132 @@
+"""From a checkpoint to a CPU backend that is ready to serve."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.cores import default_threads
+from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
+from trunkline_server.backends.cpu.ops import TracingOps
+from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.errors import BackendUnavailable, DoesNotFit
+from trunkline_server.models import registry
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Executor
+    from trunkline_server.models.config import ModelConfig
+    from trunkline_server.weights.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+# Attention reads two tiles of 16 positions a block; a prefix hit that ends inside a block is shared by copy, so larger
+# blocks cost no hits, only half a block of memory per sequence.
+BLOCK_SIZE = 32
+# A step of this many prompt tokens is long enough for the matrix kernels and short enough for those that decode beside.
+DEFAULT_STEP_TOKENS = 256
+DEFAULT_STEP_SEQUENCES = 64
+KV_DTYPE = "f16"
+KV_ELEMENT_BYTES = 2
+# The kernels pad V's rows to whole vectors.
+KV_VECTOR_ELEMENTS = 16
+ACTIVATION_BYTES = 4
+
+
+def build(
+    checkpoint: Checkpoint,
+    *,
+    threads: int | None = None,
+    max_batch_total_tokens: int | None = None,
+    max_step_tokens: int | None = None,
+    max_step_sequences: int | None = None,
+    block_size: int = BLOCK_SIZE,
+    available_bytes: int | None = None,
+) -> CpuBackend:
+    """Loads all weights into the kernels and traces the model. available_bytes: for tests; None asks the system.
+
+    Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
+    """
+    try:
+        from trunkline_server import _kernels
+    except ImportError as error:
+        raise BackendUnavailable(f"the kernels cannot be loaded: {error}", hint="run `make build`") from error
+    config = checkpoint.config
+    max_step_tokens = max_step_tokens or DEFAULT_STEP_TOKENS
+    max_step_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
+    need = memory_need(checkpoint, max_step_tokens=max_step_tokens, max_step_sequences=max_step_sequences)
+    num_blocks = plan_pool(
+        need,
+        available_bytes=available_memory() if available_bytes is None else available_bytes,
+        block_size=block_size,
+        wanted_tokens=max_batch_total_tokens,
+    )
+    try:
+        builder = _kernels.ProgramBuilder(
+            max_step_tokens=max_step_tokens,
+            max_step_sequences=max_step_sequences,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_size=config.head_size,
+        )
+        ops = TracingOps(builder, checkpoint)
+        registry.forward(ops, config)
+        executor: Executor = builder.build(threads or default_threads())
+    except MemoryError as error:
+        raise DoesNotFit(
+            f"the system does not give the memory for {num_blocks} KV blocks and the weights: {error}",
+            hint="lower `--max-batch-total-tokens`",
+        ) from error
+    except ValueError as error:
+        # The model is intact and known, but has a shape that the kernels are not made for.
+        raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
+    logger.info(
+        "weights loaded", extra={"fields": {"tensors": ops.num_weights, "weight_mib": executor.weight_bytes >> 20}}
+    )
+    info = BackendInfo(
+        device=executor.device,
+        block_size=block_size,
+        bytes_per_block=executor.bytes_per_block,
+        num_device_blocks=num_blocks,
+        max_step_tokens=max_step_tokens,
+        max_step_sequences=max_step_sequences,
+        kv_dtype=KV_DTYPE,
+        weight_bytes=executor.weight_bytes,
+        numeric_fingerprint=numeric_fingerprint(
+            checkpoint.fingerprint(), KV_DTYPE, str(_kernels.NUMERICS_VERSION), str(block_size)
+        ),
+    )
+    return CpuBackend(executor, info, vocab_size=config.vocab_size)
+
+
+def numeric_fingerprint(*parts: str) -> str:
+    """Hash of everything that the bits of a result depend on, 32 hex digits."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def memory_need(checkpoint: Checkpoint, *, max_step_tokens: int, max_step_sequences: int) -> MemoryNeed:
+    """What the model will take, from its files' sizes and its config, before anything is loaded."""
+    config = checkpoint.config
+    padded_head_size = -(-config.head_size // KV_VECTOR_ELEMENTS) * KV_VECTOR_ELEMENTS
+    row_elements = (config.head_size + padded_head_size) * config.num_kv_heads
+    return MemoryNeed(
+        weight_bytes=sum(path.stat().st_size for path in _weight_files(checkpoint.path)),
+        scratch_bytes=ACTIVATION_BYTES
+        * (max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size),
+        kv_bytes_per_token=config.num_layers * row_elements * KV_ELEMENT_BYTES,
+    )
+
+
+def _features_per_token(config: ModelConfig) -> int:
+    """Elements of one token's activations inside a layer, all alive at once: more than is needed, and small."""
+    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
+    return 4 * config.hidden_size + heads + 3 * config.intermediate_size
+
+
+def _weight_files(path: Path) -> Iterable[Path]:
+    return [path] if path.is_file() else path.glob("*.safetensors")

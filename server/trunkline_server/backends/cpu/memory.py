@@ -1,0 +1,131 @@
+"""How much memory there is, and how much of it the KV pool takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trunkline_server.errors import DoesNotFit
+
+# The pool's size where `--max-batch-total-tokens` does not say: this many tokens, or this part of the available memory.
+DEFAULT_POOL_TOKENS = 131_072
+DEFAULT_POOL_MEMORY_DIVISOR = 4
+# Below this many tokens a pool serves nobody: a prompt of some length and its answer.
+MIN_POOL_TOKENS = 512
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryNeed:
+    """What a model takes, in bytes. scratch_bytes: activations and logits of the largest step."""
+
+    weight_bytes: int
+    scratch_bytes: int
+    kv_bytes_per_token: int
+
+
+def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted_tokens: int | None) -> int:
+    """How many blocks the pool has. Raises DoesNotFit.
+
+    A wish (`--max-batch-total-tokens`) is rounded up to whole blocks and met or refused; without one, the pool shrinks
+    to what weights and scratch leave.
+    """
+    left_bytes = available_bytes - need.weight_bytes - need.scratch_bytes
+    if wanted_tokens is not None:
+        num_blocks = -(-wanted_tokens // block_size)
+        pool_bytes = num_blocks * block_size * need.kv_bytes_per_token
+        if pool_bytes > left_bytes:
+            raise DoesNotFit(
+                f"a KV pool of {wanted_tokens} tokens takes {_mib(pool_bytes)}, but {_mib(available_bytes)} of memory "
+                f"are available and weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)}",
+                hint="lower `--max-batch-total-tokens`",
+            )
+        return num_blocks
+    budget_bytes = min(available_bytes // DEFAULT_POOL_MEMORY_DIVISOR, left_bytes)
+    num_tokens = min(DEFAULT_POOL_TOKENS, max(budget_bytes, 0) // need.kv_bytes_per_token)
+    if num_tokens < MIN_POOL_TOKENS:
+        raise DoesNotFit(
+            f"weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)} and the smallest KV pool "
+            f"({MIN_POOL_TOKENS} tokens) {_mib(MIN_POOL_TOKENS * need.kv_bytes_per_token)}, but "
+            f"{_mib(available_bytes)} of memory are available",
+            hint="choose a smaller model or a stronger quantisation, or set `--max-batch-total-tokens` lower",
+        )
+    return num_tokens // block_size
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: what the system has free or can reclaim, and what its cgroups leave.
+
+    root: where `proc` and `sys` are found.
+    """
+    limits = [_system_available(root), *_cgroup_v2_left(root), *_cgroup_v1_left(root)]
+    return max(0, min(limits))
+
+
+def _system_available(root: Path) -> int:
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    raise RuntimeError("the system's `/proc/meminfo` has no `MemAvailable`")
+
+
+def _cgroup_v2_left(root: Path) -> list[int]:
+    """What each group from ours to the top leaves. File pages do not count as taken: they can be reclaimed."""
+    left = []
+    for group in _groups(root, controller=""):
+        folder = root / "sys/fs/cgroup" / group
+        limit = _read_number(folder / "memory.max")
+        used = _read_number(folder / "memory.current")
+        if limit is not None and used is not None:
+            left.append(limit - max(0, used - _file_pages(folder / "memory.stat", "active_file", "inactive_file")))
+    return left
+
+
+def _cgroup_v1_left(root: Path) -> list[int]:
+    left = []
+    for group in _groups(root, controller="memory"):
+        folder = root / "sys/fs/cgroup/memory" / group
+        limit = _read_number(folder / "memory.limit_in_bytes")
+        used = _read_number(folder / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            pages = _file_pages(folder / "memory.stat", "total_active_file", "total_inactive_file")
+            left.append(limit - max(0, used - pages))
+    return left
+
+
+def _groups(root: Path, *, controller: str) -> list[str]:
+    """Our group of a hierarchy and all above it, relative to the hierarchy's root, which is the last ("")."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controller in controllers.split(","):
+            parts = [part for part in group.split("/") if part not in ("", "..")]
+            return ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return []
+
+
+def _file_pages(stat_path: Path, *names: str) -> int:
+    try:
+        lines = stat_path.read_text().splitlines()
+    except OSError:
+        return 0
+    numbers = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    return sum(int(numbers.get(name, 0)) for name in names)
+
+
+def _read_number(path: Path) -> int | None:
+    """The number in a cgroup file; None where there is none ("max", or no such file)."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // _MIB)} MiB"

@@ -1,0 +1,64 @@
+"""`Ops` that computes nothing: it writes the model down, once, as a program of the kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trunkline_server.models.ops import Rope
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import ProgramBuilder
+    from trunkline_server.weights.checkpoint import Checkpoint
+
+
+class TracingOps:
+    """Implements `Ops[int]`: values are the builder's ids. A weight is given to the builder when it is first used."""
+
+    def __init__(self, builder: ProgramBuilder, checkpoint: Checkpoint) -> None:
+        self._builder = builder
+        self._checkpoint = checkpoint
+        # By the name under which it is stored, so that a tied head is the embedding and not a copy of it.
+        self._weight_ids: dict[str, int] = {}
+
+    @property
+    def num_weights(self) -> int:
+        """Weights given to the builder so far."""
+        return len(self._weight_ids)
+
+    def embedding(self, weight: str) -> int:
+        return self._builder.embedding(self._weight(weight))
+
+    def rms_norm(self, x: int, weight: str, eps: float) -> int:
+        return self._builder.rms_norm(x, self._weight(weight), eps)
+
+    def head_rms_norm(self, x: int, weight: str, eps: float, head_size: int) -> int:
+        return self._builder.head_rms_norm(x, self._weight(weight), eps, head_size)
+
+    def linear(self, x: int, weight: str, bias: str | None = None) -> int:
+        return self._builder.linear(x, self._weight(weight), None if bias is None else self._weight(bias))
+
+    def rope(self, x: int, rope: Rope, head_size: int) -> int:
+        return self._builder.rope(x, list(rope.inv_freq), rope.attention_factor, head_size)
+
+    def write_kv(self, layer: int, key: int, value: int) -> None:
+        self._builder.write_kv(layer, key, value)
+
+    def paged_attention(self, layer: int, query: int, scale: float) -> int:
+        return self._builder.paged_attention(layer, query, scale)
+
+    def silu_mul(self, gate: int, up: int) -> int:
+        return self._builder.silu_mul(gate, up)
+
+    def add(self, x: int, y: int) -> int:
+        return self._builder.add(x, y)
+
+    def logits(self, x: int, weight: str) -> int:
+        return self._builder.logits(x, self._weight(weight))
+
+    def _weight(self, name: str) -> int:
+        tensor = self._checkpoint.tensor(name)
+        weight_id = self._weight_ids.get(tensor.name)
+        if weight_id is None:
+            weight_id = self._builder.weight(tensor.format, tensor.data, tensor.shape)
+            self._weight_ids[tensor.name] = weight_id
+        return weight_id

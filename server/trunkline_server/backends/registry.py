@@ -1,0 +1,57 @@
+"""Backends by name. A backend's packages are imported when it is asked for: the CPU path needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trunkline_server.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.interface import Backend
+    from trunkline_server.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """What the command line asks of a backend; None leaves it to the backend."""
+
+    threads: int | None = None
+    max_batch_total_tokens: int | None = None
+    max_step_tokens: int | None = None
+    max_step_sequences: int | None = None
+
+    def given(self) -> dict[str, int]:
+        """Those that are not None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    """Builds a backend that holds the checkpoint's model. Raises UserError."""
+    return _BUILDERS[name](checkpoint, options)
+
+
+def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    from trunkline_server.backends.cpu.build import build as build_cpu
+
+    return build_cpu(checkpoint, **options.given())
+
+
+def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    try:
+        from trunkline_server.backends.reference.backend import ReferenceBackend
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise BackendUnavailable(
+            "the reference backend needs torch", hint="`pip install trunkline-server[reference]`"
+        ) from error
+    return ReferenceBackend(checkpoint, **options.given())
+
+
+_BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {
+    "cpu": _build_cpu,
+    "reference": _build_reference,
+}
+NAMES = tuple(_BUILDERS)

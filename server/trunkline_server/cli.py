@@ -1,0 +1,109 @@
+"""The command line of a shard: `serve` and `resolve`, as docs/architecture.md has them.
+
+A user's mistake is one line `error: ...` on stderr and exit code 2. What is not needed for the command at hand is not
+imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from trunkline_server import logs
+from trunkline_server.errors import InvalidArgument, UserError
+
+EXIT_CODE_USER_MISTAKE = 2
+
+BACKENDS = ("cpu", "reference")
+MAX_THREADS = 1024
+MAX_STEP_TOKENS = 1 << 16
+MAX_STEP_SEQUENCES = 1 << 12
+MAX_BATCH_TOTAL_TOKENS = 1 << 31
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as all errors of ours do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(message, hint=f"see `{self.prog} --help`")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        if options.command == "resolve":
+            return _resolve(options)
+        from trunkline_server.serve import serve
+
+        logs.configure(options.log_level, json_output=options.json_output)
+        return serve(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return EXIT_CODE_USER_MISTAKE
+
+
+def _resolve(options: argparse.Namespace) -> int:
+    from trunkline_server import hub
+
+    try:
+        resolved = hub.resolve(options.model, revision=options.revision)
+    except KeyboardInterrupt:
+        return 130
+    line = {"path": str(resolved.path), "model_id": resolved.model_id, "revision": resolved.revision}
+    print(json.dumps(line), flush=True)  # noqa: T201
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m trunkline_server", description="A shard of Trunkline.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="load a model and answer the router on a socket", allow_abbrev=False)
+    serve.add_argument("--model", required=True, metavar="PATH", help="a .gguf file or a folder with config.json")
+    serve.add_argument("--socket", required=True, metavar="PATH", help="Unix socket to listen on")
+    serve.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
+    serve.add_argument(
+        "--threads", type=_count(MAX_THREADS), metavar="N", help="threads that compute; default: one per usable core"
+    )
+    serve.add_argument(
+        "--max-batch-total-tokens",
+        type=_count(MAX_BATCH_TOTAL_TOKENS),
+        metavar="N",
+        help="tokens that the KV pool holds; default: 131072 or a quarter of the available memory",
+    )
+    serve.add_argument(
+        "--max-step-tokens", type=_count(MAX_STEP_TOKENS), metavar="N", help="tokens that a step computes"
+    )
+    serve.add_argument("--max-step-sequences", type=_count(MAX_STEP_SEQUENCES), metavar="N", help="sequences in a step")
+    serve.add_argument("--json-output", action="store_true", help="log lines as JSON objects")
+    serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
+    serve.add_argument("--lifeline", action="store_true", help="end at once when standard input ends")
+
+    resolve = commands.add_parser(
+        "resolve", help="find or download a model and print where it is, as one JSON line", allow_abbrev=False
+    )
+    resolve.add_argument(
+        "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded"
+    )
+    resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
+    return parser
+
+
+class _count:
+    """A positive number up to a limit, as an argument type."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def __call__(self, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = 0
+        if not 1 <= number <= self._limit:
+            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {self._limit}")
+        return number

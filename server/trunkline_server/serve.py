@@ -1,0 +1,125 @@
+"""`serve`: loads a model, answers the router until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from trunkline_server import lifeline
+
+if TYPE_CHECKING:
+    from trunkline_server.models.config import ModelConfig
+    from trunkline_server.service import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+# EX_SOFTWARE of sysexits.h: a bug. Anything but 0 and 2 makes the launcher start the shard again.
+EXIT_CODE_BUG = 70
+# How long an open stream may take, after SIGTERM and its running step, to send its last result.
+STOP_GRACE_S = 2.0
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Runs the shard; returns the exit code. Raises UserError while loading."""
+    began = time.monotonic()
+    signals = _Signals(ignore_interrupt=options.lifeline)
+    if options.lifeline:
+        lifeline.watch(sys.stdin.fileno())
+    model_path = Path(options.model)
+    logger.info("loading model", extra={"fields": {"path": model_path, "backend": options.backend}})
+
+    from trunkline_server.backends import registry
+    from trunkline_server.weights.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(model_path)
+    config = checkpoint.config
+    logger.info(
+        "model opened",
+        extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
+    )
+    backend = registry.build(
+        options.backend,
+        checkpoint,
+        registry.BackendOptions(
+            threads=options.threads,
+            max_batch_total_tokens=options.max_batch_total_tokens,
+            max_step_tokens=options.max_step_tokens,
+            max_step_sequences=options.max_step_sequences,
+        ),
+    )
+
+    from trunkline_server.engine import Engine
+    from trunkline_server.loop import EngineLoop
+    from trunkline_server.service import ShardServer, ShardService
+
+    loop = EngineLoop(Engine(backend, vocab_size=config.vocab_size), _end_process)
+    server = ShardServer(ShardService(_model_info(config), backend.info, loop, _end_process), Path(options.socket))
+    loop.start()
+    server.start()
+    info = backend.info
+    logger.info(
+        "ready",
+        extra={
+            "fields": {
+                "seconds": f"{time.monotonic() - began:.2f}",
+                "device": info.device,
+                "weight_mib": info.weight_bytes >> 20,
+                "pool_tokens": info.num_device_blocks * info.block_size,
+                "pool_mib": info.num_device_blocks * info.bytes_per_block >> 20,
+                "socket": options.socket,
+            }
+        },
+    )
+    signals.wait()
+    logger.info("stopping")
+    loop.stop()
+    server.stop(STOP_GRACE_S)
+    return 0
+
+
+class _Signals:
+    """SIGTERM (and SIGINT, unless the launcher forwards it as SIGTERM): before `wait` it ends the process with 0."""
+
+    def __init__(self, *, ignore_interrupt: bool) -> None:
+        # A pipe, since a handler runs between any two instructions of the main thread and may take no lock.
+        self._read_end, self._write_end = os.pipe()
+        signal.signal(signal.SIGTERM, self._handle)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_interrupt else self._handle)
+        self._is_serving = False
+
+    def wait(self) -> None:
+        """Returns when a signal came."""
+        self._is_serving = True
+        os.read(self._read_end, 1)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._is_serving:
+            # Nothing is running that could be finished.
+            os._exit(0)
+        os.write(self._write_end, b"\0")
+
+
+def _end_process(_bug: BaseException) -> None:
+    # Logged already. No clean-up: what state is left is unknown, and a thread in the kernels may never come back.
+    os._exit(EXIT_CODE_BUG)
+
+
+def _model_info(config: ModelConfig) -> ModelInfo:
+    from trunkline_server.service import ModelInfo
+
+    return ModelInfo(
+        architecture=config.architecture,
+        vocab_size=config.vocab_size,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        max_position_embeddings=config.max_position_embeddings,
+    )
