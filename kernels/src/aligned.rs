@@ -1,0 +1,105 @@
+//! Byte buffers on cache-line boundaries.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Alignment of every buffer in bytes: a cache line, and the widest vector.
+pub const ALIGNMENT_BYTES: usize = 64;
+
+/// From this size on a buffer asks for huge pages: weights are read front to back, and TLB misses cost bandwidth.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// An owned, zeroed buffer of bytes whose start is a multiple of [`ALIGNMENT_BYTES`].
+#[derive(Debug)]
+pub struct AlignedBytes {
+    pointer: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: owns plain bytes.
+unsafe impl Send for AlignedBytes {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for AlignedBytes {}
+
+impl AlignedBytes {
+    /// `len` zero bytes. Aborts if memory is out, as every allocation of the standard library does.
+    pub fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        if len == 0 {
+            return Self { pointer: NonNull::<Line>::dangling().cast(), len };
+        }
+        // SAFETY: the layout is not empty.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        advise_huge_pages(pointer.as_ptr(), len);
+        Self { pointer, len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        let alignment = if len >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGNMENT_BYTES };
+        Layout::from_size_align(len, alignment).expect("a buffer is smaller than the address space")
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: owned, initialised, `len` long.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+    }
+
+    /// The bytes, for writing.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: owned, initialised, `len` long, borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for AlignedBytes {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: allocated with this layout in `zeroed`.
+            unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.len)) }
+        }
+    }
+}
+
+/// Gives `NonNull::dangling` the alignment that callers may rely on.
+#[repr(align(64))]
+struct Line;
+
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(pointer: *mut u8, len: usize) {
+    if len >= HUGE_PAGE_BYTES {
+        // SAFETY: the range is ours, and the advice changes no content. Refusal (old kernel, huge pages off) is fine.
+        unsafe { libc::madvise(pointer.cast(), len, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_pointer: *mut u8, _len: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zero_and_aligned_at_every_size() {
+        for len in [0, 1, 63, 64, 65, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 5] {
+            let mut bytes = AlignedBytes::zeroed(len);
+            assert_eq!(bytes.len(), len);
+            assert!(bytes.as_slice().as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
+            assert!(bytes.as_slice().iter().all(|&byte| byte == 0));
+            bytes.as_mut_slice().fill(7);
+            assert!(bytes.as_slice().iter().all(|&byte| byte == 7));
+        }
+    }
+}

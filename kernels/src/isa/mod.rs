@@ -1,0 +1,202 @@
+//! The instruction sets: which the CPU has, which is used, and the kernels of each, one file a set.
+//!
+//! Every file has the same functions, and every function gives the same bits in every file: integer sums are exact,
+//! float operations follow the one order that [`crate::linear`] states. `scalar` is the oracle.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod scalar;
+
+use std::fmt;
+
+/// Environment variable that forces an instruction set by its name.
+pub const ISA_VARIABLE: &str = "TRUNKLINE_ISA";
+
+/// Name of an instruction set. Says nothing of this machine; [`Isa`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum IsaKind {
+    /// Portable code, the oracle of the others.
+    Scalar,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512,
+}
+
+impl IsaKind {
+    /// All of them, slowest first.
+    pub const ALL: [IsaKind; 3] = [IsaKind::Scalar, IsaKind::Avx2, IsaKind::Avx512];
+
+    /// As [`ISA_VARIABLE`] takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            IsaKind::Scalar => "scalar",
+            IsaKind::Avx2 => "avx2",
+            IsaKind::Avx512 => "avx512",
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_supported(self) -> bool {
+        match self {
+            IsaKind::Scalar => true,
+            IsaKind::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            IsaKind::Avx512 => {
+                IsaKind::Avx2.is_supported()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn is_supported(self) -> bool {
+        self == IsaKind::Scalar
+    }
+}
+
+/// An instruction set that this CPU was seen to have: holding one is the proof that its kernels may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isa(IsaKind);
+
+/// No such instruction set, or not on this CPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IsaError {
+    /// The name is none of [`IsaKind::ALL`].
+    #[error("`{ISA_VARIABLE}` is {name:?}; hint: use `scalar`, `avx2` or `avx512`, or unset it")]
+    Unknown {
+        /// The name received.
+        name: String,
+    },
+    /// The CPU lacks it.
+    #[error("this CPU lacks the instruction set `{}`; hint: unset `{ISA_VARIABLE}`", kind.name())]
+    Unsupported {
+        /// The set asked for.
+        kind: IsaKind,
+    },
+}
+
+impl Isa {
+    /// Portable code: everywhere.
+    pub const SCALAR: Isa = Isa(IsaKind::Scalar);
+
+    /// `kind`, if this CPU has it.
+    pub fn new(kind: IsaKind) -> Result<Self, IsaError> {
+        if kind.is_supported() { Ok(Self(kind)) } else { Err(IsaError::Unsupported { kind }) }
+    }
+
+    /// The best set of this CPU, or the one that [`ISA_VARIABLE`] names.
+    pub fn detect() -> Result<Self, IsaError> {
+        match std::env::var_os(ISA_VARIABLE) {
+            Some(name) => Self::named(&name.to_string_lossy()),
+            None => Ok(Self::available().last().copied().unwrap_or(Self::SCALAR)),
+        }
+    }
+
+    /// The set of this name, if this CPU has it.
+    pub fn named(name: &str) -> Result<Self, IsaError> {
+        let kind = IsaKind::ALL.into_iter().find(|kind| kind.name() == name);
+        Self::new(kind.ok_or_else(|| IsaError::Unknown { name: name.to_owned() })?)
+    }
+
+    /// All sets of this CPU, slowest first.
+    pub fn available() -> Vec<Self> {
+        IsaKind::ALL.into_iter().filter_map(|kind| Self::new(kind).ok()).collect()
+    }
+
+    /// Which it is.
+    pub fn kind(self) -> IsaKind {
+        self.0
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// The CPU features that decide between kernels now or may later, and whether this CPU has them: for bug reports.
+#[cfg(target_arch = "x86_64")]
+pub fn cpu_features() -> Vec<(&'static str, bool)> {
+    vec![
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("f16c", is_x86_feature_detected!("f16c")),
+        ("avxvnni", is_x86_feature_detected!("avxvnni")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512bw", is_x86_feature_detected!("avx512bw")),
+        ("avx512vl", is_x86_feature_detected!("avx512vl")),
+        ("avx512dq", is_x86_feature_detected!("avx512dq")),
+        ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
+        ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+        ("avx512fp16", is_x86_feature_detected!("avx512fp16")),
+    ]
+}
+
+/// The CPU features that decide between kernels now or may later, and whether this CPU has them: for bug reports.
+#[cfg(target_arch = "aarch64")]
+pub fn cpu_features() -> Vec<(&'static str, bool)> {
+    use std::arch::is_aarch64_feature_detected;
+    vec![
+        ("neon", is_aarch64_feature_detected!("neon")),
+        ("dotprod", is_aarch64_feature_detected!("dotprod")),
+        ("i8mm", is_aarch64_feature_detected!("i8mm")),
+        ("bf16", is_aarch64_feature_detected!("bf16")),
+        ("sve", is_aarch64_feature_detected!("sve")),
+    ]
+}
+
+/// No feature of this architecture decides between kernels.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub fn cpu_features() -> Vec<(&'static str, bool)> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_sets_begin_with_scalar_and_are_found_by_name() {
+        let available = Isa::available();
+        assert_eq!(available[0], Isa::SCALAR);
+        for isa in available {
+            assert_eq!(Isa::named(isa.name()), Ok(isa));
+        }
+    }
+
+    #[test]
+    fn unknown_name_is_an_error_that_lists_the_known_ones() {
+        let error = Isa::named("sse9").expect_err("no such set");
+        assert_eq!(
+            error.to_string(),
+            "`TRUNKLINE_ISA` is \"sse9\"; hint: use `scalar`, `avx2` or `avx512`, or unset it"
+        );
+    }
+
+    #[test]
+    fn a_set_that_the_cpu_lacks_is_an_error() {
+        for kind in IsaKind::ALL {
+            assert_eq!(Isa::new(kind).is_ok(), kind.is_supported(), "{kind:?}");
+        }
+        let error = IsaError::Unsupported { kind: IsaKind::Avx512 };
+        assert!(error.to_string().contains("`avx512`"), "{error}");
+    }
+}

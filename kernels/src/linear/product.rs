@@ -1,0 +1,226 @@
+//! The product: checks shapes, cuts the work into blocks, calls kernels.
+
+use std::ops::Range;
+
+use crate::isa::{self, Isa, IsaKind};
+use crate::linear::{PANEL, TILE};
+use crate::pack::float::FloatFormat;
+use crate::pack::int::IntFormat;
+use crate::pack::{PackedWeight, dispatch_format};
+use crate::quantize::QuantizedRows;
+use crate::shared_mut::SharedMut;
+use crate::threads::split;
+
+/// Bytes of input rows that are kept in the second-level cache while tiles pass by.
+const ROW_BLOCK_BYTES: usize = 384 << 10;
+
+/// f32 rows.
+#[derive(Debug, Clone, Copy)]
+pub struct FloatRows<'a> {
+    /// All rows, the first one first.
+    pub values: &'a [f32],
+    /// Elements from a row to the next.
+    pub row_stride: usize,
+}
+
+/// The input of a product, as [`PackedWeight::needs_quantized_input`] says.
+#[derive(Debug, Clone, Copy)]
+pub enum LinearInput<'a> {
+    /// For float weights.
+    Float(FloatRows<'a>),
+    /// For integer weights.
+    Quantized(QuantizedRows<'a>),
+}
+
+/// The output of a product: f32 rows.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearOutput<'a> {
+    /// All rows, the first one first.
+    pub values: SharedMut<'a, f32>,
+    /// Elements from a row to the next, at least `out_features`.
+    pub row_stride: usize,
+}
+
+/// Where a kernel puts one panel's sums of one tile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PanelOutput<'a> {
+    /// Row 0, lane 0.
+    pub(crate) values: *mut f32,
+    pub(crate) row_stride: usize,
+    /// Lanes that exist, 1 to 16.
+    pub(crate) num_lanes: usize,
+    /// Bias of those lanes.
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
+/// A panel of f32 rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FloatPanel<'a> {
+    pub(crate) num_rows: usize,
+    pub(crate) in_features: usize,
+    /// From the first element of row 0 to the last one of the last row.
+    pub(crate) values: &'a [f32],
+    pub(crate) row_stride: usize,
+}
+
+/// Thread `index`'s share, of `parts`, of a product: rows and tiles for [`linear`].
+///
+/// All rows and a part of the tiles, so that each weight is read by one thread; where tiles are fewer than threads,
+/// panels of rows are shared too.
+pub fn share(
+    weight: &PackedWeight,
+    num_rows: usize,
+    parts: usize,
+    index: usize,
+) -> (Range<usize>, Range<usize>) {
+    let num_panels = num_rows.div_ceil(PANEL);
+    let row_parts = (parts / weight.num_tiles().max(1)).clamp(1, num_panels.max(1));
+    let tile_parts = parts / row_parts;
+    if index >= row_parts * tile_parts {
+        return (0..0, 0..0);
+    }
+    let panels = split(0..num_panels, row_parts, index / tile_parts);
+    let rows = (panels.start * PANEL).min(num_rows)..(panels.end * PANEL).min(num_rows);
+    (rows, split(0..weight.num_tiles(), tile_parts, index % tile_parts))
+}
+
+/// Computes `rows` of the outputs of `tiles` (tile `t` is output features `16 t..16 t + 16`, as many as exist).
+///
+/// `rows` starts at a multiple of [`PANEL`] and ends at one or at the last row. Panics if shapes do not fit or the
+/// input is not of the kind that the weight needs. `bias` has `out_features` elements.
+///
+/// # Safety
+/// While this runs no other thread reads or writes the same rows of the same output features of `out`.
+pub unsafe fn linear(
+    isa: Isa,
+    weight: &PackedWeight,
+    input: LinearInput<'_>,
+    rows: Range<usize>,
+    tiles: Range<usize>,
+    out: LinearOutput<'_>,
+    bias: Option<&[f32]>,
+) {
+    if rows.is_empty() || tiles.is_empty() {
+        return;
+    }
+    let job = Job { isa, weight, input, rows, tiles, out, bias };
+    job.check();
+    // SAFETY: `check` has seen that every element is inside `out`; the caller keeps others from them.
+    unsafe { dispatch_format!(weight.format(), int linear_int, float linear_float, (&job)) }
+}
+
+struct Job<'a> {
+    isa: Isa,
+    weight: &'a PackedWeight,
+    input: LinearInput<'a>,
+    rows: Range<usize>,
+    tiles: Range<usize>,
+    out: LinearOutput<'a>,
+    bias: Option<&'a [f32]>,
+}
+
+impl Job<'_> {
+    fn check(&self) {
+        let (rows, weight) = (&self.rows, self.weight);
+        assert!(self.tiles.end <= weight.num_tiles(), "{:?} of {} tiles", self.tiles, weight.num_tiles());
+        assert!(rows.start.is_multiple_of(PANEL), "{rows:?} does not begin at a panel");
+        match (&self.input, weight.needs_quantized_input()) {
+            (LinearInput::Quantized(input), Some(group)) => {
+                let shape = input.shape();
+                assert_eq!(shape.in_features(), weight.in_features(), "features of the input");
+                assert_eq!(shape.group(), group, "group of the input");
+                assert!(rows.end <= shape.num_rows(), "{rows:?} of {} rows", shape.num_rows());
+                let whole = rows.end.is_multiple_of(PANEL) || rows.end == shape.num_rows();
+                assert!(whole, "{rows:?} of {} does not end at a panel", shape.num_rows());
+            }
+            (LinearInput::Float(input), None) => {
+                let end = (rows.end - 1) * input.row_stride + weight.in_features();
+                assert!(end <= input.values.len(), "{rows:?} end at {end} of {}", input.values.len());
+            }
+            (_, needed) => panic!("{} weights need {needed:?} as group of the input", weight.format()),
+        }
+        assert!(self.out.row_stride >= weight.out_features(), "output rows overlap");
+        let end = (rows.end - 1) * self.out.row_stride + weight.out_features();
+        assert!(end <= self.out.values.len(), "{rows:?} end at {end} of {}", self.out.values.len());
+        assert!(self.bias.is_none_or(|bias| bias.len() == weight.out_features()), "length of the bias");
+    }
+
+    /// Calls `kernel(first row, rows of the panel, tile)` in the order that keeps the caches: for a block of rows, for
+    /// a tile, for a panel.
+    fn for_each_panel(&self, row_bytes: usize, mut kernel: impl FnMut(usize, usize, usize)) {
+        let block = (ROW_BLOCK_BYTES / row_bytes).next_multiple_of(PANEL).max(PANEL);
+        for block_start in self.rows.clone().step_by(block) {
+            let block_end = (block_start + block).min(self.rows.end);
+            for tile in self.tiles.clone() {
+                for first_row in (block_start..block_end).step_by(PANEL) {
+                    kernel(first_row, PANEL.min(block_end - first_row), tile);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `first_row` and `tile` are of this job.
+    unsafe fn panel_output(&self, first_row: usize, tile: usize) -> PanelOutput<'_> {
+        let first = tile * TILE;
+        let num_lanes = TILE.min(self.weight.out_features() - first);
+        PanelOutput {
+            // SAFETY: inside `out`, as `check` has seen.
+            values: unsafe { self.out.values.as_mut_ptr().add(first_row * self.out.row_stride + first) },
+            row_stride: self.out.row_stride,
+            num_lanes,
+            bias: self.bias.map(|bias| &bias[first..first + num_lanes]),
+        }
+    }
+}
+
+/// # Safety
+/// `job` is checked, and nobody else uses its part of the output.
+unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
+    let LinearInput::Quantized(input) = &job.input else { unreachable!("checked") };
+    let in_features = job.weight.in_features();
+    job.for_each_panel(in_features, |first_row, num_rows, tile| {
+        let panel = input.panel(first_row);
+        debug_assert_eq!(panel.num_rows, num_rows);
+        let weights = job.weight.tile(tile);
+        // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
+        unsafe {
+            let out = job.panel_output(first_row, tile);
+            match job.isa.kind() {
+                IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, &weights, &panel, &out),
+                #[cfg(target_arch = "x86_64")]
+                IsaKind::Avx2 => isa::avx2::linear_int::<F>(in_features, &weights, &panel, &out),
+                #[cfg(target_arch = "x86_64")]
+                IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, &weights, &panel, &out),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("an `Isa` exists only if the CPU has it"),
+            }
+        }
+    });
+}
+
+/// # Safety
+/// `job` is checked, and nobody else uses its part of the output.
+unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
+    let LinearInput::Float(input) = &job.input else { unreachable!("checked") };
+    let in_features = job.weight.in_features();
+    job.for_each_panel(in_features * size_of::<f32>(), |first_row, num_rows, tile| {
+        let start = first_row * input.row_stride;
+        let values = &input.values[start..start + (num_rows - 1) * input.row_stride + in_features];
+        let panel = FloatPanel { num_rows, in_features, values, row_stride: input.row_stride };
+        let weights = job.weight.tile(tile);
+        // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
+        unsafe {
+            let out = job.panel_output(first_row, tile);
+            match job.isa.kind() {
+                IsaKind::Scalar => isa::scalar::linear_float::<F>(&weights, &panel, &out),
+                #[cfg(target_arch = "x86_64")]
+                IsaKind::Avx2 => isa::avx2::linear_float::<F>(&weights, &panel, &out),
+                #[cfg(target_arch = "x86_64")]
+                IsaKind::Avx512 => isa::avx512::linear_float::<F>(&weights, &panel, &out),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("an `Isa` exists only if the CPU has it"),
+            }
+        }
+    });
+}

@@ -1,0 +1,27 @@
+//! Q4_K: binary16 `d` and `dmin`, 8 six-bit pairs, 128 bytes of nibbles. Value: `d * sc * q - dmin * m`.
+//!
+//! Nibbles come in chunks of 64 elements: 32 bytes, low nibbles first, then high ones.
+
+use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
+
+pub(crate) enum Q4K {}
+
+impl IntFormat for Q4K {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = true;
+    const ZERO_POINT: u8 = 0;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = true;
+    const BLOCK_ELEMENTS: usize = 256;
+    const BLOCK_BYTES: usize = 144;
+
+    fn unpack(block: &[u8], out: &mut UnpackedBlock) {
+        unpack_k_scales(block, out);
+        for (chunk, bytes) in block[16..144].chunks_exact(32).enumerate() {
+            for (index, byte) in bytes.iter().enumerate() {
+                out.quants[chunk * 64 + index] = byte & 15;
+                out.quants[chunk * 64 + 32 + index] = byte >> 4;
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Q5_K: as Q4_K, with 32 bytes of fifth bits between pairs and nibbles. Value: `d * sc * q - dmin * m`.
+//!
+//! Bit `2 c` of fifth-bit byte `j` belongs to element `j` of chunk `c`'s low half, bit `2 c + 1` to its high half.
+
+use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
+
+pub(crate) enum Q5K {}
+
+impl IntFormat for Q5K {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
+    const ZERO_POINT: u8 = 0;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = true;
+    const BLOCK_ELEMENTS: usize = 256;
+    const BLOCK_BYTES: usize = 176;
+
+    fn unpack(block: &[u8], out: &mut UnpackedBlock) {
+        unpack_k_scales(block, out);
+        let fifth_bits = &block[16..48];
+        for (chunk, bytes) in block[48..176].chunks_exact(32).enumerate() {
+            for (index, (byte, fifth)) in bytes.iter().zip(fifth_bits).enumerate() {
+                let fifth = fifth >> (2 * chunk);
+                out.quants[chunk * 64 + index] = (byte & 15) | ((fifth & 1) << 4);
+                out.quants[chunk * 64 + 32 + index] = (byte >> 4) | ((fifth >> 1 & 1) << 4);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, binary16 `d`. Value: `d * sc * (q - 32)`.
+//!
+//! Two halves of 128 elements. In a half, 64 nibble bytes hold elements 0-31 and 32-63 low, 64-95 and 96-127 high; byte
+//! `j` of the 32 pair bytes holds the upper bits of elements `j`, `j + 32`, `j + 64`, `j + 96`, lowest pair first.
+
+use super::int::{IntFormat, UnpackedBlock, half_value};
+
+pub(crate) enum Q6K {}
+
+impl IntFormat for Q6K {
+    const GROUP: usize = 16;
+    const NIBBLES: bool = false;
+    const ZERO_POINT: u8 = 32;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = false;
+    const BLOCK_ELEMENTS: usize = 256;
+    const BLOCK_BYTES: usize = 210;
+
+    fn unpack(block: &[u8], out: &mut UnpackedBlock) {
+        let scale = half_value(block, 208);
+        for (group, byte) in block[192..208].iter().enumerate() {
+            // 11-bit significand times 8-bit integer: exact.
+            out.scales[group] = (scale * f32::from(byte.cast_signed())).to_bits();
+        }
+        for part in 0..2 {
+            let nibbles = &block[part * 64..][..64];
+            let pairs = &block[128 + part * 32..][..32];
+            let quants = &mut out.quants[part * 128..][..128];
+            for index in 0..32 {
+                let (low, high, pair) = (nibbles[index], nibbles[index + 32], pairs[index]);
+                quants[index] = (low & 15) | ((pair & 3) << 4);
+                quants[index + 32] = (high & 15) | ((pair >> 2 & 3) << 4);
+                quants[index + 64] = (low >> 4) | ((pair >> 4 & 3) << 4);
+                quants[index + 96] = (high >> 4) | ((pair >> 6) << 4);
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The thread pool: one closure on all threads at once, with barriers inside.
+//!
+//! A step of the model is some hundred operations of tens of microseconds each. Handing each one to sleeping threads
+//! would cost as much as the work, so a whole step is one [`ThreadPool::run`], and threads meet at a [`Barrier`]
+//! between operations. Waiting spins for a bounded while, then yields, then sleeps: short waits are cheap, an
+//! oversubscribed machine still gets on, and an idle pool uses no CPU.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a thread waits for the others inside a step before it gives its time slice away.
+const STEP_SPIN: Duration = Duration::from_micros(30);
+/// How long it then yields before it sleeps.
+const STEP_YIELD: Duration = Duration::from_micros(200);
+/// How long a worker spins after a step, in case that the next one follows at once.
+const IDLE_SPIN: Duration = Duration::from_micros(50);
+/// Spins between two looks at the clock.
+const SPINS_PER_CLOCK: u32 = 32;
+
+/// Number of threads that this process may run at once: CPU affinity and cgroup quota counted in, at least 1.
+pub fn default_num_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Part `index` of `parts` nearly equal, contiguous parts of `range`; the first ones are one longer. Parts may be empty.
+///
+/// Panics if `index >= parts`.
+pub fn split(range: Range<usize>, parts: usize, index: usize) -> Range<usize> {
+    assert!(index < parts, "part {index} of {parts}");
+    let len = range.len();
+    let (quotient, remainder) = (len / parts, len % parts);
+    let start = range.start + index * quotient + index.min(remainder);
+    start..start + quotient + usize::from(index < remainder)
+}
+
+/// How a thread passes the time until the others arrive.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    spin: Duration,
+    yielding: Duration,
+}
+
+/// Keeps what is written by arriving threads off the cache line that waiting threads read.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
+/// A meeting point of all threads of a pool, usable again and again.
+///
+/// Counts arrivals; the last one advances `epoch`, which the others watch. All writes before `wait` are visible to all
+/// threads after it.
+#[derive(Debug)]
+pub struct Barrier {
+    num_threads: u32,
+    arrived: OwnLine<AtomicU32>,
+    epoch: OwnLine<AtomicU32>,
+    /// Threads inside the slow path. Written before they look at `epoch` for the last time, read after `epoch` was
+    /// written, both sequentially consistent: so either the sleeper sees the epoch or the waker sees the sleeper.
+    num_sleepers: AtomicU32,
+    poisoned: AtomicBool,
+    lock: Mutex<()>,
+    wake: Condvar,
+    patience: Patience,
+}
+
+/// Unwinds a thread whose companion panicked; `run` reports the companion's panic.
+struct CompanionPanicked;
+
+impl Barrier {
+    fn new(num_threads: usize, patience: Patience) -> Self {
+        Self {
+            num_threads: u32::try_from(num_threads).expect("a pool has fewer than 2^32 threads"),
+            arrived: OwnLine::default(),
+            epoch: OwnLine::default(),
+            num_sleepers: AtomicU32::new(0),
+            poisoned: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            patience,
+        }
+    }
+
+    /// Returns when every thread of the pool has called it. Unwinds if another thread panicked.
+    pub fn wait(&self) {
+        let epoch = self.epoch.0.load(Ordering::SeqCst);
+        if !self.is_poisoned() {
+            if self.arrived.0.fetch_add(1, Ordering::SeqCst) + 1 == self.num_threads {
+                self.arrived.0.store(0, Ordering::SeqCst);
+                self.epoch.0.store(epoch.wrapping_add(1), Ordering::SeqCst);
+                self.wake_sleepers();
+            } else {
+                self.wait_for_change(epoch);
+            }
+        }
+        if self.is_poisoned() {
+            resume_unwind(Box::new(CompanionPanicked));
+        }
+    }
+
+    fn is_open(&self, epoch: u32) -> bool {
+        self.epoch.0.load(Ordering::SeqCst) != epoch || self.is_poisoned()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::SeqCst)
+    }
+
+    fn wait_for_change(&self, epoch: u32) {
+        let mut spins = 0u32;
+        let mut start = None;
+        loop {
+            if self.is_open(epoch) {
+                return;
+            }
+            std::hint::spin_loop();
+            spins += 1;
+            if !spins.is_multiple_of(SPINS_PER_CLOCK) {
+                continue;
+            }
+            let waited = start.get_or_insert_with(Instant::now).elapsed();
+            if waited >= self.patience.spin {
+                if waited >= self.patience.spin + self.patience.yielding {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.num_sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.is_open(epoch) {
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(guard);
+        self.num_sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn wake_sleepers(&self) {
+        if self.num_sleepers.load(Ordering::SeqCst) > 0 {
+            // With the lock held no sleeper is between its last look at the epoch and its sleep.
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
+            drop(guard);
+        }
+    }
+
+    /// Lets every waiting and every future thread through, to unwind.
+    fn poison(&self) {
+        self.poisoned.store(true, Ordering::SeqCst);
+        self.wake_sleepers();
+    }
+
+    /// Usable again after a panic. Only while no thread is inside.
+    fn reset(&self) {
+        self.arrived.0.store(0, Ordering::SeqCst);
+        self.poisoned.store(false, Ordering::SeqCst);
+    }
+}
+
+type Job<'a> = &'a (dyn Fn(usize, &Barrier) + Sync + 'a);
+
+/// What the workers do next; written by the pool's owner while they wait at `start`.
+enum Order {
+    Run(Job<'static>),
+    Exit,
+}
+
+struct Shared {
+    /// Opens a run: the owner arrives last, after it has written `order`.
+    start: Barrier,
+    /// Inside a run; poisoned by a panic.
+    step: Barrier,
+    /// Closes a run: nobody touches the job any more.
+    end: Barrier,
+    order: UnsafeCell<Order>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `order` is written only by the pool's owner between `end` and `start`, when every worker waits at `start`,
+// and read only between `start` and `end`; both barriers order memory. The job it holds is `Sync`.
+unsafe impl Sync for Shared {}
+// SAFETY: as for `Sync`; nothing in it is bound to a thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn run_job(&self, job: Job<'_>, thread_idx: usize) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| job(thread_idx, &self.step)));
+        if let Err(payload) = outcome {
+            if !payload.is::<CompanionPanicked>() {
+                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
+            }
+            self.step.poison();
+        }
+    }
+
+    fn work(&self, thread_idx: usize) {
+        loop {
+            self.start.wait();
+            // SAFETY: between `start` and `end` nobody writes `order`.
+            match unsafe { &*self.order.get() } {
+                Order::Run(job) => self.run_job(*job, thread_idx),
+                Order::Exit => return,
+            }
+            self.end.wait();
+        }
+    }
+}
+
+/// A fixed set of threads that run one closure together. The calling thread is thread 0, the others are workers.
+///
+/// Dropping the pool ends and joins the workers.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for ThreadPool {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ThreadPool").field("num_threads", &self.num_threads()).finish()
+    }
+}
+
+impl ThreadPool {
+    /// Starts `num_threads - 1` workers; 0 counts as 1. Fails if the system refuses a thread.
+    pub fn new(num_threads: usize) -> std::io::Result<Self> {
+        let num_threads = num_threads.max(1);
+        // With more threads than CPUs whoever spins keeps the one it waits for from running.
+        let may_spin = num_threads <= default_num_threads();
+        let spin = |duration| if may_spin { duration } else { Duration::ZERO };
+        let step = Patience { spin: spin(STEP_SPIN), yielding: STEP_YIELD };
+        let idle = Patience { spin: spin(IDLE_SPIN), yielding: Duration::ZERO };
+        let mut pool = Self {
+            shared: Arc::new(Shared {
+                start: Barrier::new(num_threads, idle),
+                step: Barrier::new(num_threads, step),
+                end: Barrier::new(num_threads, step),
+                order: UnsafeCell::new(Order::Exit),
+                panic: Mutex::new(None),
+            }),
+            workers: Vec::with_capacity(num_threads - 1),
+        };
+        for thread_idx in 1..num_threads {
+            let shared = Arc::clone(&pool.shared);
+            let builder = std::thread::Builder::new().name(format!("kernel-{thread_idx}"));
+            match builder.spawn(move || shared.work(thread_idx)) {
+                Ok(worker) => pool.workers.push(worker),
+                Err(error) => {
+                    pool.abandon();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Number of threads that run a closure, the caller among them.
+    pub fn num_threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `job(thread_idx, barrier)` on every thread, `thread_idx` from 0; returns when all calls have returned.
+    ///
+    /// A panic of one call unwinds the others at their next `barrier.wait()` and then comes out here; the pool stays
+    /// usable. Every call must wait at the barrier equally often.
+    pub fn run<F>(&mut self, job: F)
+    where
+        F: Fn(usize, &Barrier) + Sync,
+    {
+        let shared = &*self.shared;
+        if self.workers.is_empty() {
+            shared.run_job(&job, 0);
+        } else {
+            let job: Job<'_> = &job;
+            // SAFETY: the workers use the job only between `start` and `end`, and this call waits for `end` before it
+            // returns or unwinds, so the longer lifetime is never used.
+            let job_for_workers = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
+            // SAFETY: every worker is at `start` or on its way there from `end`, and reads nothing before we arrive.
+            unsafe { *shared.order.get() = Order::Run(job_for_workers) };
+            shared.start.wait();
+            shared.run_job(job, 0);
+            shared.end.wait();
+        }
+        shared.step.reset();
+        let payload = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(payload) = payload {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Lets workers go whose companions could not be started.
+    fn abandon(&mut self) {
+        self.shared.start.poison();
+        self.workers.drain(..).for_each(|worker| drop(worker.join()));
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        if self.workers.is_empty() {
+            return;
+        }
+        // SAFETY: as in `run`.
+        unsafe { *self.shared.order.get() = Order::Exit };
+        self.shared.start.wait();
+        self.workers.drain(..).for_each(|worker| drop(worker.join()));
+    }
+}

@@ -1,0 +1,298 @@
+//! The same bits from every instruction set, number of rows, cut and number of threads.
+
+use trunkline_kernels::aligned::AlignedBytes;
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear, share};
+use trunkline_kernels::pack::{Format, PackedWeight};
+use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
+use trunkline_kernels::shared_mut::SharedMut;
+use trunkline_kernels::threads::{ThreadPool, split};
+
+use crate::random::Random;
+use crate::{UNTOUCHED, bits, product, quantize, whole_product};
+
+fn fast_sets() -> Vec<Isa> {
+    let sets: Vec<Isa> = Isa::available().into_iter().filter(|&isa| isa != Isa::SCALAR).collect();
+    println!("instruction sets under test beside scalar: {sets:?}");
+    sets
+}
+
+#[test]
+fn quantised_rows_have_the_same_bytes_in_every_instruction_set() {
+    for group in [16, 32] {
+        for num_rows in [1, 2, 7, 8, 9, 33] {
+            let mut random = Random(3);
+            let mut x = random.floats(num_rows * 96);
+            // Ties, negative zero, groups of nothing, subnormals and numbers that are not finite.
+            x[..4].copy_from_slice(&[127.0, 0.5, -1.5, -0.0]);
+            x[32..64].fill(0.0);
+            x[64..96].fill(1e-42);
+            x[70] = [f32::NAN, f32::NEG_INFINITY, 2e-31, -f32::MAX][num_rows % 4];
+            let (_, expected) = quantize(Isa::SCALAR, &x, 96, group);
+            for isa in fast_sets() {
+                let (_, actual) = quantize(isa, &x, 96, group);
+                assert!(actual.as_slice() == expected.as_slice(), "{isa} group {group} rows {num_rows}");
+            }
+        }
+    }
+}
+
+#[test]
+fn products_have_the_same_bits_in_every_instruction_set() {
+    for format in Format::ALL {
+        for (out_features, in_features) in [(1, 256), (15, 256), (16, 512), (17, 256), (40, 768)] {
+            let mut random = Random(4);
+            let bytes = random.weight(format, out_features, in_features);
+            let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+            let bias: Vec<f32> = random.floats(out_features);
+            for num_rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 33] {
+                let x = random.floats(num_rows * in_features);
+                for bias in [None, Some(bias.as_slice())] {
+                    let tiles = 0..weight.num_tiles();
+                    let expected = product(Isa::SCALAR, &weight, &x, tiles.clone(), bias);
+                    for isa in fast_sets() {
+                        let actual = product(isa, &weight, &x, tiles.clone(), bias);
+                        let shape = [num_rows, in_features, out_features];
+                        assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {shape:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
+    for format in [Format::F32, Format::F16, Format::BF16] {
+        for in_features in [1, 2, 31, 32, 33, 65, 100] {
+            let mut random = Random(5);
+            let bytes = random.weight(format, 21, in_features);
+            let weight = PackedWeight::pack(format, &bytes, 21, in_features).unwrap();
+            let x = random.floats(9 * in_features);
+            let expected = whole_product(Isa::SCALAR, &weight, &x);
+            for isa in fast_sets() {
+                let actual = whole_product(isa, &weight, &x);
+                assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {in_features}");
+            }
+        }
+    }
+}
+
+#[test]
+fn largest_sums_do_not_overflow() {
+    for format in Format::ALL {
+        // All quants at their largest or smallest, the input too: 8-bit sums of a group pass 2^20, 4-bit ones 2^14.
+        for fill in [0xff, 0x00, 0x7f, 0x80] {
+            let mut bytes = vec![fill; format.row_bytes(512).unwrap() * 16];
+            let halves = Random(6).weight(format, 16, 512);
+            for (block, sane) in
+                bytes.chunks_mut(format.block_bytes()).zip(halves.chunks(format.block_bytes()))
+            {
+                match format {
+                    Format::F32 | Format::F16 | Format::BF16 => block.copy_from_slice(sane),
+                    Format::Q6_K => block[208..].copy_from_slice(&sane[208..]),
+                    Format::Q8_0 | Format::Q4_0 => block[..2].copy_from_slice(&sane[..2]),
+                    _ => block[..4].copy_from_slice(&sane[..4]),
+                }
+            }
+            let weight = PackedWeight::pack(format, &bytes, 16, 512).unwrap();
+            for x in [1.0, -1.0] {
+                let x = vec![x; 8 * 512];
+                let expected = whole_product(Isa::SCALAR, &weight, &x);
+                for isa in fast_sets() {
+                    let actual = whole_product(isa, &weight, &x);
+                    assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {fill:#x}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_alone_has_the_bits_that_it_has_among_others() {
+    for isa in Isa::available() {
+        for format in Format::ALL {
+            let mut random = Random(7);
+            let (out_features, in_features, num_rows) = (35, 256, 21);
+            let bytes = random.weight(format, out_features, in_features);
+            let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+            let x = random.floats(num_rows * in_features);
+            let together = whole_product(isa, &weight, &x);
+            for (row, x) in x.chunks_exact(in_features).enumerate() {
+                let alone = whole_product(isa, &weight, x);
+                let expected = &together[row * out_features..][..out_features];
+                assert_eq!(bits(&alone), bits(expected), "{format} {isa} row {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_write_their_output_features_and_no_others() {
+    for isa in Isa::available() {
+        for format in [Format::F32, Format::Q4_1] {
+            let mut random = Random(8);
+            let bytes = random.weight(format, 45, 64);
+            let weight = PackedWeight::pack(format, &bytes, 45, 64).unwrap();
+            let x = random.floats(10 * 64);
+            let whole = whole_product(isa, &weight, &x);
+            let part = product(isa, &weight, &x, 1..3, None);
+            for (at, (part, whole)) in part.iter().zip(&whole).enumerate() {
+                let expected = if at % 45 < 16 { UNTOUCHED } else { *whole };
+                assert_eq!(part.to_bits(), expected.to_bits(), "{format} {isa} at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_give_the_bits_of_one_thread() {
+    let (out_features, in_features) = (200, 512);
+    for format in [Format::Q4_1, Format::Q6_K, Format::BF16] {
+        let mut random = Random(9);
+        let bytes = random.weight(format, out_features, in_features);
+        let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+        for num_rows in [1, 8, 37] {
+            let x = random.floats(num_rows * in_features);
+            for isa in Isa::available() {
+                let expected = whole_product(isa, &weight, &x);
+                for num_threads in [1, 2, 3, 29] {
+                    let actual = product_on_threads(isa, &weight, &x, num_threads);
+                    assert_eq!(
+                        bits(&actual),
+                        bits(&expected),
+                        "{format} {isa} {num_rows} rows {num_threads} threads"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: usize) -> Vec<f32> {
+    let (in_features, out_features) = (weight.in_features(), weight.out_features());
+    let num_rows = x.len() / in_features;
+    // Rows further apart than they are long, as in an arena.
+    let row_stride = out_features + 3;
+    let mut y = vec![UNTOUCHED; num_rows * row_stride];
+    let out = LinearOutput { values: SharedMut::new(&mut y), row_stride };
+    let shape = weight.needs_quantized_input().map(|group| QuantizedShape::new(num_rows, in_features, group));
+    let mut bytes = AlignedBytes::zeroed(shape.map_or(0, |shape| shape.num_bytes()));
+    let shared_bytes = SharedMut::new(bytes.as_mut_slice());
+    ThreadPool::new(num_threads).unwrap().run(|thread_idx, barrier| {
+        let input = match shape {
+            Some(shape) => {
+                let rows = split(0..num_rows, num_threads, thread_idx);
+                // SAFETY: threads take disjoint rows, and read them after the barrier.
+                unsafe {
+                    quantize_rows(isa, shape, x, in_features, rows, shared_bytes);
+                    barrier.wait();
+                    LinearInput::Quantized(QuantizedRows::new(
+                        shape,
+                        shared_bytes.slice(0..shared_bytes.len()),
+                    ))
+                }
+            }
+            None => LinearInput::Float(FloatRows { values: x, row_stride: in_features }),
+        };
+        let (rows, tiles) = share(weight, num_rows, num_threads, thread_idx);
+        // SAFETY: shares are disjoint.
+        unsafe { linear(isa, weight, input, rows, tiles, out, None) };
+    });
+    y.chunks(row_stride).flat_map(|row| row[..out_features].to_vec()).collect()
+}
+
+#[test]
+fn shares_cover_a_product_once() {
+    let bytes = vec![0; 16 * 5 * 4];
+    for out_features in [1, 16, 17, 80] {
+        let weight = PackedWeight::pack(Format::F32, &bytes[..out_features * 4], out_features, 1).unwrap();
+        for num_rows in [0, 1, 8, 9, 64, 100] {
+            for parts in [1, 2, 3, 5, 7, 64] {
+                let mut times = vec![0; num_rows * weight.num_tiles()];
+                for index in 0..parts {
+                    let (rows, tiles) = share(&weight, num_rows, parts, index);
+                    for row in rows {
+                        tiles.clone().for_each(|tile| times[row * weight.num_tiles() + tile] += 1);
+                    }
+                }
+                assert!(
+                    times.iter().all(|&times| times == 1),
+                    "{out_features} {num_rows} {parts}: {times:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn concatenated_weights_compute_what_their_parts_compute() {
+    for format in Format::ALL {
+        for sizes in [[32, 16, 16], [24, 7, 40], [1, 1, 1]] {
+            let mut random = Random(10);
+            let parts = sizes.map(|out_features| {
+                let bytes = random.weight(format, out_features, 256);
+                PackedWeight::pack(format, &bytes, out_features, 256).unwrap()
+            });
+            let whole = PackedWeight::concat(&parts.each_ref()).unwrap();
+            assert_eq!(whole.out_features(), sizes.iter().sum::<usize>());
+            let x = random.floats(256);
+            for isa in Isa::available() {
+                let expected: Vec<f32> = parts.iter().flat_map(|part| whole_product(isa, part, &x)).collect();
+                assert_eq!(
+                    bits(&whole_product(isa, &whole, &x)),
+                    bits(&expected),
+                    "{format} {isa} {sizes:?}"
+                );
+            }
+            let (mut actual, mut expected) = (vec![0.0; 256], vec![0.0; 256]);
+            whole.dequantize_row(sizes[0], &mut actual);
+            parts[1].dequantize_row(0, &mut expected);
+            assert_eq!(bits(&actual), bits(&expected), "{format} {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_spoils_itself_alone() {
+    for isa in Isa::available() {
+        for format in Format::ALL {
+            for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut random = Random(11);
+                let bytes = random.weight(format, 19, 256);
+                let weight = PackedWeight::pack(format, &bytes, 19, 256).unwrap();
+                let mut x = random.floats(9 * 256);
+                let expected = whole_product(isa, &weight, &x);
+                x[3 * 256 + 200] = bad;
+                let actual = whole_product(isa, &weight, &x);
+                for (at, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+                    if at / 19 == 3 {
+                        assert!(!actual.is_finite(), "{format} {isa} {bad} at {at}: {actual}");
+                        assert!(actual.is_nan() || !bad.is_nan(), "{format} {isa} at {at}: {actual}");
+                    } else {
+                        assert_eq!(actual.to_bits(), expected.to_bits(), "{format} {isa} {bad} at {at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_extremes_of_the_input_stay_finite_and_equal() {
+    for format in Format::ALL {
+        let bytes = Random(12).weight(format, 18, 256);
+        let weight = PackedWeight::pack(format, &bytes, 18, 256).unwrap();
+        for value in [0.0, -0.0, f32::MIN_POSITIVE, 1e-45, -1e-38, 1e30, -1e34] {
+            let x = vec![value; 2 * 256];
+            let expected = whole_product(Isa::SCALAR, &weight, &x);
+            assert!(expected.iter().all(|y| y.is_finite()), "{format} {value}: {expected:?}");
+            if value == 0.0 {
+                assert!(expected.iter().all(|&y| y == 0.0), "{format}: {expected:?}");
+            }
+            for isa in fast_sets() {
+                assert_eq!(bits(&whole_product(isa, &weight, &x)), bits(&expected), "{format} {isa} {value}");
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Values of every format, and how close a product comes to the exact one.
+
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::pack::{Format, PackedWeight, dequantize_row};
+
+use crate::random::Random;
+use crate::reference;
+use crate::{bits, whole_product};
+
+#[test]
+fn rows_dequantise_to_the_bits_of_the_specification() {
+    for format in Format::ALL {
+        let mut random = Random(1);
+        let (out_features, in_features) = (37, 512);
+        let bytes = random.weight(format, out_features, in_features);
+        let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+        for (index, row) in bytes.chunks_exact(format.row_bytes(in_features).unwrap()).enumerate() {
+            let expected: Vec<f32> = (0..in_features).map(|k| reference::element(format, row, k)).collect();
+            let mut actual = vec![0.0; in_features];
+            dequantize_row(format, row, &mut actual).unwrap();
+            assert_eq!(bits(&actual), bits(&expected), "{format} row {index} as in the file");
+            actual.fill(0.0);
+            weight.dequantize_row(index, &mut actual);
+            assert_eq!(bits(&actual), bits(&expected), "{format} row {index} packed");
+        }
+    }
+}
+
+#[test]
+fn every_half_float_value_survives_packing() {
+    for (format, is_nan) in [
+        (Format::F16, (|half: u16| half & 0x7fff > 0x7c00) as fn(u16) -> bool),
+        (Format::BF16, |half: u16| half & 0x7fff > 0x7f80),
+    ] {
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        let bytes: Vec<u8> = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+        let weight = PackedWeight::pack(format, &bytes, 256, 256).unwrap();
+        for (row, halves) in halves.chunks(256).enumerate() {
+            let mut actual = [0.0; 256];
+            weight.dequantize_row(row, &mut actual);
+            for (actual, half) in actual.iter().zip(halves) {
+                let expected = reference::element(format, &half.to_le_bytes(), 0);
+                assert_eq!(actual.is_nan(), is_nan(*half), "{format} {half:#06x}");
+                assert!(actual.is_nan() || actual.to_bits() == expected.to_bits(), "{format} {half:#06x}");
+            }
+        }
+    }
+}
+
+/// Float rounding of a sum of up to 2048 terms, relative to the sum of magnitudes: far less than the worst case of
+/// (terms per chain) * 2^-24, far more than seen.
+const ROUNDING: f64 = 4e-6;
+
+#[test]
+fn products_are_within_rounding_of_the_exact_product() {
+    for format in Format::ALL {
+        for (out_features, in_features, num_rows) in [(33, 512, 3), (16, 2048, 9)] {
+            let mut random = Random(2);
+            let bytes = random.weight(format, out_features, in_features);
+            let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+            let x = random.floats(num_rows * in_features);
+            let y = whole_product(Isa::SCALAR, &weight, &x);
+            for (row, x) in x.chunks_exact(in_features).enumerate() {
+                let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+                // Integer formats: exactly the quantised input, and within half a quantisation step of the true one.
+                let (used, half_steps) = match weight.needs_quantized_input() {
+                    Some(group) => reference::quantized(x, group),
+                    None => (exact.clone(), vec![0.0; in_features]),
+                };
+                for out in 0..out_features {
+                    let row_bytes = format.row_bytes(in_features).unwrap();
+                    let w = (0..in_features).map(|k| {
+                        f64::from(reference::element(format, &bytes[out * row_bytes..][..row_bytes], k))
+                    });
+                    let (mut of_used, mut of_exact, mut magnitude, mut quantisation) = (0.0, 0.0, 0.0, 0.0);
+                    for (k, w) in w.enumerate() {
+                        of_used += w * used[k];
+                        of_exact += w * exact[k];
+                        // The quant and the minimum are multiplied apart, so their sizes count apart.
+                        magnitude += (w.abs() + 4.0) * used[k].abs();
+                        quantisation += w.abs() * half_steps[k];
+                    }
+                    let actual = f64::from(y[row * out_features + out]);
+                    let rounding = ROUNDING * magnitude;
+                    let context = format!("{format} [{out_features}, {in_features}] row {row} output {out}");
+                    assert!((actual - of_used).abs() <= rounding, "{context}: {actual} for {of_used}");
+                    let bound = quantisation * (1.0 + 1e-5) + rounding;
+                    assert!((actual - of_exact).abs() <= bound, "{context}: {actual} for {of_exact}");
+                }
+            }
+        }
+    }
+}

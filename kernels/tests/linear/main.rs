@@ -1,0 +1,58 @@
+//! Packed weights, quantised activations and products, against the specification and against each other.
+
+mod errors;
+mod exact;
+mod formats;
+mod random;
+mod reference;
+
+use std::ops::Range;
+
+use trunkline_kernels::aligned::AlignedBytes;
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
+use trunkline_kernels::pack::PackedWeight;
+use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
+use trunkline_kernels::shared_mut::SharedMut;
+
+/// What an output holds that nobody wrote.
+const UNTOUCHED: f32 = 12345.0;
+
+/// Quantises rows of `in_features`.
+fn quantize(isa: Isa, x: &[f32], in_features: usize, group: usize) -> (QuantizedShape, AlignedBytes) {
+    let shape = QuantizedShape::new(x.len() / in_features, in_features, group);
+    let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
+    let out = SharedMut::new(bytes.as_mut_slice());
+    // SAFETY: one thread.
+    unsafe { quantize_rows(isa, shape, x, in_features, 0..shape.num_rows(), out) };
+    (shape, bytes)
+}
+
+/// The product of all rows of `x`, `tiles` only; the rest is `UNTOUCHED`.
+fn product(
+    isa: Isa,
+    weight: &PackedWeight,
+    x: &[f32],
+    tiles: Range<usize>,
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
+    let num_rows = x.len() / weight.in_features();
+    let mut y = vec![UNTOUCHED; num_rows * weight.out_features()];
+    let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: weight.out_features() };
+    let quantized = weight.needs_quantized_input().map(|group| quantize(isa, x, weight.in_features(), group));
+    let input = match &quantized {
+        Some((shape, bytes)) => LinearInput::Quantized(QuantizedRows::new(*shape, bytes.as_slice())),
+        None => LinearInput::Float(FloatRows { values: x, row_stride: weight.in_features() }),
+    };
+    // SAFETY: one thread.
+    unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, bias) };
+    y
+}
+
+fn whole_product(isa: Isa, weight: &PackedWeight, x: &[f32]) -> Vec<f32> {
+    product(isa, weight, x, 0..weight.num_tiles(), None)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}

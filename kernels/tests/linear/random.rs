@@ -1,0 +1,60 @@
+//! Random numbers and weights from a seed.
+
+use half::f16;
+use trunkline_kernels::pack::Format;
+
+/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.bits() % bound as u64) as usize
+    }
+
+    /// In -1..1.
+    pub fn float(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// Activations: mostly small, now and then an outlier, as in a real model.
+    pub fn floats(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| if self.below(50) == 0 { 40.0 * self.float() } else { self.float() }).collect()
+    }
+
+    /// Bytes of a weight [out_features, in_features]: random quants, scales of a sane size.
+    pub fn weight(&mut self, format: Format, out_features: usize, in_features: usize) -> Vec<u8> {
+        let num_bytes = format.row_bytes(in_features).unwrap() * out_features;
+        match format {
+            Format::F32 => (0..num_bytes / 4).flat_map(|_| self.float().to_le_bytes()).collect(),
+            Format::F16 => {
+                (0..num_bytes / 2).flat_map(|_| f16::from_f32(self.float()).to_le_bytes()).collect()
+            }
+            Format::BF16 => {
+                (0..num_bytes / 2).flat_map(|_| half::bf16::from_f32(self.float()).to_le_bytes()).collect()
+            }
+            _ => {
+                let mut bytes: Vec<u8> = (0..num_bytes).map(|_| self.bits() as u8).collect();
+                let halves: &[usize] = match format {
+                    Format::Q8_0 | Format::Q4_0 => &[0],
+                    Format::Q6_K => &[208],
+                    _ => &[0, 2],
+                };
+                for block in bytes.chunks_exact_mut(format.block_bytes()) {
+                    for &at in halves {
+                        block[at..at + 2].copy_from_slice(&f16::from_f32(0.1 * self.float()).to_le_bytes());
+                    }
+                }
+                bytes
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The formats once more, from their specification (ggml-common.h, ggml-quants.c), written element by element.
+
+use half::{bf16, f16};
+use trunkline_kernels::pack::Format;
+
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_bits(u16::from(block[at]) | u16::from(block[at + 1]) << 8).to_f32()
+}
+
+/// Scale and minimum of sub-block `j` of a K block: `get_scale_min_k4`.
+fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
+    let (scale, min) = if j < 4 {
+        (scales[j] % 64, scales[j + 4] % 64)
+    } else {
+        (scales[j + 4] % 16 + 16 * (scales[j - 4] / 64), scales[j + 4] / 16 + 16 * (scales[j] / 64))
+    };
+    (f32::from(scale), f32::from(min))
+}
+
+/// Element `k` of a row.
+pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
+    let block = &row[k / format.block_elements() * format.block_bytes()..][..format.block_bytes()];
+    let k = k % format.block_elements();
+    let nibble = |byte: u8, high: bool| if high { byte / 16 } else { byte % 16 };
+    match format {
+        Format::F32 => f32::from_le_bytes(block.try_into().unwrap()),
+        Format::F16 => half_at(block, 0),
+        Format::BF16 => bf16::from_bits(u16::from_le_bytes(block.try_into().unwrap())).to_f32(),
+        Format::Q8_0 => f32::from(block[2 + k] as i8) * half_at(block, 0),
+        Format::Q4_0 => (f32::from(nibble(block[2 + k % 16], k >= 16)) - 8.0) * half_at(block, 0),
+        Format::Q4_1 => f32::from(nibble(block[4 + k % 16], k >= 16)) * half_at(block, 0) + half_at(block, 2),
+        Format::Q4_K => {
+            let (scale, min) = k_pair(&block[4..16], k / 32);
+            let quant = nibble(block[16 + k / 64 * 32 + k % 32], k % 64 >= 32);
+            (half_at(block, 0) * scale) * f32::from(quant) - half_at(block, 2) * min
+        }
+        Format::Q5_K => {
+            let (scale, min) = k_pair(&block[4..16], k / 32);
+            let fifth = block[16 + k % 32] >> (k / 32) & 1;
+            let quant = nibble(block[48 + k / 64 * 32 + k % 32], k % 64 >= 32) + 16 * fifth;
+            (half_at(block, 0) * scale) * f32::from(quant) - half_at(block, 2) * min
+        }
+        Format::Q6_K => {
+            let (part, within) = (k / 128, k % 128);
+            let low = nibble(block[part * 64 + within % 64], within >= 64);
+            let high = block[128 + part * 32 + within % 32] >> (2 * (within / 32)) & 3;
+            let scale = half_at(block, 208) * f32::from(block[192 + k / 16] as i8);
+            scale * (f32::from(low + 16 * high) - 32.0)
+        }
+    }
+}
+
+/// A row of activations as quantisation leaves it, in f64, and half a step of each element.
+pub fn quantized(x: &[f32], group: usize) -> (Vec<f64>, Vec<f64>) {
+    let mut values = Vec::new();
+    let mut half_steps = Vec::new();
+    for group in x.chunks(group) {
+        let max = group.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        let scale = max / 127.0;
+        for x in group {
+            let quant = if max > 0.0 { (x * (127.0 / max)).round_ties_even() } else { 0.0 };
+            values.push(f64::from(quant) * f64::from(scale));
+            half_steps.push(0.5 * f64::from(scale));
+        }
+    }
+    (values, half_steps)
+}
