@@ -5,7 +5,6 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor, stored_bytes
 

@@ -1,0 +1,237 @@
+"""The reference backend's paging: however a text is cut, placed or batched, the result is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.errors import InvalidArgument
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 70).tolist()
+WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
+NUM_BLOCKS = 64
+
+
+@pytest.fixture
+def checkpoint(tiny_model: TinyModel) -> Checkpoint:
+    return open_checkpoint(tiny_model("smollm3")[1])
+
+
+@pytest.fixture
+def backend(checkpoint: Checkpoint) -> ReferenceBackend:
+    return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_BLOCKS * 16, max_step_tokens=256)
+
+
+@dataclass
+class Runner:
+    """Feeds one sequence to a backend in chunks and remembers its blocks."""
+
+    backend: ReferenceBackend
+    sequence_id: int
+    blocks: Iterator[int]
+    num_known: int
+    num_computed: int = 0
+    num_blocks: int = 0
+    output: list[Sampled] = field(default_factory=list)
+
+    def chunk(self, num_tokens: int) -> Chunk:
+        end = self.num_computed + num_tokens
+        needed = -(-end // self.backend.info.block_size) - self.num_blocks
+        self.num_blocks += needed
+        first, self.num_computed = self.num_computed, end
+        return Chunk(
+            self.sequence_id, first, num_tokens, [next(self.blocks) for _ in range(needed)], end == self.num_known
+        )
+
+    def take(self, outcome: Sampled | SequenceFailure) -> None:
+        assert isinstance(outcome, Sampled), outcome
+        self.output.append(outcome)
+        self.num_known += 1
+
+
+def run_alone(backend: ReferenceBackend, cuts: list[int], blocks: list[int], num_decodes: int = 5) -> list[Sampled]:
+    """Prefills `PROMPT` cut as told, then decodes."""
+    assert sum(cuts) == len(PROMPT)
+    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    runner = Runner(backend, 1, iter(blocks), len(PROMPT))
+    for num_tokens in [*cuts, *[1] * num_decodes]:
+        for outcome in backend.step([runner.chunk(num_tokens)]):
+            runner.take(outcome)
+    backend.end(1)
+    return runner.output
+
+
+def assert_same(actual: list[Sampled], expected: list[Sampled]) -> None:
+    """Same tokens; logprobs as close as f32 sums in another order are."""
+    assert [token.token_id for token in actual] == [token.token_id for token in expected]
+    np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=1e-5)
+    for one, other in zip(actual, expected, strict=True):
+        assert [token_id for token_id, _ in one.top_logprobs] == [token_id for token_id, _ in other.top_logprobs]
+        np.testing.assert_allclose([p for _, p in one.top_logprobs], [p for _, p in other.top_logprobs], atol=1e-5)
+
+
+@pytest.mark.parametrize("cuts", [[1, 69], [16, 16, 16, 16, 6], [69, 1], [7] * 10, [33, 37]])
+def test_a_chunked_prompt_gives_what_a_whole_one_does(backend: ReferenceBackend, cuts: list[int]) -> None:
+    whole = run_alone(backend, [70], list(range(10)))
+    assert len(whole) == 6
+    assert_same(run_alone(backend, cuts, list(range(10))), whole)
+
+
+def test_scattered_blocks_give_what_contiguous_ones_do(backend: ReferenceBackend) -> None:
+    contiguous = run_alone(backend, [70], list(range(10)))
+    scattered = np.random.default_rng(1).permutation(NUM_BLOCKS)[:10].tolist()
+    assert_same(run_alone(backend, [40, 30], scattered), contiguous)
+
+
+def test_score_gives_what_steps_do(backend: ReferenceBackend, checkpoint: Checkpoint) -> None:
+    logits = backend.score(PROMPT)
+    assert logits.shape == (len(PROMPT), checkpoint.config.vocab_size)
+    first = run_alone(backend, [70], list(range(10)), num_decodes=0)[0]
+    assert first.token_id == int(logits[-1].argmax())
+    small_steps = ReferenceBackend(checkpoint, max_batch_total_tokens=128, max_step_tokens=9)
+    np.testing.assert_allclose(small_steps.score(PROMPT), logits, atol=1e-5)
+
+
+def test_a_sequence_in_a_batch_gives_what_it_does_alone(backend: ReferenceBackend) -> None:
+    alone = run_alone(backend, [70], list(range(10)))
+    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    free = iter(np.random.default_rng(2).permutation(NUM_BLOCKS).tolist())
+    runners = [Runner(backend, 1, free, len(PROMPT))]
+    for sequence_id in (2, 3):
+        prompt = PROMPT[::-1][: 11 * sequence_id]
+        backend.start(sequence_id, prompt, len(prompt), SamplingParams(temperature=1.0, seed=sequence_id))
+        runners.append(Runner(backend, sequence_id, free, len(prompt)))
+    for _ in range(6):
+        outcomes = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
+        for runner, outcome in zip(runners, outcomes, strict=True):
+            assert outcome.sequence_id == runner.sequence_id
+            runner.take(outcome)
+    assert_same(runners[0].output, alone)
+
+
+def test_a_prefix_hit_and_a_copied_block_give_what_computing_does(backend: ReferenceBackend) -> None:
+    cold = run_alone(backend, [70], list(range(10)))
+    # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, of which 3 are shared by copy.
+    backend.copy_block(4, 20, 3)
+    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    (hot,) = backend.step([Chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])
+    assert isinstance(hot, Sampled)
+    assert_same([hot], cold[:1])
+
+
+def test_a_resumed_sequence_goes_on_as_if_never_preempted(backend: ReferenceBackend) -> None:
+    params = SamplingParams(temperature=1.0, seed=11, frequency_penalty=0.5, repetition_penalty=1.3)
+    backend.start(1, PROMPT, len(PROMPT), params)
+    straight = Runner(backend, 1, iter(range(10)), len(PROMPT))
+    for num_tokens in [70, *[1] * 7]:
+        straight.take(backend.step([straight.chunk(num_tokens)])[0])
+    known = PROMPT + [token.token_id for token in straight.output[:4]]
+    backend.end(1)
+    backend.start(2, known, len(PROMPT), params)
+    resumed = Runner(backend, 2, iter(range(20, 30)), len(known))
+    for num_tokens in [len(known), 1, 1, 1]:
+        resumed.take(backend.step([resumed.chunk(num_tokens)])[0])
+    assert [token.token_id for token in resumed.output] == [token.token_id for token in straight.output[4:]]
+
+
+def test_sampled_tokens_come_with_what_was_asked_for(backend: ReferenceBackend) -> None:
+    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    assert backend.step([Chunk(1, 0, 40, [0, 1, 2], False)]) == []
+    (plain,) = backend.step([Chunk(1, 40, 30, [3, 4], True)])
+    assert isinstance(plain, Sampled)
+    assert (plain.logprob, list(plain.top_logprobs)) == (0.0, [])
+    (asked,) = run_alone(backend, [70], list(range(5)), num_decodes=0)
+    assert asked.top_logprobs[0] == (asked.token_id, asked.logprob)
+    assert len(asked.top_logprobs) == 3
+
+
+@pytest.mark.parametrize(
+    ("chunk", "says"),
+    [
+        (Chunk(9, 0, 1, [0], True), "not started"),
+        (Chunk(1, 0, 0, [0], False), "no tokens"),
+        (Chunk(1, 0, 71, list(range(5)), True), "70 tokens are known"),
+        (Chunk(1, 0, 70, [0, 1, 2, 3], True), "cannot hold 70"),
+        (Chunk(1, 0, 70, [0, 1, 2, 3, NUM_BLOCKS], True), "not below 64"),
+        (Chunk(1, 0, 40, [0, 1, 2], True), "samples after position 39"),
+    ],
+)
+def test_a_chunk_that_cannot_be_fails_its_sequence_alone(backend: ReferenceBackend, chunk: Chunk, says: str) -> None:
+    for sequence_id in (1, 2):
+        backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
+    good = Chunk(2, 0, 70, [50, 51, 52, 53, 54], True)
+    failed, sampled = backend.step([chunk, good])
+    assert isinstance(failed, SequenceFailure)
+    assert (failed.sequence_id, failed.code) == (chunk.sequence_id, "invalid_plan")
+    assert says in failed.message
+    assert isinstance(sampled, Sampled)
+    assert sampled.sequence_id == 2
+
+
+def test_a_gap_between_chunks_is_an_invalid_plan(backend: ReferenceBackend) -> None:
+    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    backend.step([Chunk(1, 0, 10, [0, 1, 2, 3, 4], False)])
+    (failed,) = backend.step([Chunk(1, 12, 58, [], True)])
+    assert isinstance(failed, SequenceFailure)
+    assert "10 are computed" in failed.message
+
+
+def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> None:
+    backend = ReferenceBackend(checkpoint, max_step_tokens=80, max_step_sequences=2)
+    for sequence_id in (1, 2, 3):
+        backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
+    blocks = iter(range(100))
+    chunks = [
+        Chunk(1, 0, 70, [next(blocks) for _ in range(5)], True),
+        Chunk(2, 0, 11, [next(blocks)], False),
+        Chunk(2, 0, 10, [next(blocks)], False),
+        Chunk(3, 0, 1, [next(blocks)], False),
+    ]
+    outcomes = backend.step([chunks[0], chunks[1]])
+    assert isinstance(outcomes[1], SequenceFailure)
+    assert "81 tokens" in outcomes[1].message
+    backend.reset()
+    for sequence_id in (1, 2, 3):
+        backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
+    outcomes = backend.step([chunks[0], chunks[2], chunks[3]])
+    assert [type(outcome) for outcome in outcomes] == [Sampled, SequenceFailure]
+    assert "more than 2 chunks" in outcomes[1].message  # type: ignore[union-attr]
+
+
+def test_logits_that_are_not_finite_fail_their_sequence_alone(backend: ReferenceBackend) -> None:
+    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    backend.start(2, PROMPT[:16], 16, SamplingParams())
+    backend._pool.values[0, :16] = float("nan")
+    failed, sampled = backend.step([Chunk(1, 16, 54, [0, 1, 2, 3, 4], True), Chunk(2, 0, 16, [9], True)])
+    assert failed == SequenceFailure(1, "not_finite", "a logit is not a number")
+    assert isinstance(sampled, Sampled)
+
+
+def test_score_refuses_what_the_pool_cannot_hold_and_running_sequences(backend: ReferenceBackend) -> None:
+    with pytest.raises(InvalidArgument, match="the pool holds 1024"):
+        backend.score([1] * 1025)
+    with pytest.raises(InvalidArgument):
+        backend.score([])
+    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    with pytest.raises(InvalidArgument, match="1 sequences are started"):
+        backend.score(PROMPT)
+    backend.reset()
+    backend.score(PROMPT)
+
+
+def test_info_describes_the_pool(backend: ReferenceBackend, checkpoint: Checkpoint) -> None:
+    config, info = checkpoint.config, backend.info
+    assert info.num_device_blocks == NUM_BLOCKS
+    assert info.bytes_per_block == 2 * config.num_layers * 16 * config.num_kv_heads * config.head_size * 4
+    num_weights = sum(checkpoint.tensor(name).num_elements for name in checkpoint.names() if name != "lm_head.weight")
+    assert info.weight_bytes == 4 * num_weights
+    assert checkpoint.fingerprint() in info.numeric_fingerprint

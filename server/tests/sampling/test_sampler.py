@@ -1,0 +1,141 @@
+"""Order and meaning of the sampling parameters, on distributions small enough to work out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.sampling.sampler import NotFiniteError, check_finite, choose_token, log_softmax, top_logprobs
+
+PROBABILITIES = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
+LOGITS = np.log(PROBABILITIES).astype(np.float32)
+SAMPLED = SamplingParams(temperature=1.0, seed=99)
+
+
+def choose(
+    params: SamplingParams, logits: np.ndarray = LOGITS, prompt: tuple[int, ...] = (0,), output: tuple[int, ...] = ()
+) -> int:
+    return choose_token(np.asarray(logits, dtype=np.float32), [*prompt, *output], len(prompt), params)
+
+
+def frequencies(params: SamplingParams, logits: np.ndarray = LOGITS, num_draws: int = 3000) -> dict[int, float]:
+    """How often each token is drawn over as many choices."""
+    counts = Counter(choose(replace(params, choice=choice), logits) for choice in range(num_draws))
+    return {token_id: count / num_draws for token_id, count in sorted(counts.items())}
+
+
+def test_greedy_takes_the_largest_logit_and_the_lower_id_of_two() -> None:
+    assert choose(SamplingParams()) == 1
+    assert choose(SamplingParams(), np.array([0.0, 2.0, 2.0, 1.0])) == 1
+
+
+def test_sampling_follows_the_distribution() -> None:
+    drawn = frequencies(SAMPLED)
+    for token_id, probability in enumerate(PROBABILITIES):
+        assert drawn[token_id] == pytest.approx(probability, abs=0.03)
+
+
+def test_temperature_sharpens() -> None:
+    drawn = frequencies(replace(SAMPLED, temperature=0.5))
+    squared = PROBABILITIES**2 / (PROBABILITIES**2).sum()
+    assert drawn[1] == pytest.approx(squared[1], abs=0.03)
+
+
+def test_the_smallest_temperature_is_as_good_as_greedy() -> None:
+    assert frequencies(replace(SAMPLED, temperature=1e-38), num_draws=50) == {1: 1.0}
+
+
+def test_top_k_keeps_the_likeliest_and_the_lower_id_of_a_tie() -> None:
+    assert set(frequencies(replace(SAMPLED, top_k=2), num_draws=300)) == {1, 3}
+    assert set(frequencies(replace(SAMPLED, top_k=2), np.array([1.0, 3.0, 1.0, 1.0]), 300)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(1e-6, {1}), (0.39, {1}), (0.69, {1, 3}), (0.8, {1, 3, 4}), (0.999, {0, 1, 2, 3, 4})]
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float, kept: set[int]) -> None:
+    assert set(frequencies(replace(SAMPLED, top_p=top_p), num_draws=500)) == kept
+
+
+def test_top_p_works_on_what_top_k_left() -> None:
+    # 0.4 of the whole is 0.57 of the two that are left.
+    assert set(frequencies(replace(SAMPLED, top_k=2, top_p=0.5), num_draws=300)) == {1}
+
+
+def test_min_p_drops_what_is_unlikely_beside_the_likeliest() -> None:
+    assert set(frequencies(replace(SAMPLED, min_p=0.3), num_draws=500)) == {1, 3, 4}
+    assert set(frequencies(replace(SAMPLED, min_p=1.0), num_draws=100)) == {1}
+
+
+def test_repetition_penalty_counts_prompt_and_output_once_and_respects_the_sign() -> None:
+    logits = np.array([1.0, 1.5, -1.0, -1.2])
+    assert choose(SamplingParams(repetition_penalty=2.0), logits, prompt=(1, 1), output=()) == 0
+    # Halved to 0.75 and 0.5, not quartered.
+    assert choose(SamplingParams(repetition_penalty=2.0), logits, prompt=(1, 1), output=(0, 1)) == 1
+    # A negative logit is multiplied: -1.0 becomes -2.0, below -1.2.
+    assert choose(SamplingParams(repetition_penalty=2.0), np.array([-9.0, -9.0, -1.0, -1.2]), prompt=(2,)) == 3
+
+
+def test_presence_penalty_counts_once_and_only_the_output() -> None:
+    logits = np.array([2.0, 1.0, 0.5])
+    assert choose(SamplingParams(presence_penalty=1.4), logits, prompt=(0,), output=()) == 0
+    assert choose(SamplingParams(presence_penalty=1.4), logits, prompt=(1,), output=(0, 0)) == 1
+
+
+def test_frequency_penalty_counts_each_occurrence() -> None:
+    logits = np.array([2.0, 1.0, 0.5])
+    params = SamplingParams(frequency_penalty=0.6)
+    assert choose(params, logits, prompt=(2,), output=(0,)) == 0
+    assert choose(params, logits, prompt=(2,), output=(0, 0)) == 1
+
+
+def test_min_tokens_holds_end_tokens_back_until_the_output_is_long_enough() -> None:
+    params = SamplingParams(min_tokens=2, end_token_ids=(1,))
+    assert choose(params, prompt=(0, 0), output=()) == 3
+    assert choose(params, prompt=(0,), output=(4,)) == 3
+    assert choose(params, prompt=(0,), output=(4, 4)) == 1
+
+
+def test_the_position_decides_and_the_history_does_not() -> None:
+    drawn = [choose(SAMPLED, prompt=(0,) * length) for length in range(1, 40)]
+    moved = [choose(SAMPLED, prompt=(0,), output=(2,) * (length - 1)) for length in range(1, 40)]
+    assert drawn == moved
+    assert len(set(drawn)) > 2
+
+
+def test_logits_are_left_as_they_are() -> None:
+    logits = LOGITS.copy()
+    choose(replace(SAMPLED, repetition_penalty=2.0, presence_penalty=1.0), logits, prompt=(0,), output=(1,))
+    np.testing.assert_array_equal(logits, LOGITS)
+
+
+@pytest.mark.parametrize("bad", [[math.nan, 1.0], [math.inf, 1.0], [-math.inf, -math.inf]])
+def test_logits_without_a_distribution_are_refused(bad: list[float]) -> None:
+    with pytest.raises(NotFiniteError):
+        check_finite(np.array(bad, dtype=np.float32))
+
+
+def test_a_single_finite_logit_is_a_distribution() -> None:
+    logits = np.array([-math.inf, 3.0, -math.inf], dtype=np.float32)
+    check_finite(logits)
+    assert frequencies(SAMPLED, logits, 20) == {1: 1.0}
+
+
+def test_min_tokens_that_leaves_no_token_is_refused() -> None:
+    with pytest.raises(NotFiniteError):
+        choose(SamplingParams(min_tokens=1, end_token_ids=(0, 1)), np.array([1.0, 2.0]))
+
+
+def test_logprobs_are_the_models_own_with_ties_by_lower_id() -> None:
+    logprobs = log_softmax(LOGITS + 100)
+    np.testing.assert_allclose(np.exp(logprobs), PROBABILITIES, atol=1e-5)
+    assert top_logprobs(log_softmax(np.array([1.0, 2.0, 1.0, 2.0], dtype=np.float32)), 3) == [
+        (1, pytest.approx(-1.00641, abs=1e-4)),
+        (3, pytest.approx(-1.00641, abs=1e-4)),
+        (0, pytest.approx(-2.00641, abs=1e-4)),
+    ]
+    assert top_logprobs(logprobs, 0) == []

@@ -1,0 +1,110 @@
+"""GGUF files written by the `gguf` package, the way llama.cpp's converter fills them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    module, kind = name.rsplit(".", 1)
+    if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
+        return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
+    return f"{_NAMES[module]}.{kind}"
+
+
+def permute(rows: np.ndarray, num_heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to query and key rows of Llama."""
+    return (
+        rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    )
+
+
+def write_model(model: transformers.PreTrainedModel, path: Path, quantization: str = "F32") -> Path:
+    """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32."""
+    config = model.config
+    architecture = "llama" if config.model_type == "mistral" else config.model_type
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_token_list([f"token {index} é" for index in range(config.vocab_size)])
+    writer.add_token_types([1] * config.vocab_size)
+    _write_rope(writer, config, head_size)
+    for name, parameter in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = parameter.detach().to(torch.float32).numpy()
+        if architecture in ("llama", "smollm3") and (".q_proj." in name or ".k_proj." in name):
+            num_heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
+            values = permute(values, num_heads)
+        stored_as = gguf.GGMLQuantizationType[quantization if values.ndim == 2 else "F32"]
+        writer.add_tensor(gguf_name(name), gguf.quantize(values, stored_as), raw_dtype=stored_as)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _write_rope(writer: gguf.GGUFWriter, config: transformers.PreTrainedConfig, head_size: int) -> None:
+    rope = config.rope_parameters
+    writer.add_rope_dimension_count(head_size)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    elif rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", _llama3_factors(rope, head_size))
+
+
+def _llama3_factors(rope: dict[str, float], head_size: int) -> np.ndarray:
+    """As `LlamaModel.generate_extra_tensors` of llama.cpp's converter."""
+    factors = []
+    low_wavelength = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    high_wavelength = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    for index in range(0, head_size, 2):
+        wavelength = 2 * np.pi * rope["rope_theta"] ** (index / head_size)
+        if wavelength < high_wavelength:
+            factors.append(1.0)
+        elif wavelength > low_wavelength:
+            factors.append(rope["factor"])
+        else:
+            smooth = (rope["original_max_position_embeddings"] / wavelength - rope["low_freq_factor"]) / (
+                rope["high_freq_factor"] - rope["low_freq_factor"]
+            )
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.asarray(factors, dtype=np.float32)
