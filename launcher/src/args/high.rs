@@ -1,0 +1,270 @@
+//! What the arguments mean: every value within its range and in accord with the others, or one line that says why not.
+
+use std::time::Duration;
+
+use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe};
+use crate::error::LauncherError;
+use crate::log::{Format, Level, Log};
+
+const MAX_GRACEFUL_TERMINATION_S: u32 = 24 * 3600;
+const MAX_THREADS: u32 = 1024;
+const MAX_OPEN_REQUESTS: u32 = 1 << 20;
+/// The shard's own limits.
+const MAX_STEP_SEQUENCES: u32 = 1 << 12;
+const MAX_STEP_TOKENS: u32 = 1 << 16;
+const MAX_STOP_SEQUENCES: u32 = 1024;
+const MIN_BODY_BYTES: u64 = 1 << 10;
+const MAX_BODY_BYTES: u64 = 1 << 30;
+/// More tokens than any model's context or any machine's memory; keeps sums of two limits inside 32 bits.
+const MAX_TOKENS: u32 = 1 << 31;
+const MAX_NAME_BYTES: usize = 4096;
+
+/// What to do.
+#[derive(Debug)]
+pub enum Request {
+    /// Serve a model.
+    Serve(Box<ServeConfig>),
+    /// Fetch a model.
+    Download(ModelRef),
+    /// Print what a bug report needs.
+    Env,
+}
+
+/// A model as the user names it; it may not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelRef {
+    /// Hub id, folder or `.gguf` file; the embedded model if absent.
+    pub name: Option<String>,
+    /// Branch, tag or commit.
+    pub revision: Option<String>,
+}
+
+/// Everything `trunkline serve` was asked for.
+#[derive(Debug)]
+pub struct ServeConfig {
+    /// Which model.
+    pub model: ModelRef,
+    /// Its name in answers, if another than its own.
+    pub served_model_name: Option<String>,
+    /// Host name or address to listen on.
+    pub hostname: String,
+    /// Port to listen on; 0 takes a free one.
+    pub port: u16,
+    /// How long open requests may take to finish.
+    pub graceful_termination_timeout: Duration,
+    /// What to admit.
+    pub limits: Limits,
+    /// What computes.
+    pub backend: Backend,
+    /// Threads of the CPU backend; the shard chooses if absent.
+    pub threads: Option<u32>,
+    /// Text or JSON, for all processes.
+    pub log_format: Format,
+    /// How much, for all processes.
+    pub log_level: Level,
+}
+
+/// Checked limits. An absent one is chosen by the process that it concerns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests open at once.
+    pub max_concurrent_requests: u32,
+    /// Sequences waiting for their first step.
+    pub max_queued_requests: u32,
+    /// Tokens of a prompt.
+    pub max_input_tokens: Option<u32>,
+    /// Tokens of prompt and output.
+    pub max_total_tokens: Option<u32>,
+    /// Tokens computed by one step.
+    pub max_step_tokens: Option<u32>,
+    /// Tokens that the KV pool holds.
+    pub max_batch_total_tokens: Option<u32>,
+    /// Sequences in one step.
+    pub max_step_sequences: Option<u32>,
+    /// Stop strings of a request.
+    pub max_stop_sequences: u32,
+    /// Bytes of a body.
+    pub max_body_bytes: u64,
+}
+
+impl ServeConfig {
+    /// Checks what was typed. `model_id_typed`: `--model-id` stands on the command line itself.
+    pub fn new(low: LowServe, model_id_typed: bool) -> Result<Self, LauncherError> {
+        let timeout = low.server.graceful_termination_timeout;
+        in_range("--graceful-termination-timeout", timeout, 0, MAX_GRACEFUL_TERMINATION_S)?;
+        if low.server.hostname.trim().is_empty() {
+            return Err(LauncherError::usage("`--hostname` is empty; hint: 127.0.0.1 or 0.0.0.0"));
+        }
+        let served_model_name = low.model.served_model_name.clone();
+        check_name("--served-model-name", served_model_name.as_deref())?;
+        Ok(Self {
+            model: model(low.model, model_id_typed)?,
+            served_model_name,
+            hostname: low.server.hostname,
+            port: port(&low.server.port)?,
+            graceful_termination_timeout: Duration::from_secs(timeout.into()),
+            limits: Limits::new(&low.limits)?,
+            backend: low.compute.backend,
+            threads: threads(&low.compute)?,
+            log_format: if low.logging.json_output { Format::Json } else { Format::Text },
+            log_level: low.logging.log_level,
+        })
+    }
+
+    /// The launcher's own log, as configured.
+    pub fn log(&self) -> Log {
+        Log::new(self.log_format, self.log_level)
+    }
+}
+
+/// Checks `trunkline download`.
+pub fn download(low: LowDownload) -> Result<ModelRef, LauncherError> {
+    check_name("MODEL", Some(&low.model))?;
+    check_name("--revision", low.revision.as_deref())?;
+    Ok(ModelRef { name: Some(low.model), revision: low.revision })
+}
+
+fn model(low: LowModel, model_id_typed: bool) -> Result<ModelRef, LauncherError> {
+    if let (Some(model), Some(model_id)) = (&low.model, &low.model_id)
+        && model_id_typed
+        && model != model_id
+    {
+        return Err(LauncherError::usage(format!(
+            "MODEL is `{model}`, but `--model-id` is `{model_id}`; hint: give one of them"
+        )));
+    }
+    let name = low.model.or(low.model_id);
+    check_name("MODEL", name.as_deref())?;
+    check_name("--revision", low.revision.as_deref())?;
+    Ok(ModelRef { name, revision: low.revision })
+}
+
+/// A name travels on a child's command line, where a leading dash would make it a flag.
+fn check_name(flag: &str, name: Option<&str>) -> Result<(), LauncherError> {
+    let Some(name) = name else { return Ok(()) };
+    let reason = match name {
+        "" => "empty".to_owned(),
+        _ if name.starts_with('-') => format!("`{name}`, which begins with a dash"),
+        _ if name.contains(char::is_control) => "a text with control characters".to_owned(),
+        _ if name.len() > MAX_NAME_BYTES => {
+            format!("{} bytes long, at most {MAX_NAME_BYTES} are possible", name.len())
+        }
+        _ => return Ok(()),
+    };
+    Err(LauncherError::usage(format!("`{flag}` is {reason}")))
+}
+
+fn port(text: &str) -> Result<u16, LauncherError> {
+    text.parse().map_err(|_| {
+        let hint = if text.starts_with("tcp://") {
+            "; hint: Kubernetes sets `TRUNKLINE_PORT` for a Service named `trunkline`; set `enableServiceLinks: false`"
+        } else {
+            ""
+        };
+        LauncherError::usage(format!("`--port` is `{text}`, expected 0 to 65535{hint}"))
+    })
+}
+
+fn threads(low: &LowCompute) -> Result<Option<u32>, LauncherError> {
+    low.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()
+}
+
+impl Limits {
+    fn new(low: &LowLimits) -> Result<Self, LauncherError> {
+        let within = |flag: &str, value: Option<u32>, least: u32, most: u32| {
+            value.map(|value| in_range(flag, value, least, most)).transpose()
+        };
+        let tokens = |flag, value, least| within(flag, value, least, MAX_TOKENS);
+        let limits = Self {
+            max_concurrent_requests: in_range(
+                "--max-concurrent-requests",
+                low.max_concurrent_requests,
+                1,
+                MAX_OPEN_REQUESTS,
+            )?,
+            max_queued_requests: in_range(
+                "--max-queued-requests",
+                low.max_queued_requests,
+                1,
+                MAX_OPEN_REQUESTS,
+            )?,
+            max_input_tokens: tokens("--max-input-tokens", low.max_input_tokens, 1)?,
+            max_total_tokens: tokens("--max-total-tokens", low.max_total_tokens, 2)?,
+            max_step_tokens: within(
+                "--max-batch-prefill-tokens",
+                low.max_batch_prefill_tokens,
+                1,
+                MAX_STEP_TOKENS,
+            )?,
+            max_batch_total_tokens: tokens("--max-batch-total-tokens", low.max_batch_total_tokens, 2)?,
+            max_step_sequences: within(
+                "--max-step-sequences",
+                low.max_step_sequences,
+                1,
+                MAX_STEP_SEQUENCES,
+            )?,
+            max_stop_sequences: in_range(
+                "--max-stop-sequences",
+                low.max_stop_sequences,
+                0,
+                MAX_STOP_SEQUENCES,
+            )?,
+            max_body_bytes: in_range("--max-body-bytes", low.max_body_bytes, MIN_BODY_BYTES, MAX_BODY_BYTES)?,
+        };
+        limits.cross_check()?;
+        Ok(limits)
+    }
+
+    fn cross_check(&self) -> Result<(), LauncherError> {
+        if let (Some(input), Some(total)) = (self.max_input_tokens, self.max_total_tokens)
+            && input >= total
+        {
+            return Err(LauncherError::usage(format!(
+                "`--max-input-tokens` is {input}, but must be less than `--max-total-tokens` ({total}), \
+                 which has room for the output too"
+            )));
+        }
+        if let (Some(input), Some(pool)) = (self.max_input_tokens, self.max_batch_total_tokens) {
+            at_most(
+                "--max-input-tokens",
+                input,
+                "--max-batch-total-tokens",
+                pool,
+                "no prompt of that length could run",
+            )?;
+        }
+        if let (Some(total), Some(pool)) = (self.max_total_tokens, self.max_batch_total_tokens) {
+            at_most(
+                "--max-total-tokens",
+                total,
+                "--max-batch-total-tokens",
+                pool,
+                "no request of that length could run",
+            )?;
+        }
+        if let (Some(sequences), Some(step)) = (self.max_step_sequences, self.max_step_tokens) {
+            let why = "each sequence of a step computes at least one token";
+            at_most("--max-step-sequences", sequences, "--max-batch-prefill-tokens", step, why)?;
+        }
+        Ok(())
+    }
+}
+
+fn at_most(flag: &str, value: u32, other: &str, limit: u32, why: &str) -> Result<(), LauncherError> {
+    if value <= limit {
+        return Ok(());
+    }
+    Err(LauncherError::usage(format!("`{flag}` is {value}, but `{other}` is {limit}: {why}")))
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(
+    flag: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<T, LauncherError> {
+    if value >= least && value <= most {
+        return Ok(value);
+    }
+    Err(LauncherError::usage(format!("`{flag}` is {value}, expected {least} to {most}")))
+}

@@ -1,0 +1,219 @@
+//! What the user typed: every flag with its variable, help and plain type. What it means is in [`super::high`].
+
+use std::path::PathBuf;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::log::Level;
+
+/// An inference server for large language models.
+///
+/// Every flag of `serve` is also an environment variable and a key of the file that `--config` names. A flag outranks
+/// its variable, the variable outranks the file, the file outranks the default.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version, max_term_width = 100)]
+pub struct LowArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LowCommand,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum LowCommand {
+    /// Serve a model over HTTP until SIGINT or SIGTERM
+    ///
+    /// The first of these signals drains: no new requests, open ones finish, then exit code 0. A second one stops at
+    /// once. Exit codes: 0 stopped as asked, 2 a mistake in the flags or the model, 1 any other failure.
+    Serve(Box<LowServe>),
+    /// Fetch a model from the Hub, so that `serve` finds it; prints its path
+    Download(LowDownload),
+    /// Print what a bug report needs: versions, processor, memory, paths
+    Env,
+}
+
+/// `trunkline download`
+#[derive(Debug, Args)]
+pub struct LowDownload {
+    /// Hub id: `org/name`, or `org/name:file.gguf` for one file
+    pub model: String,
+    /// Branch, tag or commit on the Hub
+    #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
+    pub revision: Option<String>,
+}
+
+/// `trunkline serve`
+#[derive(Debug, Args)]
+pub struct LowServe {
+    /// TOML file with flags as keys, such as `port = 8080`
+    #[arg(long, value_name = "FILE", env = "TRUNKLINE_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+    /// Which model.
+    #[command(flatten)]
+    pub model: LowModel,
+    /// Where to listen.
+    #[command(flatten)]
+    pub server: LowServer,
+    /// What to admit.
+    #[command(flatten)]
+    pub limits: LowLimits,
+    /// How to compute.
+    #[command(flatten)]
+    pub compute: LowCompute,
+    /// What to log.
+    #[command(flatten)]
+    pub logging: LowLogging,
+}
+
+/// Which model to serve, and under which name.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct LowModel {
+    /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file; the embedded
+    /// SmolLM2-135M-Instruct if absent
+    pub model: Option<String>,
+    /// The same as MODEL
+    #[arg(long, env = "TRUNKLINE_MODEL_ID", hide_env_values = true)]
+    pub model_id: Option<String>,
+    /// Branch, tag or commit on the Hub
+    #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
+    pub revision: Option<String>,
+    /// Name of the model in answers [default: its Hub id or file name]
+    #[arg(long, value_name = "NAME", env = "TRUNKLINE_SERVED_MODEL_NAME", hide_env_values = true)]
+    pub served_model_name: Option<String>,
+}
+
+/// Where to listen and how to stop.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub struct LowServer {
+    /// Address to listen on; 0.0.0.0 opens the server to the network
+    #[arg(
+        long,
+        value_name = "HOST",
+        default_value = "127.0.0.1",
+        env = "TRUNKLINE_HOSTNAME",
+        hide_env_values = true
+    )]
+    pub hostname: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, short, default_value = "3000", env = "TRUNKLINE_PORT", hide_env_values = true)]
+    pub port: String,
+    /// Seconds that open requests may take to finish after SIGTERM
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 90,
+        env = "TRUNKLINE_GRACEFUL_TERMINATION_TIMEOUT",
+        hide_env_values = true
+    )]
+    pub graceful_termination_timeout: u32,
+}
+
+/// What to admit and how much of it at once.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LowLimits {
+    /// Most requests open at once; more are refused with 429
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS",
+        hide_env_values = true
+    )]
+    pub max_concurrent_requests: u32,
+    /// Most sequences waiting for their first step; more are refused with 429
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        env = "TRUNKLINE_MAX_QUEUED_REQUESTS",
+        hide_env_values = true
+    )]
+    pub max_queued_requests: u32,
+    /// Most tokens of a prompt [default: the context minus one]
+    #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_INPUT_TOKENS", hide_env_values = true)]
+    pub max_input_tokens: Option<u32>,
+    /// Most tokens of prompt and output [default: the model's context]
+    #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_TOTAL_TOKENS", hide_env_values = true)]
+    pub max_total_tokens: Option<u32>,
+    /// Most tokens that one step computes [default: chosen by the backend]
+    #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_BATCH_PREFILL_TOKENS", hide_env_values = true)]
+    pub max_batch_prefill_tokens: Option<u32>,
+    /// Tokens that the KV cache holds [default: as fits in memory]
+    #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_BATCH_TOTAL_TOKENS", hide_env_values = true)]
+    pub max_batch_total_tokens: Option<u32>,
+    /// Most sequences in one step [default: chosen by the backend]
+    #[arg(long, value_name = "N", env = "TRUNKLINE_MAX_STEP_SEQUENCES", hide_env_values = true)]
+    pub max_step_sequences: Option<u32>,
+    /// Most stop strings of a request
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16,
+        env = "TRUNKLINE_MAX_STOP_SEQUENCES",
+        hide_env_values = true
+    )]
+    pub max_stop_sequences: u32,
+    /// Most bytes of a request's body
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 8 << 20,
+        env = "TRUNKLINE_MAX_BODY_BYTES",
+        hide_env_values = true
+    )]
+    pub max_body_bytes: u64,
+}
+
+/// What computes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Compute")]
+pub struct LowCompute {
+    /// What computes; `reference` is slow and needs torch
+    #[arg(long, value_enum, default_value_t = Backend::Cpu, env = "TRUNKLINE_BACKEND", hide_env_values = true)]
+    pub backend: Backend,
+    /// Threads of the CPU backend [default: one a core]
+    #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
+    pub threads: Option<u32>,
+}
+
+/// What to log and how.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Logging")]
+pub struct LowLogging {
+    /// Log one JSON object a line
+    #[arg(long, value_parser = BoolishValueParser::new(), env = "TRUNKLINE_JSON_OUTPUT", hide_env_values = true)]
+    pub json_output: bool,
+    /// How much to log, to stderr
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LEVEL",
+        default_value_t = Level::Info,
+        env = "TRUNKLINE_LOG_LEVEL",
+        hide_env_values = true
+    )]
+    pub log_level: Level,
+}
+
+/// An implementation of the model's operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// Rust kernels.
+    Cpu,
+    /// torch in fp32.
+    Reference,
+}
+
+impl Backend {
+    /// As written on the shard's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Reference => "reference",
+        }
+    }
+}

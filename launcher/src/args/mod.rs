@@ -1,0 +1,75 @@
+//! Arguments in two stages: what was typed ([`low`]), with a file's values below it ([`file`]), then what it means,
+//! checked ([`high`]).
+
+pub mod file;
+pub mod high;
+pub mod low;
+
+use std::ffi::OsString;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+
+use self::high::{Request, ServeConfig};
+use self::low::{LowArgs, LowCommand};
+use crate::error::LauncherError;
+
+const SERVE: &str = "serve";
+
+/// Why there is nothing to run.
+#[derive(Debug)]
+pub enum ParseError {
+    /// `--help`, `--version` or a typing error: clap knows what to print where and which exit code follows.
+    Clap(clap::Error),
+    /// A file or value that clap cannot judge.
+    Launcher(LauncherError),
+}
+
+impl From<clap::Error> for ParseError {
+    fn from(error: clap::Error) -> Self {
+        Self::Clap(error)
+    }
+}
+
+impl From<LauncherError> for ParseError {
+    fn from(error: LauncherError) -> Self {
+        Self::Launcher(error)
+    }
+}
+
+/// Parses a command line (its first item is the program's name), the environment and the file that `--config` names.
+pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
+    let command = LowArgs::command();
+    let mut matches = command.clone().try_get_matches_from(argv)?;
+    if let Some(path) = config_path(&matches) {
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| LauncherError::ConfigUnreadable { path: path.clone(), source })?;
+        matches = with_file(command, &text, &path.display().to_string())?.try_get_matches_from(argv)?;
+    }
+    let model_id_typed = matches.subcommand_matches(SERVE).and_then(|serve| serve.value_source("model_id"))
+        == Some(ValueSource::CommandLine);
+    let low = LowArgs::from_arg_matches(&matches)?;
+    Ok(match low.command {
+        LowCommand::Serve(serve) => Request::Serve(Box::new(ServeConfig::new(*serve, model_id_typed)?)),
+        LowCommand::Download(download) => Request::Download(high::download(download)?),
+        LowCommand::Env => Request::Env,
+    })
+}
+
+fn config_path(matches: &ArgMatches) -> Option<std::path::PathBuf> {
+    matches.subcommand_matches(SERVE)?.get_one("config").cloned()
+}
+
+/// The command with the file's values as the defaults of `serve`: so they rank below flags and variables.
+fn with_file(command: Command, text: &str, name: &str) -> Result<Command, LauncherError> {
+    let serve = command.find_subcommand(SERVE).cloned().unwrap_or_default();
+    let values = file::read(&serve, text, name)?;
+    Ok(command.mut_subcommand(SERVE, |serve| {
+        values
+            .into_iter()
+            .fold(serve, |serve, value| serve.mut_arg(value.arg_id, |arg| arg.default_value(value.text)))
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+
+use super::*;
+use crate::log::Level;
+
+fn serve(args: &[&str]) -> Result<ServeConfig, String> {
+    let argv: Vec<OsString> = ["trunkline", SERVE].iter().chain(args).map(Into::into).collect();
+    match parse(&argv) {
+        Ok(Request::Serve(config)) => Ok(*config),
+        Ok(other) => panic!("not serve: {other:?}"),
+        Err(ParseError::Clap(error)) => Err(error.to_string()),
+        Err(ParseError::Launcher(error)) => {
+            assert_eq!(error.exit_code(), 2);
+            Err(error.to_string())
+        }
+    }
+}
+
+fn with_config(text: &str, args: &[&str]) -> Result<ServeConfig, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trunkline.toml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    serve(&[&["--config", &path], args].concat()).map_err(|error| error.replace(&path, "FILE"))
+}
+
+#[test]
+fn command_line_definition_is_consistent() {
+    LowArgs::command().debug_assert();
+}
+
+#[test]
+fn defaults_bind_loopback_and_leave_the_rest_to_the_model() {
+    let config = serve(&[]).unwrap();
+    assert_eq!((config.hostname.as_str(), config.port), ("127.0.0.1", 3000));
+    assert_eq!(config.model, high::ModelRef { name: None, revision: None });
+    assert_eq!(config.limits.max_total_tokens, None);
+    assert_eq!(config.log_level, Level::Info);
+}
+
+#[test]
+fn flag_outranks_file_and_file_outranks_default() {
+    let text =
+        "port = 4000\nhostname = \"::1\"\njson-output = true\nmax-input-tokens = 7\nlog-level = \"warn\"";
+    let config = with_config(text, &["--port", "5000"]).unwrap();
+    assert_eq!((config.port, config.hostname.as_str()), (5000, "::1"));
+    assert_eq!(config.limits.max_input_tokens, Some(7));
+    assert_eq!(config.log_format, crate::log::Format::Json);
+    assert_eq!(config.log_level, Level::Warn);
+}
+
+#[test]
+fn file_errors_name_the_key_and_the_nearest() {
+    for (text, wanted) in [
+        ("prot = 1", "unknown key `prot` in `FILE`; hint: `port` is the nearest known one"),
+        (
+            "max_input_tokens = 1",
+            "unknown key `max_input_tokens` in `FILE`; hint: `max-input-tokens` is the nearest known one",
+        ),
+        ("zzz = 1", "unknown key `zzz` in `FILE`; hint: keys are the long flags of `trunkline serve --help`"),
+        ("config = \"x\"", "unknown key `config`"),
+        ("help = true", "unknown key `help`"),
+        ("port = 1.5", "`port` in `FILE` is float, expected a string or an integer"),
+        ("json-output = 1", "`json-output` in `FILE` is integer, expected `true` or `false`"),
+        ("threads = \"many\"", "`threads` in `FILE` is `many`: invalid digit found in string"),
+        ("backend = \"gpu\"", "`backend` in `FILE` is `gpu`: expected one of cpu, reference"),
+        ("\nport = ", "`FILE` line 2 is not TOML: "),
+        ("threads = 0", "`--threads` is 0, expected 1 to 1024"),
+    ] {
+        let error = with_config(text, &[]).unwrap_err();
+        assert!(error.starts_with(wanted), "{text:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn missing_config_file_is_named() {
+    let error = serve(&["--config", "none.toml"]).unwrap_err();
+    assert!(error.starts_with("cannot read the configuration file `none.toml`: "), "{error}");
+}
+
+#[test]
+fn model_may_come_from_either_place_but_not_from_both() {
+    assert_eq!(serve(&["a/b"]).unwrap().model.name.as_deref(), Some("a/b"));
+    assert_eq!(serve(&["--model-id", "a/b"]).unwrap().model.name.as_deref(), Some("a/b"));
+    assert_eq!(serve(&["a/b", "--model-id", "a/b"]).unwrap().model.name.as_deref(), Some("a/b"));
+    let error = serve(&["a/b", "--model-id", "c/d"]).unwrap_err();
+    assert_eq!(error, "MODEL is `a/b`, but `--model-id` is `c/d`; hint: give one of them");
+    let config = with_config("model-id = \"c/d\"", &["a/b"]).unwrap();
+    assert_eq!(config.model.name.as_deref(), Some("a/b"));
+}
+
+#[test]
+fn values_out_of_range_name_flag_value_and_limit() {
+    for (args, wanted) in [
+        (&["--port", "65536"][..], "`--port` is `65536`, expected 0 to 65535"),
+        (&["--port", "tcp://10.0.0.1:3000"], "hint: Kubernetes sets `TRUNKLINE_PORT`"),
+        (&["--hostname", " "], "`--hostname` is empty"),
+        (&["--threads", "0"], "`--threads` is 0, expected 1 to 1024"),
+        (&["--max-concurrent-requests", "0"], "`--max-concurrent-requests` is 0, expected 1 to 1048576"),
+        (&["--max-body-bytes", "1023"], "`--max-body-bytes` is 1023, expected 1024 to 1073741824"),
+        (&["--max-total-tokens", "1"], "`--max-total-tokens` is 1, expected 2 to 2147483648"),
+        (&["--model-id="], "`MODEL` is empty"),
+        (&["--model-id=-x"], "`MODEL` is `-x`, which begins with a dash"),
+        (&["--served-model-name=a\nb"], "`--served-model-name` is a text with control characters"),
+    ] {
+        let error = serve(args).unwrap_err();
+        assert!(error.contains(wanted), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn limits_are_checked_against_each_other_at_the_boundary() {
+    let refused = |args: &[&str], wanted: &str| {
+        let error = serve(args).unwrap_err();
+        assert!(error.starts_with(wanted), "{args:?}: {error}");
+    };
+    assert!(serve(&["--max-input-tokens", "7", "--max-total-tokens", "8"]).is_ok());
+    refused(
+        &["--max-input-tokens", "8", "--max-total-tokens", "8"],
+        "`--max-input-tokens` is 8, but must be less than",
+    );
+    assert!(serve(&["--max-total-tokens", "8", "--max-batch-total-tokens", "8"]).is_ok());
+    refused(&["--max-total-tokens", "9", "--max-batch-total-tokens", "8"], "`--max-total-tokens` is 9, but");
+    refused(&["--max-input-tokens", "9", "--max-batch-total-tokens", "8"], "`--max-input-tokens` is 9, but");
+    assert!(serve(&["--max-step-sequences", "8", "--max-batch-prefill-tokens", "8"]).is_ok());
+    refused(
+        &["--max-step-sequences", "9", "--max-batch-prefill-tokens", "8"],
+        "`--max-step-sequences` is 9, but",
+    );
+}
+
+#[test]
+fn every_flag_of_serve_has_its_variable() {
+    let mut command = LowArgs::command();
+    command.build();
+    for arg in command.find_subcommand(SERVE).unwrap().get_arguments() {
+        let Some(long) = arg.get_long().filter(|long| *long != "help") else { continue };
+        let wanted = format!("TRUNKLINE_{}", long.replace('-', "_").to_uppercase());
+        assert_eq!(arg.get_env().and_then(|name| name.to_str()), Some(wanted.as_str()), "--{long}");
+        assert!(arg.is_hide_env_values_set(), "--{long} shows its variable's value in the help");
+    }
+}

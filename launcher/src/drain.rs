@@ -1,0 +1,137 @@
+//! Stopping: the router first, so that its streams can finish on a living shard, then the shard.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::error::{EXIT_FAILURE, LauncherError};
+use crate::log::Log;
+use crate::process::{Event, Exit, Process};
+
+/// What the router gets beyond `--graceful-termination-timeout` to close its streams and end.
+const ROUTER_GRACE: Duration = Duration::from_secs(2);
+/// How long the shard may take to finish the running step.
+const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a child may take when another one has already failed: together with the rest under a second.
+const ABANDON_TIMEOUT: Duration = Duration::from_millis(500);
+/// A copy of the same signal within this time is the same request: `timeout(1)` and some supervisors send it to the
+/// process and again to its group.
+const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
+
+/// How an asked-for end went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// By itself.
+    Ended(Exit),
+    /// By SIGKILL, after its time was over.
+    Killed,
+    /// By SIGKILL, because the launcher was told a second time to stop, with this signal.
+    Interrupted(i32),
+}
+
+/// What asked for the end.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    signal: i32,
+    at: Instant,
+}
+
+impl Request {
+    /// A request by `signal`, which arrived just now.
+    pub fn now(signal: i32) -> Self {
+        Self { signal, at: Instant::now() }
+    }
+
+    fn is_repeated_by(self, signal: i32) -> bool {
+        signal != self.signal || self.at.elapsed() >= SAME_SIGNAL_WINDOW
+    }
+}
+
+/// Ends one process and whatever is in its group: SIGTERM, then SIGKILL after `patience` or at a second signal.
+pub fn stop(process: Process, patience: Duration, request: Request, events: &Receiver<Event>) -> Stopped {
+    let begin = Instant::now();
+    process.signal(Signal::TERM);
+    while !process.has_ended() {
+        let left = patience.saturating_sub(begin.elapsed());
+        match events.recv_timeout(left) {
+            Ok(Event::Signal(signal)) if request.is_repeated_by(signal) => {
+                kill(process);
+                return Stopped::Interrupted(signal);
+            }
+            // A copy of the first signal, or an end, which the loop's condition looks at.
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                if !process.has_ended() {
+                    kill(process);
+                    return Stopped::Killed;
+                }
+            }
+        }
+    }
+    Stopped::Ended(process.reap().0)
+}
+
+fn kill(process: Process) {
+    process.signal(Signal::KILL);
+    process.reap();
+}
+
+/// Drains and stops everything because of `signal`. Returns the exit code: 0 if all went by itself, 1 if something had
+/// to be killed or failed.
+///
+/// Errors: [`LauncherError::Interrupted`] after a second signal; nothing runs any more then, either.
+pub fn drain(
+    router: Option<Process>,
+    shard: Option<Process>,
+    graceful_termination_timeout: Duration,
+    signal: i32,
+    events: &Receiver<Event>,
+    log: &Log,
+) -> Result<i32, LauncherError> {
+    log.info(
+        "draining; a second signal stops at once",
+        &[("signal", &signal), ("at_most_s", &graceful_termination_timeout.as_secs())],
+    );
+    let request = Request::now(signal);
+    let in_order = [(router, graceful_termination_timeout + ROUTER_GRACE), (shard, SHARD_TIMEOUT)];
+    let mut code = 0;
+    for (process, patience) in in_order {
+        let Some(process) = process else { continue };
+        let role = process.role();
+        match stop(process, patience, request, events) {
+            Stopped::Ended(exit) if exit.is_success() => log.debug("ended", &[("process", &role)]),
+            // The shard's answer to SIGTERM before its handler is set, that is, while it still loads.
+            Stopped::Ended(Exit::Signal(ended_by)) if ended_by == Signal::TERM.as_raw() => {
+                log.debug("ended before it could handle the signal", &[("process", &role)]);
+            }
+            Stopped::Ended(exit) => {
+                log.warn("did not end well", &[("process", &role), ("exit", &exit)]);
+                code = EXIT_FAILURE;
+            }
+            Stopped::Killed => {
+                log.warn(
+                    "did not end in time and was killed",
+                    &[("process", &role), ("after_s", &patience.as_secs())],
+                );
+                code = EXIT_FAILURE;
+            }
+            Stopped::Interrupted(second) => {
+                log.warn("stopped at once by a second signal", &[("signal", &second)]);
+                return Err(LauncherError::Interrupted { signal: second });
+            }
+        }
+    }
+    log.info("stopped", &[]);
+    Ok(code)
+}
+
+/// Stops what is left after another child failed; nobody waits for its streams, since they cannot go on.
+pub fn abandon(rest: impl IntoIterator<Item = Process>, events: &Receiver<Event>) {
+    let rest: Vec<Process> = rest.into_iter().collect();
+    let request = Request::now(Signal::TERM.as_raw());
+    rest.iter().for_each(|process| process.signal(Signal::TERM));
+    for process in rest {
+        stop(process, ABANDON_TIMEOUT, request, events);
+    }
+}

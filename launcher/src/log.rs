@@ -1,0 +1,170 @@
+//! The launcher's own log lines, in the one format of all processes (docs/architecture.md).
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::SystemTime;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+const TARGET: &str = "launcher";
+
+/// How much is logged, by all processes alike; also a value of `--log-level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Level {
+    /// What ends something.
+    Error,
+    /// What someone should look at.
+    Warn,
+    /// Starts, stops, restarts.
+    Info,
+    /// What helps to find a fault.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl Level {
+    /// As written on the children's command lines.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// Text for people or one JSON object a line for machines (`--json-output`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `2026-01-31T12:00:00.000Z  INFO launcher: message key=value`
+    Text,
+    /// `{"timestamp","level","target","message",...fields}`
+    Json,
+}
+
+/// Where the launcher's log lines go: stderr, one line an event.
+#[derive(Debug, Clone, Copy)]
+pub struct Log {
+    format: Format,
+    level: Level,
+}
+
+/// One named value of a log line.
+pub type Field<'a> = (&'a str, &'a dyn Display);
+
+impl Log {
+    /// A log that writes lines up to `level` in `format`.
+    pub fn new(format: Format, level: Level) -> Self {
+        Self { format, level }
+    }
+
+    /// Logs what someone should look at.
+    pub fn warn(&self, message: &str, fields: &[Field<'_>]) {
+        self.write(Level::Warn, message, fields);
+    }
+
+    /// Logs a start, stop or restart.
+    pub fn info(&self, message: &str, fields: &[Field<'_>]) {
+        self.write(Level::Info, message, fields);
+    }
+
+    /// Logs what helps to find a fault.
+    pub fn debug(&self, message: &str, fields: &[Field<'_>]) {
+        self.write(Level::Debug, message, fields);
+    }
+
+    fn write(&self, level: Level, message: &str, fields: &[Field<'_>]) {
+        if level <= self.level {
+            write_line(render(self.format, SystemTime::now(), level, message, fields).as_bytes());
+        }
+    }
+}
+
+/// Writes one whole line, newline included, to stderr, never interleaved with another thread's line.
+///
+/// A stderr that nobody reads any more must not end the server, and there is no other place to say so: a failed write
+/// is dropped.
+pub fn write_line(line: &[u8]) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(line).and_then(|()| stderr.flush());
+}
+
+fn render(format: Format, now: SystemTime, level: Level, message: &str, fields: &[Field<'_>]) -> String {
+    let timestamp = humantime::format_rfc3339_millis(now).to_string();
+    let name = level.as_flag().to_uppercase();
+    match format {
+        Format::Text => {
+            let mut line = format!("{timestamp} {name:>5} {TARGET}: {message}");
+            for (key, value) in fields {
+                line.push_str(&format!(" {key}={}", quoted(&value.to_string())));
+            }
+            line.push('\n');
+            line
+        }
+        Format::Json => {
+            let mut object = Map::new();
+            object.insert("timestamp".into(), timestamp.into());
+            object.insert("level".into(), name.into());
+            object.insert("target".into(), TARGET.into());
+            object.insert("message".into(), message.into());
+            for (key, value) in fields {
+                let text = value.to_string();
+                let number = text.parse::<u64>().ok().map(Value::from);
+                object.insert((*key).into(), number.unwrap_or_else(|| text.into()));
+            }
+            format!("{}\n", Value::Object(object))
+        }
+    }
+}
+
+/// A value with blanks or quotes in quotes, so that a line of `key=value` can be taken apart again.
+fn quoted(value: &str) -> String {
+    let plain = !value.is_empty()
+        && !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=' || c.is_control());
+    if plain { value.to_owned() } else { Value::from(value).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at_2026() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(1_769_860_800_007)
+    }
+
+    #[test]
+    fn text_line_has_the_shape_of_the_page() {
+        let line = render(
+            Format::Text,
+            at_2026(),
+            Level::Info,
+            "shard ended",
+            &[("exit", &"exit code 3"), ("pid", &7)],
+        );
+        assert_eq!(line, "2026-01-31T12:00:00.007Z  INFO launcher: shard ended exit=\"exit code 3\" pid=7\n");
+    }
+
+    #[test]
+    fn json_line_is_one_object_with_numbers_as_numbers() {
+        let line = render(Format::Json, at_2026(), Level::Warn, "a\nb", &[("pid", &7), ("path", &"/x y")]);
+        assert_eq!(line.matches('\n').count(), 1);
+        assert_eq!(
+            line.trim_end(),
+            concat!(
+                r#"{"timestamp":"2026-01-31T12:00:00.007Z","level":"WARN","target":"launcher","#,
+                r#""message":"a\nb","pid":7,"path":"/x y"}"#
+            )
+        );
+    }
+
+    #[test]
+    fn levels_order_from_quiet_to_loud() {
+        assert!(Level::Error < Level::Warn && Level::Info < Level::Debug && Level::Debug < Level::Trace);
+    }
+}

@@ -1,0 +1,118 @@
+//! Where the other programs are, and the command lines that start them (docs/architecture.md).
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::args::high::{ModelRef, ServeConfig};
+use crate::error::LauncherError;
+use crate::listen::Address;
+
+const SERVER_MODULE: &str = "trunkline_server";
+/// Keeps `python -m` from importing out of the folder in which the user happens to stand.
+const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
+
+/// One program that stands beside the launcher.
+struct Program {
+    names: &'static [&'static str],
+    variable: &'static str,
+}
+
+const ROUTER: Program = Program { names: &["trunkline-router"], variable: "TRUNKLINE_ROUTER" };
+const PYTHON: Program = Program { names: &["python", "python3"], variable: "TRUNKLINE_PYTHON" };
+
+/// The interpreter that has the server package: `TRUNKLINE_PYTHON`, or `python` beside the launcher.
+pub fn python() -> Result<PathBuf, LauncherError> {
+    PYTHON.find()
+}
+
+/// The router binary: `TRUNKLINE_ROUTER`, or `trunkline-router` beside the launcher.
+pub fn router() -> Result<PathBuf, LauncherError> {
+    ROUTER.find()
+}
+
+impl Program {
+    fn find(&self) -> Result<PathBuf, LauncherError> {
+        if let Some(path) = env::var_os(self.variable).filter(|path| !path.is_empty()) {
+            return Ok(path.into());
+        }
+        let own = env::current_exe()
+            .map_err(|source| LauncherError::System { what: "find its own executable", source })?;
+        let folder = own.parent().unwrap_or(Path::new("/"));
+        self.names
+            .iter()
+            .map(|name| folder.join(name))
+            .find(|path| fs::metadata(path).is_ok_and(|metadata| metadata.is_file()))
+            .ok_or(LauncherError::ProgramMissing {
+                name: self.names[0],
+                beside: own,
+                variable: self.variable,
+            })
+    }
+}
+
+/// `python -m trunkline_server resolve [MODEL] [--revision R]`
+pub fn resolver_command(python: &Path, model: &ModelRef) -> Command {
+    let mut command = server_command(python, "resolve");
+    command.args(&model.name);
+    push(&mut command, "--revision", model.revision.as_deref());
+    command
+}
+
+/// `python -m trunkline_server serve --model PATH --socket PATH [...] --lifeline`
+pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
+    let mut command = server_command(python, "serve");
+    command.arg("--model").arg(model).arg("--socket").arg(socket);
+    command.args(["--backend", config.backend.as_flag()]);
+    push(&mut command, "--threads", config.threads);
+    push(&mut command, "--max-batch-total-tokens", config.limits.max_batch_total_tokens);
+    push(&mut command, "--max-step-tokens", config.limits.max_step_tokens);
+    push(&mut command, "--max-step-sequences", config.limits.max_step_sequences);
+    push_common(&mut command, config);
+    command
+}
+
+/// `trunkline-router --shard-socket PATH --model-path PATH [...] --lifeline`
+pub fn router_command(
+    router: &Path,
+    config: &ServeConfig,
+    address: &Address,
+    (model, served_model_name): (&Path, &str),
+    socket: &Path,
+) -> Command {
+    let mut command = Command::new(router);
+    command.arg("--shard-socket").arg(socket).arg("--model-path").arg(model);
+    command.args(["--served-model-name", served_model_name, "--hostname", &address.hostname]);
+    push(&mut command, "--port", Some(address.port));
+    let limits = &config.limits;
+    push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
+    push(&mut command, "--max-queued-requests", Some(limits.max_queued_requests));
+    push(&mut command, "--max-input-tokens", limits.max_input_tokens);
+    push(&mut command, "--max-total-tokens", limits.max_total_tokens);
+    push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
+    push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
+    push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));
+    push_common(&mut command, config);
+    command
+}
+
+fn server_command(python: &Path, subcommand: &str) -> Command {
+    let mut command = Command::new(python);
+    command.env(SAFE_PATH.0, SAFE_PATH.1).args(["-m", SERVER_MODULE, subcommand]);
+    command
+}
+
+fn push_common(command: &mut Command, config: &ServeConfig) {
+    if config.log_format == crate::log::Format::Json {
+        command.arg("--json-output");
+    }
+    command.args(["--log-level", config.log_level.as_flag(), "--lifeline"]);
+}
+
+fn push(command: &mut Command, flag: &str, value: Option<impl ToString>) {
+    if let Some(value) = value {
+        command.arg(flag).arg(OsString::from(value.to_string()));
+    }
+}

@@ -1,0 +1,94 @@
+//! Asks the router whether it is ready, and says so to the user once it is.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::listen::Address;
+use crate::process::Event;
+
+const READY_PATH: &str = "/readyz";
+/// Pause between two questions. A loading server is asked for as long as its children live.
+const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// `HTTP/1.1 200`
+const STATUS_LINE_BYTES: usize = 12;
+
+/// Sends [`Event::Ready`] as soon as the router at `address` answers 200; ends when nobody listens for events.
+pub fn watch(address: SocketAddr, events: SyncSender<Event>) {
+    thread::spawn(move || {
+        while !probe(address).unwrap_or(false) {
+            thread::sleep(PROBE_INTERVAL);
+        }
+        // The supervisor is gone when this fails, and with it the need to know.
+        let _ = events.send(Event::Ready);
+    });
+}
+
+/// One question: true for 200, false for another answer, an error if nobody answers in time.
+fn probe(address: SocketAddr) -> io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
+    stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
+    stream.set_write_timeout(Some(PROBE_TIMEOUT))?;
+    let question = format!("GET {READY_PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes())?;
+    let mut status = [0; STATUS_LINE_BYTES];
+    stream.read_exact(&mut status)?;
+    Ok(status.starts_with(b"HTTP/1.") && status.ends_with(b" 200"))
+}
+
+/// What the user sees on stdout when the server is ready: the address, and a command to try.
+pub fn banner(address: &Address, model_name: &str) -> String {
+    let url = format!("http://{}", address.local());
+    let reach = if address.is_loopback() {
+        "this machine only; `--hostname 0.0.0.0` opens it to the network".to_owned()
+    } else {
+        format!("listening on {}:{}", address.hostname, address.port)
+    };
+    let body =
+        json!({"model": model_name, "messages": [{"role": "user", "content": "What is a trunk line?"}]});
+    let body = body.to_string().replace('\'', r"'\''");
+    format!(
+        "{model_name} is ready at {url} ({reach})\n\
+         curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn answering(answer: &'static str) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut question = [0; 256];
+            let _ = stream.read(&mut question).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        address
+    }
+
+    #[test]
+    fn only_200_is_ready() {
+        assert!(probe(answering("HTTP/1.1 200 OK\r\n\r\n")).unwrap());
+        assert!(!probe(answering("HTTP/1.1 503 Service Unavailable\r\n\r\n")).unwrap());
+        assert!(probe(answering("")).is_err());
+        assert!(!probe(answering("SSH-2.0-something 200")).unwrap());
+    }
+
+    #[test]
+    fn banner_quotes_the_model_name_for_json_and_shell() {
+        let address = Address::check("127.0.0.1", 0).unwrap();
+        let banner = banner(&address, "it's \"x\"");
+        assert_eq!(banner.lines().count(), 2);
+        assert!(banner.contains(r#""model":"it'\''s \"x\"""#), "{banner}");
+    }
+}

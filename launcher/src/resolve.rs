@@ -1,0 +1,135 @@
+//! From what the user called the model to files on disk: `python -m trunkline_server resolve`.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::args::high::ModelRef;
+use crate::drain::{Request, Stopped, stop};
+use crate::error::{EXIT_USER_MISTAKE, LauncherError};
+use crate::process::{Event, Exit, Process, Role};
+use crate::programs;
+
+/// More than the JSON line can have; the rest of a chatty resolver's output is read away.
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
+/// How long an interrupted download may take to leave its partial files in order.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A model that exists on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ResolvedModel {
+    /// A `.gguf` file or a folder with `config.json`.
+    pub path: PathBuf,
+    /// What it is called in answers unless the user says otherwise.
+    pub model_id: String,
+    /// The commit on the Hub, if it came from there.
+    pub revision: Option<String>,
+}
+
+/// Finds or fetches `model`. Its progress goes to stderr as it is, so that bars can redraw themselves.
+///
+/// Errors: a signal to the launcher stops the download; a resolver that ends with 2 has said why itself.
+pub fn run(
+    python: &Path,
+    model: &ModelRef,
+    events: &Receiver<Event>,
+    sender: &SyncSender<Event>,
+) -> Result<ResolvedModel, LauncherError> {
+    let mut command = programs::resolver_command(python, model);
+    command.stdin(Stdio::null());
+    end_with_the_launcher(&mut command);
+    let (process, stdout) = Process::spawn_with_output(Role::Resolver, command, sender)?;
+    let output = thread::spawn(move || read_output(stdout));
+    while !process.has_ended() {
+        // The resolver's end wakes this; a closed channel cannot be, since `sender` lives.
+        if let Ok(Event::Signal(signal)) = events.recv() {
+            if let Stopped::Interrupted(second) = stop(process, STOP_TIMEOUT, Request::now(signal), events) {
+                return Err(LauncherError::Interrupted { signal: second });
+            }
+            return Err(LauncherError::Interrupted { signal });
+        }
+    }
+    let (exit, _) = process.reap();
+    let output = output.join().unwrap_or_else(|_| Err(std::io::Error::other("its reader panicked")));
+    match exit {
+        Exit::Code(0) => {
+            parse(&output.map_err(|source| LauncherError::System { what: "read the resolver", source })?)
+        }
+        Exit::Code(EXIT_USER_MISTAKE) => Err(LauncherError::ChildRefused { role: Role::Resolver }),
+        exit => Err(LauncherError::EndedBeforeReady { role: Role::Resolver, exit, last_line: None }),
+    }
+}
+
+fn read_output(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut output = Vec::new();
+    stdout.by_ref().take(MAX_OUTPUT_BYTES).read_to_end(&mut output)?;
+    std::io::copy(&mut stdout, &mut std::io::sink())?;
+    Ok(output)
+}
+
+/// Reads what the resolver printed. The last line that is not empty is the answer: a library may have printed before.
+pub fn parse(output: &[u8]) -> Result<ResolvedModel, LauncherError> {
+    let bad = |reason: String| LauncherError::ResolverOutput { reason };
+    let text = std::str::from_utf8(output).map_err(|error| bad(error.to_string()))?;
+    let line =
+        text.lines().rev().find(|line| !line.trim().is_empty()).ok_or_else(|| bad("it is empty".into()))?;
+    let model: ResolvedModel = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
+    if model.model_id.is_empty() || !model.path.is_absolute() {
+        return Err(bad(format!(
+            "`model_id` is `{}` and `path` is `{}`",
+            model.model_id,
+            model.path.display()
+        )));
+    }
+    Ok(model)
+}
+
+/// Asks the kernel to end the resolver when the launcher dies: unlike the other children it watches no lifeline.
+#[cfg(target_os = "linux")]
+fn end_with_the_launcher(command: &mut Command) {
+    use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+    let launcher = getpid();
+    let hook = move || {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // The launcher may have died before the call above.
+        if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the hook makes the system calls prctl
+    // and getppid and touches no memory but its own copy of a process id.
+    unsafe {
+        command.pre_exec(hook);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_the_launcher(_: &mut Command) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_line_is_the_answer() {
+        let output =
+            b"a library says hello\n{\"path\": \"/m.gguf\", \"model_id\": \"a/b\", \"revision\": null}\n\n";
+        let model = parse(output).unwrap();
+        assert_eq!(model, ResolvedModel { path: "/m.gguf".into(), model_id: "a/b".into(), revision: None });
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for output in
+            [&b""[..], b"\n", b"{}", b"\xff", b"{\"path\": \"m.gguf\", \"model_id\": \"a\"}", b"[1]"]
+        {
+            let error = parse(output).unwrap_err();
+            assert!(matches!(error, LauncherError::ResolverOutput { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! When to start a crashed child again: at once, then ever later, and not at all when it happens too often.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Restarts within [`WINDOW`] before the launcher gives up.
+const MAX_RESTARTS: usize = 5;
+/// How long a crash counts.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Pause before the second restart within the window; doubles from there.
+const BASE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What to do about a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Start it again after this pause.
+    RestartAfter(Duration),
+    /// It crashed `ends` times within the window.
+    GiveUp {
+        /// Crashes within the window, this one included.
+        ends: usize,
+    },
+}
+
+/// The crashes of one child that still count. At most [`MAX_RESTARTS`] + 1 of them.
+#[derive(Debug, Default)]
+pub struct RestartPolicy {
+    crashes: VecDeque<Instant>,
+}
+
+impl RestartPolicy {
+    /// Counts a crash at `now` and says what to do.
+    pub fn crashed(&mut self, now: Instant) -> Verdict {
+        while self.crashes.front().is_some_and(|crash| now.duration_since(*crash) >= WINDOW) {
+            self.crashes.pop_front();
+        }
+        self.crashes.push_back(now);
+        match self.crashes.len() {
+            1 => Verdict::RestartAfter(Duration::ZERO),
+            crashes if crashes <= MAX_RESTARTS => Verdict::RestartAfter(BASE_PAUSE * (1 << (crashes - 2))),
+            ends => Verdict::GiveUp { ends },
+        }
+    }
+
+    /// How long a crash counts, in seconds.
+    pub fn window_s() -> u64 {
+        WINDOW.as_secs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_at_once_then_ever_later_then_never() {
+        let (mut policy, now) = (RestartPolicy::default(), Instant::now());
+        let pauses: Vec<_> = (0..6).map(|_| policy.crashed(now)).collect();
+        let after = |ms| Verdict::RestartAfter(Duration::from_millis(ms));
+        assert_eq!(
+            pauses,
+            [after(0), after(100), after(200), after(400), after(800), Verdict::GiveUp { ends: 6 }]
+        );
+    }
+
+    #[test]
+    fn crashes_are_forgotten_at_the_end_of_the_window() {
+        let (mut policy, start) = (RestartPolicy::default(), Instant::now());
+        for _ in 0..5 {
+            policy.crashed(start);
+        }
+        assert_eq!(policy.crashed(start + WINDOW), Verdict::RestartAfter(Duration::ZERO));
+        for seconds in (0..1000).step_by(15) {
+            let verdict = policy.crashed(start + WINDOW * 2 + Duration::from_secs(seconds));
+            assert!(matches!(verdict, Verdict::RestartAfter(_)), "one crash every 15 s is not a loop");
+        }
+    }
+}

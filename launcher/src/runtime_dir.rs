@@ -1,0 +1,288 @@
+//! The private folder that holds the sockets of one launcher, and the removal of those whose launcher died.
+//!
+//! Layout, under the first usable of `XDG_RUNTIME_DIR`, the folder for temporary files and `/tmp`:
+//!
+//! ```text
+//! trunkline-<pid>-<random>/    0700
+//!     launcher.lock            0600; flock held while the launcher lives; holds its process id once locked
+//!     shard.sock               0600; made by the shard
+//! ```
+//!
+//! The lock is released by the kernel however the launcher ends, so a folder whose lock can be had is stale, unless its
+//! launcher is between making the folder and writing its id into the locked file: then the file is empty or missing and
+//! the id in the folder's name is that of a living process.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, geteuid, test_kill_process};
+
+use crate::error::LauncherError;
+use crate::log::Log;
+
+const PREFIX: &str = "trunkline-";
+const LOCK_FILE: &str = "launcher.lock";
+const SHARD_SOCKET: &str = "shard.sock";
+const PRIVATE_DIR_MODE: u32 = 0o700;
+const PRIVATE_FILE_MODE: u32 = 0o600;
+/// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, with the closing NUL.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// New names tried when one is taken or was swept away before it could be locked.
+const MAX_NAMES: usize = 8;
+/// Folders looked at when sweeping, so that a stranger's million folders in `/tmp` cannot delay a start.
+const MAX_SWEPT: usize = 1024;
+
+/// A locked private folder. Dropping it removes the folder with all that is in it.
+#[derive(Debug)]
+pub struct RuntimeDir {
+    path: PathBuf,
+    /// Keeps the flock.
+    _lock: File,
+}
+
+impl RuntimeDir {
+    /// Makes a folder in the first of `bases` that is writable and short enough, after removing stale ones from all.
+    pub fn create(bases: &[PathBuf], log: &Log) -> Result<Self, LauncherError> {
+        bases.iter().for_each(|base| sweep(base, log));
+        let mut reasons = Vec::new();
+        for base in bases {
+            match Self::create_in(base) {
+                Ok(dir) => return Ok(dir),
+                Err(source) => reasons.push(format!("`{}`: {source}", base.display())),
+            }
+        }
+        Err(LauncherError::RuntimeDir { reasons: reasons.join(", ") })
+    }
+
+    fn create_in(base: &Path) -> io::Result<Self> {
+        for _ in 0..MAX_NAMES {
+            let path = base.join(format!("{PREFIX}{}-{:08x}", process::id(), random_u32()));
+            check_socket_path(&path.join(SHARD_SOCKET))?;
+            match DirBuilder::new().mode(PRIVATE_DIR_MODE).create(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            }
+            match take_lock(&path) {
+                Ok(lock) => return Ok(Self { path, _lock: lock }),
+                // Swept by a launcher in another process-id namespace, to which this process does not exist.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let _ = fs::remove_dir_all(&path);
+                    return Err(error);
+                }
+            }
+        }
+        Err(io::Error::other(format!("no free name in {MAX_NAMES} attempts")))
+    }
+
+    /// Where the shard listens.
+    pub fn shard_socket(&self) -> PathBuf {
+        self.path.join(SHARD_SOCKET)
+    }
+}
+
+impl Drop for RuntimeDir {
+    fn drop(&mut self) {
+        // Whatever cannot be removed now is swept at the next start.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Places for the folder, best first: `XDG_RUNTIME_DIR` is private and short; `/tmp` is the fallback for a temporary
+/// folder whose path is too long for a socket.
+pub fn bases() -> Vec<PathBuf> {
+    let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let mut bases: Vec<PathBuf> = Vec::new();
+    let places = xdg.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
+    // Children get the path, and a relative one would depend on where they stand.
+    for base in places.filter_map(|place| std::path::absolute(place).ok()) {
+        if !bases.contains(&base) {
+            bases.push(base);
+        }
+    }
+    bases
+}
+
+fn check_socket_path(path: &Path) -> io::Result<()> {
+    let bytes = path.as_os_str().len();
+    if bytes <= MAX_SOCKET_PATH_BYTES {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "a socket path in it has {bytes} bytes, at most {MAX_SOCKET_PATH_BYTES} are possible"
+    )))
+}
+
+fn take_lock(path: &Path) -> io::Result<File> {
+    let mut lock =
+        OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE_MODE).open(path.join(LOCK_FILE))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    if lock.metadata()?.nlink() == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    writeln!(lock, "{}", process::id())?;
+    Ok(lock)
+}
+
+/// Random enough to not meet another name; the folder's safety comes from `mkdir`, not from the name.
+fn random_u32() -> u32 {
+    (RandomState::new().build_hasher().finish() >> 32) as u32
+}
+
+/// Removes the folders of dead launchers of this user. Never fails a start: what cannot be removed is logged and left.
+fn sweep(base: &Path, log: &Log) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    let ours = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| Some((owner_in_name(entry.file_name().to_str()?)?, entry.path())))
+        .take(MAX_SWEPT);
+    for (pid, path) in ours {
+        if !is_private(&path) || !is_stale(&path, pid) {
+            continue;
+        }
+        match fs::remove_dir_all(&path) {
+            Ok(()) => log.debug("removed the folder of a dead launcher", &[("path", &path.display())]),
+            Err(error) => log.warn(
+                "cannot remove the folder of a dead launcher",
+                &[("path", &path.display()), ("error", &error)],
+            ),
+        }
+    }
+}
+
+/// The process id in `trunkline-<pid>-<random>`.
+fn owner_in_name(name: &str) -> Option<i32> {
+    let (pid, random) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    let is_random = random.len() == 8 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_random { pid.parse().ok().filter(|pid| *pid > 0) } else { None }
+}
+
+fn is_private(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| {
+        metadata.is_dir()
+            && metadata.uid() == geteuid().as_raw()
+            && metadata.mode() & 0o777 == PRIVATE_DIR_MODE
+    })
+}
+
+fn is_stale(path: &Path, pid: i32) -> bool {
+    // A launcher with this very id cannot own a folder yet: the sweep comes before the creation.
+    let owner_is_dead = || pid == process::id() as i32 || !is_alive(pid);
+    match File::open(path.join(LOCK_FILE)) {
+        Ok(mut lock) => {
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return false;
+            }
+            let mut content = String::new();
+            let was_locked = lock.read_to_string(&mut content).is_ok() && content.ends_with('\n');
+            was_locked || owner_is_dead()
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => owner_is_dead(),
+        Err(_) => false,
+    }
+}
+
+fn is_alive(pid: i32) -> bool {
+    match Pid::from_raw(pid).map(test_kill_process) {
+        Some(Err(error)) => error != rustix::io::Errno::SRCH,
+        Some(Ok(())) => true,
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{Format, Level};
+
+    fn quiet() -> Log {
+        Log::new(Format::Text, Level::Error)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn folder_is_private_and_goes_with_its_owner() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
+        let path = dir.path.clone();
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!(mode(&path.join(LOCK_FILE)), 0o600);
+        fs::write(dir.shard_socket(), "").unwrap();
+        drop(dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn sweep_takes_the_dead_and_leaves_the_living_and_the_foreign() {
+        let base = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = base.path().join(name);
+            DirBuilder::new().mode(0o700).create(&path).unwrap();
+            path
+        };
+        let living = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
+        let parent = std::os::unix::process::parent_id();
+        // Was locked once: stale although the id in the name lives again as someone else.
+        let reused = make(&format!("trunkline-{parent}-0000000a"));
+        fs::write(reused.join(LOCK_FILE), format!("{parent}\n")).unwrap();
+        // Not locked yet: its owner may be about to.
+        let young = make(&format!("trunkline-{parent}-0000000b"));
+        let younger = make(&format!("trunkline-{parent}-0000000c"));
+        fs::write(younger.join(LOCK_FILE), "").unwrap();
+        // Died before it could lock; no process has an id this high (the kernel's limit is 2^22).
+        let dead = make("trunkline-2147483647-0000000d");
+        let foreign = make("trunkline-notes");
+        let open_to_all = make("trunkline-2147483647-0000000e");
+        fs::set_permissions(&open_to_all, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let link = base.path().join("trunkline-2147483647-0000000f");
+        std::os::unix::fs::symlink(&foreign, &link).unwrap();
+
+        sweep(base.path(), &quiet());
+
+        assert!(living.path.exists() && young.exists() && younger.exists() && foreign.exists());
+        assert!(open_to_all.exists() && fs::symlink_metadata(&link).is_ok());
+        assert!(!reused.exists() && !dead.exists());
+    }
+
+    #[test]
+    fn too_long_a_base_is_passed_over_for_the_next() {
+        let base = tempfile::tempdir().unwrap();
+        let long = base.path().join("x".repeat(100));
+        fs::create_dir(&long).unwrap();
+        let dir = RuntimeDir::create(&[long.clone(), base.path().into()], &quiet()).unwrap();
+        assert_eq!(dir.path.parent(), Some(base.path()));
+        let error = RuntimeDir::create(std::slice::from_ref(&long), &quiet()).unwrap_err().to_string();
+        assert!(error.contains("at most 107"), "{error}");
+        assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn socket_path_limit_is_exact() {
+        let path = |bytes: usize| PathBuf::from(format!("/{}", "x".repeat(bytes - 1)));
+        assert!(check_socket_path(&path(107)).is_ok());
+        assert!(check_socket_path(&path(108)).is_err());
+    }
+
+    #[test]
+    fn names_are_read_strictly() {
+        assert_eq!(owner_in_name("trunkline-12-0123abcd"), Some(12));
+        for name in [
+            "trunkline-12",
+            "trunkline-0-0123abcd",
+            "trunkline-12-0123abc",
+            "trunkline--1-0123abcd",
+            "x-12-0123abcd",
+        ] {
+            assert_eq!(owner_in_name(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Starts the shard and the router, watches them, starts them again when they crash, and stops them in the end.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use crate::args::high::ServeConfig;
+use crate::drain;
+use crate::error::{EXIT_USER_MISTAKE, LauncherError};
+use crate::listen::Address;
+use crate::log::Log;
+use crate::process::{Event, Exit, Process, Role};
+use crate::programs;
+use crate::ready;
+use crate::resolve::ResolvedModel;
+use crate::restart::{RestartPolicy, Verdict};
+use crate::runtime_dir::RuntimeDir;
+
+/// Everything that the two children's command lines are made of.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// What the user asked for.
+    pub config: &'a ServeConfig,
+    /// The interpreter with the server package.
+    pub python: PathBuf,
+    /// The router binary.
+    pub router: PathBuf,
+    /// The model on disk.
+    pub model: ResolvedModel,
+    /// Where the router listens.
+    pub address: Address,
+    /// Where the sockets are; outlives every child.
+    pub runtime_dir: RuntimeDir,
+}
+
+impl Plan<'_> {
+    fn served_model_name(&self) -> &str {
+        self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
+    }
+
+    fn command(&self, role: Role) -> Command {
+        let socket = self.runtime_dir.shard_socket();
+        match role {
+            Role::Router => {
+                let model = (self.model.path.as_path(), self.served_model_name());
+                programs::router_command(&self.router, self.config, &self.address, model, &socket)
+            }
+            Role::Shard | Role::Resolver => {
+                programs::shard_command(&self.python, self.config, &self.model.path, &socket)
+            }
+        }
+    }
+}
+
+/// A child that should be running, and what became of it.
+#[derive(Debug)]
+struct Supervised {
+    role: Role,
+    state: State,
+    restarts: RestartPolicy,
+}
+
+#[derive(Debug)]
+enum State {
+    Running(Process),
+    /// Crashed; to be started again at this time.
+    Crashed {
+        restart_at: Instant,
+    },
+}
+
+/// Owns the children. Dropping it kills them.
+#[derive(Debug)]
+pub struct Supervisor<'a> {
+    plan: &'a Plan<'a>,
+    log: Log,
+    events: &'a Receiver<Event>,
+    sender: SyncSender<Event>,
+    /// One a role.
+    children: Vec<Supervised>,
+    /// The router answered 200 once, and the user was told.
+    was_ready: bool,
+}
+
+impl<'a> Supervisor<'a> {
+    /// Starts both children at once: the router waits for the shard's socket by itself.
+    ///
+    /// `sender` feeds `events`; the supervisor is their only reader from here on.
+    pub fn start(
+        plan: &'a Plan<'a>,
+        events: &'a Receiver<Event>,
+        sender: SyncSender<Event>,
+    ) -> Result<Self, LauncherError> {
+        let mut supervisor =
+            Self { plan, log: plan.config.log(), events, sender, children: Vec::new(), was_ready: false };
+        for role in [Role::Shard, Role::Router] {
+            let state = State::Running(supervisor.spawn(role)?);
+            supervisor.children.push(Supervised { role, state, restarts: RestartPolicy::default() });
+        }
+        ready::watch(plan.address.local(), supervisor.sender.clone());
+        Ok(supervisor)
+    }
+
+    /// Supervises until a signal asks to stop or a child cannot be kept running; no child is left afterwards.
+    ///
+    /// Returns the exit code of a drain.
+    pub fn run(mut self) -> Result<i32, LauncherError> {
+        loop {
+            match self.next_event() {
+                Some(Event::Signal(signal)) => return self.drain(signal),
+                Some(Event::Ended { role, pid }) => {
+                    if let Err(error) = self.ended(role, pid) {
+                        drain::abandon(self.take_running(|_| true), self.events);
+                        return Err(error);
+                    }
+                }
+                Some(Event::Ready) => self.ready(),
+                None => self.restart_due()?,
+            }
+        }
+    }
+
+    /// The next event, or none when it is time to restart a child.
+    fn next_event(&self) -> Option<Event> {
+        let restart_at = self.children.iter().filter_map(|child| match child.state {
+            State::Crashed { restart_at } => Some(restart_at),
+            State::Running(_) => None,
+        });
+        let event = match restart_at.min() {
+            None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        // Disconnected cannot be: this supervisor holds a sender.
+        event.ok()
+    }
+
+    fn spawn(&self, role: Role) -> Result<Process, LauncherError> {
+        if role == Role::Shard {
+            remove_stale(&self.plan.runtime_dir.shard_socket())?;
+        }
+        let process = Process::spawn(role, self.plan.command(role), &self.sender)?;
+        self.log.debug("started", &[("process", &role), ("pid", &process.pid())]);
+        Ok(process)
+    }
+
+    /// A child ended. Errors if it must not or need not be started again.
+    fn ended(&mut self, role: Role, pid: u32) -> Result<(), LauncherError> {
+        let is_it = |process: &Process| process.role() == role && process.pid() == pid;
+        let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
+        let (exit, last_line) = process.reap();
+        if exit == Exit::Code(EXIT_USER_MISTAKE) {
+            return Err(LauncherError::ChildRefused { role });
+        }
+        if !self.was_ready {
+            return Err(LauncherError::EndedBeforeReady { role, exit, last_line });
+        }
+        let Some(child) = self.children.iter_mut().find(|child| child.role == role) else { return Ok(()) };
+        let now = Instant::now();
+        match child.restarts.crashed(now) {
+            Verdict::RestartAfter(pause) => {
+                child.state = State::Crashed { restart_at: now + pause };
+                self.log.warn(
+                    "ended unasked, starting it again",
+                    &[("process", &role), ("pid", &pid), ("exit", &exit), ("after_ms", &pause.as_millis())],
+                );
+                Ok(())
+            }
+            Verdict::GiveUp { ends } => Err(LauncherError::CrashLoop {
+                role,
+                ends,
+                window_s: RestartPolicy::window_s(),
+                exit,
+                last_line,
+            }),
+        }
+    }
+
+    fn restart_due(&mut self) -> Result<(), LauncherError> {
+        let now = Instant::now();
+        for index in 0..self.children.len() {
+            let due =
+                matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now);
+            if due {
+                let process = self.spawn(self.children[index].role)?;
+                self.log.info("started again", &[("process", &process.role()), ("pid", &process.pid())]);
+                self.children[index].state = State::Running(process);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the user, once.
+    fn ready(&mut self) {
+        self.was_ready = true;
+        let banner = ready::banner(&self.plan.address, self.plan.served_model_name());
+        let mut stdout = io::stdout().lock();
+        if let Err(error) = stdout.write_all(banner.as_bytes()).and_then(|()| stdout.flush()) {
+            self.log.warn("cannot write to stdout", &[("error", &error)]);
+        }
+    }
+
+    fn drain(mut self, signal: i32) -> Result<i32, LauncherError> {
+        let mut take = |role| self.take_running(|process| process.role() == role).pop();
+        let (router, shard) = (take(Role::Router), take(Role::Shard));
+        let timeout: Duration = self.plan.config.graceful_termination_timeout;
+        drain::drain(router, shard, timeout, signal, self.events, &self.log)
+    }
+
+    /// Takes out the running processes that `wanted` holds for; they count as crashed until someone says otherwise.
+    fn take_running(&mut self, wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
+        let mut taken = Vec::new();
+        for child in &mut self.children {
+            if matches!(&child.state, State::Running(process) if wanted(process)) {
+                let gone = State::Crashed { restart_at: Instant::now() };
+                if let State::Running(process) = std::mem::replace(&mut child.state, gone) {
+                    taken.push(process);
+                }
+            }
+        }
+        taken
+    }
+}
+
+/// Removes the socket of a shard that could not do so itself, so that the router cannot meet it.
+fn remove_stale(socket: &std::path::Path) -> Result<(), LauncherError> {
+    match fs::remove_file(socket) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(LauncherError::System { what: "remove the socket of an ended shard", source }),
+    }
+}

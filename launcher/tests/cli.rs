@@ -1,0 +1,119 @@
+//! What the command line itself answers.
+#![allow(clippy::unwrap_used)] // a test's way to fail
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::Bench;
+
+fn help(args: &[&str]) -> String {
+    let bench = Bench::new();
+    let output = support::spawn(bench.command(args).env("COLUMNS", "100")).wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn help_of_trunkline() {
+    insta::assert_snapshot!(help(&["--help"]));
+}
+
+#[test]
+fn help_of_serve() {
+    insta::assert_snapshot!(help(&["serve", "--help"]));
+}
+
+#[test]
+fn help_of_download() {
+    insta::assert_snapshot!(help(&["download", "--help"]));
+}
+
+#[test]
+fn version_is_the_crate_version() {
+    let (code, stdout, _) = Bench::new().run(&["--version"]);
+    assert_eq!((code, stdout), (0, format!("trunkline {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn typing_errors_end_with_two() {
+    for args in [&["serve", "--prot", "1"][..], &["serv"], &[], &["serve", "--threads", "x"], &["download"]] {
+        let bench = Bench::new();
+        let (code, stdout, _) = bench.run(args);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{args:?}");
+        assert!(bench.journal().is_empty());
+    }
+}
+
+#[test]
+fn flag_outranks_variable_and_variable_outranks_file() {
+    let bench = Bench::new();
+    let file = bench.path("trunkline.toml");
+    std::fs::write(
+        &file,
+        "max-queued-requests = 3\nmax-stop-sequences = 3\nmax-concurrent-requests = 3\njson-output = true\n",
+    )
+    .unwrap();
+    let bench = bench
+        .with("TRUNKLINE_CONFIG", &file)
+        .with("TRUNKLINE_MAX_STOP_SEQUENCES", "2")
+        .with("TRUNKLINE_MAX_CONCURRENT_REQUESTS", "2");
+    let mut server = bench.serve(&["--max-concurrent-requests", "1"]);
+    server.wait_ready();
+    let router = server.bench.nth("router", "start", 1);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+
+    let argv: Vec<&str> = router["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let value = |flag: &str| argv[argv.iter().position(|arg| *arg == flag).unwrap() + 1];
+    assert_eq!(value("--max-concurrent-requests"), "1");
+    assert_eq!(value("--max-stop-sequences"), "2");
+    assert_eq!(value("--max-queued-requests"), "3");
+    assert!(argv.contains(&"--json-output"));
+    for line in server.bench.stderr().lines().filter(|line| line.contains("launcher")) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["target"], "launcher");
+        assert!(line["timestamp"].is_string() && line["level"].is_string() && line["message"].is_string());
+    }
+    assert!(server.bench.stderr().contains(r#""message":"stopped""#));
+}
+
+#[test]
+fn download_prints_the_path_alone() {
+    let bench = Bench::new();
+    let (code, stdout, stderr) = bench.run(&["download", "a/b", "--revision", "main"]);
+    assert_eq!((code, stdout), (0, format!("{}\n", bench.path("model.gguf").display())));
+    assert_eq!(stderr, "Fetching: 100%\n");
+    let argv = &bench.events("resolver", "start")[0]["argv"];
+    assert_eq!(*argv, serde_json::json!(["resolve", "a/b", "--revision", "main"]));
+}
+
+#[test]
+fn env_names_what_a_bug_report_needs_and_no_secret() {
+    let bench = Bench::new().with("HF_TOKEN", "hf_secret").with("TRUNKLINE_THREADS", "7777");
+    let (code, stdout, _) = bench.run(&["env"]);
+    assert_eq!(code, 0);
+    for wanted in [
+        &format!("trunkline: {}\n", env!("CARGO_PKG_VERSION")),
+        "cpu features: ",
+        "cores: ",
+        " MiB in all",
+        "router version: trunkline-router 0.fake\n",
+        "packages: python 3.fake\n",
+        &format!("embedded model: fake/model ({})\n", bench.path("model.gguf").display()),
+        "HF_TOKEN ",
+        "TRUNKLINE_THREADS",
+    ] {
+        assert!(stdout.contains(wanted), "{wanted}: {stdout}");
+    }
+    assert!(!stdout.contains("hf_secret") && !stdout.contains("7777"), "{stdout}");
+}
+
+#[test]
+fn env_says_what_it_cannot_find() {
+    let bench = Bench::new().with("TRUNKLINE_ROUTER", "").with("FAKE_RESOLVE", "refuse");
+    let (code, stdout, _) = bench.run(&["env"]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("router: not found: no `trunkline-router` beside "), "{stdout}");
+    assert!(stdout.contains("embedded model: not found: error: no model `x`\n"), "{stdout}");
+}

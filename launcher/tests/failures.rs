@@ -1,0 +1,154 @@
+//! What goes wrong, and the one line that says so.
+#![allow(clippy::unwrap_used)] // a test's way to fail
+
+mod support;
+
+use std::net::TcpListener;
+
+use rustix::process::Signal;
+use support::{Bench, is_alive, kill, pid};
+
+fn assert_one_error(stderr: &str, wanted: &str) {
+    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error:")).collect();
+    assert_eq!(errors.len(), 1, "{stderr}");
+    assert!(errors[0].contains(wanted), "{stderr}");
+}
+
+#[test]
+fn port_in_use_is_known_before_anything_starts() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let bench = Bench::new();
+    let (code, stdout, stderr) = bench.run(&["serve", "--port", &port]);
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    assert_one_error(&stderr, &format!("port {port} of `127.0.0.1` is in use; hint: "));
+    assert_eq!(stderr.lines().count(), 1);
+    assert!(bench.journal().is_empty(), "{:?}", bench.journal());
+}
+
+#[test]
+fn resolver_that_refuses_has_the_last_word() {
+    let bench = Bench::new().with("FAKE_RESOLVE", "refuse");
+    let (code, _, stderr) = bench.run(&["serve", "--port", "0", "some/model"]);
+    assert_eq!((code, stderr.as_str()), (2, "error: no model `x`\n"));
+    assert_eq!(bench.events("resolver", "start")[0]["argv"], serde_json::json!(["resolve", "some/model"]));
+    assert_eq!(bench.journal().len(), 1, "nothing else was started");
+}
+
+#[test]
+fn resolver_that_crashes_or_babbles_is_reported() {
+    let (code, _, stderr) = Bench::new().with("FAKE_RESOLVE", "crash").run(&["serve", "--port", "0"]);
+    assert_eq!(code, 1);
+    assert_one_error(&stderr, "the resolver ended with exit code 3");
+    let (code, _, stderr) = Bench::new().with("FAKE_RESOLVE", "babble").run(&["download", "a/b"]);
+    assert_eq!(code, 1);
+    assert_one_error(&stderr, "the resolver printed no model");
+}
+
+#[test]
+fn shard_that_refuses_has_the_last_word_and_the_router_goes() {
+    let mut server = Bench::new().with("FAKE_SHARD", "refuse").serve(&[]);
+    assert_eq!(server.wait(), 2);
+    assert_one_error(&server.bench.stderr(), "error: tensor `x` is damaged");
+    assert_eq!(server.rest_of_stdout(), "");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn crash_before_ready_ends_with_the_last_line() {
+    let mut server = Bench::new().with("FAKE_SHARD", "crash").serve(&[]);
+    assert_eq!(server.wait(), 1);
+    let wanted = "the shard ended with exit code 3 before it was ready; it said last: about to fall over";
+    assert_one_error(&server.bench.stderr(), wanted);
+    server.assert_nothing_left();
+
+    let mut server = Bench::new().with("FAKE_ROUTER", "crash").serve(&[]);
+    assert_eq!(server.wait(), 1);
+    assert_one_error(
+        &server.bench.stderr(),
+        "the router ended with exit code 101 before it was ready; it said last: router fell over",
+    );
+    server.assert_nothing_left();
+}
+
+#[test]
+fn killed_before_ready_hints_at_memory() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
+    kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
+    assert_eq!(server.wait(), 1);
+    assert_one_error(
+        &server.bench.stderr(),
+        "signal 9 (SIGKILL) before it was ready; hint: the kernel kills",
+    );
+    server.assert_nothing_left();
+}
+
+#[test]
+fn crashed_shard_is_started_again_beside_the_same_router() {
+    let mut server = Bench::new().serve(&[]);
+    server.wait_ready();
+    let router = pid(&server.bench.nth("router", "start", 1));
+    for run in 1..=3 {
+        kill(pid(&server.bench.nth("shard", "listen", run)), Signal::KILL);
+        let again = server.bench.nth("shard", "listen", run + 1);
+        assert!(is_alive(pid(&again)) && is_alive(router));
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert_eq!(server.bench.events("router", "start").len(), 1);
+    assert_eq!(server.rest_of_stdout(), "", "ready is said once");
+    let stderr = server.bench.stderr();
+    assert!(
+        stderr.contains(" WARN launcher: ended unasked, starting it again process=shard pid="),
+        "{stderr}"
+    );
+    server.assert_nothing_left();
+}
+
+#[test]
+fn crashed_router_is_started_again_beside_the_same_shard() {
+    let mut server = Bench::new().serve(&[]);
+    server.wait_ready();
+    kill(pid(&server.bench.nth("router", "start", 1)), Signal::SEGV);
+    server.bench.nth("router", "listen", 2);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert_eq!(server.bench.events("shard", "start").len(), 1);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn crash_loop_gives_up_and_stops_the_router() {
+    let mut server = Bench::new().with("FAKE_SHARD", "crash-later").serve(&[]);
+    server.wait_ready();
+    kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
+    assert_eq!(server.wait(), 1);
+    let wanted =
+        "the shard ended 6 times within 60 s, the last time with exit code 3; it said last: about to";
+    assert_one_error(&server.bench.stderr(), wanted);
+    assert_eq!(server.bench.events("shard", "start").len(), 6, "the first start and five restarts");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn restarted_shard_that_refuses_ends_everything() {
+    let mut server = Bench::new().with("FAKE_SHARD", "refuse-later").serve(&[]);
+    server.wait_ready();
+    kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
+    assert_eq!(server.wait(), 2);
+    assert_one_error(&server.bench.stderr(), "error: the model is gone");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn missing_program_names_its_variable() {
+    let bench = Bench::new().with("TRUNKLINE_ROUTER", "");
+    let (code, _, stderr) = bench.run(&["serve", "--port", "0"]);
+    assert_eq!(code, 1);
+    assert_one_error(&stderr, "no `trunkline-router` beside `");
+    assert!(stderr.contains("`TRUNKLINE_ROUTER`"), "{stderr}");
+    let bench = Bench::new().with("TRUNKLINE_PYTHON", "/nonexistent/python");
+    let (code, _, stderr) = bench.run(&["serve", "--port", "0"]);
+    assert_eq!(code, 1);
+    assert_one_error(&stderr, "cannot start the resolver (`/nonexistent/python`): ");
+}

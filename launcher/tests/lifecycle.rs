@@ -1,0 +1,254 @@
+//! A server's life as it should be: start, ready, drain, nothing left.
+#![allow(clippy::unwrap_used)] // a test's way to fail
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Bench, Running, is_alive, kill, pid, wait_until_gone};
+
+fn flag<'a>(argv: &'a Value, name: &str) -> Option<&'a str> {
+    let argv = argv.as_array().unwrap();
+    let at = argv.iter().position(|arg| arg == name)?;
+    argv.get(at + 1)?.as_str()
+}
+
+/// What a descriptor of a process refers to, such as `pipe:[1234]`.
+fn open_file(pid: u32, descriptor: &str) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap()
+}
+
+fn open_files(pid: u32) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    descriptors.filter_map(|descriptor| fs::read_link(descriptor.unwrap().path()).ok()).collect()
+}
+
+#[test]
+fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
+    let mut server = Bench::new().serve(&["--threads", "2", "--max-total-tokens", "64"]);
+    let [address, curl] = server.wait_ready();
+    let (shard, router) = (server.bench.nth("shard", "start", 1), server.bench.nth("router", "start", 1));
+    let port = flag(&router["argv"], "--port").unwrap();
+    assert!(address.contains(&format!("http://127.0.0.1:{port}")), "{address}");
+    assert!(curl.starts_with(&format!("curl http://127.0.0.1:{port}/v1/chat/completions ")), "{curl}");
+    assert!(curl.contains(r#""model":"fake/model""#), "{curl}");
+
+    let model = server.bench.path("model.gguf");
+    assert_eq!(flag(&shard["argv"], "--model"), model.to_str());
+    assert_eq!(flag(&shard["argv"], "--threads"), Some("2"));
+    assert_eq!(flag(&router["argv"], "--model-path"), model.to_str());
+    assert_eq!(flag(&router["argv"], "--served-model-name"), Some("fake/model"));
+    assert_eq!(flag(&router["argv"], "--max-total-tokens"), Some("64"));
+    assert_eq!(flag(&router["argv"], "--shard-socket"), flag(&shard["argv"], "--socket"));
+    assert_eq!(shard["folder_mode"], 0o700);
+    assert_eq!(server.bench.nth("resolver", "start", 1)["safe_path"], "1");
+
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert_eq!(server.rest_of_stdout(), "");
+    let order: Vec<String> = server
+        .bench
+        .journal()
+        .iter()
+        .map(|entry| format!("{} {}", entry["role"].as_str().unwrap(), entry["event"].as_str().unwrap()))
+        .filter(|line| line.ends_with("sigterm") || line.ends_with("end"))
+        .collect();
+    assert_eq!(order, ["router sigterm", "router end", "shard sigterm", "shard end"]);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn every_asking_signal_drains() {
+    for signal in [Signal::INT, Signal::HUP] {
+        let mut server = Bench::new().serve(&[]);
+        server.wait_ready();
+        server.signal(signal);
+        assert_eq!(server.wait(), 0, "{signal:?}");
+        server.assert_nothing_left();
+    }
+}
+
+#[test]
+fn signal_while_loading_drains_too() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
+    server.bench.nth("shard", "listen", 1);
+    server.bench.nth("router", "listen", 1);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert_eq!(server.rest_of_stdout(), "");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn sighup_stays_ignored_under_nohup() {
+    let bench = Bench::new();
+    let program = bench.command(&[]);
+    let mut nohup = Command::new("nohup");
+    nohup.arg(program.get_program()).args(["serve", "--port", "0"]);
+    nohup.env_clear().envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let stderr = fs::File::create(bench.path("stderr")).unwrap();
+    nohup
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(stderr)
+        .process_group(0);
+    let mut server = Running::new(bench, nohup);
+    server.wait_ready();
+    server.signal(Signal::HUP);
+    // Signals are taken in order: had SIGHUP counted, this would be a second signal and the end sudden.
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert!(server.bench.stderr().contains("signal=15"), "{}", server.bench.stderr());
+    server.assert_nothing_left();
+}
+
+#[test]
+fn drain_waits_for_open_streams_while_the_shard_lives() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
+    server.wait_ready();
+    server.signal(Signal::TERM);
+    server.bench.nth("router", "sigterm", 1);
+    let shard = pid(&server.bench.nth("shard", "start", 1));
+    assert!(is_alive(shard) && server.bench.events("shard", "sigterm").is_empty());
+    fs::write(server.bench.path("release"), "").unwrap();
+    assert_eq!(server.wait(), 0);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn second_signal_stops_at_once() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
+    server.wait_ready();
+    server.signal(Signal::TERM);
+    server.bench.nth("router", "sigterm", 1);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait(), 128 + 2);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn child_that_does_not_end_in_time_is_killed_and_told_of() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&["--graceful-termination-timeout", "0"]);
+    server.wait_ready();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 1);
+    assert!(server.bench.stderr().contains("was killed process=router"), "{}", server.bench.stderr());
+    assert_eq!(server.bench.events("shard", "end").len(), 1, "the shard still ended well");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn killed_launcher_takes_each_child_along_by_its_own_lifeline() {
+    let mut server = Bench::new().serve(&[]);
+    server.wait_ready();
+    let shard = pid(&server.bench.nth("shard", "start", 1));
+    let router = pid(&server.bench.nth("router", "start", 1));
+    // A child that held an end of the other one's lifeline would keep it alive.
+    assert!(!open_files(router).contains(&open_file(shard, "0")));
+    assert!(!open_files(shard).contains(&open_file(router, "0")));
+    server.signal(Signal::KILL);
+    assert_eq!(server.wait(), 128 + 9);
+    wait_until_gone(shard);
+    wait_until_gone(router);
+    assert_eq!(server.bench.events("shard", "lifeline").len(), 1);
+    assert_eq!(server.bench.events("router", "lifeline").len(), 1);
+
+    // What it left is swept by the next one.
+    let [left] = &server.bench.runtime_folders()[..] else { panic!("{:?}", server.bench.runtime_folders()) };
+    assert!(left.join("shard.sock").exists());
+    let again = server.bench.command(&["serve", "--port", "0"]);
+    let mut again = Running::new(Bench::new(), again);
+    again.wait_ready();
+    let folders = server.bench.runtime_folders();
+    assert!(folders.len() == 1 && folders[0] != *left, "{folders:?}");
+    assert_eq!(fs::metadata(&folders[0]).unwrap().permissions().mode() & 0o777, 0o700);
+    again.signal(Signal::TERM);
+    assert_eq!(again.wait(), 0);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn killed_launcher_takes_its_resolver_along() {
+    let mut server = Bench::new().with("FAKE_RESOLVE", "hang").serve(&[]);
+    let resolver = pid(&server.bench.nth("resolver", "start", 1));
+    server.signal(Signal::KILL);
+    server.wait();
+    wait_until_gone(resolver);
+}
+
+#[test]
+fn signal_while_resolving_ends_with_its_number() {
+    let mut server = Bench::new().with("FAKE_RESOLVE", "hang").serve(&[]);
+    server.bench.nth("resolver", "start", 1);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait(), 128 + 2);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn lines_of_all_children_stay_whole() {
+    let mut server = Bench::new().with("FAKE_CHATTER", "300").serve(&[]);
+    server.wait_ready();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    let stderr = server.bench.stderr();
+    for (word, copies) in [("shard", 2), ("router", 1)] {
+        for number in 0..300 {
+            let line = format!("{} {number}", word.repeat(200));
+            assert_eq!(stderr.lines().filter(|other| *other == line).count(), copies, "{word} {number}");
+        }
+    }
+    assert_eq!(server.rest_of_stdout(), "");
+}
+
+#[test]
+fn long_temporary_folder_is_passed_over() {
+    let bench = Bench::new();
+    let long = bench.path("run").join("x".repeat(90));
+    fs::create_dir(&long).unwrap();
+    let mut server = bench.with("TMPDIR", &long).serve(&[]);
+    server.wait_ready();
+    let folder = server.bench.nth("shard", "start", 1)["folder"].as_str().unwrap().to_owned();
+    assert!(folder.starts_with("/tmp/trunkline-"), "{folder}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert!(!fs::exists(folder).unwrap());
+    assert_eq!(fs::read_dir(long).unwrap().count(), 0);
+}
+
+#[test]
+fn xdg_runtime_dir_comes_first() {
+    let bench = Bench::new();
+    let xdg = bench.path("xdg");
+    fs::create_dir(&xdg).unwrap();
+    let mut server = bench.with("XDG_RUNTIME_DIR", &xdg).serve(&[]);
+    server.wait_ready();
+    let folder = server.bench.nth("shard", "start", 1)["folder"].as_str().unwrap().to_owned();
+    assert!(folder.starts_with(xdg.to_str().unwrap()), "{folder}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert_eq!(fs::read_dir(xdg).unwrap().count(), 0);
+}
+
+#[test]
+fn output_that_nobody_reads_does_not_end_the_server() {
+    // Little enough to fit into the pipe before it is closed.
+    let bench = Bench::new().with("FAKE_CHATTER", "10");
+    let mut command = bench.command(&["serve", "--port", "0"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    command.stderr(writer);
+    let mut server = Running::new(bench, command);
+    server.wait_ready();
+    drop(reader);
+    kill(pid(&server.bench.nth("shard", "start", 1)), Signal::KILL);
+    server.bench.nth("shard", "listen", 2);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    server.assert_nothing_left();
+}

@@ -1,0 +1,85 @@
+"""Stands in for `trunkline-router`: ready while the shard's socket answers, ends on SIGTERM and on a cut lifeline.
+
+FAKE_ROUTER=hold: a stream is open, so SIGTERM alone does not end it; the file FAKE_RELEASE does.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+JOURNAL = os.environ["FAKE_JOURNAL"]
+
+
+def note(event, **fields):
+    line = json.dumps({"role": "router", "event": event, "pid": os.getpid(), **fields}) + "\n"
+    descriptor = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+def flag(name):
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def shard_answers():
+    with socket.socket(socket.AF_UNIX) as shard:
+        return shard.connect_ex(flag("--shard-socket")) == 0
+
+
+def lifeline():
+    while os.read(0, 64):
+        pass
+    note("lifeline")
+    os._exit(1)
+
+
+def chatter():
+    for number in range(int(os.environ.get("FAKE_CHATTER", "0"))):
+        sys.stderr.write("router" * 200 + f" {number}\n")
+        sys.stderr.flush()
+
+
+if "--version" in sys.argv:
+    print("trunkline-router 0.fake")
+    sys.exit()
+
+note("start", argv=sys.argv[1:])
+assert "--lifeline" in sys.argv
+behaviour = os.environ.get("FAKE_ROUTER", "serve")
+if behaviour == "crash":
+    print("router fell over", file=sys.stderr)
+    sys.exit(101)
+terminated = threading.Event()
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def terminate(*_):
+    note("sigterm")
+    terminated.set()
+
+
+signal.signal(signal.SIGTERM, terminate)
+threading.Thread(target=lifeline, daemon=True).start()
+chatter()
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind((flag("--hostname"), int(flag("--port"))))
+listener.listen()
+listener.settimeout(0.02)
+note("listen")
+while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        continue
+    with connection:
+        connection.settimeout(1)
+        connection.recv(4096)
+        ready = shard_answers() and behaviour != "never-ready"
+        status = b"200 OK" if ready else b"503 Service Unavailable"
+        connection.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+note("end")

@@ -1,0 +1,103 @@
+"""Stands in for `python -m trunkline_server`: keeps to docs/architecture.md, loads nothing.
+
+FAKE_JOURNAL: file to which every event is appended as one JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave.
+"""
+
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+from pathlib import Path
+
+JOURNAL = os.environ["FAKE_JOURNAL"]
+
+
+def note(role, event, **fields):
+    line = json.dumps({"role": role, "event": event, "pid": os.getpid(), **fields}) + "\n"
+    descriptor = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+def flag(name):
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def resolve():
+    behaviour = os.environ.get("FAKE_RESOLVE", "find")
+    note("resolver", "start", argv=sys.argv[3:], safe_path=os.environ.get("PYTHONSAFEPATH"))
+    if behaviour == "hang":
+        signal.pause()
+    if behaviour == "refuse":
+        print("error: no model `x`", file=sys.stderr)
+        sys.exit(2)
+    if behaviour == "crash":
+        sys.exit(3)
+    if behaviour == "babble":
+        print("not json")
+        sys.exit(0)
+    print("Fetching: 100%", file=sys.stderr)
+    print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": "fake/model", "revision": None}))
+
+
+def chatter():
+    for number in range(int(os.environ.get("FAKE_CHATTER", "0"))):
+        for stream in (sys.stdout, sys.stderr):
+            stream.write("shard" * 200 + f" {number}\n")
+            stream.flush()
+
+
+def serve():
+    runs = sum('"role": "shard", "event": "start"' in line for line in Path(JOURNAL).read_text().splitlines())
+    path = flag("--socket")
+    folder = Path(path).parent
+    folder_mode = stat.S_IMODE(folder.stat().st_mode)
+    note("shard", "start", argv=sys.argv[3:], folder=str(folder), folder_mode=folder_mode)
+    behaviour = os.environ.get("FAKE_SHARD", "serve")
+    if behaviour == "refuse":
+        print("error: tensor `x` is damaged", file=sys.stderr)
+        sys.exit(2)
+    if behaviour == "crash" or (behaviour == "crash-later" and runs > 0):
+        print("about to fall over\n", file=sys.stderr)
+        sys.exit(3)
+    if behaviour == "refuse-later" and runs > 0:
+        print("error: the model is gone", file=sys.stderr)
+        sys.exit(2)
+    assert "--lifeline" in sys.argv
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ended = threading.Event()
+
+    def terminate(*_):
+        note("shard", "sigterm")
+        if behaviour != "stubborn":
+            ended.set()
+
+    signal.signal(signal.SIGTERM, terminate)
+    threading.Thread(target=lifeline, daemon=True).start()
+    chatter()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    note("shard", "listen")
+    ended.wait()
+    note("shard", "end")
+
+
+def lifeline():
+    while os.read(0, 64):
+        pass
+    note("shard", "lifeline")
+    os._exit(1)
+
+
+if sys.argv[1] == "-c":
+    print("python 3.fake")
+elif sys.argv[1:4] == ["-m", "trunkline_server", "resolve"]:
+    resolve()
+elif sys.argv[1:4] == ["-m", "trunkline_server", "serve"]:
+    serve()
+else:
+    sys.exit(f"not a command line of the page: {sys.argv}")

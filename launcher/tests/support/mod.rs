@@ -1,0 +1,253 @@
+//! Runs the real launcher over a fake shard and a fake router (Python, standard library only), each test in its own
+//! folder. Every wait has a deadline; every process is ended by its id.
+#![allow(dead_code, missing_docs)] // each test file uses its own part
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Polls until `condition` holds a value; fails with `what` after the deadline.
+pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn is_alive(pid: u32) -> bool {
+    // A zombie has ended.
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
+    })
+}
+
+pub fn kill(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _ = kill_process(pid, signal);
+}
+
+pub fn wait_until_gone(pid: u32) {
+    wait_for(&format!("process {pid} to end"), || (!is_alive(pid)).then_some(()));
+}
+
+/// Held while a program is written and while a process is started: a child forked in between would inherit the open
+/// file, and running it would fail with ETXTBSY until that child has become something else.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn spawn(command: &mut Command) -> Child {
+    let _alone = alone();
+    command.spawn().unwrap()
+}
+
+/// The interpreter itself rather than a shim, which would be another process between the launcher and the fake.
+fn python() -> &'static str {
+    static PYTHON: OnceLock<String> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let output = spawn(
+            Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).stdout(Stdio::piped()),
+        )
+        .wait_with_output()
+        .unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    })
+}
+
+/// A folder with the fakes in it, and the environment that selects them.
+pub struct Bench {
+    pub folder: TempDir,
+    variables: Vec<(String, String)>,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap(), variables: Vec::new() };
+        for (name, source) in
+            [("fake-python", include_str!("fake_shard.py")), ("fake-router", include_str!("fake_router.py"))]
+        {
+            let path = bench.path(name);
+            let text = format!("#!{} -SE\n{source}", python());
+            let _alone = alone();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::create_dir(bench.path("run")).unwrap();
+        fs::write(bench.path("journal"), "").unwrap();
+        bench
+    }
+
+    pub fn with(mut self, name: &str, value: impl AsRef<Path>) -> Self {
+        self.variables.push((name.into(), value.as_ref().to_str().unwrap().into()));
+        self
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("TMPDIR", self.path("run"))
+            .env("TRUNKLINE_PYTHON", self.path("fake-python"))
+            .env("TRUNKLINE_ROUTER", self.path("fake-router"))
+            .env("FAKE_JOURNAL", self.path("journal"))
+            .env("FAKE_MODEL", self.path("model.gguf"))
+            .env("FAKE_RELEASE", self.path("release"))
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::from(
+                fs::OpenOptions::new().create(true).append(true).open(self.path("stderr")).unwrap(),
+            ));
+        command
+    }
+
+    /// `trunkline serve --port 0 ARGS`
+    pub fn serve(self, args: &[&str]) -> Running {
+        let command = self.command(&[&["serve", "--port", "0"], args].concat());
+        Running::new(self, command)
+    }
+
+    /// Runs to the end: exit code, stdout, stderr.
+    pub fn run(&self, args: &[&str]) -> (i32, String, String) {
+        let output = spawn(&mut self.command(args)).wait_with_output().unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap_or(-1), stdout, self.stderr())
+    }
+
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.path("stderr")).unwrap()
+    }
+
+    /// What the fakes noted, in order.
+    pub fn journal(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("journal")).unwrap();
+        text.split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    pub fn events(&self, role: &str, event: &str) -> Vec<Value> {
+        self.journal().into_iter().filter(|entry| entry["role"] == role && entry["event"] == event).collect()
+    }
+
+    /// Waits until `role` noted `event` for the `nth` time (from 1) and returns it.
+    pub fn nth(&self, role: &str, event: &str, nth: usize) -> Value {
+        wait_for(
+            &format!("{role} {event} number {nth} in {:?}; stderr: {}", self.journal(), self.stderr()),
+            || self.events(role, event).get(nth - 1).cloned(),
+        )
+    }
+
+    pub fn runtime_folders(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.path("run")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for entry in self.journal() {
+            let pid = pid(&entry);
+            // The id may have gone to a stranger since.
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let ours = String::from_utf8_lossy(&command).contains(self.folder.path().to_str().unwrap());
+            if ours {
+                kill(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+pub fn pid(entry: &Value) -> u32 {
+    u32::try_from(entry["pid"].as_u64().unwrap()).unwrap()
+}
+
+/// A launcher at work.
+pub struct Running {
+    pub bench: Bench,
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
+impl Running {
+    pub fn new(bench: Bench, mut command: Command) -> Self {
+        let child = spawn(&mut command);
+        Self { bench, child, status: None }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the two lines on stdout.
+    pub fn wait_ready(&mut self) -> [String; 2] {
+        let mut stdout = BufReader::new(self.child.stdout.as_mut().unwrap());
+        let mut lines = [String::new(), String::new()];
+        for line in &mut lines {
+            stdout.read_line(line).unwrap();
+        }
+        assert!(!lines[1].is_empty(), "ended before it was ready; stderr: {}", self.bench.stderr());
+        lines
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal);
+    }
+
+    /// Waits for the end: exit code, or 128 + signal.
+    pub fn wait(&mut self) -> i32 {
+        use std::os::unix::process::ExitStatusExt;
+        let child = &mut self.child;
+        let status = wait_for("the launcher to end", || child.try_wait().unwrap());
+        self.status = Some(status);
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+
+    pub fn rest_of_stdout(&mut self) -> String {
+        let mut rest = String::new();
+        self.child.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    pub fn take_stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().unwrap()
+    }
+
+    /// Everything is as if the launcher had never run.
+    pub fn assert_nothing_left(&self) {
+        for entry in self.bench.journal() {
+            assert!(!is_alive(pid(&entry)), "left behind: {entry}");
+        }
+        assert_eq!(self.bench.runtime_folders(), Vec::<PathBuf>::new());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
