@@ -179,7 +179,7 @@ impl BlockPool {
             is_free[id.index()] = !self.indexed[id.index()];
         }
         let (mut held, mut cached) = (0, 0);
-        for index in 0..self.states.len() {
+        for (index, &state) in self.states.iter().enumerate() {
             let id = BlockId(index as u32);
             let is_held = self.is_held(id);
             held += u32::from(is_held);
@@ -190,10 +190,10 @@ impl BlockPool {
                 "block {index} is free, held or cached"
             );
             if self.indexed[index] {
-                assert_eq!(self.states[index], BlockState::Computed, "indexed block {index} is computed");
+                assert_eq!(state, BlockState::Computed, "indexed block {index} is computed");
             }
             if is_held {
-                assert_ne!(self.states[index], BlockState::Free, "held block {index} has a state");
+                assert_ne!(state, BlockState::Free, "held block {index} has a state");
             }
         }
         assert_eq!((held, cached), (counts.held, counts.cached), "held and cached blocks");

@@ -172,7 +172,7 @@ impl World {
             if self.kv.grow(&mut table, 1) {
                 // The copy is planned with the first step: what it copies is being filled until that is acknowledged.
                 self.kv.begin_fill(&table, computed as u32, num_tokens);
-                let destination = table.blocks().last().unwrap().id();
+                let destination = table.blocks().last().expect("it just grew").id();
                 for slot in 0..num_tokens as usize {
                     self.device[destination.0 as usize][slot] = self.device[source.0 as usize][slot].clone();
                 }
@@ -265,7 +265,7 @@ impl World {
             let mut probe = prefix.1.clone();
             probe.push(OUTSIDE_VOCABULARY);
             let found = self.kv.lookup(&salt(prefix.0), &probe).block_ids()[block_idx];
-            let stored = self.stored.get_mut(&prefix).unwrap();
+            let stored = self.stored.get_mut(&prefix).expect("what is indexed is stored");
             if found != *stored {
                 assert_eq!(found, own, "only the own block takes the place");
                 *stored = own;
@@ -326,7 +326,7 @@ impl World {
         for position in 0..hit.num_tokens() as usize {
             let block = match hit.block_ids().get(position / self.block_size) {
                 Some(block) => *block,
-                None => hit.partial().unwrap().0,
+                None => hit.partial().expect("it covers the rest").0,
             };
             let written = &self.device[block.0 as usize][position % self.block_size];
             assert_eq!(

@@ -1,8 +1,26 @@
-//! The step scheduler of Trunkline. Pure: events in, plans out.
+//! The step scheduler of Trunkline: which sequence runs, with how many tokens, in which blocks.
+//!
+//! Pure: events and the time in, plans and updates out. It never waits, reads no clock, does no I/O, and decides by
+//! state and event alone: the same calls give the same answers, so a trace replays bit for bit. The seam is described in
+//! `docs/architecture.md`; [`Scheduler`] shows one request's way through it.
+//!
+//! Order of choice: expired requests out; then by [`Priority`]; then by tenant (`fairness.rs`, a seam); then what is
+//! cached first, aged. A request that shares a prefix which another is computing waits for it.
+
+mod admit;
+mod budget;
 pub mod config;
+mod estimate;
 pub mod event;
+mod fairness;
+mod invariants;
+mod lifecycle;
 pub mod plan;
+mod planner;
+mod queue;
+mod results;
 pub mod scheduler;
+mod sequence;
 pub mod stats;
 
 pub use config::SchedulerConfig;
@@ -13,6 +31,6 @@ pub use plan::{
     BlockCopy, Chunk, SampledToken, SamplingParams, SequenceError, SequenceErrorCode, SequenceOutcome,
     SequenceResult, SequenceStart, StepPlan, StepResult, TokenLogprob,
 };
-pub use scheduler::Scheduler;
+pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::Salt;

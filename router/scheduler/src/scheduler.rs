@@ -1,39 +1,392 @@
-//! The scheduler.
+//! The scheduler: its state, and what each event does. Planning is in `planner.rs` and `admit.rs`, results are in
+//! `results.rs`, ends and preemptions in `lifecycle.rs`.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use trunkline_kv::KvCache;
 
 use crate::config::SchedulerConfig;
-use crate::event::{Event, Millis, Update};
+use crate::estimate::{Load, Throughput};
+use crate::event::{
+    EndReason, Event, Millis, RejectReason, SequenceId, SequenceRequest, ShardLimits, Update,
+};
+use crate::fairness::{Fairness, Fifo};
 use crate::plan::StepPlan;
+use crate::queue::{Queue, Rank};
+use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
 use crate::stats::Stats;
 
+/// Plans that may be out at once: while one is computed the next is there already.
+pub const RUN_AHEAD: usize = 2;
+
+/// What a rejected client is told to wait before anything was measured.
+const DEFAULT_RETRY_AFTER_MS: u64 = 1_000;
+/// Least that it is told.
+const MIN_RETRY_AFTER_MS: u64 = 100;
+
 /// Queue, token budget and KV index of one shard. One task owns it; it never waits, reads no clock and does no I/O.
+///
+/// ```
+/// use trunkline_scheduler::*;
+///
+/// let mut scheduler = Scheduler::new(SchedulerConfig::default());
+/// let mut updates = Vec::new();
+/// scheduler.handle(Millis(0), Event::ShardReady(ShardLimits {
+///     block_size: 16, num_blocks: 8, max_step_tokens: 64, max_step_sequences: 4, vocab_size: 100,
+/// }), &mut updates);
+/// scheduler.handle(Millis(1), Event::Submit(SequenceRequest {
+///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
+///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
+/// }), &mut updates);
+/// let plan = scheduler.plan(Millis(1), &mut updates).unwrap();
+/// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
+/// let token = SampledToken { token_id: 4, ..Default::default() };
+/// scheduler.handle(Millis(2), Event::StepResult(StepResult {
+///     step_id: plan.step_id,
+///     sequences: vec![SequenceResult {
+///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
+///     }],
+///     device_time_us: 900,
+/// }), &mut updates);
+/// assert_eq!(updates[0], Update::Started { id: SequenceId(7), cached_tokens: 0, queued_ms: 0 });
+/// assert_eq!(updates[1], Update::Token { id: SequenceId(7), token });
+/// assert!(matches!(updates[2], Update::Ended { reason: EndReason::Length, .. }));
+/// ```
 #[derive(Debug)]
 pub struct Scheduler {
-    config: SchedulerConfig,
+    pub(crate) config: SchedulerConfig,
+    pub(crate) shard: Option<Shard>,
+    pub(crate) sequences: SequenceMap,
+    pub(crate) queue: Queue,
+    /// Running and preempting sequences, in running order: class, then age.
+    pub(crate) running: Vec<SequenceKey>,
+    /// Sequences that gave up their blocks, or will with the steps in flight: nobody else need be preempted yet.
+    pub(crate) num_leaving: usize,
+    pub(crate) deadlines: BTreeSet<(Millis, SequenceKey)>,
+    pub(crate) fairness: Box<dyn Fairness>,
+    pub(crate) throughput: Throughput,
+    /// Rejected for a full queue and told to come back, less those that the queue has let through since.
+    pub(crate) num_told_to_retry: u64,
+    pub(crate) next_arrival: u64,
+    pub(crate) next_wire_id: u64,
+    pub(crate) counters: Stats,
+}
+
+/// What goes with a shard.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) limits: ShardLimits,
+    pub(crate) kv: KvCache,
+    /// Oldest first.
+    pub(crate) in_flight: VecDeque<StepInFlight>,
+    /// Wire ids to be named in the next plan's `ends`.
+    pub(crate) ends: Vec<u64>,
+    pub(crate) last_step_id: u64,
+}
+
+/// A plan whose result is out.
+#[derive(Debug)]
+pub(crate) struct StepInFlight {
+    pub(crate) step_id: u64,
+    pub(crate) chunks: Vec<PlannedChunk>,
+    pub(crate) num_prefill_tokens: u32,
+}
+
+/// What has to be known of a chunk when its result comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedChunk {
+    pub(crate) key: SequenceKey,
+    pub(crate) wire_id: u64,
+    /// One past its last position.
+    pub(crate) end: u32,
+    pub(crate) sample: bool,
 }
 
 impl Scheduler {
-    /// A scheduler without a shard: requests wait until `Event::ShardReady`.
+    /// A scheduler without a shard: requests wait until [`Event::ShardReady`].
     pub fn new(config: SchedulerConfig) -> Self {
-        Self { config }
+        Self {
+            config,
+            shard: None,
+            sequences: SequenceMap::default(),
+            queue: Queue::default(),
+            running: Vec::new(),
+            num_leaving: 0,
+            deadlines: BTreeSet::new(),
+            fairness: Box::<Fifo>::default(),
+            throughput: Throughput::default(),
+            num_told_to_retry: 0,
+            next_arrival: 0,
+            next_wire_id: 1,
+            counters: Stats::default(),
+        }
     }
 
     /// Takes one event at time `now` and appends the answers to `updates`.
-    pub fn handle(&mut self, _now: Millis, _event: Event, _updates: &mut Vec<Update>) {
-        let _ = &self.config;
+    ///
+    /// Panics if a `Submit` uses the id of a sequence that has not ended: that is a bug of the caller.
+    pub fn handle(&mut self, now: Millis, event: Event, updates: &mut Vec<Update>) {
+        match event {
+            Event::ShardReady(limits) => self.shard_ready(limits, updates),
+            Event::Submit(request) => self.submit(now, request, updates),
+            Event::Finish(id) => self.end_by_id(id, EndReason::Finished, updates),
+            Event::Abort(id) => self.end_by_id(id, EndReason::Aborted, updates),
+            Event::StepResult(result) => self.take_result(now, result, updates),
+            Event::ShardLost => self.shard_lost(updates),
+        }
+        self.settle();
     }
 
-    /// The next plan, or none when run-ahead is full or there is nothing to do. Call until it says none.
-    pub fn plan(&mut self, _now: Millis, _updates: &mut Vec<Update>) -> Option<StepPlan> {
-        None
+    /// The next plan, or none when run-ahead is full or there is nothing to do. Call until it says none, after every
+    /// event and at [`Scheduler::next_wakeup`].
+    pub fn plan(&mut self, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
+        self.expire(now, updates);
+        let plan = self.make_plan(now, updates);
+        self.settle();
+        plan
     }
 
-    /// The earliest deadline: call `plan` then, even if no event came.
+    /// The earliest deadline: call [`Scheduler::plan`] then, even if no event came.
     pub fn next_wakeup(&self) -> Option<Millis> {
-        None
+        self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Gauges and counters.
+    /// Gauges and counters. O(1).
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        let mut stats = self.counters;
+        stats.num_waiting = self.queue.num_waiting() as u64;
+        stats.num_running = self.running.len() as u64;
+        if let Some(shard) = &self.shard {
+            let counts = shard.kv.counts();
+            stats.steps_in_flight = shard.in_flight.len() as u64;
+            stats.blocks_free = counts.free.into();
+            stats.blocks_held = counts.held.into();
+            stats.blocks_cached = counts.cached.into();
+            stats.blocks_total = counts.total.into();
+            stats.evicted_blocks += shard.kv.num_evicted();
+        }
+        stats
+    }
+
+    fn settle(&mut self) {
+        if let Some(shard) = &mut self.shard {
+            shard.kv.settle();
+        }
+    }
+
+    fn submit(&mut self, now: Millis, request: SequenceRequest, updates: &mut Vec<Update>) {
+        let id = request.id;
+        assert!(self.sequences.key(id).is_none(), "a sequence id is used once: {}", id.0);
+        if let Some(reason) = self.refusal(now, &request) {
+            self.reject(id, reason, updates);
+            return;
+        }
+        let sequence = Sequence::new(request, now, self.next_arrival);
+        self.next_arrival += 1;
+        if sequence.max_new_tokens == 0 {
+            updates.push(Update::Ended { id, reason: EndReason::Length, usage: sequence.usage() });
+            return;
+        }
+        let deadline = sequence.deadline;
+        let key = self.sequences.insert(sequence);
+        self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
+        self.enter_queue(key);
+    }
+
+    /// Why a request cannot be taken, if it cannot.
+    fn refusal(&self, now: Millis, request: &SequenceRequest) -> Option<RejectReason> {
+        if request.token_ids.is_empty() {
+            return Some(RejectReason::Invalid { message: "the prompt has no tokens".to_owned() });
+        }
+        if request.token_ids.len() as u64 + u64::from(request.max_new_tokens) > u64::from(u32::MAX) {
+            return Some(RejectReason::Invalid { message: "prompt and output pass 2^32 tokens".to_owned() });
+        }
+        if let Some(shard) = &self.shard {
+            let misfit = shard.misfit(&request.token_ids, request.token_ids.len(), request.max_new_tokens);
+            if misfit.is_some() {
+                return misfit;
+            }
+        }
+        if self.queue.num_new() >= self.config.max_queued_requests.max(1) {
+            return Some(RejectReason::QueueFull {
+                num_waiting: self.queue.num_new(),
+                max_queued_requests: self.config.max_queued_requests.max(1),
+                oldest_wait_ms: self.oldest_wait_ms(now),
+            });
+        }
+        let deadline_in_ms = request.deadline?.since(now);
+        let predicted_wait_ms = self.throughput.predict_wait_ms(self.load())?;
+        (deadline_in_ms == 0 || predicted_wait_ms > deadline_in_ms)
+            .then_some(RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms })
+    }
+
+    pub(crate) fn reject(&mut self, id: SequenceId, reason: RejectReason, updates: &mut Vec<Update>) {
+        let retry_after_ms = match &reason {
+            RejectReason::QueueFull { .. } => {
+                self.counters.rejected_queue_full += 1;
+                self.num_told_to_retry += 1;
+                Some(self.retry_after_ms(self.num_told_to_retry))
+            }
+            RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
+                self.counters.rejected_deadline += 1;
+                Some(predicted_wait_ms.saturating_sub(*deadline_in_ms).max(MIN_RETRY_AFTER_MS))
+            }
+            RejectReason::TooLong { .. } => {
+                self.counters.rejected_too_long += 1;
+                None
+            }
+            RejectReason::Invalid { .. } => {
+                self.counters.rejected_invalid += 1;
+                None
+            }
+        };
+        updates.push(Update::Rejected { id, reason, retry_after_ms });
+    }
+
+    /// When the queue is likely to have had room for so many more: it lets one through in the time that its last takes,
+    /// divided by its length.
+    fn retry_after_ms(&self, num_before: u64) -> u64 {
+        let load = self.load();
+        let Some(wait_ms) = self.throughput.predict_wait_ms(load) else { return DEFAULT_RETRY_AFTER_MS };
+        (wait_ms.saturating_mul(num_before) / (load.num_waiting + 1)).max(MIN_RETRY_AFTER_MS)
+    }
+
+    fn oldest_wait_ms(&self, now: Millis) -> u64 {
+        let new = self.sequences.iter().filter(|(_, s)| s.run.is_none() && s.first_start.is_none());
+        new.map(|(_, sequence)| now.since(sequence.submitted_at)).max().unwrap_or(0)
+    }
+
+    fn load(&self) -> Load {
+        let running = self.running.iter().map(|&key| u64::from(self.sequences[key].num_unplanned()));
+        let num_running_tokens: u64 = running.filter(|&num_tokens| num_tokens > 1).sum();
+        Load {
+            num_prefill_tokens: num_running_tokens + self.queue.num_uncached_tokens(),
+            num_waiting: self.queue.num_waiting() as u64,
+            num_running: self.running.len() as u64,
+            max_running: self.max_running() as u64,
+        }
+    }
+
+    /// Most sequences that may run at once: each wants a chunk and a token of every step.
+    pub(crate) fn max_running(&self) -> usize {
+        let Some(shard) = &self.shard else { return 0 };
+        let limits = &shard.limits;
+        limits.max_step_sequences.min(self.max_step_tokens()).min(self.config.max_running_sequences).max(1)
+            as usize
+    }
+
+    /// Tokens of one step.
+    pub(crate) fn max_step_tokens(&self) -> u32 {
+        let of_shard = self.shard.as_ref().map_or(0, |shard| shard.limits.max_step_tokens);
+        of_shard.min(self.config.max_step_tokens).max(1)
+    }
+
+    fn expire(&mut self, now: Millis, updates: &mut Vec<Update>) {
+        while let Some(&(deadline, key)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.end(key, EndReason::DeadlineExceeded, updates);
+        }
+    }
+
+    fn end_by_id(&mut self, id: SequenceId, reason: EndReason, updates: &mut Vec<Update>) {
+        if let Some(key) = self.sequences.key(id)
+            && !self.sequences[key].run.as_ref().is_some_and(|run| run.phase == Phase::Ending)
+        {
+            self.end(key, reason, updates);
+        }
+    }
+
+    fn shard_ready(&mut self, limits: ShardLimits, updates: &mut Vec<Update>) {
+        self.shard_lost(updates);
+        let limits = ShardLimits {
+            block_size: limits.block_size.max(1),
+            max_step_tokens: limits.max_step_tokens.max(1),
+            max_step_sequences: limits.max_step_sequences.max(1),
+            ..limits
+        };
+        let shard = Shard {
+            kv: KvCache::new(limits.block_size, limits.num_blocks),
+            limits,
+            in_flight: VecDeque::new(),
+            ends: Vec::new(),
+            last_step_id: 0,
+        };
+        for key in self.sequences.keys_by_arrival() {
+            let sequence = &self.sequences[key];
+            let num_prompt_tokens = sequence.num_prompt_tokens as usize;
+            if let Some(reason) = shard.misfit(&sequence.tokens, num_prompt_tokens, sequence.max_new_tokens) {
+                self.leave_queue(key);
+                let sequence = self.forget(key);
+                self.reject(sequence.id, reason, updates);
+            }
+        }
+        self.shard = Some(shard);
+    }
+
+    fn shard_lost(&mut self, updates: &mut Vec<Update>) {
+        let Some(shard) = self.shard.take() else { return };
+        self.counters.evicted_blocks += shard.kv.num_evicted();
+        self.running.clear();
+        self.num_leaving = 0;
+        for key in self.sequences.keys_by_arrival() {
+            let sequence = &mut self.sequences[key];
+            let run = sequence.run.take();
+            let has_ended = run.as_ref().is_some_and(|run| run.phase == Phase::Ending);
+            let has_started = sequence.first_start.is_some();
+            if run.is_none() {
+                self.leave_queue(key);
+            }
+            if has_ended || has_started {
+                let sequence = self.forget(key);
+                if !has_ended {
+                    let usage = sequence.usage();
+                    updates.push(Update::Ended { id: sequence.id, reason: EndReason::ShardLost, usage });
+                }
+            } else {
+                self.enter_queue(key);
+            }
+        }
+    }
+
+    /// A sequence's place by what the KV index has of it now.
+    pub(crate) fn rank(&self, key: SequenceKey) -> (Rank, u32) {
+        let sequence = &self.sequences[key];
+        let num_tokens = sequence.num_tokens();
+        let hit =
+            self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, &sequence.tokens).num_tokens());
+        let num_cached = hit.unwrap_or(0);
+        let window_ms = self.config.cached_first_window_ms;
+        let credit_ms = u128::from(window_ms) * u128::from(num_cached) / u128::from(num_tokens);
+        let rank = Rank {
+            priority: sequence.priority,
+            fairness: self.fairness.rank(&sequence.salt),
+            effective_ms: sequence.submitted_at.0.saturating_add(window_ms - credit_ms as u64),
+            arrival: sequence.arrival,
+        };
+        (rank, num_tokens - num_cached)
+    }
+}
+
+impl Shard {
+    /// Blocks for so many positions.
+    pub(crate) fn blocks_for(&self, num_positions: u32) -> u32 {
+        num_positions.div_ceil(self.limits.block_size)
+    }
+
+    /// Why tokens can never run on this shard, if they cannot. The last output token is never computed.
+    fn misfit(&self, tokens: &[u32], num_prompt_tokens: usize, max_new_tokens: u32) -> Option<RejectReason> {
+        let max_total_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size) + 1;
+        if num_prompt_tokens as u64 + u64::from(max_new_tokens.max(1)) > max_total_tokens {
+            return Some(RejectReason::TooLong {
+                prompt_tokens: num_prompt_tokens as u32,
+                max_new_tokens,
+                max_total_tokens,
+            });
+        }
+        let vocab_size = self.limits.vocab_size;
+        tokens.iter().any(|&token_id| token_id >= vocab_size).then(|| RejectReason::Invalid {
+            message: format!("the prompt has a token that is not below the vocabulary of {vocab_size}"),
+        })
     }
 }

@@ -1,0 +1,103 @@
+//! What the shard was measured to do, and how long a new request would wait by that.
+
+/// How much one new measurement weighs against all older ones.
+const WEIGHT: f64 = 0.1;
+
+/// A moving average; none before the first measurement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Average(Option<f64>);
+
+impl Average {
+    fn add(&mut self, value: f64) {
+        self.0 = Some(self.0.map_or(value, |average| average + WEIGHT * (value - average)));
+    }
+}
+
+/// What is ahead of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Tokens to compute for those ahead of it, running or waiting, before their next token.
+    pub(crate) num_prefill_tokens: u64,
+    /// Sequences ahead of it in the queue.
+    pub(crate) num_waiting: u64,
+    pub(crate) num_running: u64,
+    pub(crate) max_running: u64,
+}
+
+/// Measured step throughput and how long sequences run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Throughput {
+    /// Milliseconds of a step per token of prefill in it.
+    prefill_token_ms: Average,
+    /// Milliseconds from first start to end.
+    run_ms: Average,
+}
+
+impl Throughput {
+    /// A step with prefill came back. Its decodes are taken for free, so the estimate errs on the long side.
+    pub(crate) fn add_step(&mut self, num_prefill_tokens: u32, device_time_us: u64) {
+        if num_prefill_tokens > 0 && device_time_us > 0 {
+            self.prefill_token_ms.add(device_time_us as f64 / 1e3 / f64::from(num_prefill_tokens));
+        }
+    }
+
+    /// A sequence ended by itself.
+    pub(crate) fn add_run(&mut self, run_ms: u64) {
+        self.run_ms.add(run_ms as f64);
+    }
+
+    /// Milliseconds until a request behind `load` starts: the prefill ahead of it, and as many ends of others as it
+    /// lacks places to run. None before anything was measured, unless nothing is ahead.
+    pub(crate) fn predict_wait_ms(&self, load: Load) -> Option<u64> {
+        let prefill_ms = match load.num_prefill_tokens {
+            0 => 0.0,
+            num_tokens => num_tokens as f64 * self.prefill_token_ms.0?,
+        };
+        let num_places = load.max_running.saturating_sub(load.num_running);
+        let num_ends = (load.num_waiting + 1).saturating_sub(num_places);
+        let places_ms = match num_ends {
+            0 => 0.0,
+            num_ends => num_ends as f64 * self.run_ms.0? / load.num_running.max(1) as f64,
+        };
+        Some((prefill_ms + places_ms).ceil() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Load = Load { num_prefill_tokens: 0, num_waiting: 0, num_running: 0, max_running: 4 };
+
+    #[test]
+    fn nothing_is_predicted_from_nothing() {
+        let throughput = Throughput::default();
+        assert_eq!(throughput.predict_wait_ms(IDLE), Some(0));
+        assert_eq!(throughput.predict_wait_ms(Load { num_prefill_tokens: 1, ..IDLE }), None);
+        assert_eq!(throughput.predict_wait_ms(Load { num_running: 4, ..IDLE }), None);
+    }
+
+    #[test]
+    fn a_wait_is_the_prefill_and_the_places_ahead() {
+        let mut throughput = Throughput::default();
+        for _ in 0..50 {
+            throughput.add_step(100, 50_000);
+            throughput.add_run(4_000);
+        }
+        let wait = |load| throughput.predict_wait_ms(load).unwrap();
+        assert_eq!(wait(Load { num_prefill_tokens: 1_000, ..IDLE }), 500);
+        assert_eq!(wait(Load { num_running: 4, ..IDLE }), 1_000);
+        assert_eq!(wait(Load { num_running: 4, num_waiting: 3, ..IDLE }), 4_000);
+        assert_eq!(wait(Load { num_running: 3, num_prefill_tokens: 10, ..IDLE }), 5);
+    }
+
+    #[test]
+    fn old_measurements_fade() {
+        let mut throughput = Throughput::default();
+        throughput.add_step(1, 1_000_000);
+        for _ in 0..100 {
+            throughput.add_step(1, 1_000);
+        }
+        assert_eq!(throughput.predict_wait_ms(Load { num_prefill_tokens: 100, ..IDLE }), Some(103));
+    }
+}

@@ -1,0 +1,72 @@
+//! Recounts the scheduler's state: for tests and for the simulator.
+
+use crate::scheduler::{RUN_AHEAD, Scheduler};
+use crate::sequence::Phase;
+
+impl Scheduler {
+    /// Panics where counts, lists and the KV index disagree. Cost: O(everything).
+    pub fn check_invariants(&self) {
+        let Some(shard) = &self.shard else {
+            assert!(self.running.is_empty() && self.num_leaving == 0, "nothing runs without a shard");
+            assert_eq!(self.queue.num_waiting(), self.sequences.len(), "without a shard all wait");
+            return;
+        };
+        shard.kv.check_invariants();
+        assert!(shard.in_flight.len() <= RUN_AHEAD, "run-ahead is bounded");
+        let (mut num_waiting, mut num_leaving, mut num_running, mut num_parked) = (0, 0, 0, 0);
+        let mut num_new = 0;
+        for (key, sequence) in self.sequences.iter() {
+            let Some(run) = &sequence.run else {
+                num_waiting += 1;
+                num_new += u32::from(sequence.first_start.is_none());
+                assert_ne!(
+                    sequence.wait.rank.is_some(),
+                    sequence.wait.parked_on.is_some(),
+                    "ready or parked"
+                );
+                if let Some(other) = sequence.wait.parked_on {
+                    num_parked += 1;
+                    let other = &self.sequences[other];
+                    assert!(other.is_prefilling(), "who is waited for is computing its prefix");
+                    assert!(
+                        other.run().waiters.iter().any(|waiter| waiter.key == key),
+                        "and knows who waits"
+                    );
+                }
+                continue;
+            };
+            num_parked -= run.waiters.len() as i64;
+            num_leaving += usize::from(run.phase != Phase::Running);
+            num_running += usize::from(run.phase != Phase::Ending);
+            assert_eq!(run.phase != Phase::Ending, self.running.contains(&key), "`running` lists who runs");
+            let steps = shard.in_flight.iter().flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
+            let (num_steps, num_samples) =
+                steps.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.sample)));
+            assert_eq!(run.steps_in_flight, num_steps, "steps in flight");
+            assert!(run.phase == Phase::Running || num_steps > 0, "who leaves waits for a step");
+            if run.phase != Phase::Ending {
+                assert_eq!(run.pending_samples, num_samples, "samples in flight");
+            }
+            assert!(run.acknowledged <= run.planned, "what is acknowledged was planned");
+            assert!(run.acknowledged <= sequence.num_tokens(), "and its tokens are known");
+            assert!(
+                run.planned <= sequence.num_tokens() + run.pending_samples,
+                "what is planned will be known"
+            );
+            let num_blocks = run.table.blocks().len();
+            assert!(num_blocks as u32 >= shard.blocks_for(run.planned), "a block for every position");
+            assert!(
+                run.table.num_indexed_blocks() as u32 * shard.limits.block_size <= run.acknowledged,
+                "only acknowledged blocks are shared"
+            );
+        }
+        assert_eq!(num_parked, 0, "who is parked is waited for once");
+        assert_eq!(num_waiting, self.queue.num_waiting(), "waiting sequences");
+        assert_eq!(num_new, self.queue.num_new(), "never started");
+        assert_eq!(num_leaving, self.num_leaving, "leaving sequences");
+        assert_eq!(num_running, self.running.len(), "running sequences");
+        let is_ordered = self.running.is_sorted_by_key(|&key| self.sequences[key].order());
+        assert!(is_ordered, "`running` is in running order");
+        assert!(self.running.len() <= self.max_running(), "no more run than may");
+    }
+}

@@ -1,0 +1,207 @@
+//! Makes the plan of one step: decodes first, then prefill in what is left.
+//!
+//! There are no phases: a sequence has tokens known and positions planned, and each step closes the gap within the
+//! budget. A gap of one is a decode.
+
+use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
+use crate::event::{Millis, Update};
+use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
+use crate::scheduler::{PlannedChunk, RUN_AHEAD, Scheduler, StepInFlight};
+use crate::sequence::{FirstStart, Phase, SequenceKey};
+
+/// A plan in the making.
+struct Draft {
+    plan: StepPlan,
+    planned: Vec<PlannedChunk>,
+    budget: StepBudget,
+}
+
+impl Scheduler {
+    pub(crate) fn make_plan(&mut self, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
+        let shard = self.shard.as_ref()?;
+        if shard.in_flight.len() >= RUN_AHEAD {
+            return None;
+        }
+        let budget = StepBudget { tokens: self.max_step_tokens(), chunks: shard.limits.max_step_sequences };
+        let plan = StepPlan { step_id: shard.last_step_id + 1, ..StepPlan::default() };
+        let mut draft = Draft { plan, planned: Vec::new(), budget };
+        self.plan_decodes(now, &mut draft, updates);
+        let num_prefill_tokens = self.plan_prefills(now, &mut draft, updates);
+        self.send(draft, num_prefill_tokens)
+    }
+
+    fn plan_decodes(&mut self, now: Millis, draft: &mut Draft, updates: &mut Vec<Update>) {
+        // Preempting a sequence takes it off `running`; those are behind the one that is being planned.
+        let mut index = 0;
+        while index < self.running.len() && !draft.budget.is_spent() {
+            let key = self.running[index];
+            if self.sequences[key].num_wanted(draft.plan.step_id) == 1 {
+                self.plan_chunk(now, key, 1, draft, updates);
+            }
+            index += 1;
+        }
+    }
+
+    /// Returns the tokens of prefill planned.
+    fn plan_prefills(&mut self, now: Millis, draft: &mut Draft, updates: &mut Vec<Update>) -> u32 {
+        let mut budget = draft.budget.tokens;
+        if !draft.planned.is_empty() {
+            budget = budget.min(self.config.max_prefill_tokens_beside_decodes.max(1));
+        }
+        if draft.budget.is_spent() {
+            return 0;
+        }
+        let step_id = draft.plan.step_id;
+        self.admit(step_id, budget);
+        let needs: Vec<PrefillNeed> = self
+            .running
+            .iter()
+            .map(|&key| {
+                let sequence = &self.sequences[key];
+                PrefillNeed { key, priority: sequence.priority, num_tokens: sequence.num_wanted(step_id) }
+            })
+            .filter(|need| need.num_tokens > 0)
+            .collect();
+        let mut num_planned = 0;
+        for (need, share) in needs.iter().zip(divide_prefill(budget, &needs)) {
+            // It wants nothing any more if it was preempted for a sequence before it.
+            let share = share.min(self.sequences[need.key].num_wanted(step_id));
+            if share > 0 && !draft.budget.is_spent() {
+                num_planned += self.plan_chunk(now, need.key, share, draft, updates);
+            }
+        }
+        num_planned
+    }
+
+    /// Plans up to `num_tokens` more positions of a sequence, as many as there are blocks for. Returns how many.
+    fn plan_chunk(
+        &mut self,
+        now: Millis,
+        key: SequenceKey,
+        num_tokens: u32,
+        draft: &mut Draft,
+        updates: &mut Vec<Update>,
+    ) -> u32 {
+        let num_tokens = self.grow(key, num_tokens);
+        if num_tokens == 0 {
+            return 0;
+        }
+        let shard = self.shard.as_mut().expect("planning needs a shard");
+        let sequence = &mut self.sequences[key];
+        let num_known = sequence.num_tokens();
+        let run = sequence.run.as_mut().expect("who is planned runs");
+        if !run.is_on_shard {
+            run.is_on_shard = true;
+            draft.plan.starts.push(SequenceStart {
+                sequence_id: run.wire_id,
+                token_ids: sequence.tokens.clone(),
+                num_prompt_tokens: sequence.num_prompt_tokens,
+                sampling: sequence.sampling.clone(),
+            });
+            if sequence.first_start.is_none() {
+                let cached_tokens = run.planned;
+                sequence.first_start = Some(FirstStart { at: now, cached_tokens });
+                self.counters.prompt_tokens += u64::from(num_known);
+                self.counters.prefix_hit_tokens += u64::from(cached_tokens);
+                let queued_ms = now.since(sequence.submitted_at);
+                updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms });
+            }
+        }
+        let mut first_written = run.planned;
+        if let Some(copy) = run.copy.take() {
+            first_written -= copy.num_tokens;
+            let destination = &run.table.blocks()[(first_written / shard.limits.block_size) as usize];
+            draft.plan.copies.push(BlockCopy {
+                source_block_id: copy.source.0,
+                destination_block_id: destination.id().0,
+                num_tokens: copy.num_tokens,
+            });
+        }
+        let end = run.planned + num_tokens;
+        shard.kv.begin_fill(&run.table, first_written, end - first_written);
+        let sample = end == num_known + run.pending_samples;
+        draft.plan.chunks.push(Chunk {
+            sequence_id: run.wire_id,
+            first_position: run.planned,
+            num_tokens,
+            new_block_ids: run.table.blocks()[run.num_sent_blocks..].iter().map(|hold| hold.id().0).collect(),
+            sample,
+        });
+        draft.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample });
+        run.num_sent_blocks = run.table.blocks().len();
+        run.planned = end;
+        run.pending_samples += u32::from(sample);
+        run.steps_in_flight += 1;
+        run.last_step_id = draft.plan.step_id;
+        draft.budget.spend(num_tokens);
+        self.fairness.charge(&sequence.salt, num_tokens);
+        num_tokens
+    }
+
+    /// Gets the blocks for `num_tokens` more positions, or for as many as there are; others are preempted only if there
+    /// is not one. Returns how many positions have a block.
+    fn grow(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
+        loop {
+            let shard = self.shard.as_mut().expect("planning needs a shard");
+            let run = self.sequences[key].run_mut();
+            let num_blocks = run.table.blocks().len() as u32;
+            let missing = shard.blocks_for(run.planned + num_tokens).saturating_sub(num_blocks);
+            let granted = missing.min(shard.kv.available());
+            assert!(shard.kv.grow(&mut run.table, granted), "so many are available");
+            let capacity = (num_blocks + granted) * shard.limits.block_size;
+            let fitting = num_tokens.min(capacity - run.planned);
+            if fitting > 0 || !self.make_room(key) {
+                return fitting;
+            }
+        }
+    }
+
+    /// Frees a block for a sequence that has none for its next position. False: not now. Then blocks come back with the
+    /// steps in flight, or the sequence is itself the first that would have to go, and waits with what it has.
+    fn make_room(&mut self, key: SequenceKey) -> bool {
+        let shard = self.shard.as_mut().expect("planning needs a shard");
+        let mut num_shed = 0;
+        for &other in &self.running {
+            num_shed += shard.kv.shed_shadows(&mut self.sequences[other].run_mut().table);
+        }
+        if num_shed > 0 {
+            return true;
+        }
+        if self.num_leaving > 0 {
+            return false;
+        }
+        match self.victim() {
+            Some(victim) if victim != key => {
+                self.preempt(victim);
+                self.shard.as_ref().is_some_and(|shard| shard.kv.available() > 0) || self.num_leaving == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Who is preempted first: the newest of the lowest class that would not end by itself with the steps in flight.
+    pub(crate) fn victim(&self) -> Option<SequenceKey> {
+        self.running.iter().rev().copied().find(|&key| {
+            let sequence = &self.sequences[key];
+            sequence.run().phase == Phase::Running && !sequence.is_finishing(sequence.run())
+        })
+    }
+
+    fn send(&mut self, draft: Draft, num_prefill_tokens: u32) -> Option<StepPlan> {
+        let shard = self.shard.as_mut()?;
+        let mut plan = draft.plan;
+        plan.ends = std::mem::take(&mut shard.ends);
+        if plan.chunks.is_empty() && plan.ends.is_empty() {
+            return None;
+        }
+        shard.last_step_id = plan.step_id;
+        self.counters.steps += 1;
+        self.counters.scheduled_tokens += plan.num_tokens();
+        shard.in_flight.push_back(StepInFlight {
+            step_id: plan.step_id,
+            chunks: draft.planned,
+            num_prefill_tokens,
+        });
+        Some(plan)
+    }
+}

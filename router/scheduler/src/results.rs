@@ -1,0 +1,147 @@
+//! What a step's result does to its sequences.
+
+use crate::event::{EndReason, Millis, Update};
+use crate::plan::{
+    SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, StepResult,
+};
+use crate::scheduler::{PlannedChunk, Scheduler};
+use crate::sequence::{Phase, SequenceKey};
+
+/// A step's outcomes, to be taken by wire id; in the order of the chunks that costs O(1) each.
+struct Outcomes {
+    results: Vec<Option<SequenceResult>>,
+    next: usize,
+    num_left: u64,
+}
+
+impl Outcomes {
+    fn take(&mut self, wire_id: u64) -> Option<SequenceOutcome> {
+        let is_it = |slot: &Option<SequenceResult>| slot.as_ref().is_some_and(|r| r.sequence_id == wire_id);
+        let index = match self.results.get(self.next) {
+            Some(slot) if is_it(slot) => self.next,
+            _ => self.results.iter().position(is_it)?,
+        };
+        self.next = index + 1;
+        self.num_left -= 1;
+        self.results[index].take().map(|result| result.outcome)
+    }
+}
+
+impl Scheduler {
+    /// The result of the oldest plan in flight; anything else is counted and otherwise ignored.
+    pub(crate) fn take_result(&mut self, now: Millis, result: StepResult, updates: &mut Vec<Update>) {
+        let step = self.shard.as_mut().and_then(|shard| {
+            let is_expected = shard.in_flight.front().is_some_and(|step| step.step_id == result.step_id);
+            if is_expected { shard.in_flight.pop_front() } else { None }
+        });
+        let Some(step) = step else {
+            self.counters.unexpected_results += 1;
+            return;
+        };
+        self.throughput.add_step(step.num_prefill_tokens, result.device_time_us);
+        let num_left = result.sequences.len() as u64;
+        let results = result.sequences.into_iter().map(Some).collect();
+        let mut outcomes = Outcomes { results, next: 0, num_left };
+        for chunk in &step.chunks {
+            let outcome = if outcomes.num_left > 0 { outcomes.take(chunk.wire_id) } else { None };
+            self.take_outcome(now, chunk, outcome, updates);
+        }
+        self.counters.unexpected_results += outcomes.num_left;
+    }
+
+    fn take_outcome(
+        &mut self,
+        now: Millis,
+        chunk: &PlannedChunk,
+        outcome: Option<SequenceOutcome>,
+        updates: &mut Vec<Update>,
+    ) {
+        let sequence = &mut self.sequences[chunk.key];
+        let num_known = sequence.num_tokens();
+        let run = sequence.run_mut();
+        assert_eq!(run.wire_id, chunk.wire_id, "who is in flight keeps its wire id");
+        run.steps_in_flight -= 1;
+        run.table.release_copy_source();
+        let error = match &outcome {
+            Some(SequenceOutcome::Error(error)) => Some(error.clone()),
+            _ => None,
+        };
+        if error.is_some() {
+            run.has_failed = true;
+        }
+        if !run.has_failed {
+            // Less than the chunk's end only past the end of a sequence: what is there never enters the index.
+            run.acknowledged = chunk.end.min(num_known);
+        }
+        if run.phase == Phase::Ending {
+            self.release_if_idle(chunk.key);
+            return;
+        }
+        if let Some(error) = error {
+            self.end(chunk.key, EndReason::Failed(error), updates);
+            return;
+        }
+        self.index(chunk.key);
+        match (chunk.sample, outcome) {
+            (true, Some(SequenceOutcome::Token(token))) => self.take_token(now, chunk.key, token, updates),
+            (true, _) => {
+                self.fail_result(chunk.key, "the result lacks the token that was asked for", updates)
+            }
+            (false, Some(_)) => self.counters.unexpected_results += 1,
+            (false, None) => {}
+        }
+        if self.is_same_run(chunk) {
+            self.release_if_idle(chunk.key);
+        }
+    }
+
+    /// False if the outcome already ended the sequence for good.
+    fn is_same_run(&self, chunk: &PlannedChunk) -> bool {
+        let sequence = self.sequences.get(chunk.key);
+        sequence.and_then(|s| s.run.as_ref()).is_some_and(|run| run.wire_id == chunk.wire_id)
+    }
+
+    /// Enters what is acknowledged in the KV index, whole blocks of it, and wakes those that wait for it.
+    fn index(&mut self, key: SequenceKey) {
+        let shard = self.shard.as_mut().expect("a result has a shard");
+        let sequence = &mut self.sequences[key];
+        let run = sequence.run.as_mut().expect("the sequence does not wait");
+        let before = run.table.num_indexed_blocks();
+        shard.kv.index(&mut run.table, &sequence.tokens[..run.acknowledged as usize]);
+        let num_blocks = run.table.num_indexed_blocks();
+        if num_blocks > before && !run.waiters.is_empty() {
+            self.wake_waiters(key, Some(num_blocks));
+        }
+    }
+
+    fn take_token(&mut self, now: Millis, key: SequenceKey, token: SampledToken, updates: &mut Vec<Update>) {
+        let vocab_size = self.shard.as_ref().map_or(0, |shard| shard.limits.vocab_size);
+        if token.token_id >= vocab_size {
+            self.fail_result(key, "the result names a token outside the vocabulary", updates);
+            return;
+        }
+        let sequence = &mut self.sequences[key];
+        sequence.run_mut().pending_samples -= 1;
+        sequence.tokens.push(token.token_id);
+        self.counters.output_tokens += 1;
+        let is_end_token = sequence.is_end_token(token.token_id);
+        updates.push(Update::Token { id: sequence.id, token });
+        let reason = if is_end_token {
+            EndReason::EndToken
+        } else if sequence.num_output_tokens() >= sequence.max_new_tokens {
+            EndReason::Length
+        } else {
+            return;
+        };
+        if let Some(start) = sequence.first_start {
+            self.throughput.add_run(now.since(start.at));
+        }
+        self.end(key, reason, updates);
+    }
+
+    fn fail_result(&mut self, key: SequenceKey, message: &str, updates: &mut Vec<Update>) {
+        self.sequences[key].run_mut().has_failed = true;
+        let error = SequenceError { code: SequenceErrorCode::InvalidResult, message: message.to_owned() };
+        self.end(key, EndReason::Failed(error), updates);
+    }
+}

@@ -1,0 +1,284 @@
+//! One sequence and where it stands.
+//!
+//! ```text
+//! tokens        [ prompt ............ | output ... ]  + pending_samples that steps in flight will append
+//! acknowledged  ───────────────▶                      K and V are there for certain
+//! planned       ───────────────────────────▶          ... once the steps in flight are done
+//! ```
+
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
+
+use trunkline_kv::{BlockId, BlockTable, Salt};
+
+use crate::event::{Millis, Priority, SequenceId, SequenceRequest, Usage};
+use crate::plan::SamplingParams;
+use crate::queue::Rank;
+
+/// Where a sequence lies in a [`SequenceMap`]. Used again after the sequence is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SequenceKey(u32);
+
+/// One sequence from `Submit` until nothing in flight names it any more.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SequenceId,
+    /// Prompt, then output.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) num_prompt_tokens: u32,
+    pub(crate) max_new_tokens: u32,
+    pub(crate) sampling: SamplingParams,
+    pub(crate) ignore_eos: bool,
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Option<Millis>,
+    pub(crate) salt: Salt,
+    pub(crate) submitted_at: Millis,
+    /// Counts submissions: a lower one is older.
+    pub(crate) arrival: u64,
+    /// When the first chunk was planned, and how many prompt tokens a hit spared then.
+    pub(crate) first_start: Option<FirstStart>,
+    pub(crate) wait: Wait,
+    /// None while it waits.
+    pub(crate) run: Option<Run>,
+}
+
+/// The moment a sequence first ran.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstStart {
+    pub(crate) at: Millis,
+    pub(crate) cached_tokens: u32,
+}
+
+/// What a waiting sequence waits for. Meaningless while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Wait {
+    /// Its place in the queue; none while it is parked.
+    pub(crate) rank: Option<Rank>,
+    /// Tokens to compute, as of the last look at the KV index.
+    pub(crate) num_uncached_tokens: u32,
+    /// Blocks that have to be available before another try makes sense; 0 if not known.
+    pub(crate) needed_blocks: u32,
+    /// Parked: this one is computing a prefix that both share.
+    pub(crate) parked_on: Option<SequenceKey>,
+}
+
+/// What a sequence is about while it has blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Gets chunks.
+    Running,
+    /// Gets no more chunks; waits again when its steps in flight are acknowledged.
+    Preempting,
+    /// Its final update is out; goes when its steps in flight are acknowledged.
+    Ending,
+}
+
+/// What a sequence has while it is not waiting.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) phase: Phase,
+    /// Its name on the wire.
+    pub(crate) wire_id: u64,
+    /// The shard knows `wire_id`.
+    pub(crate) is_on_shard: bool,
+    pub(crate) table: BlockTable,
+    /// Blocks of the table that the shard was told.
+    pub(crate) num_sent_blocks: usize,
+    /// Positions computed when all steps in flight are done, a prefix hit included.
+    pub(crate) planned: u32,
+    /// Positions whose steps are acknowledged, the whole blocks of a prefix hit included.
+    pub(crate) acknowledged: u32,
+    /// Tokens that steps in flight will sample.
+    pub(crate) pending_samples: u32,
+    pub(crate) steps_in_flight: u32,
+    /// The last step that it has a chunk in; a step has one chunk of it at most.
+    pub(crate) last_step_id: u64,
+    /// To be planned with the first chunk.
+    pub(crate) copy: Option<PartialCopy>,
+    /// Tokens known when it was admitted: until they are computed others may wait for them.
+    pub(crate) prefill_end: u32,
+    /// A step failed: nothing after it was computed.
+    pub(crate) has_failed: bool,
+    /// Sequences parked on this one, and how many indexed blocks wake them.
+    pub(crate) waiters: Vec<Waiter>,
+}
+
+/// The first tokens of another sequence's block, to be copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartialCopy {
+    pub(crate) source: BlockId,
+    pub(crate) num_tokens: u32,
+}
+
+/// A sequence parked on another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) key: SequenceKey,
+    pub(crate) num_blocks: usize,
+}
+
+impl Sequence {
+    pub(crate) fn new(request: SequenceRequest, submitted_at: Millis, arrival: u64) -> Self {
+        let sampling = SamplingParams { end_token_ids: request.end_token_ids, ..request.sampling };
+        Self {
+            id: request.id,
+            num_prompt_tokens: request.token_ids.len() as u32,
+            tokens: request.token_ids,
+            max_new_tokens: request.max_new_tokens,
+            sampling,
+            ignore_eos: request.ignore_eos,
+            priority: request.priority,
+            deadline: request.deadline,
+            salt: request.salt,
+            submitted_at,
+            arrival,
+            first_start: None,
+            wait: Wait::default(),
+            run: None,
+        }
+    }
+
+    pub(crate) fn num_tokens(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    pub(crate) fn num_output_tokens(&self) -> u32 {
+        self.num_tokens() - self.num_prompt_tokens
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.num_prompt_tokens,
+            output_tokens: self.num_output_tokens(),
+            cached_tokens: self.first_start.map_or(0, |start| start.cached_tokens),
+        }
+    }
+
+    /// Tokens that may still be planned: 0 when all that is missing is in flight.
+    pub(crate) fn num_unplanned(&self) -> u32 {
+        match &self.run {
+            Some(run) if run.phase == Phase::Running && !self.is_finishing(run) => {
+                self.num_tokens() + run.pending_samples - run.planned
+            }
+            _ => 0,
+        }
+    }
+
+    /// Tokens that may be planned in the step that is being made: 0 also when it has its chunk already.
+    pub(crate) fn num_wanted(&self, step_id: u64) -> u32 {
+        let has_chunk = self.run.as_ref().is_some_and(|run| run.last_step_id == step_id);
+        if has_chunk { 0 } else { self.num_unplanned() }
+    }
+
+    /// True if the steps in flight sample its last token.
+    pub(crate) fn is_finishing(&self, run: &Run) -> bool {
+        self.num_output_tokens() + run.pending_samples >= self.max_new_tokens
+    }
+
+    /// Runs, and is still computing tokens that were known when it was admitted.
+    pub(crate) fn is_prefilling(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.phase == Phase::Running && run.acknowledged < run.prefill_end)
+    }
+
+    /// Order of running sequences: the last is preempted first.
+    pub(crate) fn order(&self) -> (Priority, u64) {
+        (self.priority, self.arrival)
+    }
+
+    pub(crate) fn is_end_token(&self, token_id: u32) -> bool {
+        !self.ignore_eos && self.sampling.end_token_ids.contains(&token_id)
+    }
+
+    /// The run of a sequence that is known not to wait.
+    pub(crate) fn run(&self) -> &Run {
+        self.run.as_ref().expect("the sequence does not wait")
+    }
+
+    pub(crate) fn run_mut(&mut self) -> &mut Run {
+        self.run.as_mut().expect("the sequence does not wait")
+    }
+}
+
+/// All sequences. Access by key costs O(1), by id O(log n).
+#[derive(Debug, Default)]
+pub(crate) struct SequenceMap {
+    slots: Vec<Option<Sequence>>,
+    free: Vec<SequenceKey>,
+    by_id: BTreeMap<SequenceId, SequenceKey>,
+}
+
+impl SequenceMap {
+    pub(crate) fn insert(&mut self, sequence: Sequence) -> SequenceKey {
+        let id = sequence.id;
+        let key = match self.free.pop() {
+            Some(key) => {
+                self.slots[key.0 as usize] = Some(sequence);
+                key
+            }
+            None => {
+                self.slots.push(Some(sequence));
+                SequenceKey((self.slots.len() - 1) as u32)
+            }
+        };
+        let known = self.by_id.insert(id, key);
+        assert!(known.is_none(), "a sequence id is used once: {}", id.0);
+        key
+    }
+
+    pub(crate) fn remove(&mut self, key: SequenceKey) -> Sequence {
+        let sequence = self.slots[key.0 as usize].take().expect("the key names a sequence");
+        self.by_id.remove(&sequence.id);
+        self.free.push(key);
+        sequence
+    }
+
+    pub(crate) fn get(&self, key: SequenceKey) -> Option<&Sequence> {
+        self.slots[key.0 as usize].as_ref()
+    }
+
+    pub(crate) fn key(&self, id: SequenceId) -> Option<SequenceKey> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(index, slot)| slot.as_ref().map(|sequence| (SequenceKey(index as u32), sequence)))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Keys in the order of submission.
+    pub(crate) fn keys_by_arrival(&self) -> Vec<SequenceKey> {
+        let mut keys: Vec<_> = self.iter().map(|(key, sequence)| (sequence.arrival, key)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, key)| key).collect()
+    }
+}
+
+impl Index<SequenceKey> for SequenceMap {
+    type Output = Sequence;
+
+    fn index(&self, key: SequenceKey) -> &Sequence {
+        self.slots[key.0 as usize].as_ref().expect("the key names a sequence")
+    }
+}
+
+impl IndexMut<SequenceKey> for SequenceMap {
+    fn index_mut(&mut self, key: SequenceKey) -> &mut Sequence {
+        self.slots[key.0 as usize].as_mut().expect("the key names a sequence")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::SequenceKey;
+
+    /// Some key, for tests of what only carries it.
+    pub(crate) fn key() -> SequenceKey {
+        SequenceKey(0)
+    }
+}
