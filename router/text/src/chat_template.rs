@@ -1,42 +1,34 @@
 //! Chat templates: messages to one text, as the model's own Jinja template says.
+//!
+//! Templates are written for Jinja2 as transformers sets it up (`apply_chat_template`); the engine here is minijinja, and
+//! what differs is made up for in `environment` and `python.rs`. A template comes with the model, so it is bounded in steps
+//! and in output, and reaches nothing but its variables.
 
+mod message;
+mod python;
+mod time;
+
+use std::io;
+
+use minijinja::value::{Kwargs, Value as Variable};
+use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::TextError;
+pub use message::{ChatMessage, flatten_content};
 
-/// Most steps of the template engine for one rendering.
+/// Most steps of the template engine for one rendering; a message costs some tens.
 pub const TEMPLATE_FUEL: u64 = 10_000_000;
 /// Most bytes that one rendering may write.
 pub const MAX_RENDERED_BYTES: usize = 64 << 20;
 
-/// One message of a chat.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ChatMessage {
-    /// `system`, `user`, `assistant`, `tool`, ...; the template decides which it takes.
-    pub role: String,
-    /// Its text; `None` for an assistant's message of tool calls alone.
-    pub content: Option<String>,
-    /// Other fields that templates know (`name`, `tool_calls`, `tool_call_id`, `reasoning_content`), as sent.
-    pub extra: Map<String, Value>,
-}
-
-impl ChatMessage {
-    /// A message of role and text.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Some(content.into()), extra: Map::new() }
-    }
-
-    /// From a message in OpenAI's form; `idx` names it in errors (`messages[idx]`).
-    pub fn from_json(_idx: usize, _message: &Value) -> Result<Self, TextError> {
-        unimplemented!()
-    }
-}
-
-/// The text of a message's content: a string, or a list of text parts, whose texts are joined. Null and absent give
-/// `None`. `field` names it in errors.
-pub fn flatten_content(_field: &str, _content: &Value) -> Result<Option<String>, TextError> {
-    unimplemented!()
-}
+/// Name of the template that is used unless another fits better.
+const DEFAULT_TEMPLATE: &str = "default";
+/// Name of the template for requests with tools.
+const TOOL_TEMPLATE: &str = "tool_use";
+/// Variables and functions that `kwargs` may not replace.
+const RESERVED_VARIABLES: [&str; 5] =
+    ["messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"];
 
 /// What a template is rendered with.
 #[derive(Debug, Clone, Default)]
@@ -55,16 +47,147 @@ pub struct ChatRequest {
 
 /// A model's chat templates, compiled.
 #[derive(Debug)]
-pub struct ChatTemplates {}
+pub struct ChatTemplates {
+    environment: Environment<'static>,
+    /// Name and source, in the model's order.
+    sources: Vec<(String, String)>,
+    /// `bos_token` and company.
+    variables: Map<String, Value>,
+}
 
 impl ChatTemplates {
-    /// Renders the conversation: the template `tool_use` if there are tools and the model has one, else `default`.
-    pub fn render(&self, _chat: &ChatRequest) -> Result<String, TextError> {
-        unimplemented!()
+    /// Compiles templates by name; `variables` (`bos_token`, ...) are there for each.
+    pub fn new(sources: Vec<(String, String)>, variables: Map<String, Value>) -> Result<Self, TextError> {
+        let mut environment = environment();
+        for (name, source) in &sources {
+            environment.add_template_owned(name.clone(), python::without_generation_tags(source)).map_err(
+                |error| TextError::InvalidTemplate { name: name.clone(), detail: error.to_string() },
+            )?;
+        }
+        Ok(Self { environment, sources, variables })
+    }
+
+    /// Renders the conversation: the template `tool_use` if there are tools and the model has one, else `default`, else
+    /// the model's first.
+    pub fn render(&self, chat: &ChatRequest) -> Result<String, TextError> {
+        let has_tools = !chat.tools.is_empty();
+        let (name, _) = [has_tools.then_some(TOOL_TEMPLATE), Some(DEFAULT_TEMPLATE)]
+            .into_iter()
+            .flatten()
+            .find_map(|wanted| self.sources.iter().find(|(name, _)| name == wanted))
+            .or_else(|| self.sources.first())
+            .ok_or(TextError::NoChatTemplate)?;
+        let template = self.environment.get_template(name).map_err(failed)?;
+
+        let mut output = BoundedOutput::default();
+        let rendered = template.render_captured_to(self.context(chat)?, &mut output).map(drop);
+        if output.is_full {
+            return Err(TextError::TemplateLimit { limit: MAX_RENDERED_BYTES as u64, unit: "bytes" });
+        }
+        rendered.map_err(failed)?;
+        String::from_utf8(output.bytes)
+            .map_err(|error| TextError::TemplateFailed { detail: error.to_string() })
     }
 
     /// The template's source by name.
-    pub fn source(&self, _name: &str) -> Option<&str> {
-        unimplemented!()
+    pub fn source(&self, name: &str) -> Option<&str> {
+        self.sources.iter().find(|(known, _)| known == name).map(|(_, source)| source.as_str())
+    }
+
+    /// Names of the templates, in the model's order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.sources.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether any template holds this character.
+    pub(crate) fn holds(&self, char: char) -> bool {
+        self.sources.iter().any(|(_, source)| source.contains(char))
+    }
+
+    fn context(&self, chat: &ChatRequest) -> Result<Variable, TextError> {
+        if let Some(name) = chat.kwargs.keys().find(|name| RESERVED_VARIABLES.contains(&name.as_str())) {
+            return Err(TextError::InvalidMessage {
+                field: format!("chat_template_kwargs.{name}"),
+                problem: "is set by the server and cannot be replaced".into(),
+            });
+        }
+        let messages: Vec<Value> = chat.messages.iter().map(ChatMessage::to_json).collect();
+        let now_unix_s = chat.now_unix_s;
+        let own = [
+            ("messages", Variable::from_serialize(messages)),
+            ("tools", if chat.tools.is_empty() { ().into() } else { Variable::from_serialize(&chat.tools) }),
+            ("add_generation_prompt", chat.add_generation_prompt.into()),
+            ("raise_exception", Variable::from_function(raise_exception)),
+            ("strftime_now", Variable::from_function(move |format: &str| time::strftime(now_unix_s, format))),
+        ];
+        let documents = ("documents".to_owned(), Variable::from(()));
+        let given = self.variables.iter().chain(&chat.kwargs);
+        Ok(std::iter::once(documents)
+            .chain(given.map(|(name, value)| (name.clone(), Variable::from_serialize(value))))
+            .chain(own.map(|(name, value)| (name.to_owned(), value)))
+            .collect())
     }
 }
+
+/// An engine that behaves as transformers' Jinja2.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_fuel(Some(TEMPLATE_FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(|out, _, value| python::write(out, value));
+    environment.add_filter("tojson", |value: &Variable, options: Kwargs| python::to_json(value, &options));
+    environment
+}
+
+/// A template's own words when it refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+fn raise_exception(message: &Variable) -> Result<Variable, minijinja::Error> {
+    let refusal = Refusal(message.to_string());
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(refusal))
+}
+
+fn failed(error: minijinja::Error) -> TextError {
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        if let Some(Refusal(message)) = cause.downcast_ref() {
+            return TextError::TemplateRefused { message: message.clone() };
+        }
+        source = cause.source();
+    }
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TextError::TemplateLimit { limit: TEMPLATE_FUEL, unit: "steps" };
+    }
+    TextError::TemplateFailed { detail: error.to_string() }
+}
+
+/// What a rendering has written.
+#[derive(Default)]
+struct BoundedOutput {
+    bytes: Vec<u8>,
+    is_full: bool,
+}
+
+impl io::Write for BoundedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > MAX_RENDERED_BYTES - self.bytes.len() {
+            self.is_full = true;
+            return Err(io::Error::other("output is full"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "chat_template/tests.rs"]
+mod tests;

@@ -16,25 +16,126 @@ pub enum TextStart {
 
 /// Turns a growing list of token ids into text that can be shown at once: never half a character, never something
 /// that a later token changes. All texts joined equal `Tokenizer::decode` of all ids. O(length of the token) each.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Detokenizer {
-    _tokenizer: Arc<Tokenizer>,
+    tokenizer: Arc<Tokenizer>,
+    special: DecodeSpecial,
+    /// A leading space is still to be dropped.
+    at_start: bool,
+    stream: Utf8Stream,
 }
 
 impl Detokenizer {
     /// For one sequence.
-    pub fn new(tokenizer: Arc<Tokenizer>, _special: DecodeSpecial, _start: TextStart) -> Self {
-        Self { _tokenizer: tokenizer }
+    pub fn new(tokenizer: Arc<Tokenizer>, special: DecodeSpecial, start: TextStart) -> Self {
+        let at_start = tokenizer.drops_leading_space(start);
+        Self { tokenizer, special, at_start, stream: Utf8Stream::default() }
     }
 
     /// The text that is certain now; often the token's own, empty while a character is incomplete. An id outside the
     /// vocabulary has no text.
-    pub fn push(&mut self, _token_id: u32) -> String {
-        unimplemented!()
+    pub fn push(&mut self, token_id: u32) -> String {
+        let mut out = String::new();
+        let bytes = self.tokenizer.shown_bytes(token_id, self.special, &mut self.at_start);
+        self.stream.push(bytes, &mut out);
+        out
     }
 
     /// The rest: U+FFFD if bytes of an incomplete character were held back, else nothing.
     pub fn finish(&mut self) -> String {
-        unimplemented!()
+        let mut out = String::new();
+        self.stream.finish(&mut out);
+        out
+    }
+}
+
+/// Most bytes of a character that is not complete.
+const MAX_INCOMPLETE_BYTES: usize = 3;
+
+/// Bytes to text as they come. What it gives, joined, is `String::from_utf8_lossy` of all bytes: each maximal prefix of a
+/// character that cannot be completed becomes one U+FFFD (Unicode 16, section 3.9).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Utf8Stream {
+    /// The beginning of a character that later bytes may complete; at most `MAX_INCOMPLETE_BYTES`.
+    incomplete: Vec<u8>,
+}
+
+impl Utf8Stream {
+    pub fn push(&mut self, bytes: &[u8], out: &mut String) {
+        if self.incomplete.is_empty() {
+            self.decode(bytes, out);
+        } else {
+            let mut joined = std::mem::take(&mut self.incomplete);
+            joined.extend_from_slice(bytes);
+            self.decode(&joined, out);
+        }
+    }
+
+    pub fn finish(&mut self, out: &mut String) {
+        if !self.incomplete.is_empty() {
+            self.incomplete.clear();
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+
+    fn decode(&mut self, mut bytes: &[u8], out: &mut String) {
+        loop {
+            let error = match std::str::from_utf8(bytes) {
+                Ok(text) => return out.push_str(text),
+                Err(error) => error,
+            };
+            let (valid, rest) = bytes.split_at(error.valid_up_to());
+            // already found valid: borrowed as it is
+            out.push_str(&String::from_utf8_lossy(valid));
+            match error.error_len() {
+                Some(num_invalid) => {
+                    out.push(char::REPLACEMENT_CHARACTER);
+                    bytes = &rest[num_invalid..];
+                }
+                None => {
+                    debug_assert!(rest.len() <= MAX_INCOMPLETE_BYTES);
+                    self.incomplete.extend_from_slice(rest);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes that are often, but not always, parts of valid characters.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let character =
+            prop::sample::select(vec!["a", "é", "€", "🙂", "\u{10ffff}"]).prop_map(|c| c.as_bytes().to_vec());
+        let broken = (prop::sample::select(vec!["é", "€", "🙂"]), 1usize..3)
+            .prop_map(|(c, len)| c.as_bytes()[..len.min(c.len() - 1)].to_vec());
+        let any = prop::collection::vec(any::<u8>(), 1..3);
+        prop::collection::vec(prop_oneof![4 => character, 1 => broken, 1 => any], 0..12)
+            .prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn joined_pieces_equal_lossy_decoding(bytes in bytes(), cuts in prop::collection::vec(any::<bool>(), 64)) {
+            let mut stream = Utf8Stream::default();
+            let mut out = String::new();
+            let mut start = 0;
+            for end in 1..=bytes.len() {
+                if end == bytes.len() || cuts[end % cuts.len()] {
+                    stream.push(&bytes[start..end], &mut out);
+                    prop_assert!(stream.incomplete.len() <= MAX_INCOMPLETE_BYTES);
+                    start = end;
+                }
+            }
+            stream.finish(&mut out);
+            prop_assert_eq!(out, String::from_utf8_lossy(&bytes));
+        }
     }
 }

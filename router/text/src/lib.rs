@@ -16,7 +16,10 @@ mod detokenize;
 mod error;
 mod gguf;
 mod model_files;
+mod prompt;
 mod stop;
+#[cfg(test)]
+mod testing;
 mod tokenizer;
 
 pub use chat_template::{
@@ -25,6 +28,7 @@ pub use chat_template::{
 pub use detokenize::{Detokenizer, TextStart};
 pub use error::{ErrorClass, TextError};
 pub use gguf::{GgufArray, GgufError, GgufMetadata, GgufValue};
-pub use model_files::{ChatPrompt, GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+pub use model_files::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+pub use prompt::ChatPrompt;
 pub use stop::{StopMatcher, StopStep, StopText};
 pub use tokenizer::{DecodeSpecial, EncodeSpecial, EncodedToken, Tokenizer};

@@ -1,9 +1,14 @@
 //! What a model's files say about text.
 
+mod from_folder;
+mod from_gguf;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{ChatRequest, ChatTemplates, TextError, Tokenizer};
+use serde_json::{Map, Value};
+
+use crate::{ChatTemplates, EncodeSpecial, TextError, Tokenizer};
 
 /// A token with a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,15 +51,6 @@ pub struct GenerationDefaults {
     pub max_new_tokens: Option<u32>,
 }
 
-/// A chat as a prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChatPrompt {
-    /// The rendered template.
-    pub text: String,
-    /// Its tokens.
-    pub token_ids: Vec<u32>,
-}
-
 /// Everything about text that a model's files say.
 #[derive(Debug)]
 pub struct ModelText {
@@ -62,6 +58,9 @@ pub struct ModelText {
     pub tokenizer: Arc<Tokenizer>,
     /// Messages to text; `None` for a model without a chat template.
     pub chat_templates: Option<ChatTemplates>,
+    /// Why there are no templates although the model has some: they do not compile. Worth a warning at the start; chats
+    /// are refused, plain prompts work.
+    pub chat_template_problem: Option<String>,
     /// Tokens with a role.
     pub special_tokens: SpecialTokens,
     /// All tokens that end an output, ascending.
@@ -74,25 +73,50 @@ pub struct ModelText {
     pub name: Option<String>,
     /// What the model's makers propose for sampling.
     pub generation_defaults: GenerationDefaults,
-    /// Whether `encode_prompt` puts the BOS token first.
-    pub add_bos: bool,
+    /// What `encode_prompt` puts first: BOS, or nothing.
+    pub prefix_ids: Vec<u32>,
 }
 
 impl ModelText {
     /// Reads a `.gguf` file or a folder with `tokenizer.json`, `config.json` and company.
-    pub fn load(_path: &Path) -> Result<Self, TextError> {
-        unimplemented!()
+    pub fn load(path: &Path) -> Result<Self, TextError> {
+        if path.is_dir() { from_folder::load(path) } else { from_gguf::load(path) }
     }
 
     /// A plain prompt's tokens: control tokens written in the text are parsed, BOS is put first if the model asks for it
     /// and the text does not begin with it.
-    pub fn encode_prompt(&self, _text: &str) -> Result<Vec<u32>, TextError> {
-        unimplemented!()
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let ids = self.tokenizer.encode(text, EncodeSpecial::Allow)?;
+        if ids.starts_with(&self.prefix_ids) {
+            return Ok(ids);
+        }
+        Ok([self.prefix_ids.as_slice(), &ids].concat())
     }
+}
 
-    /// A chat's prompt. Control tokens are parsed where the template writes them; where a message's text spells one, it
-    /// stays text.
-    pub fn encode_chat(&self, _chat: &ChatRequest) -> Result<ChatPrompt, TextError> {
-        unimplemented!()
+/// Compiles a model's templates with its tokens as variables. A template that does not compile is a problem to report,
+/// not a reason to refuse the model.
+fn compile_templates(
+    sources: Vec<(String, String)>,
+    special_tokens: &SpecialTokens,
+    mut variables: Map<String, Value>,
+) -> (Option<ChatTemplates>, Option<String>) {
+    if sources.is_empty() {
+        return (None, None);
+    }
+    let named = [
+        ("bos_token", &special_tokens.bos),
+        ("eos_token", &special_tokens.eos),
+        ("unk_token", &special_tokens.unk),
+        ("pad_token", &special_tokens.pad),
+    ];
+    for (name, token) in named {
+        if let Some(token) = token {
+            variables.insert(name.to_owned(), Value::String(token.text.clone()));
+        }
+    }
+    match ChatTemplates::new(sources, variables) {
+        Ok(templates) => (Some(templates), None),
+        Err(error) => (None, Some(error.to_string())),
     }
 }

@@ -1,0 +1,164 @@
+//! One message of a chat, as templates see it.
+
+use serde_json::{Map, Value};
+
+use crate::TextError;
+
+/// One message of a chat.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatMessage {
+    /// `system`, `user`, `assistant`, `tool`, ...; the template decides which it takes.
+    pub role: String,
+    /// Its text; `None` (an assistant's message of tool calls alone) is the empty text to a template.
+    pub content: Option<String>,
+    /// Other fields that templates know (`name`, `tool_calls`, `tool_call_id`, `reasoning_content`), as sent.
+    pub extra: Map<String, Value>,
+}
+
+impl ChatMessage {
+    /// A message of role and text.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: Some(content.into()), extra: Map::new() }
+    }
+
+    /// From a message in OpenAI's form; `idx` names it in errors (`messages[idx]`). The arguments of tool calls, which
+    /// OpenAI sends as JSON in a string, are parsed: templates expect an object.
+    pub fn from_json(idx: usize, message: &Value) -> Result<Self, TextError> {
+        let invalid =
+            |field: String, problem: &str| Err(TextError::InvalidMessage { field, problem: problem.into() });
+        let Some(fields) = message.as_object() else {
+            return invalid(format!("messages[{idx}]"), "is not an object");
+        };
+        let role = match fields.get("role") {
+            Some(Value::String(role)) => role.clone(),
+            Some(_) => return invalid(format!("messages[{idx}].role"), "is not a string"),
+            None => return invalid(format!("messages[{idx}].role"), "is missing"),
+        };
+        let content = match fields.get("content") {
+            Some(content) => flatten_content(&format!("messages[{idx}].content"), content)?,
+            None => None,
+        };
+        let mut extra: Map<String, Value> = fields
+            .iter()
+            .filter(|(name, value)| !matches!(name.as_str(), "role" | "content") && !value.is_null())
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        if let Some(Value::Array(calls)) = extra.get_mut("tool_calls") {
+            calls.iter_mut().for_each(parse_arguments);
+        }
+        Ok(Self { role, content, extra })
+    }
+
+    /// As a template's variable.
+    pub(super) fn to_json(&self) -> Value {
+        let own = [("role", self.role.clone()), ("content", self.content.clone().unwrap_or_default())];
+        let own = own.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text)));
+        Value::Object(own.chain(self.extra.clone()).collect())
+    }
+}
+
+/// Parses a tool call's arguments in place; what is no JSON object stays the string it is.
+fn parse_arguments(call: &mut Value) {
+    if let Some(arguments) = call.pointer_mut("/function/arguments")
+        && let Some(text) = arguments.as_str()
+        && let Ok(parsed @ Value::Object(_)) = serde_json::from_str(text)
+    {
+        *arguments = parsed;
+    }
+}
+
+/// The text of a message's content: a string, or a list of text parts, whose texts are joined as they are. Null gives
+/// `None`. `field` names it in errors.
+pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, TextError> {
+    let invalid = |field: String, problem: String| Err(TextError::InvalidMessage { field, problem });
+    let parts = match content {
+        Value::Null => return Ok(None),
+        Value::String(text) => return Ok(Some(text.clone())),
+        Value::Array(parts) => parts,
+        _ => return invalid(field.into(), "is neither a string nor a list of parts".into()),
+    };
+    let mut out = String::new();
+    for (idx, part) in parts.iter().enumerate() {
+        match part.get("type").and_then(Value::as_str) {
+            Some("text") => {}
+            Some(other) => {
+                let problem = format!("is `{}`, only `text` is supported", shortened(other));
+                return invalid(format!("{field}[{idx}].type"), problem);
+            }
+            None => return invalid(format!("{field}[{idx}].type"), "is missing or not a string".into()),
+        }
+        match part.get("text").and_then(Value::as_str) {
+            Some(text) => out.push_str(text),
+            None => return invalid(format!("{field}[{idx}].text"), "is missing or not a string".into()),
+        }
+    }
+    Ok(Some(out))
+}
+
+/// Enough of a client's word to recognise it in an error.
+fn shortened(text: &str) -> &str {
+    const MAX_CHARS: usize = 40;
+    text.char_indices().nth(MAX_CHARS).map_or(text, |(at, _)| &text[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_joined_and_arguments_parsed() {
+        let message = ChatMessage::from_json(
+            0,
+            &json!({"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                    "name": null,
+                    "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}},
+                                   {"function": {"name": "g", "arguments": "not json"}}]}),
+        )
+        .unwrap();
+        assert_eq!(message.content.as_deref(), Some("ab"));
+        assert_eq!(
+            Value::Object(message.extra),
+            json!({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}},
+                                  {"function": {"name": "g", "arguments": "not json"}}]})
+        );
+    }
+
+    #[test]
+    fn absent_content_is_empty_text_to_a_template() {
+        for message in [json!({"role": "assistant"}), json!({"role": "assistant", "content": null})] {
+            let message = ChatMessage::from_json(0, &message).unwrap();
+            assert_eq!(message.content, None);
+            assert_eq!(message.to_json(), json!({"role": "assistant", "content": ""}));
+        }
+    }
+
+    #[test]
+    fn wrong_forms_name_their_field() {
+        let cases = [
+            (json!("hi"), "`messages[3]` is not an object"),
+            (json!({"content": "hi"}), "`messages[3].role` is missing"),
+            (json!({"role": 1, "content": "hi"}), "`messages[3].role` is not a string"),
+            (
+                json!({"role": "user", "content": 5}),
+                "`messages[3].content` is neither a string nor a list of parts",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}),
+                "`messages[3].content[1].type` is `image_url`, only `text` is supported",
+            ),
+            (
+                json!({"role": "user", "content": ["x"]}),
+                "`messages[3].content[0].type` is missing or not a string",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "text"}]}),
+                "`messages[3].content[0].text` is missing or not a string",
+            ),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(ChatMessage::from_json(3, &message).unwrap_err().to_string(), expected);
+        }
+    }
+}

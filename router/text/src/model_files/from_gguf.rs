@@ -1,0 +1,111 @@
+//! A model of one GGUF file. Keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Map;
+
+use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+use crate::TextError;
+use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
+use crate::tokenizer::tokenizer_from_gguf;
+
+/// Control tokens that end a turn or a text wherever they stand. Conversions name only one token as the end, while a
+/// model's `generation_config.json`, which a GGUF does not carry, often lists these too.
+const END_TOKENS: [&str; 10] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+];
+/// Where this token ends the output, `<|end|>` only ends a message of it (harmony).
+const HARMONY_RETURN: &str = "<|return|>";
+
+pub fn load(path: &Path) -> Result<ModelText, TextError> {
+    let mut metadata = GgufMetadata::open(path)?;
+    let built = tokenizer_from_gguf(&mut metadata)?;
+    let special = |key: &str, default: Option<u32>| -> Option<SpecialToken> {
+        let id = id(&metadata, key).or(default)?;
+        let (text, _) = built.tokens.get(usize::try_from(id).ok()?)?;
+        Some(SpecialToken { id, text: text.clone() })
+    };
+    let [bos, eos, unk] = built.default_special_ids;
+    let special_tokens = SpecialTokens {
+        bos: special("tokenizer.ggml.bos_token_id", bos),
+        eos: special("tokenizer.ggml.eos_token_id", eos),
+        unk: special("tokenizer.ggml.unknown_token_id", unk),
+        pad: special("tokenizer.ggml.padding_token_id", None),
+    };
+
+    let named_ends = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+    let mut end_token_ids: Vec<u32> =
+        named_ends.iter().filter_map(|key| special(key, None)).map(|t| t.id).collect();
+    end_token_ids.extend(special_tokens.eos.as_ref().map(|token| token.id));
+    let is_harmony = built.tokens.iter().any(|(text, _)| text == HARMONY_RETURN);
+    let is_end = |text: &str| END_TOKENS.contains(&text) && !(is_harmony && text == "<|end|>");
+    let spelled = (0..).zip(&built.tokens).filter(|(_, (text, is_control))| *is_control && is_end(text));
+    end_token_ids.extend(spelled.map(|(id, _)| id));
+    end_token_ids.sort_unstable();
+    end_token_ids.dedup();
+
+    let architecture = text(&metadata, "general.architecture").unwrap_or_default();
+    let context_length = metadata.get(&format!("{architecture}.context_length"));
+    let add_bos = match metadata.get("tokenizer.ggml.add_bos_token") {
+        Some(GgufValue::Bool(add_bos)) => *add_bos,
+        _ => built.add_bos_by_default,
+    };
+    let prefix_ids = special_tokens.bos.iter().filter(|_| add_bos).map(|token| token.id).collect();
+
+    let (chat_templates, chat_template_problem) =
+        super::compile_templates(templates(&metadata), &special_tokens, Map::new());
+    Ok(ModelText {
+        tokenizer: Arc::new(built.tokenizer),
+        chat_templates,
+        chat_template_problem,
+        end_token_ids,
+        max_context_tokens: context_length.and_then(as_u32),
+        name: text(&metadata, "general.name"),
+        architecture,
+        generation_defaults: GenerationDefaults::default(),
+        prefix_ids,
+        special_tokens,
+    })
+}
+
+fn text(metadata: &GgufMetadata, key: &str) -> Option<String> {
+    match metadata.get(key) {
+        Some(GgufValue::String(text)) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+fn as_u32(value: &GgufValue) -> Option<u32> {
+    match *value {
+        GgufValue::Unsigned(value) => u32::try_from(value).ok(),
+        GgufValue::Signed(value) => u32::try_from(value).ok(),
+        _ => None,
+    }
+}
+
+fn id(metadata: &GgufMetadata, key: &str) -> Option<u32> {
+    metadata.get(key).and_then(as_u32)
+}
+
+/// `tokenizer.chat_template`, and further ones whose names `tokenizer.chat_templates` lists.
+fn templates(metadata: &GgufMetadata) -> Vec<(String, String)> {
+    const KEY: &str = "tokenizer.chat_template";
+    let mut out: Vec<_> =
+        text(metadata, KEY).map(|source| ("default".to_owned(), source)).into_iter().collect();
+    if let Some(GgufValue::Array(GgufArray::Strings(names))) = metadata.get("tokenizer.chat_templates") {
+        let named =
+            names.iter().filter_map(|name| Some((name.clone(), text(metadata, &format!("{KEY}.{name}"))?)));
+        out.extend(named);
+    }
+    out
+}

@@ -1,0 +1,177 @@
+//! A chat as a prompt, in which no message can pass for the template's own control tokens.
+//!
+//! A template writes control tokens and messages into one text. To tell them apart afterwards, every control token that a
+//! client's text spells is put between two marks before rendering; marks travel through trimming, joining and cutting.
+//! After rendering they are taken out, and what stood between them is encoded as text. Messages that spell no control
+//! token, which is nearly all, are not touched and cost one scan.
+//!
+//! Control tokens here are those that decoding skips: no client has ever seen one in an output, so none has reason to send
+//! it. Added tokens that are shown (`<think>`) are parsed wherever they stand: a reply sent back gives the same tokens.
+
+use std::ops::Range;
+
+use serde_json::{Map, Value};
+
+use crate::{ChatMessage, ChatRequest, ChatTemplates, ModelText, TextError, Tokenizer};
+
+/// Unicode's noncharacters for internal use: they stand in no interchanged text.
+const MARKS: Range<u32> = 0xfdd0..0xfdf0;
+
+/// A chat as a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatPrompt {
+    /// The rendered template.
+    pub text: String,
+    /// Its tokens.
+    pub token_ids: Vec<u32>,
+}
+
+impl ModelText {
+    /// A chat's prompt. Control tokens are parsed where the template writes them; where a message, a tool or an argument
+    /// spells one, it stays text. Nothing is put first that the template does not write.
+    pub fn encode_chat(&self, chat: &ChatRequest) -> Result<ChatPrompt, TextError> {
+        let templates = match (&self.chat_templates, &self.chat_template_problem) {
+            (Some(templates), _) => templates,
+            (None, Some(problem)) => return Err(TextError::TemplateFailed { detail: problem.clone() }),
+            (None, None) => return Err(TextError::NoChatTemplate),
+        };
+        let (text, data) = match Marker::for_chat(chat, &self.tokenizer, templates)? {
+            None => (templates.render(chat)?, Vec::new()),
+            Some(marker) => marker.unmark(&templates.render(&marker.mark(chat))?),
+        };
+        let token_ids = self.tokenizer.encode_with_data(&text, &data)?;
+        Ok(ChatPrompt { text, token_ids })
+    }
+}
+
+/// Two characters that stand nowhere in a chat.
+struct Marker<'a> {
+    open: char,
+    close: char,
+    tokenizer: &'a Tokenizer,
+}
+
+impl<'a> Marker<'a> {
+    /// `None` if no text of the chat spells a control token.
+    fn for_chat(
+        chat: &ChatRequest,
+        tokenizer: &'a Tokenizer,
+        templates: &ChatTemplates,
+    ) -> Result<Option<Self>, TextError> {
+        let mut is_needed = false;
+        let mut free: Vec<char> = MARKS.filter_map(char::from_u32).collect();
+        each_text(chat, &mut |text| {
+            is_needed |= !tokenizer.control_spellings(text).is_empty();
+            free.retain(|mark| !text.contains(*mark));
+        });
+        free.retain(|mark| !templates.holds(*mark));
+        match (is_needed, free.as_slice()) {
+            (false, _) => Ok(None),
+            (true, &[open, close, ..]) => Ok(Some(Self { open, close, tokenizer })),
+            (true, _) => Err(TextError::InvalidMessage {
+                field: "messages".into(),
+                problem: "hold control tokens together with all of Unicode's noncharacters U+FDD0 to U+FDEF"
+                    .into(),
+            }),
+        }
+    }
+
+    fn mark(&self, chat: &ChatRequest) -> ChatRequest {
+        let object = |fields: &Map<String, Value>| -> Map<String, Value> {
+            fields.iter().map(|(name, value)| (self.mark_text(name), self.mark_value(value))).collect()
+        };
+        ChatRequest {
+            messages: chat
+                .messages
+                .iter()
+                .map(|message| ChatMessage {
+                    role: self.mark_text(&message.role),
+                    content: message.content.as_deref().map(|text| self.mark_text(text)),
+                    extra: object(&message.extra),
+                })
+                .collect(),
+            tools: chat.tools.iter().map(|tool| self.mark_value(tool)).collect(),
+            kwargs: object(&chat.kwargs),
+            ..*chat
+        }
+    }
+
+    fn mark_text(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut start = 0;
+        for range in self.tokenizer.control_spellings(text) {
+            out.push_str(&text[start..range.start]);
+            out.push(self.open);
+            out.push_str(&text[range.clone()]);
+            out.push(self.close);
+            start = range.end;
+        }
+        out.push_str(&text[start..]);
+        out
+    }
+
+    fn mark_value(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.mark_text(text)),
+            Value::Array(items) => items.iter().map(|item| self.mark_value(item)).collect(),
+            Value::Object(fields) => {
+                fields.iter().map(|(name, item)| (self.mark_text(name), self.mark_value(item))).collect()
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// The text without marks, and the ranges of it that are data. A mark whose partner the template has cut off makes an
+    /// empty range: no control token reaches across it.
+    fn unmark(&self, marked: &str) -> (String, Vec<Range<usize>>) {
+        let is_mark = |c: char| c == self.open || c == self.close;
+        let mut text = String::with_capacity(marked.len());
+        let mut data = Vec::new();
+        let mut rest = marked;
+        while let Some(at) = rest.find(is_mark) {
+            text.push_str(&rest[..at]);
+            let mark = rest[at..].chars().next().unwrap_or_default();
+            rest = &rest[at + mark.len_utf8()..];
+            let inner = rest.find(is_mark).map(|end| &rest[..end]).filter(|inner| {
+                mark == self.open
+                    && rest[inner.len()..].starts_with(self.close)
+                    && self.tokenizer.control_spellings(inner) == [0..inner.len()]
+            });
+            let start = text.len();
+            if let Some(inner) = inner {
+                text.push_str(inner);
+                rest = &rest[inner.len() + self.close.len_utf8()..];
+            }
+            data.push(start..text.len());
+        }
+        text.push_str(rest);
+        (text, data)
+    }
+}
+
+/// Every text that a client has sent, names of fields included.
+fn each_text(chat: &ChatRequest, visit: &mut impl FnMut(&str)) {
+    for message in &chat.messages {
+        visit(&message.role);
+        visit(message.content.as_deref().unwrap_or_default());
+        each_text_of_object(&message.extra, visit);
+    }
+    chat.tools.iter().for_each(|tool| each_text_of_value(tool, visit));
+    each_text_of_object(&chat.kwargs, visit);
+}
+
+fn each_text_of_object(fields: &Map<String, Value>, visit: &mut impl FnMut(&str)) {
+    for (name, value) in fields {
+        visit(name);
+        each_text_of_value(value, visit);
+    }
+}
+
+fn each_text_of_value(value: &Value, visit: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => visit(text),
+        Value::Array(items) => items.iter().for_each(|item| each_text_of_value(item, visit)),
+        Value::Object(fields) => each_text_of_object(fields, visit),
+        _ => {}
+    }
+}

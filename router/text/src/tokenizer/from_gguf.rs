@@ -1,0 +1,259 @@
+//! A tokenizer from a GGUF file's metadata.
+
+use std::collections::HashSet;
+
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::{Prepend, Replace, Sequence};
+use tokenizers::{AddedToken, NormalizerWrapper};
+
+use super::added::AddedTokens;
+use super::bytes::{byte_level_bytes, byte_level_spelling, byte_token, sentence_piece_bytes};
+use super::pre::PreTokenizer;
+use super::vocabulary::{Vocabulary, check_size};
+use super::{Tokenizer, from_json::normalize_with};
+use crate::TextError;
+use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
+
+/// A longer token of a SentencePiece vocabulary is not taken apart into merges: that costs the square of its length.
+const MAX_MERGED_TOKEN_CHARS: usize = 512;
+
+/// A tokenizer and what only the vocabulary's kind tells.
+#[derive(Debug)]
+pub struct GgufTokenizer {
+    pub tokenizer: Tokenizer,
+    /// Each id's text and whether it is a control token.
+    pub tokens: Vec<(String, bool)>,
+    /// Whether BOS is put first if the file does not say.
+    pub add_bos_by_default: bool,
+    /// Ids of BOS, EOS and unknown that hold if the file does not say.
+    pub default_special_ids: [Option<u32>; 3],
+}
+
+/// `tokenizer.ggml.token_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenType {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+struct GgufToken {
+    text: String,
+    kind: TokenType,
+}
+
+impl GgufToken {
+    fn is_special(&self) -> bool {
+        matches!(self.kind, TokenType::Control | TokenType::Unknown)
+    }
+
+    fn is_added(&self) -> bool {
+        self.is_special() || self.kind == TokenType::UserDefined
+    }
+}
+
+/// Moves the vocabulary out of `metadata` and builds its tokenizer.
+pub fn tokenizer_from_gguf(metadata: &mut GgufMetadata) -> Result<GgufTokenizer, TextError> {
+    let model = match metadata.remove("tokenizer.ggml.model") {
+        Some(GgufValue::String(model)) => model,
+        _ => return Err(invalid("`tokenizer.ggml.model` is missing; hint: the file holds no tokenizer")),
+    };
+    let tokens = tokens(metadata)?;
+    match model.as_str() {
+        "gpt2" => byte_level(metadata, tokens),
+        "llama" => sentence_piece(metadata, tokens),
+        other => Err(TextError::UnsupportedTokenizer {
+            detail: format!("kind `{other}` (`tokenizer.ggml.model`) is unknown, known are gpt2 and llama"),
+        }),
+    }
+}
+
+fn invalid(detail: impl Into<String>) -> TextError {
+    TextError::InvalidTokenizer { detail: detail.into() }
+}
+
+fn tokens(metadata: &mut GgufMetadata) -> Result<Vec<GgufToken>, TextError> {
+    let Some(texts) = strings(metadata, "tokenizer.ggml.tokens")? else {
+        return Err(invalid("`tokenizer.ggml.tokens` is missing"));
+    };
+    check_size(texts.len() as u64)?;
+    let types = match metadata.remove("tokenizer.ggml.token_type") {
+        None => vec![1; texts.len()],
+        Some(GgufValue::Array(GgufArray::Integers(types))) => types,
+        Some(other) => return Err(invalid(format!("`tokenizer.ggml.token_type` is {}", other.kind()))),
+    };
+    if types.len() != texts.len() {
+        return Err(invalid(format!("{} token types stand for {} tokens", types.len(), texts.len())));
+    }
+    let kinds = types.into_iter().map(|kind| match kind {
+        2 => TokenType::Unknown,
+        3 => TokenType::Control,
+        4 => TokenType::UserDefined,
+        5 => TokenType::Unused,
+        6 => TokenType::Byte,
+        _ => TokenType::Normal,
+    });
+    Ok(texts.into_iter().zip(kinds).map(|(text, kind)| GgufToken { text, kind }).collect())
+}
+
+fn strings(metadata: &mut GgufMetadata, key: &str) -> Result<Option<Vec<String>>, TextError> {
+    match metadata.remove(key) {
+        None => Ok(None),
+        Some(GgufValue::Array(GgufArray::Strings(strings))) => Ok(Some(strings)),
+        Some(other) => Err(invalid(format!("`{key}` is {}, not an array of strings", other.kind()))),
+    }
+}
+
+fn merges(metadata: &mut GgufMetadata) -> Result<Option<Vec<(String, String)>>, TextError> {
+    let Some(merges) = strings(metadata, "tokenizer.ggml.merges")? else { return Ok(None) };
+    let split = |(idx, merge): (usize, String)| {
+        // the first token is not empty, so a space at the beginning belongs to it
+        let first_chars = merge.chars().next().map_or(0, char::len_utf8);
+        match merge[first_chars..].split_once(' ') {
+            Some((_, right)) => {
+                let left = &merge[..merge.len() - right.len() - 1];
+                Ok((left.to_owned(), right.to_owned()))
+            }
+            None => Err(invalid(format!("merge {idx} of `tokenizer.ggml.merges` has no space"))),
+        }
+    };
+    merges.into_iter().enumerate().map(split).collect::<Result<_, _>>().map(Some)
+}
+
+/// Byte-level BPE (GPT-2 and its descendants).
+fn byte_level(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<GgufTokenizer, TextError> {
+    let pre_name = match metadata.get("tokenizer.ggml.pre") {
+        Some(GgufValue::String(name)) => Some(name.clone()),
+        _ => None,
+    };
+    let pre = PreTokenizer::by_name(pre_name.as_deref())?;
+    let merges = merges(metadata)?.ok_or_else(|| invalid("`tokenizer.ggml.merges` is missing"))?;
+    // Tokens found in the text as they stand come last: they must not take another one's place in the alphabet.
+    let mut vocab = Vocab::with_capacity(tokens.len());
+    for added in [false, true] {
+        for (id, token) in (0..).zip(&tokens).filter(|(_, token)| token.is_added() == added) {
+            vocab.entry(byte_level_spelling(&token.text)).or_insert(id);
+        }
+    }
+    let model = BPE::builder()
+        .vocab_and_merges(vocab, merges)
+        .ignore_merges(pre.ignore_merges)
+        .build()
+        .map_err(|error| invalid(error.to_string()))?;
+    let mut pipeline = tokenizers::Tokenizer::new(model);
+    pipeline.with_normalizer(pre.normalizer());
+    pipeline.with_pre_tokenizer(Some(pre.build()?));
+    let bytes = |token: &GgufToken| {
+        if token.is_added() { token.text.as_bytes().to_vec() } else { byte_level_bytes(&token.text) }
+    };
+    Ok(GgufTokenizer {
+        tokenizer: assemble(pipeline, &tokens, bytes, false)?,
+        tokens: tokens.into_iter().map(|token| (token.text, token.kind == TokenType::Control)).collect(),
+        add_bos_by_default: pre.add_bos,
+        default_special_ids: [None; 3],
+    })
+}
+
+/// SentencePiece's BPE (Llama 2, Mistral 0.1): merges by the score of what they make, bytes for unknown characters.
+///
+/// As in llama.cpp and in the `tokenizer.json` of those models, every stretch of text between control tokens begins with
+/// a space that the text does not have.
+fn sentence_piece(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<GgufTokenizer, TextError> {
+    let vocab: Vocab = tokens.iter().map(|token| token.text.clone()).zip(0..).collect();
+    let merges = match merges(metadata)? {
+        Some(merges) => merges,
+        None => merges_by_score(metadata, &tokens, &vocab)?,
+    };
+    let mut builder = BPE::builder()
+        .vocab_and_merges(vocab, merges)
+        .fuse_unk(true)
+        .byte_fallback(tokens.iter().any(|token| byte_token(&token.text).is_some()));
+    if let Some(unknown) = tokens.iter().find(|token| token.kind == TokenType::Unknown) {
+        builder = builder.unk_token(unknown.text.clone());
+    }
+    let model = builder.build().map_err(|error| invalid(error.to_string()))?;
+
+    let add_space = !matches!(metadata.get("tokenizer.ggml.add_space_prefix"), Some(GgufValue::Bool(false)));
+    let spaces = Replace::new(" ", "▁").map_err(|error| invalid(error.to_string()))?;
+    let mut normalizers: Vec<NormalizerWrapper> = vec![spaces.into()];
+    if add_space {
+        normalizers.insert(0, Prepend::new("▁".into()).into());
+    }
+    let mut pipeline = tokenizers::Tokenizer::new(model);
+    pipeline.with_normalizer(Some(Sequence::new(normalizers)));
+    let bytes = |token: &GgufToken| match token.kind {
+        TokenType::Control | TokenType::Unknown | TokenType::UserDefined => token.text.as_bytes().to_vec(),
+        _ => sentence_piece_bytes(&token.text),
+    };
+    Ok(GgufTokenizer {
+        tokenizer: assemble(pipeline, &tokens, bytes, add_space)?,
+        tokens: tokens.into_iter().map(|token| (token.text, token.kind == TokenType::Control)).collect(),
+        add_bos_by_default: true,
+        default_special_ids: [Some(1), Some(2), Some(0)],
+    })
+}
+
+/// The merges that a scored vocabulary implies: every way to make a token of two others, the best score first.
+fn merges_by_score(
+    metadata: &mut GgufMetadata,
+    tokens: &[GgufToken],
+    vocab: &Vocab,
+) -> Result<Vec<(String, String)>, TextError> {
+    let scores = match metadata.remove("tokenizer.ggml.scores") {
+        Some(GgufValue::Array(GgufArray::Floats(scores))) if scores.len() == tokens.len() => scores,
+        _ => {
+            return Err(invalid(format!(
+                "`tokenizer.ggml.scores` is missing or has not one score for each of {} tokens",
+                tokens.len()
+            )));
+        }
+    };
+    // Neither a part nor a whole may be a control token: text must not merge up to one.
+    let mergeable: HashSet<&str> = tokens
+        .iter()
+        .filter(|token| matches!(token.kind, TokenType::Normal | TokenType::UserDefined | TokenType::Unused))
+        .map(|token| token.text.as_str())
+        .collect();
+    let mut merges: Vec<(f64, &str, &str)> = Vec::new();
+    for (token, &score) in tokens.iter().zip(&scores) {
+        let text = token.text.as_str();
+        if !mergeable.contains(text) || text.chars().count() > MAX_MERGED_TOKEN_CHARS {
+            continue;
+        }
+        let mut ways: Vec<(&str, &str)> = text
+            .char_indices()
+            .skip(1)
+            .map(|(at, _)| text.split_at(at))
+            .filter(|(left, right)| mergeable.contains(left) && mergeable.contains(right))
+            .collect();
+        ways.sort_by_key(|(left, right)| (vocab.get(*left), vocab.get(*right)));
+        merges.extend(ways.into_iter().map(|(left, right)| (score, left, right)));
+    }
+    // of equal scores the longer left part, then the longer right part: transformers' order
+    merges.sort_by(|a, b| {
+        let lengths = |merge: &(f64, &str, &str)| (merge.1.chars().count(), merge.2.chars().count());
+        b.0.total_cmp(&a.0).then_with(|| lengths(b).cmp(&lengths(a)))
+    });
+    Ok(merges.into_iter().map(|(_, left, right)| (left.to_owned(), right.to_owned())).collect())
+}
+
+fn assemble(
+    pipeline: tokenizers::Tokenizer,
+    tokens: &[GgufToken],
+    bytes: impl Fn(&GgufToken) -> Vec<u8>,
+    leading_space: bool,
+) -> Result<Tokenizer, TextError> {
+    let mut vocabulary = Vocabulary::default();
+    for token in tokens {
+        vocabulary.push(&bytes(token), token.is_special());
+    }
+    let added = (0..)
+        .zip(tokens)
+        .filter(|(_, token)| token.is_added())
+        .map(|(id, token)| (AddedToken::from(token.text.clone(), token.is_special()).normalized(false), id));
+    let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
+    Ok(Tokenizer { pipeline, added, vocabulary, leading_space })
+}

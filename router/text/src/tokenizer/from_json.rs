@@ -1,0 +1,120 @@
+//! A tokenizer from a `tokenizer.json`.
+
+use serde_json::Value;
+use tokenizers::{NormalizedString, Normalizer};
+
+use super::Tokenizer;
+use super::added::AddedTokens;
+use super::bytes::{byte_level_bytes, sentence_piece_bytes};
+use super::vocabulary::{Vocabulary, check_size};
+use crate::TextError;
+
+/// A tokenizer and what only its post-processor tells.
+#[derive(Debug)]
+pub struct JsonTokenizer {
+    pub tokenizer: Tokenizer,
+    /// Ids that the post-processor puts before every text.
+    pub prefix_ids: Vec<u32>,
+}
+
+/// How tokens spell bytes, by the file's decoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    ByteLevel,
+    SentencePiece { leading_space: bool },
+}
+
+/// Builds the tokenizer that a `tokenizer.json` describes.
+pub fn tokenizer_from_json(json: &[u8]) -> Result<JsonTokenizer, TextError> {
+    let mut pipeline = tokenizers::Tokenizer::from_bytes(json)
+        .map_err(|error| TextError::InvalidTokenizer { detail: format!("`tokenizer.json`: {error}") })?;
+    // Limits are the router's business, and a prompt is never padded.
+    pipeline
+        .with_truncation(None)
+        .map_err(|error| TextError::InvalidTokenizer { detail: error.to_string() })?
+        .with_padding(None);
+    let spelling = spelling(&pipeline)?;
+    let prefix_ids = prefix_ids(&pipeline)?;
+
+    let mut added: Vec<_> =
+        pipeline.get_added_tokens_decoder().into_iter().map(|(id, token)| (token, id)).collect();
+    added.sort_by_key(|(_, id)| *id);
+    let vocab = pipeline.get_vocab(true);
+    let num_ids = vocab.values().copied().max().map_or(0, |max| u64::from(max) + 1);
+    let mut names: Vec<Option<&str>> = vec![None; check_size(num_ids)? as usize];
+    for (name, &id) in &vocab {
+        names[id as usize] = Some(name);
+    }
+    let mut vocabulary = Vocabulary::default();
+    let mut next_added = added.iter().peekable();
+    for (id, name) in (0..).zip(names) {
+        // Two files' entries with one id: the last one counts, as in the library.
+        let mut entry = None;
+        while let Some((token, _)) = next_added.next_if(|(_, added_id)| *added_id == id) {
+            entry = Some(token);
+        }
+        match (entry, name) {
+            (Some(token), _) => vocabulary.push(token.content.as_bytes(), token.special),
+            (None, Some(name)) if spelling == Spelling::ByteLevel => {
+                vocabulary.push(&byte_level_bytes(name), false)
+            }
+            (None, Some(name)) => vocabulary.push(&sentence_piece_bytes(name), false),
+            (None, None) => vocabulary.push_hole(),
+        }
+    }
+    let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
+    let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
+    Ok(JsonTokenizer { tokenizer: Tokenizer { pipeline, added, vocabulary, leading_space }, prefix_ids })
+}
+
+/// A text in the pipeline's normalized form.
+pub fn normalize_with(pipeline: &tokenizers::Tokenizer, text: &str) -> Result<String, TextError> {
+    let mut normalized = NormalizedString::from(text);
+    if let Some(normalizer) = pipeline.get_normalizer() {
+        normalizer
+            .normalize(&mut normalized)
+            .map_err(|error| TextError::InvalidTokenizer { detail: error.to_string() })?;
+    }
+    Ok(normalized.get().to_owned())
+}
+
+/// The ids before the text in what the post-processor makes of one.
+fn prefix_ids(pipeline: &tokenizers::Tokenizer) -> Result<Vec<u32>, TextError> {
+    let failed = |error: tokenizers::Error| TextError::InvalidTokenizer { detail: error.to_string() };
+    let ids = |with_special| Ok(pipeline.encode_fast("a", with_special).map_err(failed)?.get_ids().to_vec());
+    let (plain, whole): (Vec<u32>, Vec<u32>) = (ids(false)?, ids(true)?);
+    let start = whole.windows(plain.len().max(1)).position(|window| window == plain);
+    Ok(whole[..start.unwrap_or(0)].to_vec())
+}
+
+/// Reads the decoder by its own JSON form, which is stable, unlike the library's types.
+fn spelling(pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
+    let unsupported = |detail: String| TextError::UnsupportedTokenizer { detail };
+    let Some(decoder) = pipeline.get_decoder() else {
+        return Err(unsupported("`tokenizer.json` has no decoder".into()));
+    };
+    let decoder = serde_json::to_value(decoder).map_err(|error| unsupported(error.to_string()))?;
+    let steps = match decoder.get("decoders").and_then(Value::as_array) {
+        Some(steps) => steps.clone(),
+        None => vec![decoder],
+    };
+    let kind = |step: &Value| step.get("type").and_then(Value::as_str).unwrap_or("unnamed").to_owned();
+    let kinds: Vec<String> = steps.iter().map(kind).collect();
+    let has = |name: &str| kinds.iter().any(|kind| kind == name);
+    if let Some(other) = kinds.iter().find(|kind| {
+        !["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"].contains(&kind.as_str())
+    }) {
+        return Err(unsupported(format!(
+            "decoder `{other}` of `tokenizer.json` is unknown, known are ByteLevel and SentencePiece's"
+        )));
+    }
+    if has("ByteLevel") {
+        return Ok(Spelling::ByteLevel);
+    }
+    let metaspace = steps.iter().find(|step| kind(step) == "Metaspace");
+    let prepends =
+        metaspace.is_some_and(|step| step.get("prepend_scheme").and_then(Value::as_str) != Some("never"));
+    let strips =
+        steps.iter().any(|step| kind(step) == "Strip" && step.get("start").and_then(Value::as_u64) > Some(0));
+    Ok(Spelling::SentencePiece { leading_space: prepends || strips })
+}

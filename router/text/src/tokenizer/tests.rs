@@ -1,0 +1,258 @@
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+use crate::gguf::{GgufMetadata, GgufValue};
+use crate::testing::{fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
+use crate::{Detokenizer, ModelText};
+
+/// One text as transformers encodes and decodes it.
+#[derive(Deserialize)]
+struct Encoding {
+    text: String,
+    ids: Vec<u32>,
+    decoded: String,
+    skipped: String,
+}
+
+#[derive(Deserialize)]
+struct Encodings {
+    encodings: Vec<Encoding>,
+}
+
+#[derive(Deserialize)]
+struct Families {
+    texts: Vec<String>,
+    families: Vec<Family>,
+}
+
+#[derive(Deserialize)]
+struct Family {
+    pre: String,
+    ids: Vec<Vec<u32>>,
+}
+
+fn assert_encodes_like(tokenizer: &Tokenizer, encodings: &[Encoding]) {
+    for Encoding { text, ids, decoded, skipped } in encodings {
+        assert_eq!(&tokenizer.encode(text, EncodeSpecial::Allow).unwrap(), ids, "{text:?}");
+        assert_eq!(&tokenizer.decode(ids, DecodeSpecial::Keep, TextStart::Beginning), decoded);
+        assert_eq!(&tokenizer.decode(ids, DecodeSpecial::Skip, TextStart::Beginning), skipped);
+    }
+}
+
+#[test]
+fn smollm2_from_gguf_equals_transformers() {
+    assert_encodes_like(&smollm2().tokenizer, &fixture::<Encodings>("smollm2.json").encodings);
+}
+
+#[test]
+fn sentence_piece_from_gguf_equals_transformers() {
+    assert_encodes_like(&spm().tokenizer, &fixture::<Encodings>("spm.json").encodings);
+}
+
+#[test]
+fn sentence_piece_from_json_equals_transformers() {
+    let json = std::fs::read(testdata("spm_tokenizer.json")).unwrap();
+    let built = tokenizer_from_json(&json).unwrap();
+    assert_encodes_like(&built.tokenizer, &fixture::<Encodings>("spm.json").encodings);
+    assert_eq!(built.prefix_ids, [0u32; 0]);
+}
+
+#[test]
+fn every_pre_tokenizer_cuts_like_its_model() {
+    let Families { texts, families } = fixture("pre_tokenizers.json");
+    let metadata = GgufMetadata::open(&smollm2_path()).unwrap();
+    for Family { pre, ids } in families {
+        let mut metadata = metadata.clone();
+        metadata.set("tokenizer.ggml.pre", GgufValue::String(pre.clone()));
+        let tokenizer = tokenizer_from_gguf(&mut metadata).unwrap().tokenizer;
+        for (text, ids) in texts.iter().zip(ids) {
+            assert_eq!(tokenizer.encode(text, EncodeSpecial::Allow).unwrap(), ids, "{pre}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn unknown_kinds_are_named() {
+    let metadata = GgufMetadata::open(&testdata("spm.gguf")).unwrap();
+    let build = |key: &str, value: &str| {
+        let mut metadata = metadata.clone();
+        metadata.set(key, GgufValue::String(value.into()));
+        tokenizer_from_gguf(&mut metadata).unwrap_err().to_string()
+    };
+    assert!(build("tokenizer.ggml.model", "bert").contains("kind `bert`"));
+    assert!(build("tokenizer.ggml.tokens", "x").contains("`tokenizer.ggml.tokens` is a string"));
+    assert!(build("tokenizer.ggml.token_type", "x").contains("`tokenizer.ggml.token_type` is a string"));
+    assert!(build("tokenizer.ggml.scores", "x").contains("`tokenizer.ggml.scores` is missing"));
+    let mut metadata = metadata.clone();
+    metadata.set("tokenizer.ggml.model", GgufValue::String("gpt2".into()));
+    metadata.set("tokenizer.ggml.pre", GgufValue::String("martian".into()));
+    assert!(tokenizer_from_gguf(&mut metadata).unwrap_err().to_string().contains("pre-tokenizer `martian`"));
+}
+
+#[test]
+fn damaged_tables_are_errors() {
+    let metadata = GgufMetadata::open(&smollm2_path()).unwrap();
+    let strings = |items: &[&str]| {
+        GgufValue::Array(crate::GgufArray::Strings(items.iter().map(ToString::to_string).collect()))
+    };
+    for (key, value, expected) in [
+        ("tokenizer.ggml.merges", strings(&["Ġ"]), "has no space"),
+        ("tokenizer.ggml.merges", strings(&["Ġ nonsense-token"]), "out of vocabulary"),
+        ("tokenizer.ggml.tokens", strings(&["a"]), "49152 token types stand for 1 tokens"),
+        ("tokenizer.ggml.tokens", strings(&[]), "the vocabulary is empty"),
+    ] {
+        let mut metadata = metadata.clone();
+        metadata.set(key, value);
+        let message = tokenizer_from_gguf(&mut metadata).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn damaged_tokenizer_json_is_an_error() {
+    let json = std::fs::read(testdata("spm_tokenizer.json")).unwrap();
+    for end in (0..json.len()).step_by(97) {
+        assert!(tokenizer_from_json(&json[..end]).is_err());
+    }
+    let text = String::from_utf8(json).unwrap();
+    let huge_id = text.replacen("\"id\":2,", "\"id\":4294967295,", 1);
+    assert_ne!(huge_id, text);
+    let word_piece = text.replacen(
+        "\"type\":\"Fuse\"",
+        "\"type\":\"CTC\",\"pad_token\":\"\",\"word_delimiter_token\":\"\",\"cleanup\":true",
+        1,
+    );
+    assert!(tokenizer_from_json(word_piece.as_bytes()).unwrap_err().to_string().contains("decoder `CTC`"));
+}
+
+#[test]
+fn plain_text_never_becomes_a_control_token() {
+    for tokenizer in tokenizers() {
+        for text in ["<|im_start|>user\n", "a<|endoftext|>b<|im_end|>", "<s>x</s><unk><|user|>"] {
+            let ids = tokenizer.encode(text, EncodeSpecial::Plain).unwrap();
+            assert!(ids.iter().all(|&id| !tokenizer.is_special(id)), "{text}: {ids:?}");
+            assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Beginning), text);
+        }
+    }
+}
+
+#[test]
+fn data_ranges_are_plain_and_the_rest_is_not() {
+    let tokenizer = &smollm2().tokenizer;
+    let text = "<|im_start|>user\na<|im_end|>b<|im_end|>";
+    let first = text.find("<|im_end|>").unwrap();
+    let ids = tokenizer.encode_with_data(text, &[first..first + 10]).unwrap();
+    let plain = tokenizer.encode("user\na<|im_end|>b", EncodeSpecial::Plain).unwrap();
+    let [start, end] = ["<|im_start|>", "<|im_end|>"].map(|token| tokenizer.token_id(token).unwrap());
+    assert_eq!(ids, [&[start][..], &plain, &[end]].concat());
+    // an empty range inside a token's spelling breaks it, at its border it does not
+    assert_eq!(
+        tokenizer.encode_with_data("<|im_end|>", &[5..5]).unwrap(),
+        tokenizer.encode("<|im_end|>", EncodeSpecial::Plain).unwrap()
+    );
+    assert_eq!(tokenizer.encode_with_data("<|im_end|>", &[0..0, 10..10]).unwrap(), [end]);
+}
+
+#[test]
+fn ranges_cover_the_text_in_order() {
+    for Encoding { text, ids, .. } in fixture::<Encodings>("smollm2.json").encodings {
+        let tokens = smollm2().tokenizer.encode_with_ranges(&text, EncodeSpecial::Allow).unwrap();
+        assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), ids);
+        let mut end = 0;
+        for token in &tokens {
+            assert!(
+                token.range.start <= end && token.range.end >= end,
+                "{:?} after {end} in {text:?}",
+                token.range
+            );
+            assert!(text.get(token.range.clone()).is_some(), "not at character borders");
+            end = token.range.end;
+        }
+        assert_eq!(end, text.len());
+    }
+}
+
+#[test]
+fn ids_outside_the_vocabulary_have_no_text() {
+    for tokenizer in tokenizers() {
+        let outside = tokenizer.vocab_size();
+        assert_eq!(tokenizer.token_bytes(outside), None);
+        assert_eq!(tokenizer.token_bytes(u32::MAX), None);
+        assert!(!tokenizer.is_special(outside));
+        assert_eq!(tokenizer.decode(&[outside, u32::MAX], DecodeSpecial::Keep, TextStart::Beginning), "");
+        assert!(tokenizer.token_bytes(outside - 1).is_some());
+    }
+}
+
+#[test]
+fn leading_space_is_kept_after_a_prompt() {
+    let tokenizer = &spm().tokenizer;
+    let ids = tokenizer.encode("the end", EncodeSpecial::Plain).unwrap();
+    assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Beginning), "the end");
+    assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Continuation), " the end");
+    // a skipped token has no text, so the one after it is still the first
+    let with_bos = [&[1], ids.as_slice()].concat();
+    assert_eq!(tokenizer.decode(&with_bos, DecodeSpecial::Skip, TextStart::Beginning), "the end");
+}
+
+#[test]
+fn control_tokens_are_shown_only_on_demand() {
+    let ModelText { tokenizer, .. } = smollm2();
+    let ids = tokenizer.encode("<|im_start|>Hi<|im_end|>", EncodeSpecial::Allow).unwrap();
+    assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Continuation), "Hi");
+    assert_eq!(
+        tokenizer.decode(&ids, DecodeSpecial::Keep, TextStart::Continuation),
+        "<|im_start|>Hi<|im_end|>"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Token by token and at once give the same text, and nothing emitted is ever half a character.
+    #[test]
+    fn streamed_equals_whole(
+        seeds in prop::collection::vec(any::<u32>(), 0..40),
+        spm_bytes in any::<bool>(),
+        keep in any::<bool>(),
+        at_beginning in any::<bool>(),
+    ) {
+        let special = if keep { DecodeSpecial::Keep } else { DecodeSpecial::Skip };
+        let start = if at_beginning { TextStart::Beginning } else { TextStart::Continuation };
+        for tokenizer in tokenizers() {
+            // often the 256 tokens of single bytes, so that characters are split and broken
+            let bound = if spm_bytes { 300 } else { tokenizer.vocab_size() + 2 };
+            let ids: Vec<u32> = seeds.iter().map(|seed| seed % bound).collect();
+            let mut detokenizer = Detokenizer::new(tokenizer.clone(), special, start);
+            let mut out = String::new();
+            let mut bytes = Vec::new();
+            for &id in &ids {
+                out.push_str(&detokenizer.push(id));
+                if keep || !tokenizer.is_special(id) {
+                    bytes.extend_from_slice(tokenizer.token_bytes(id).unwrap_or_default());
+                }
+            }
+            out.push_str(&detokenizer.finish());
+            prop_assert_eq!(&out, &tokenizer.decode(&ids, special, start));
+            let lossy = String::from_utf8_lossy(&bytes);
+            let expected = match lossy.strip_prefix(' ') {
+                Some(rest) if tokenizer.drops_leading_space(start) => rest,
+                _ => &lossy,
+            };
+            prop_assert_eq!(&out, expected);
+        }
+    }
+
+    /// Any text survives a byte-level vocabulary; a SentencePiece one may not have `▁` as itself.
+    #[test]
+    fn decoding_inverts_encoding(text in "(\\PC|[ \n\t0-9a-z<|>]){0,40}") {
+        for (tokenizer, special) in tokenizers().iter().zip([EncodeSpecial::Allow, EncodeSpecial::Plain]) {
+            if text.contains('▁') {
+                continue;
+            }
+            let ids = tokenizer.encode(&text, special).unwrap();
+            prop_assert_eq!(&tokenizer.decode(&ids, DecodeSpecial::Keep, TextStart::Beginning), &text);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What each token id stands for.
+
+use crate::TextError;
+
+/// Ids stay below this: a table has a row for each.
+pub const MAX_VOCAB_SIZE: u32 = 1 << 22;
+
+/// Bytes and kind of every token, by id.
+#[derive(Debug, Default)]
+pub struct Vocabulary {
+    /// All tokens' bytes back to back.
+    bytes: Vec<u8>,
+    /// Token `id` is `bytes[ends[id - 1]..ends[id]]`.
+    ends: Vec<usize>,
+    kinds: Vec<Kind>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Special,
+    /// A hole in the ids.
+    Absent,
+}
+
+impl Vocabulary {
+    /// Appends the token of the next id.
+    pub fn push(&mut self, bytes: &[u8], is_special: bool) {
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push(self.bytes.len());
+        self.kinds.push(if is_special { Kind::Special } else { Kind::Text });
+    }
+
+    /// Leaves the next id without a token.
+    pub fn push_hole(&mut self) {
+        self.ends.push(self.bytes.len());
+        self.kinds.push(Kind::Absent);
+    }
+
+    pub fn num_ids(&self) -> u32 {
+        // `check_size` has seen to the range
+        u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
+    }
+
+    pub fn bytes(&self, token_id: u32) -> Option<&[u8]> {
+        let idx = usize::try_from(token_id).ok()?;
+        if *self.kinds.get(idx)? == Kind::Absent {
+            return None;
+        }
+        let start = if idx == 0 { 0 } else { self.ends[idx - 1] };
+        self.bytes.get(start..self.ends[idx])
+    }
+
+    pub fn is_special(&self, token_id: u32) -> bool {
+        usize::try_from(token_id).ok().and_then(|idx| self.kinds.get(idx)) == Some(&Kind::Special)
+    }
+}
+
+/// That a vocabulary of so many ids is within the limit.
+pub fn check_size(num_ids: u64) -> Result<u32, TextError> {
+    match u32::try_from(num_ids) {
+        Ok(0) => Err(TextError::InvalidTokenizer { detail: "the vocabulary is empty".into() }),
+        Ok(count) if count <= MAX_VOCAB_SIZE => Ok(count),
+        _ => Err(TextError::InvalidTokenizer {
+            detail: format!("the vocabulary has {num_ids} ids, the limit is {MAX_VOCAB_SIZE}"),
+        }),
+    }
+}

@@ -1,0 +1,217 @@
+"""Writes what transformers makes of the texts and chats below, for the Rust tests to compare with.
+
+Run with transformers and gguf installed:  python make_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf
+
+Writes beside itself: smollm2.json (ids and rendered chats of the model in the file), pre_tokenizers.json (the same
+vocabulary cut by the other families' rules), spm.gguf with spm.json (a small SentencePiece vocabulary).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer
+from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
+
+HERE = Path(__file__).parent
+
+TEXTS = [
+    "",
+    " ",
+    "a",
+    "Hello, world!",
+    " leading and trailing ",
+    "It's we'll they'd I'm you've SHE'S DON'T",
+    "The year 2024 had 366 days; pi is 3.14159265, 1,000,000 is 10^6, ١٢٣ and Ⅷ ½ ² are numerals.",
+    "  12  345   6789\t10\n11\r\n  12",
+    "fn main() {\n    let x: Vec<u32> = (0..10).map(|i| i * 2).collect();\n\tprintln!(\"{x:?}\");\n}\n",
+    "def f(n):\n    return 1 if n < 2 else n * f(n - 1)  # factorial\n\n\nif __name__ == '__main__':\n    print(f(20))\n",
+    "line\n\n\n\nbreaks\r\n\r\nand\ttabs\t\tand     spaces   \n   \n\t \n end   ",
+    "\n",
+    "\n\n\n",
+    "   ",
+    "\t\t\t\t",
+    "Größe, naïve café, Ærøskøbing, Łódź, İstanbul, ſtraße ﬁ ﬂ",
+    "Быстрая лиса перепрыгивает через ленивую собаку.",
+    "Η γρήγορη αλεπού πηδάει πάνω από τον τεμπέλη σκύλο.",
+    "敏捷的棕色狐狸跳过懒狗。素早い茶色の狐がのろまな犬を飛び越える。",
+    "빠른 갈색 여우가 게으른 개를 뛰어넘는다.",
+    "الثعلب البني السريع يقفز فوق الكلب الكسول.",
+    "השועל החום המהיר קופץ מעל הכלב העצלן.",
+    "तेज़ भूरी लोमड़ी आलसी कुत्ते के ऊपर कूदती है।",
+    "สุนัขจิ้งจอกสีน้ำตาลกระโดดข้ามสุนัขขี้เกียจ",
+    "e\u0301 a\u0308 n\u0303 decomposed; \u00e9 \u00e4 \u00f1 composed; \ud55c \u1112\u1161\u11ab",
+    "🙂 🙃 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 👍🏽 ☃️ zero\u200bwidth \u202eright\u202c",
+    "\x00 \x01 \x7f \x80 \xa0 \xad \ufeff \ufffd \U0010ffff",
+    "{\"json\": [1, 2.5e-3, null, true, \"\\u00e9\"]}",
+    "https://example.org/a/b?c=d&e=f#g user@example.com C:\\path\\to\\file.txt",
+    "!!!???...---___***///\\\\\\+++===###$$$%%%^^^&&&~~~```",
+    "CamelCaseIdentifier snake_case_identifier SCREAMING_SNAKE kebab-case XMLHttpRequest iPhone15Pro",
+    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
+    "a<|endoftext|>b<|im_end|><|im_end|> <|im_start|>\n\n<repo_name>x<file_sep>y <jupyter_start>",
+    "almost <|im_start| > <|im_start <im_start|> |im_end|> <|im_end|",
+    "<|im_start|><|im_start|>",
+    "word " * 300 + "end",
+    "x" * 1000,
+    "1234567890" * 20,
+    " " * 100 + "x" + "\n" * 50,
+    "aA bB " * 10 + "ÀÉ" * 20,
+]
+
+CHATS: list[dict[str, object]] = [
+    {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True},
+    {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False},
+    {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "  What is 12 * 12?\n"},
+            {"role": "assistant", "content": "144"},
+            {"role": "user", "content": "Und auf Deutsch? 🙂"},
+        ],
+        "add_generation_prompt": True,
+    },
+    {"messages": [{"role": "system", "content": ""}], "add_generation_prompt": True},
+    {"messages": [{"role": "tool", "content": "{\"x\": 1}\n\n"}], "add_generation_prompt": False},
+]
+
+# What the model's own repositories put before ByteLevel, for each `tokenizer.ggml.pre` that the Rust side knows.
+DIGITS = pre_tokenizers.Digits(individual_digits=True)
+SPLITS = mapping.GGUF_PRE_TOKENIZER_SPLITS
+
+
+def cut_as(pre: str) -> tuple[pre_tokenizers.PreTokenizer, normalizers.Normalizer | None]:
+    if pre == "gpt-2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True), None
+    if pre == "smollm":
+        # SmolLM's tokenizer.json; transformers cuts a GGUF of this kind as GPT-2's and so differs where several
+        # spaces stand before a digit
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        return pre_tokenizers.Sequence([DIGITS, byte_level]), None
+    split = pre_tokenizers.Split(Regex(SPLITS[pre]), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    normalizer = normalizers.NFC() if pre in ("qwen2", "qwen35") else None
+    return pre_tokenizers.Sequence([split, byte_level]), normalizer
+
+
+def write(name: str, content: object) -> None:
+    text = json.dumps(content, ensure_ascii=True, indent=None, separators=(",", ":"))
+    (HERE / name).write_text(text.replace('},{', '},\n{') + "\n")
+
+
+def smollm2(model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name)
+    plain = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS}
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer, _ = cut_as("smollm")
+    encodings = []
+    for text in TEXTS:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        encodings.append(
+            {
+                "text": text,
+                "ids": ids,
+                "decoded": tokenizer.decode(ids, skip_special_tokens=False),
+                "skipped": tokenizer.decode(ids, skip_special_tokens=True),
+            }
+        )
+    differing = sum(plain[entry["text"]] != entry["ids"] for entry in encodings)
+    print(f"{differing} of {len(TEXTS)} texts differ from transformers' own cut of this file")
+    chats = []
+    for chat in CHATS:
+        text = tokenizer.apply_chat_template(tokenize=False, conversation=chat["messages"],
+                                             add_generation_prompt=chat["add_generation_prompt"])
+        chats.append({**chat, "text": text, "ids": tokenizer(text, add_special_tokens=False)["input_ids"]})
+    write("smollm2.json", {"encodings": encodings, "chats": chats})
+
+    families = []
+    for pre, ignore_merges in [("gpt-2", False), ("llama-bpe", True), ("qwen2", False), ("qwen35", False),
+                               ("tekken", True), ("gpt-4o", False)]:
+        backend.pre_tokenizer, normalizer = cut_as(pre)
+        if normalizer is not None:
+            backend.normalizer = normalizer
+        elif backend.normalizer is not None:
+            backend.normalizer = normalizers.Sequence([])
+        bpe = backend.model
+        bpe.ignore_merges = ignore_merges
+        backend.model = bpe
+        families.append({"pre": pre, "ids": [backend.encode(text, add_special_tokens=False).ids for text in TEXTS]})
+    write("pre_tokenizers.json", {"texts": TEXTS, "families": families})
+
+
+def spm() -> None:
+    """A SentencePiece-like vocabulary, trained here on the texts, as a GGUF and as transformers' kind of pipeline."""
+    from tokenizers import trainers
+
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    # no piece crosses a word, as in Llama's vocabulary
+    trained.pre_tokenizer = pre_tokenizers.Split(Regex("▁?[^▁]+|▁+"), behavior="isolated")
+    corpus = [text for text in TEXTS if "<|" not in text][:24]
+    trained.train_from_iterator(corpus * 3, trainers.BpeTrainer(vocab_size=700, show_progress=False))
+    learned = sorted(trained.get_vocab().items(), key=lambda item: item[1])
+    # a character that is not in the vocabulary becomes bytes
+    pieces = [piece for piece, _ in learned if len(piece) > 1 or piece in "▁ etaoinshrdluTHE.,'é漢"]
+    special = ["<unk>", "<s>", "</s>"]
+    byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = special + byte_pieces + [piece for piece in pieces if piece not in special] + ["<|user|>", "[TOOL]"]
+    types = [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 3 - 256 - 2) + [3, 4]
+    scores = [0.0] * 259 + [-float(rank) for rank in range(len(tokens) - 259)]
+
+    path = HERE / "spm.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(2048)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores(scores)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template(
+        "{{ bos_token }}{% for m in messages %}[TOOL]{{ m.content | trim }}<|user|>{% endfor %}"
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+    vocab = {token: index for index, token in enumerate(tokens)}
+    skip = {token for token, kind in zip(tokens, types, strict=True) if kind in (2, 3, 6)}
+    from transformers.tokenization_utils_base import generate_merges
+
+    merges = generate_merges(vocab, dict(zip(tokens, scores, strict=True)), skip)
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    for token, kind in zip(tokens, types, strict=True):
+        if kind in (2, 3):
+            tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+        elif kind == 4:
+            tokenizer.add_tokens([AddedToken(token, normalized=False)])
+    texts = [*TEXTS, "<s>a</s> b<unk><|user|> hi[TOOL]x [TOOL] <0x41>", "<s>", "▁ already ▁"]
+    encodings = []
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        encodings.append(
+            {
+                "text": text,
+                "ids": ids,
+                "decoded": tokenizer.decode(ids, skip_special_tokens=False),
+                "skipped": tokenizer.decode(ids, skip_special_tokens=True),
+            }
+        )
+    write("spm.json", {"encodings": encodings})
+    # the same tokenizer as a file, for the other way to load it
+    tokenizer.save(str(HERE / "spm_tokenizer.json"), pretty=False)
+
+
+if __name__ == "__main__":
+    smollm2(Path(sys.argv[1]))
+    spm()
