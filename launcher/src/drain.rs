@@ -135,3 +135,17 @@ pub fn abandon(rest: impl IntoIterator<Item = Process>, events: &Receiver<Event>
         stop(process, ABANDON_TIMEOUT, request, events);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_of_the_first_signal_is_not_a_second_one() {
+        let request = Request::now(15);
+        assert!(!request.is_repeated_by(15));
+        assert!(request.is_repeated_by(2), "another signal is another request");
+        let earlier = Request { signal: 15, at: Instant::now().checked_sub(SAME_SIGNAL_WINDOW).unwrap() };
+        assert!(earlier.is_repeated_by(15));
+    }
+}

@@ -30,7 +30,7 @@ const VARIABLES: &[&str] = &[
     "https_proxy",
     "no_proxy",
 ];
-/// Prints `name version` for each package that matters; `-` for one that is missing.
+/// Prints `name version` for each package that matters, `-` for one that is missing, and the kernels' instruction set.
 const PACKAGES_SCRIPT: &str = "
 import importlib.metadata as metadata, sys
 print('python', sys.version.split()[0])
@@ -38,6 +38,8 @@ for name in ('trunkline-server', 'numpy', 'grpcio', 'protobuf', 'safetensors', '
              'torch', 'transformers'):
     try: print(name, metadata.version(name))
     except metadata.PackageNotFoundError: print(name, '-')
+try: from trunkline_server import _kernels; print('kernels use', _kernels.isa())
+except ImportError as error: print('no kernels:', error)
 ";
 
 /// The whole report, one `key: value` a line.

@@ -96,6 +96,15 @@ impl<'a> Supervisor<'a> {
     ) -> Result<Self, LauncherError> {
         let mut supervisor =
             Self { plan, log: plan.config.log(), events, sender, children: Vec::new(), was_ready: false };
+        supervisor.log.info(
+            "starting",
+            &[
+                ("version", &env!("CARGO_PKG_VERSION")),
+                ("model", &plan.model.path.display()),
+                ("revision", &plan.model.revision.as_deref().unwrap_or("none")),
+                ("port", &plan.address.port),
+            ],
+        );
         for role in [Role::Shard, Role::Router] {
             let state = State::Running(supervisor.spawn(role)?);
             supervisor.children.push(Supervised { role, state, restarts: RestartPolicy::default() });

@@ -56,6 +56,7 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     .unwrap();
     let bench = bench
         .with("TRUNKLINE_CONFIG", &file)
+        .with("TRUNKLINE_MAX_QUEUED_REQUESTS", "")
         .with("TRUNKLINE_MAX_STOP_SEQUENCES", "2")
         .with("TRUNKLINE_MAX_CONCURRENT_REQUESTS", "2");
     let mut server = bench.serve(&["--max-concurrent-requests", "1"]);

@@ -8,7 +8,7 @@ pub mod low;
 use std::ffi::OsString;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use self::high::{Request, ServeConfig};
 use self::low::{LowArgs, LowCommand};
@@ -39,7 +39,7 @@ impl From<LauncherError> for ParseError {
 
 /// Parses a command line (its first item is the program's name), the environment and the file that `--config` names.
 pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
-    let command = LowArgs::command();
+    let command = LowArgs::command().mut_subcommands(|command| command.mut_args(without_empty_variable));
     let mut matches = command.clone().try_get_matches_from(argv)?;
     if let Some(path) = config_path(&matches) {
         let text = std::fs::read_to_string(&path)
@@ -54,6 +54,12 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         LowCommand::Download(download) => Request::Download(high::download(download)?),
         LowCommand::Env => Request::Env,
     })
+}
+
+/// An empty variable is an unset one: compose files and charts write them so when nobody gave a value.
+fn without_empty_variable(arg: Arg) -> Arg {
+    let is_empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+    if is_empty { arg.env(None::<&str>) } else { arg }
 }
 
 fn config_path(matches: &ArgMatches) -> Option<std::path::PathBuf> {
