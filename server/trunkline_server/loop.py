@@ -62,6 +62,11 @@ class EngineLoop:
 
     def stop(self) -> None:
         """Lets the running step finish, queues its result, takes no other plan, and ends the loop's thread."""
+        self.stop_taking_plans()
+        self._thread.join()
+
+    def stop_taking_plans(self) -> None:
+        """The first half of `stop`: the step that runs now is the last. Does not wait for it."""
         with self._stream_opened:
             self._stopping = True
             stream = self._stream
@@ -71,7 +76,6 @@ class EngineLoop:
             self._stream_opened.notify()
         if stream is not None:
             stream.end_plans()
-        self._thread.join()
 
     def activity(self) -> StepActivity:
         """What the loop is doing now. Never waits."""

@@ -61,6 +61,7 @@ def serve(options: argparse.Namespace) -> int:
 
     loop = EngineLoop(Engine(backend, vocab_size=config.vocab_size), _end_process)
     server = ShardServer(ShardService(_model_info(config), backend.info, loop, _end_process), Path(options.socket))
+    signals.hold()
     loop.start()
     server.start()
     info = backend.info
@@ -78,6 +79,7 @@ def serve(options: argparse.Namespace) -> int:
         },
     )
     signals.wait()
+    loop.stop_taking_plans()
     logger.info("stopping")
     loop.stop()
     server.stop(STOP_GRACE_S)
@@ -85,23 +87,25 @@ def serve(options: argparse.Namespace) -> int:
 
 
 class _Signals:
-    """SIGTERM (and SIGINT, unless the launcher forwards it as SIGTERM): before `wait` it ends the process with 0."""
+    """SIGTERM, and SIGINT unless the launcher forwards it: ends the process with 0 until `hold` is called."""
 
     def __init__(self, *, ignore_interrupt: bool) -> None:
         # A pipe, since a handler runs between any two instructions of the main thread and may take no lock.
         self._read_end, self._write_end = os.pipe()
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_interrupt else self._handle)
-        self._is_serving = False
+        self._is_held = False
+
+    def hold(self) -> None:
+        """From now on there is something to finish: a signal only lets `wait` return."""
+        self._is_held = True
 
     def wait(self) -> None:
-        """Returns when a signal came."""
-        self._is_serving = True
+        """Returns when a signal came since `hold`."""
         os.read(self._read_end, 1)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._is_serving:
-            # Nothing is running that could be finished.
+        if not self._is_held:
             os._exit(0)
         os.write(self._write_end, b"\0")
 

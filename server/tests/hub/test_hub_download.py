@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.hub.fake_hub import COMMIT, VALID_TOKEN, Hub, Repository, serve
 
 SERVER = Path(__file__).resolve().parents[2]
@@ -156,9 +155,7 @@ def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
         (["-"], None, "neither a local path nor a valid Hub id"),
     ],
 )
-def test_refusals_are_one_clear_line(
-    resolve: Resolve, arguments: list[str], token: str | None, expected: str
-) -> None:
+def test_refusals_are_one_clear_line(resolve: Resolve, arguments: list[str], token: str | None, expected: str) -> None:
     error = resolve.mistake(*arguments, **({"HF_TOKEN": token} if token else {}))
     assert expected in error
     assert "hf_" not in error

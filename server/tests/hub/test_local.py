@@ -44,14 +44,14 @@ def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_paths_that_cannot_be_a_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFound, match="has neither `config.json` nor a `.gguf` file"):
+    with pytest.raises(ModelNotFound, match="has neither `config"):
         hub.resolve(str(tmp_path))
     (tmp_path / "a.gguf").touch()
     (tmp_path / "b.gguf").touch()
-    with pytest.raises(InvalidArgument, match="has 2 `.gguf` files"):
+    with pytest.raises(InvalidArgument, match="has 2 `"):
         hub.resolve(str(tmp_path))
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(UnsupportedFormat, match="is not a `.gguf` file"):
+    with pytest.raises(UnsupportedFormat, match="is not a `"):
         hub.resolve(str(tmp_path / "pytorch_model.bin"))
     for absent in (str(tmp_path / "absent"), "absent.gguf", "./absent", "a/b/c", "~nobody/absent", "../x"):
         with pytest.raises(ModelNotFound, match="does not exist"):

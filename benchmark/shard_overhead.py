@@ -1,0 +1,115 @@
+"""What Python and gRPC add to a step: a shard over a backend that computes nothing, driven through its socket.
+
+    PYTHONPATH=server python benchmark/shard_overhead.py [--steps N] [--sequences N ...]
+
+Prints, for each batch size: the time of one step as a client sees it with one plan in flight (the whole way there and
+back), with two (what the router does; the time between results, which hides behind a device that works), and what the
+shard's process spends of CPU per step. The client is a process of its own, in Python; the router's costs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SERVER = Path(__file__).resolve().parents[1] / "server"
+sys.path.insert(0, str(SERVER))
+
+from tests.fakes.backend import FakeBackend  # noqa: E402
+from tests.fakes.shard import Client, Stream, serve  # noqa: E402
+from trunkline_server._proto import shard_pb2 as pb  # noqa: E402
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams  # noqa: E402
+
+MAX_SEQUENCES = 64
+WARM_UP_STEPS = 200
+
+
+class IdleBackend(FakeBackend):
+    """Samples token 1 for every chunk, at once."""
+
+    def start(self, sequence_id: int, token_ids: object, num_prompt_tokens: int, sampling: SamplingParams) -> None:
+        pass
+
+    def end(self, sequence_id: int) -> None:
+        pass
+
+    def step(self, chunks: object) -> list[Sampled]:  # type: ignore[override]
+        assert isinstance(chunks, list)
+        return [Sampled(chunk.sequence_id, 1) for chunk in chunks if isinstance(chunk, Chunk)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return run_shard(Path(options.serve))
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        socket_path = Path(folder) / "shard.sock"
+        child = subprocess.Popen(
+            [sys.executable, __file__, "--serve", str(socket_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        print(f"{'sequences':>9} {'one in flight':>14} {'two in flight':>14} {'shard CPU/step':>15}")
+        with Client(socket_path) as client:
+            for num_sequences in options.sequences:
+                one = drive(client, num_sequences, options.steps, in_flight=1, pid=child.pid)
+                two = drive(client, num_sequences, options.steps, in_flight=2, pid=child.pid)
+                print(f"{num_sequences:>9} {one[0]:>11.3f} ms {two[0]:>11.3f} ms {two[1]:>12.3f} ms")
+        child.stdin.close()
+        child.wait()
+    return 0
+
+
+def run_shard(socket_path: Path) -> int:
+    backend = IdleBackend(num_blocks=4096, max_step_tokens=256, max_step_sequences=MAX_SEQUENCES)
+    with serve(backend, socket_path):
+        print("ready", flush=True)
+        sys.stdin.read()
+    return 0
+
+
+def drive(client: Client, num_sequences: int, num_steps: int, *, in_flight: int, pid: int) -> tuple[float, float]:
+    """Milliseconds per step: of the wall clock, and of the shard's CPU."""
+    stream = client.open()
+    sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0)
+    ids = range(1, num_sequences + 1)
+    starts = [pb.SequenceStart(sequence_id=i, token_ids=[1], num_prompt_tokens=1, sampling=sampling) for i in ids]
+    requests = [pb.StepPlan(step_id=1, starts=starts)]
+    for step_id in range(2, WARM_UP_STEPS + num_steps + 2):
+        chunks = [pb.Chunk(sequence_id=i, first_position=step_id, num_tokens=1, sample=True) for i in ids]
+        requests.append(pb.StepPlan(step_id=step_id, chunks=chunks))
+    step_through(stream, requests[: WARM_UP_STEPS + 1], in_flight)
+    cpu, wall = cpu_seconds(pid), time.perf_counter()
+    step_through(stream, requests[WARM_UP_STEPS + 1 :], in_flight)
+    spent = time.perf_counter() - wall, cpu_seconds(pid) - cpu
+    stream.close()
+    list(stream.call)
+    return spent[0] / num_steps * 1e3, spent[1] / num_steps * 1e3
+
+
+def step_through(stream: Stream, plans: list[pb.StepPlan], in_flight: int) -> None:
+    for i, plan in enumerate(plans):
+        stream.send(plan)
+        if i >= in_flight - 1:
+            stream.receive()
+    for _ in range(min(in_flight - 1, len(plans))):
+        stream.receive()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What the pool takes: from made-up systems, not from the one that the test runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trunkline_server.backends.cpu.cores import default_threads
+from trunkline_server.backends.cpu.memory import (
+    DEFAULT_POOL_TOKENS,
+    MIN_POOL_TOKENS,
+    MemoryNeed,
+    available_memory,
+    plan_pool,
+)
+from trunkline_server.errors import DoesNotFit
+
+MIB = 2**20
+NEED = MemoryNeed(weight_bytes=100 * MIB, scratch_bytes=10 * MIB, kv_bytes_per_token=32 * 1024)
+BLOCK_SIZE = 32
+
+
+def pool_tokens(available_bytes: int, wanted_tokens: int | None = None) -> int:
+    blocks = plan_pool(NEED, available_bytes=available_bytes, block_size=BLOCK_SIZE, wanted_tokens=wanted_tokens)
+    return blocks * BLOCK_SIZE
+
+
+def test_a_large_machine_gets_the_default_number_of_tokens() -> None:
+    assert pool_tokens(1 << 40) == DEFAULT_POOL_TOKENS
+
+
+def test_a_middling_machine_gives_a_quarter_of_its_memory() -> None:
+    assert pool_tokens(1024 * MIB) == 256 * MIB // NEED.kv_bytes_per_token
+
+
+def test_a_small_machine_gives_what_the_weights_leave() -> None:
+    assert pool_tokens(140 * MIB) == 30 * MIB // NEED.kv_bytes_per_token
+
+
+def test_the_smallest_pool_is_given_and_one_byte_less_refused() -> None:
+    smallest = 110 * MIB + MIN_POOL_TOKENS * NEED.kv_bytes_per_token
+    assert pool_tokens(smallest) == MIN_POOL_TOKENS
+    with pytest.raises(DoesNotFit) as refusal:
+        pool_tokens(smallest - 1)
+    assert str(refusal.value) == (
+        "weights and activations take 110 MiB and the smallest KV pool (512 tokens) 16 MiB, but 126 MiB of memory are "
+        "available; hint: choose a smaller model or a stronger quantisation, or set `--max-batch-total-tokens` lower"
+    )
+
+
+def test_a_wish_is_met_in_whole_blocks_or_refused() -> None:
+    assert pool_tokens(1024 * MIB, 1) == BLOCK_SIZE
+    assert pool_tokens(1024 * MIB, 33) == 2 * BLOCK_SIZE
+    exact = 110 * MIB + 2 * BLOCK_SIZE * NEED.kv_bytes_per_token
+    assert pool_tokens(exact, 64) == 64
+    with pytest.raises(DoesNotFit, match=r"65 tokens takes 3 MiB, but 112 MiB .*lower `--max-batch-total-tokens`"):
+        pool_tokens(exact, 65)
+
+
+class System:
+    """A root folder with just what is read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nBuffers: 1 kB\n")
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+def test_without_cgroups_the_system_alone_counts(system: System) -> None:
+    assert available_memory(system.root) == 8000 * 1024
+
+
+def test_cgroup_v2_limits_count_at_every_level_and_file_pages_are_free(system: System) -> None:
+    system.write("proc/self/cgroup", "0::/pods/one\n")
+    system.write("sys/fs/cgroup/pods/one/memory.max", "max\n")
+    system.write("sys/fs/cgroup/pods/one/memory.current", "1000\n")
+    assert available_memory(system.root) == 8000 * 1024
+    system.write("sys/fs/cgroup/pods/memory.max", "5000\n")
+    system.write("sys/fs/cgroup/pods/memory.current", "3000\n")
+    system.write("sys/fs/cgroup/pods/memory.stat", "anon 1500\ninactive_file 700\nactive_file 300\n")
+    assert available_memory(system.root) == 5000 - (3000 - 1000)
+    system.write("sys/fs/cgroup/pods/one/memory.max", "900\n")
+    assert available_memory(system.root) == 0
+
+
+def test_cgroup_v1_limits_count(system: System) -> None:
+    system.write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n")
+    system.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4096\n")
+    system.write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2096\n")
+    system.write("sys/fs/cgroup/memory/job/memory.stat", "total_inactive_file 96\n")
+    assert available_memory(system.root) == 4096 - 2000
+
+
+def test_threads_are_physical_cores_within_the_quota(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(8)))
+    assert default_threads(system.root) == 8
+    for cpu in range(8):
+        system.write(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{cpu % 4},{cpu % 4 + 4}\n")
+    assert default_threads(system.root) == 4
+    system.write("sys/fs/cgroup/cpu.max", "250000 100000\n")
+    assert default_threads(system.root) == 2
+    system.write("sys/fs/cgroup/cpu.max", "50000 100000\n")
+    assert default_threads(system.root) == 1
+    system.write("sys/fs/cgroup/cpu.max", "max 100000\n")
+    assert default_threads(system.root) == 4
+    system.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
+    system.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    assert default_threads(system.root) == 4
+    system.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n")
+    assert default_threads(system.root) == 3
+
+
+def test_a_huge_machine_does_not_start_hundreds_of_threads(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(512)))
+    assert default_threads(system.root) == 64

@@ -1,0 +1,89 @@
+"""The model is written down once, with each weight given once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from trunkline_server.backends.cpu.ops import TracingOps
+from trunkline_server.models import registry
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.tensor import Tensor
+
+
+class RecordingBuilder:
+    """Takes what a `ProgramBuilder` takes; values and weights are numbered as they come."""
+
+    def __init__(self) -> None:
+        self.weights: list[tuple[str, tuple[int, ...]]] = []
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def weight(self, format_name: str, data: Any, shape: tuple[int, ...]) -> int:
+        assert data.nbytes == 4 * np.prod(shape)
+        self.weights.append((format_name, shape))
+        return len(self.weights) - 1
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append((name, arguments))
+            return 1000 + len(self.calls)
+
+        return call
+
+
+def checkpoint(config: ModelConfig) -> Any:
+    shapes = weight_shapes(config)
+
+    def tensor(name: str) -> Tensor:
+        stored = "model.embed_tokens.weight" if name == "lm_head.weight" and config.tie_word_embeddings else name
+        data = np.zeros(4 * int(np.prod(shapes[stored])), dtype=np.uint8)
+        return Tensor(name=stored, format="F32", shape=shapes[stored], data=data)
+
+    return SimpleNamespace(config=config, tensor=tensor, names=lambda: list(shapes))
+
+
+def config(**changes: Any) -> ModelConfig:
+    whole: dict[str, Any] = {
+        "architecture": "llama", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_layers": 2,
+        "num_heads": 4, "num_kv_heads": 2, "head_size": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
+        "rope_theta": 10000.0, "rope_layers": (True, True),
+    }  # fmt: skip
+    return ModelConfig(**{**whole, **changes})
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES))
+def test_every_weight_is_given_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
+    model = config(
+        architecture=architecture,
+        tie_word_embeddings=is_tied,
+        attention_bias=architecture == "qwen2",
+        query_key_norm=architecture == "qwen3",
+    )
+    builder = RecordingBuilder()
+    ops = TracingOps(builder, checkpoint(model))
+    registry.forward(ops, model)
+    stored = {checkpoint(model).tensor(name).name for name in weight_shapes(model)}
+    assert ops.num_weights == len(builder.weights) == len(stored)
+    first, last = builder.calls[0], builder.calls[-1]
+    assert (first[0], last[0]) == ("embedding", "logits")
+    assert (first[1][0] == last[1][1]) is is_tied
+
+
+def test_values_flow_from_one_call_to_the_next() -> None:
+    model = config()
+    builder = RecordingBuilder()
+    registry.forward(TracingOps(builder, checkpoint(model)), model)
+    names = [name for name, _ in builder.calls]
+    assert names.count("paged_attention") == names.count("write_kv") == model.num_layers
+    for number, (name, arguments) in enumerate(builder.calls):
+        values = [value for value in arguments if isinstance(value, int) and value >= 1000]
+        assert all(value <= 1000 + number for value in values), name
+        if name == "rope":
+            _, inv_freq, attention_factor, head_size = arguments
+            assert isinstance(inv_freq, list)
+            assert len(inv_freq) == head_size // 2
+            assert attention_factor == 1.0

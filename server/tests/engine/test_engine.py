@@ -1,0 +1,107 @@
+"""The engine alone: order of a plan's parts, and what a plan does to the sequences."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fakes.backend import POISON_TOKEN, VOCAB_SIZE, FakeBackend
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.engine import Engine
+from trunkline_server.errors import PlanError
+from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+@pytest.fixture
+def engine(backend: FakeBackend) -> Engine:
+    return Engine(backend, vocab_size=VOCAB_SIZE)
+
+
+def start(sequence_id: int, token_ids: list[int]) -> SequenceStart:
+    return SequenceStart(sequence_id, token_ids, len(token_ids), SamplingParams())
+
+
+def whole(sequence_id: int, num_tokens: int, block_ids: list[int]) -> Chunk:
+    return Chunk(sequence_id, 0, num_tokens, block_ids, sample=True)
+
+
+def sampled(engine: Engine, plan: StepPlan) -> list[int]:
+    outcomes = engine.step(plan).sequences
+    assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
+    return [outcome.token_id for outcome in outcomes if isinstance(outcome, Sampled)]
+
+
+def test_ends_come_before_starts_and_copies_before_chunks(engine: Engine, backend: FakeBackend) -> None:
+    expected = sampled(engine, StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
+    # The same id ends and starts again; the third block is shared by copy; the last token alone is computed.
+    plan = StepPlan(
+        2,
+        ends=[1],
+        starts=[start(1, PROMPT)],
+        copies=[BlockCopy(2, 7, 1)],
+        chunks=[Chunk(1, 9, 1, [0, 1, 7], sample=True)],
+    )
+    assert sampled(engine, plan) == expected
+    assert backend.num_sequences == 1
+
+
+def test_a_run_ahead_plan_may_name_the_token_that_the_step_before_sampled(engine: Engine) -> None:
+    engine.step(StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
+    run_ahead = [sampled(engine, StepPlan(i, chunks=[Chunk(1, 8 + i, 1, [], sample=True)])) for i in (2, 3)]
+    engine.reset()
+    first = sampled(engine, StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
+    known = [*PROMPT, *first, *run_ahead[0]]
+    again = StepPlan(2, ends=[1], starts=[start(2, known)], chunks=[whole(2, len(known), [4, 5, 6])])
+    assert sampled(engine, again) == run_ahead[1]
+
+
+def test_a_plan_of_only_ends_has_an_empty_result(engine: Engine, backend: FakeBackend) -> None:
+    engine.step(StepPlan(1, starts=[start(1, PROMPT)]))
+    result = engine.step(StepPlan(2, ends=[1]))
+    assert (result.step_id, list(result.sequences)) == (2, [])
+    assert (backend.num_sequences, engine.num_sequences) == (0, 0)
+
+
+@pytest.mark.parametrize("step_id", [0, 2, 2**63])
+def test_the_first_step_is_number_one(engine: Engine, step_id: int) -> None:
+    with pytest.raises(PlanError, match=f"step id is {step_id}, expected 1"):
+        engine.step(StepPlan(step_id))
+
+
+def test_reset_forgets_sequences_and_the_step_number(engine: Engine, backend: FakeBackend) -> None:
+    engine.step(StepPlan(1, starts=[start(1, PROMPT)]))
+    engine.reset()
+    assert (backend.num_sequences, backend.num_resets, engine.num_sequences) == (0, 1, 0)
+    engine.step(StepPlan(1, starts=[start(1, PROMPT)]))
+
+
+def test_a_failed_sequence_leaves_the_tokens_of_the_others_as_they_are(engine: Engine) -> None:
+    expected = sampled(engine, StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
+    engine.reset()
+    plan = StepPlan(
+        1,
+        starts=[start(1, PROMPT), start(2, [POISON_TOKEN]), start(3, [VOCAB_SIZE]), start(4, [1])],
+        chunks=[whole(3, 1, [8]), whole(2, 1, [9]), whole(1, 10, [0, 1, 2]), whole(4, 2, [10])],
+    )
+    bad_start, poisoned, good, too_far = engine.step(plan).sequences
+    assert isinstance(bad_start, SequenceFailure)
+    assert isinstance(poisoned, SequenceFailure)
+    assert isinstance(good, Sampled)
+    assert isinstance(too_far, SequenceFailure)
+    assert [bad_start.code, poisoned.code, too_far.code] == ["invalid_plan", "not_finite", "invalid_plan"]
+    assert [good.token_id] == expected
+    # Nothing of a prompt is in a message for the log.
+    assert str(VOCAB_SIZE) in bad_start.message
+    # All of them can be ended, also the one that the backend never saw.
+    engine.step(StepPlan(2, ends=[1, 2, 3, 4]))
+
+
+def test_a_chunk_of_an_ended_sequence_fails_alone(engine: Engine) -> None:
+    engine.step(StepPlan(1, starts=[start(1, PROMPT), start(2, PROMPT)]))
+    outcomes = engine.step(StepPlan(2, ends=[1], chunks=[whole(1, 10, [0, 1, 2]), whole(2, 10, [3, 4, 5])])).sequences
+    assert [type(outcome) for outcome in outcomes] == [SequenceFailure, Sampled]

@@ -1,0 +1,55 @@
+"""The shard's own command line over the fake backend: `python -m tests.fakes.main serve ...`.
+
+FAKE_GATE names a pipe; each step waits until somebody opened it for writing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from tests.fakes.backend import VOCAB_SIZE, FakeBackend
+from trunkline_server import cli
+from trunkline_server.backends import registry
+from trunkline_server.backends.interface import Chunk
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.weights import checkpoint
+
+# A sequence that begins with this token is a bug in the backend.
+PANIC_TOKEN = 62
+
+CONFIG = ModelConfig(
+    architecture="llama",
+    vocab_size=VOCAB_SIZE,
+    hidden_size=16,
+    intermediate_size=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_size=8,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=64,
+    rope_theta=10000.0,
+    rope_layers=(True,),
+)
+
+
+class PanicException(BaseException):
+    """As PyO3's: no Exception."""
+
+
+class PanickingBackend(FakeBackend):
+    def step(self, chunks: Sequence[Chunk]) -> list[object]:  # type: ignore[override]
+        if any(self._sequences[chunk.sequence_id].token_ids[0] == PANIC_TOKEN for chunk in chunks):
+            raise PanicException("index out of bounds")
+        if gate := os.environ.get("FAKE_GATE"):
+            os.close(os.open(gate, os.O_RDONLY))
+        return super().step(chunks)  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    checkpoint.open_checkpoint = lambda path: SimpleNamespace(config=CONFIG, names=list, path=path)
+    registry.build = lambda *_: PanickingBackend()
+    sys.exit(cli.main())

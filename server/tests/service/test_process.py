@@ -1,0 +1,213 @@
+"""The shard as a process: lifeline, signals, exit codes, log lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.shard import DEADLINE_S, Client
+from tests.service.test_step import decode_plan, first_plan
+
+SERVER = Path(__file__).resolve().parents[2]
+TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG| INFO| WARN|ERROR) shard: \S.*")
+
+
+class Process:
+    """`python -m trunkline_server serve` with the fake backend in the place of the real ones."""
+
+    def __init__(self, folder: Path, *flags: str, gate: bool = False, program: str = "tests.fakes.main") -> None:
+        self.socket_path = folder / "shard.sock"
+        self.gate = folder / "gate"
+        if gate:
+            os.mkfifo(self.gate)
+        environment = {**os.environ, "PYTHONPATH": str(SERVER), "FAKE_GATE": str(self.gate) if gate else ""}
+        model = folder / "model.gguf"
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", program, "serve", f"--model={model}", f"--socket={self.socket_path}", *flags],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log: list[str] = []
+        self._line_read = threading.Condition()
+        self._has_ended = False
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def wait_ready(self) -> None:
+        self.wait_for_line("ready")
+
+    def wait_for_line(self, part: str) -> None:
+        def is_there() -> bool:
+            return any(part in line for line in self.log)
+
+        with self._line_read:
+            self._line_read.wait_for(lambda: is_there() or self._has_ended, DEADLINE_S)
+            assert is_there(), self.log
+
+    def wait(self) -> int:
+        code = self.child.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return code
+
+    def open_gate(self) -> None:
+        """Lets the step go on that waits; returns once it does wait."""
+        with self.gate.open("w"):
+            pass
+
+    def cut_lifeline(self) -> None:
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+
+    def clean_up(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        self._reader.join()
+        self.cut_lifeline()
+
+    def _read_log(self) -> None:
+        assert self.child.stderr is not None
+        with self.child.stderr as lines:
+            for line in lines:
+                with self._line_read:
+                    self.log.append(line.rstrip("\n"))
+                    self._line_read.notify_all()
+        with self._line_read:
+            self._has_ended = True
+            self._line_read.notify_all()
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(socket_folder: Path) -> Iterator[Start]:
+    started: list[Process] = []
+
+    def start_process(*flags: str, **options: Any) -> Process:
+        started.append(Process(socket_folder, *flags, **options))
+        return started[-1]
+
+    yield start_process
+    for process in started:
+        process.clean_up()
+
+
+def test_end_of_the_lifeline_ends_the_process_at_once(start: Start) -> None:
+    process = start("--lifeline", gate=True)
+    process.wait_ready()
+    with Client(process.socket_path) as client:
+        stream = client.open()
+        # A step that never ends does not hold it.
+        stream.send(first_plan())
+        process.cut_lifeline()
+        assert process.wait() == 1
+
+
+def test_without_the_flag_the_end_of_standard_input_means_nothing(start: Start) -> None:
+    process = start()
+    process.cut_lifeline()
+    process.wait_ready()
+    with Client(process.socket_path) as client:
+        assert client.open().step(first_plan()).step_id == 1
+
+
+def test_sigterm_finishes_the_running_step_and_exits_zero(start: Start) -> None:
+    process = start("--lifeline", gate=True)
+    process.wait_ready()
+    with Client(process.socket_path) as client:
+        stream = client.open()
+        stream.send(first_plan())
+        stream.send(decode_plan(2, 3))
+        while not client.health().step_running:
+            pass
+        # The terminal's Ctrl-C reaches the whole group; the launcher alone acts on it.
+        process.child.send_signal(signal.SIGINT)
+        process.child.send_signal(signal.SIGTERM)
+        process.wait_for_line("shard: stopping")
+        process.open_gate()
+        assert stream.receive().step_id == 1
+        stream.error()
+    assert process.wait() == 0
+    assert not process.socket_path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_shard_stops_at_a_signal(start: Start, number: int) -> None:
+    process = start()
+    process.wait_ready()
+    process.child.send_signal(number)
+    assert process.wait() == 0
+    assert not process.socket_path.exists()
+
+
+def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> None:
+    process = start("--json-output")
+    process.wait_ready()
+    with Client(process.socket_path) as client:
+        stream = client.open()
+        plan = first_plan()
+        # The fake raises what is no Exception for this token, as a panic in the kernels would.
+        plan.starts[0].token_ids[0] = 62
+        stream.send(plan)
+        stream.error()
+    assert process.wait() == 70
+    entries = [json.loads(line) for line in process.log]
+    assert entries[-1]["level"] == "ERROR"
+    assert entries[-1]["message"] == "the engine loop failed (step 1, 1 chunks, 1 sequences)"
+    assert "PanicException" in entries[-1]["traceback"]
+    assert all({"timestamp", "level", "target", "message"} <= entry.keys() for entry in entries)
+
+
+def test_log_lines_have_the_form_of_all_processes(start: Start) -> None:
+    process = start()
+    process.wait_ready()
+    process.child.terminate()
+    assert process.wait() == 0
+    assert [line for line in process.log if not TEXT_LINE.fullmatch(line)] == []
+    assert any(" INFO shard: ready seconds=" in line for line in process.log)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], "/model.gguf` does not exist"),
+        (["--threads=0"], "argument --threads: `0` is not a number from 1 to 1024"),
+        (["--max-step-tokens=1e9"], "argument --max-step-tokens: `1e9` is not a number from 1 to 65536"),
+        (["--backend=gpu"], "argument --backend: invalid choice: 'gpu'"),
+        (["--nope"], "unrecognized arguments: --nope"),
+        (["--thr=1"], "unrecognized arguments: --thr=1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(start: Start, flags: list[str], expected: str) -> None:
+    process = start(*flags, "--log-level=error", program="trunkline_server")
+    assert process.wait() == 2
+    assert len(process.log) == 1, process.log
+    assert process.log[0].startswith("error: ")
+    assert expected in process.log[0]
+
+
+def test_a_damaged_model_is_a_mistake(start: Start, socket_folder: Path) -> None:
+    (socket_folder / "model.gguf").write_bytes(b"GGUF" + bytes(20))
+    process = start("--log-level=error", program="trunkline_server")
+    assert process.wait() == 2
+    assert len(process.log) == 1
+    assert "model.gguf" in process.log[0]
+
+
+def test_a_socket_that_cannot_be_is_a_mistake(start: Start, socket_folder: Path) -> None:
+    (socket_folder / "shard.sock").write_text("precious")
+    process = start("--log-level=error")
+    assert process.wait() == 2
+    assert "is not a socket" in process.log[-1]
