@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::args;
 use crate::args::high::{ModelRef, ServeConfig};
 use crate::error::LauncherError;
 use crate::listen::Address;
@@ -83,16 +84,19 @@ pub fn router_command(
     socket: &Path,
 ) -> Command {
     let mut command = Command::new(router);
+    forget_own_variables(&mut command);
     command.arg("--shard-socket").arg(socket).arg("--model-path").arg(model);
     command.args(["--served-model-name", served_model_name, "--hostname", &address.hostname]);
     push(&mut command, "--port", Some(address.port));
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
-    push(&mut command, "--max-queued-requests", Some(limits.max_queued_requests));
+    push(&mut command, "--max-queued-requests", limits.max_queued_requests);
     push(&mut command, "--max-input-tokens", limits.max_input_tokens);
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
+    push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
+    push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));
     push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));
     push_common(&mut command, config);
     command
@@ -100,8 +104,16 @@ pub fn router_command(
 
 fn server_command(python: &Path, subcommand: &str) -> Command {
     let mut command = Command::new(python);
+    forget_own_variables(&mut command);
     command.env(SAFE_PATH.0, SAFE_PATH.1).args(["-m", SERVER_MODULE, subcommand]);
     command
+}
+
+/// What the launcher's variables say reaches a child as flags, checked; the variables themselves could only contradict.
+fn forget_own_variables(command: &mut Command) {
+    for name in args::serve_variables() {
+        command.env_remove(name);
+    }
 }
 
 fn push_common(command: &mut Command, config: &ServeConfig) {

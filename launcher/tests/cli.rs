@@ -57,6 +57,7 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     let bench = bench
         .with("TRUNKLINE_CONFIG", &file)
         .with("TRUNKLINE_MAX_QUEUED_REQUESTS", "")
+        .with("TRUNKLINE_MAX_INPUT_TOKENS", "")
         .with("TRUNKLINE_MAX_STOP_SEQUENCES", "2")
         .with("TRUNKLINE_MAX_CONCURRENT_REQUESTS", "2");
     let mut server = bench.serve(&["--max-concurrent-requests", "1"]);
@@ -71,6 +72,11 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     assert_eq!(value("--max-stop-sequences"), "2");
     assert_eq!(value("--max-queued-requests"), "3");
     assert!(argv.contains(&"--json-output"));
+    assert_eq!(
+        router["variables"],
+        serde_json::json!(["TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]),
+        "flags say it all"
+    );
     for line in server.bench.stderr().lines().filter(|line| line.contains("launcher")) {
         let line: Value = serde_json::from_str(line).unwrap();
         assert_eq!(line["target"], "launcher");

@@ -6,13 +6,14 @@ use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
 
-const MAX_GRACEFUL_TERMINATION_S: u32 = 24 * 3600;
+const MAX_TIMEOUT_S: u32 = 24 * 3600;
 const MAX_THREADS: u32 = 1024;
-const MAX_OPEN_REQUESTS: u32 = 1 << 20;
+/// The router's own limits.
+const MAX_OPEN_REQUESTS: u32 = 1 << 16;
+const MAX_STOP_SEQUENCES: u32 = 256;
 /// The shard's own limits.
 const MAX_STEP_SEQUENCES: u32 = 1 << 12;
 const MAX_STEP_TOKENS: u32 = 1 << 16;
-const MAX_STOP_SEQUENCES: u32 = 1024;
 const MIN_BODY_BYTES: u64 = 1 << 10;
 const MAX_BODY_BYTES: u64 = 1 << 30;
 /// More tokens than any model's context or any machine's memory; keeps sums of two limits inside 32 bits.
@@ -70,7 +71,7 @@ pub struct Limits {
     /// Requests open at once.
     pub max_concurrent_requests: u32,
     /// Sequences waiting for their first step.
-    pub max_queued_requests: u32,
+    pub max_queued_requests: Option<u32>,
     /// Tokens of a prompt.
     pub max_input_tokens: Option<u32>,
     /// Tokens of prompt and output.
@@ -85,13 +86,17 @@ pub struct Limits {
     pub max_stop_sequences: u32,
     /// Bytes of a body.
     pub max_body_bytes: u64,
+    /// Life of a request, in seconds; 0 is for ever.
+    pub request_timeout_s: u32,
+    /// A longer step makes the server not ready, in seconds.
+    pub stuck_step_timeout_s: u32,
 }
 
 impl ServeConfig {
     /// Checks what was typed. `model_id_typed`: `--model-id` stands on the command line itself.
     pub fn new(low: LowServe, model_id_typed: bool) -> Result<Self, LauncherError> {
         let timeout = low.server.graceful_termination_timeout;
-        in_range("--graceful-termination-timeout", timeout, 0, MAX_GRACEFUL_TERMINATION_S)?;
+        in_range("--graceful-termination-timeout", timeout, 0, MAX_TIMEOUT_S)?;
         if low.server.hostname.trim().is_empty() {
             return Err(LauncherError::usage("`--hostname` is empty; hint: 127.0.0.1 or 0.0.0.0"));
         }
@@ -182,7 +187,7 @@ impl Limits {
                 1,
                 MAX_OPEN_REQUESTS,
             )?,
-            max_queued_requests: in_range(
+            max_queued_requests: within(
                 "--max-queued-requests",
                 low.max_queued_requests,
                 1,
@@ -210,6 +215,8 @@ impl Limits {
                 MAX_STOP_SEQUENCES,
             )?,
             max_body_bytes: in_range("--max-body-bytes", low.max_body_bytes, MIN_BODY_BYTES, MAX_BODY_BYTES)?,
+            request_timeout_s: in_range("--request-timeout", low.request_timeout, 0, MAX_TIMEOUT_S)?,
+            stuck_step_timeout_s: in_range("--stuck-step-timeout", low.stuck_step_timeout, 1, MAX_TIMEOUT_S)?,
         };
         limits.cross_check()?;
         Ok(limits)

@@ -124,15 +124,10 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_concurrent_requests: u32,
-    /// Most sequences waiting for their first step; more are refused with 429
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 128,
-        env = "TRUNKLINE_MAX_QUEUED_REQUESTS",
-        hide_env_values = true
-    )]
-    pub max_queued_requests: u32,
+    /// Most sequences waiting for their first step; more are refused with 429 [default: as many as
+    /// may be open]
+    #[arg(long, value_name = "N", env = "TRUNKLINE_MAX_QUEUED_REQUESTS", hide_env_values = true)]
+    pub max_queued_requests: Option<u32>,
     /// Most tokens of a prompt [default: the context minus one]
     #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_INPUT_TOKENS", hide_env_values = true)]
     pub max_input_tokens: Option<u32>,
@@ -166,6 +161,24 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_body_bytes: u64,
+    /// Longest life of a request, time in the queue included; 0 is for ever
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        env = "TRUNKLINE_REQUEST_TIMEOUT",
+        hide_env_values = true
+    )]
+    pub request_timeout: u32,
+    /// A step that runs longer makes the server not ready
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        env = "TRUNKLINE_STUCK_STEP_TIMEOUT",
+        hide_env_values = true
+    )]
+    pub stuck_step_timeout: u32,
 }
 
 /// What computes.

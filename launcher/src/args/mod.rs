@@ -56,6 +56,13 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
     })
 }
 
+/// The environment variables that are flags of `serve`.
+pub fn serve_variables() -> Vec<OsString> {
+    let command = LowArgs::command();
+    let serve = command.find_subcommand(SERVE);
+    serve.into_iter().flat_map(Command::get_arguments).filter_map(Arg::get_env).map(OsString::from).collect()
+}
+
 /// An empty variable is an unset one: compose files and charts write them so when nobody gave a value.
 fn without_empty_variable(arg: Arg) -> Arg {
     let is_empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());

@@ -99,7 +99,7 @@ fn values_out_of_range_name_flag_value_and_limit() {
         (&["--port", "tcp://10.0.0.1:3000"], "hint: Kubernetes sets `TRUNKLINE_PORT`"),
         (&["--hostname", " "], "`--hostname` is empty"),
         (&["--threads", "0"], "`--threads` is 0, expected 1 to 1024"),
-        (&["--max-concurrent-requests", "0"], "`--max-concurrent-requests` is 0, expected 1 to 1048576"),
+        (&["--max-concurrent-requests", "0"], "`--max-concurrent-requests` is 0, expected 1 to 65536"),
         (&["--max-body-bytes", "1023"], "`--max-body-bytes` is 1023, expected 1024 to 1073741824"),
         (&["--max-total-tokens", "1"], "`--max-total-tokens` is 1, expected 2 to 2147483648"),
         (&["--model-id="], "`MODEL` is empty"),

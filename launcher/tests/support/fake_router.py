@@ -47,7 +47,7 @@ if "--version" in sys.argv:
     print("trunkline-router 0.fake")
     sys.exit()
 
-note("start", argv=sys.argv[1:])
+note("start", argv=sys.argv[1:], variables=sorted(name for name in os.environ if name.startswith("TRUNKLINE_")))
 assert "--lifeline" in sys.argv
 behaviour = os.environ.get("FAKE_ROUTER", "serve")
 if behaviour == "crash":
