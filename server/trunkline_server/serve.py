@@ -32,6 +32,8 @@ def serve(options: argparse.Namespace) -> int:
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
         lifeline.watch(sys.stdin.fileno())
+    # numpy's matrix library starts a thread per core on import, and nothing here asks it for products.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     model_path = Path(options.model)
     logger.info("loading model", extra={"fields": {"path": model_path, "backend": options.backend}})
 

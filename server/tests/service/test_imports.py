@@ -1,0 +1,34 @@
+"""What each command imports: a shard starts in about a second because it leaves out what it does not need."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SERVER = Path(__file__).resolve().parents[2]
+SERVE = "import trunkline_server.serve, trunkline_server.service, trunkline_server.backends.cpu.build"
+CHECKPOINT = "import trunkline_server.weights.checkpoint, trunkline_server.backends.registry"
+RESOLVE = "import trunkline_server.cli, trunkline_server.hub"
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        (f"{SERVE}; {CHECKPOINT}", {"torch", "transformers", "huggingface_hub", "safetensors"}),
+        (RESOLVE, {"torch", "numpy", "grpc", "google.protobuf", "huggingface_hub"}),
+    ],
+    ids=["serve", "resolve"],
+)
+def test_commands_do_not_import_what_they_do_not_need(statement: str, unwanted: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sys.modules)"],
+        env={**os.environ, "PYTHONPATH": str(SERVER)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert unwanted & set(done.stdout.split()) == set()

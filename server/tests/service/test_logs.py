@@ -1,0 +1,58 @@
+"""The form of log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from trunkline_server import logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:], level = before[0], before[1]
+    root.setLevel(level)
+
+
+def test_text_lines_are_one_line_with_quoted_fields(stream: io.StringIO) -> None:
+    logs.configure("info", json_output=False, stream=stream)
+    record = logging.makeLogRecord(
+        {
+            "name": "x",
+            "levelno": logging.WARNING,
+            "msg": "two\nlines",
+            "created": 1769860800.0425,
+            "fields": {"plain": 7, "spaced": 'a "b"', "empty": "", "lines": "a\nb"},
+        }
+    )
+    logging.getLogger().handle(record)
+    assert stream.getvalue() == (
+        '2026-01-31T12:00:00.042Z  WARN shard: two\\nlines plain=7 spaced="a \\"b\\"" empty="" lines="a\\nb"\n'
+    )
+
+
+def test_json_lines_hold_the_fields_and_the_traceback(stream: io.StringIO) -> None:
+    logs.configure("debug", json_output=True, stream=stream)
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        logging.getLogger("y").exception("it failed", extra={"fields": {"step": 3, "message": "never in the way"}})
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["target"], entry["message"], entry["step"]) == ("ERROR", "shard", "it failed", 3)
+    assert "RuntimeError: broken" in entry["traceback"]
+
+
+@pytest.mark.parametrize(("level", "expected"), [("trace", 4), ("debug", 4), ("info", 3), ("warn", 2), ("error", 1)])
+def test_levels_are_those_of_all_processes(stream: io.StringIO, level: str, expected: int) -> None:
+    logs.configure(level, json_output=False, stream=stream)
+    logger = logging.getLogger("z")
+    for log in (logger.debug, logger.info, logger.warning, logger.error):
+        log("said")
+    assert len(stream.getvalue().splitlines()) == expected
