@@ -1,4 +1,34 @@
-//! router
-/// proto
-#[allow(missing_docs)]
-pub mod proto { tonic::include_proto!("trunkline.shard.v1"); }
+//! The router of Trunkline: HTTP in the dialects that clients speak, text to tokens and back, the task that drives the
+//! scheduler, and the link to the shard.
+//!
+//! A request's way: a dialect parses it (`dialects`), `validate` checks it against every limit, `generate` submits it to
+//! the `driver`, which owns the scheduler; its tokens come back through a bounded channel, become text, and leave as
+//! events or in one piece (`http::sse`).
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use trunkline_router::{app::Model, limits::Limits, server::Server};
+//! let model = Model::load("model.gguf".as_ref(), "my-model".into())?;
+//! let server = Server::start(model, Limits::default(), "/run/shard.sock".into());
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! server.run(listener, std::future::pending()).await?;
+//! # Ok(()) }
+//! ```
+
+pub mod app;
+pub mod args;
+pub mod dialects;
+pub mod driver;
+pub mod error;
+pub mod generate;
+pub mod http;
+pub mod limits;
+pub mod log;
+pub mod metrics;
+pub mod openapi;
+pub mod random;
+pub mod request;
+pub mod server;
+pub mod shard;
+pub mod shutdown;
+pub mod validate;

@@ -1,2 +1,110 @@
-//! router
-fn main() {}
+//! `trunkline-router`: parse, build, run, map the error to an exit code.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use trunkline_router::app::Model;
+use trunkline_router::args::Args;
+use trunkline_router::log::{self, LogForm};
+use trunkline_router::server::Server;
+
+/// A user's mistake: the launcher does not start us again.
+const EXIT_USER: u8 = 2;
+/// A defect: the launcher starts us again.
+const EXIT_BUG: u8 = 70;
+/// The launcher is gone.
+const EXIT_LIFELINE: i32 = 1;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(End::User(error)) => {
+            // Our errors say it on one line already; the chain would repeat their sources.
+            let line = error.to_string().replace('\n', " ");
+            let _ = writeln!(std::io::stderr(), "error: {line}");
+            ExitCode::from(EXIT_USER)
+        }
+        Err(End::Bug(error)) => {
+            let _ = writeln!(std::io::stderr(), "error: {error}");
+            ExitCode::from(EXIT_BUG)
+        }
+    }
+}
+
+enum End {
+    User(anyhow::Error),
+    Bug(anyhow::Error),
+}
+
+fn run(args: Args) -> Result<(), End> {
+    let form = if args.json_output { LogForm::Json } else { LogForm::Text };
+    log::init(&args.log_level, form).map_err(End::User)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| End::Bug(error.into()))?;
+    let result = runtime.block_on(serve(args));
+    // Blocking work (the lifeline's read, a long tokenization) must not hold the exit up.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(args: Args) -> Result<(), End> {
+    // Handlers first: a signal during the start must not kill us by default.
+    let terminate = termination(args.lifeline).map_err(|error| End::Bug(error.into()))?;
+    if args.lifeline {
+        watch_lifeline();
+    }
+    // The port is taken before the model is read: a busy one is known at once, and `/readyz` answers meanwhile as soon
+    // as the server runs.
+    let address = format!("{}:{}", args.hostname, args.port);
+    let listener = TcpListener::bind((args.hostname.as_str(), args.port)).await.map_err(|error| {
+        End::User(anyhow::anyhow!(
+            "cannot listen on {address}: {error}; hint: choose another `--port` or `--hostname`"
+        ))
+    })?;
+    let path = args.model_path.clone();
+    let name = args.served_model_name.clone();
+    let model = tokio::task::spawn_blocking(move || Model::load(&path, name))
+        .await
+        .map_err(|error| End::Bug(error.into()))?
+        .map_err(|error| End::User(error.into()))?;
+    let local = listener.local_addr().map_err(|error| End::Bug(error.into()))?;
+    tracing::info!(
+        address = %format!("http://{local}"),
+        model = args.served_model_name,
+        "router is listening"
+    );
+    let server = Server::start(model, args.limits(), args.shard_socket);
+    server.run(listener, terminate).await.map_err(|error| End::Bug(error.into()))?;
+    tracing::info!("router is done");
+    Ok(())
+}
+
+/// Ready at SIGTERM; at SIGINT too, unless a launcher forwards signals (a terminal sends SIGINT to the whole group).
+fn termination(lifeline: bool) -> std::io::Result<impl Future<Output = ()>> {
+    let mut sigterm = signal(SignalKind::terminate())?;
+    let mut sigint = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = sigterm.recv() => return,
+                _ = sigint.recv() => if !lifeline { return },
+            }
+        }
+    })
+}
+
+/// Ends the process when standard input ends: the launcher is gone, however it went.
+fn watch_lifeline() {
+    std::thread::spawn(|| {
+        let mut discard = std::io::sink();
+        // An error on the pipe means the same as its end.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut discard);
+        std::process::exit(EXIT_LIFELINE);
+    });
+}

@@ -1,0 +1,123 @@
+//! Command line and environment.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::limits::Limits;
+
+/// HTTP front of Trunkline: text to tokens, scheduling, and back. Started by `trunkline serve`.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "trunkline-router", version)]
+pub struct Args {
+    /// Unix socket of the shard; connecting is retried until it is there.
+    #[arg(long, env = "TRUNKLINE_SHARD_SOCKET")]
+    pub shard_socket: PathBuf,
+    /// The model's `.gguf` file or folder, for its tokenizer and chat template.
+    #[arg(long, env = "TRUNKLINE_MODEL_PATH")]
+    pub model_path: PathBuf,
+    /// Name under which clients know the model.
+    #[arg(long, env = "TRUNKLINE_SERVED_MODEL_NAME")]
+    pub served_model_name: String,
+    /// Address to listen on.
+    #[arg(long, env = "TRUNKLINE_HOSTNAME", default_value = "127.0.0.1")]
+    pub hostname: String,
+    /// Port to listen on; 0 picks a free one.
+    #[arg(long, env = "TRUNKLINE_PORT", default_value_t = 3000)]
+    pub port: u16,
+
+    /// Most requests open at once; more are answered 429.
+    #[arg(long, env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS", default_value_t = 128, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
+    pub max_concurrent_requests: usize,
+    /// Most requests waiting for their first step; more are answered 429 [default: as many as may be open].
+    #[arg(long, env = "TRUNKLINE_MAX_QUEUED_REQUESTS", help_heading = "Limits")]
+    pub max_queued_requests: Option<u32>,
+    /// Most tokens of a prompt [default: the context minus one].
+    #[arg(long, env = "TRUNKLINE_MAX_INPUT_TOKENS", help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_input_tokens: Option<u32>,
+    /// Most tokens of prompt and output together [default: the model's context].
+    #[arg(long, env = "TRUNKLINE_MAX_TOTAL_TOKENS", help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(2..))]
+    pub max_total_tokens: Option<u32>,
+    /// Most tokens computed by one step [default: as many as the shard takes].
+    #[arg(long, env = "TRUNKLINE_MAX_BATCH_PREFILL_TOKENS", help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_batch_prefill_tokens: Option<u32>,
+    /// Most stop strings of a request.
+    #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 16, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=256))]
+    pub max_stop_sequences: usize,
+    /// Most bytes of a request's body; more are answered 413.
+    #[arg(long, env = "TRUNKLINE_MAX_BODY_BYTES", default_value_t = 8 << 20, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 30))]
+    pub max_body_bytes: usize,
+    /// Longest life of a request in seconds, queue included; 0 is for ever.
+    #[arg(long, env = "TRUNKLINE_REQUEST_TIMEOUT", default_value_t = 0, help_heading = "Limits")]
+    pub request_timeout: u64,
+    /// A step that runs longer than so many seconds makes `/readyz` answer 503.
+    #[arg(long, env = "TRUNKLINE_STUCK_STEP_TIMEOUT", default_value_t = 60, help_heading = "Limits")]
+    pub stuck_step_timeout: u64,
+    /// Seconds that open requests have to finish after SIGTERM.
+    #[arg(
+        long,
+        env = "TRUNKLINE_GRACEFUL_TERMINATION_TIMEOUT",
+        default_value_t = 90,
+        help_heading = "Limits"
+    )]
+    pub graceful_termination_timeout: u64,
+
+    /// Log one JSON object per line.
+    #[arg(long, env = "TRUNKLINE_JSON_OUTPUT", help_heading = "Process")]
+    pub json_output: bool,
+    /// Level or filter of the log: `error`, `warn`, `info`, `debug`, `trace`.
+    #[arg(long, env = "TRUNKLINE_LOG_LEVEL", default_value = "info", help_heading = "Process")]
+    pub log_level: String,
+    /// End at once when standard input ends: the launcher holds the other side.
+    #[arg(long, env = "TRUNKLINE_LIFELINE", help_heading = "Process")]
+    pub lifeline: bool,
+}
+
+impl Args {
+    /// The limits.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_concurrent_requests: self.max_concurrent_requests,
+            max_queued_requests: self
+                .max_queued_requests
+                .map_or(self.max_concurrent_requests, |max| max as usize),
+            max_input_tokens: self.max_input_tokens,
+            max_total_tokens: self.max_total_tokens,
+            max_step_tokens: self.max_batch_prefill_tokens,
+            max_stop_sequences: self.max_stop_sequences,
+            max_body_bytes: self.max_body_bytes,
+            request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),
+            stuck_step_timeout: Duration::from_secs(self.stuck_step_timeout),
+            graceful_termination_timeout: Duration::from_secs(self.graceful_termination_timeout),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_is_also_an_environment_variable() {
+        for arg in Args::command()
+            .get_arguments()
+            .filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
+        {
+            let name = format!("TRUNKLINE_{}", arg.get_id().as_str().to_uppercase());
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(name.as_str()));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
+
+pub mod openai;
+pub mod tgi;
+
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::error::{ApiError, ErrorClass};
+
+/// Whose shape an error takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `/v1/...`.
+    OpenAi,
+    /// Everything else.
+    Tgi,
+}
+
+impl Dialect {
+    /// The dialect of a path.
+    pub fn of_path(path: &str) -> Self {
+        if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
+    }
+
+    /// The error as this dialect's answer, with `Retry-After` where it has one. `Failure` travels along for the log.
+    pub fn error_response(self, error: &ApiError) -> Response {
+        let mut response = match self {
+            Self::OpenAi => {
+                (error.status(), axum::Json(openai::ErrorResponse::from_error(error))).into_response()
+            }
+            Self::Tgi => {
+                (tgi::status(error), axum::Json(tgi::ErrorResponse::from_error(error))).into_response()
+            }
+        };
+        if let Some(seconds) = error.retry_after_s() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
+        response
+    }
+}
+
+/// What went wrong, for logs and metrics; travels with the response.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure {
+    /// `ApiError::code`.
+    pub code: &'static str,
+    /// `ApiError::class`.
+    pub class: ErrorClass,
+}

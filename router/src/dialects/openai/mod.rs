@@ -1,0 +1,90 @@
+//! OpenAI's API: <https://platform.openai.com/docs/api-reference>.
+
+pub mod chat;
+pub mod completions;
+mod error;
+mod fields;
+mod logprobs;
+mod messages;
+pub mod models;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+pub use error::{ErrorBody, ErrorResponse};
+pub use fields::{OneOrMany, Seed, StreamOptions};
+pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
+pub use messages::{Content, Message, Part};
+
+use crate::generate::{self, FinishReason};
+use crate::http::Refused;
+use crate::shard::ShardInfo;
+
+/// Fields of both generating routes that would change the answer: OpenAI's, and those that other servers added.
+const REFUSED_EVERYWHERE: &[Refused] = &[
+    Refused { field: "n", neutral: &["1"], hint: "send a request for each choice" },
+    Refused { field: "best_of", neutral: &["1"], hint: "send a request for each choice" },
+    Refused { field: "logit_bias", neutral: &["{}"], hint: "leave it out" },
+    Refused { field: "prompt_logprobs", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "use_beam_search", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
+    Refused { field: "typical_p", neutral: &["1", "1.0"], hint: "use `top_p` or `min_p`" },
+    Refused { field: "stop_token_ids", neutral: &["[]"], hint: "use `stop`" },
+    Refused { field: "bad_words", neutral: &["[]"], hint: "leave it out" },
+    Refused { field: "allowed_token_ids", neutral: &[], hint: "leave it out" },
+    Refused { field: "skip_special_tokens", neutral: &["true"], hint: "leave it out" },
+    Refused { field: "truncate_prompt_tokens", neutral: &[], hint: "shorten the prompt yourself" },
+    Refused { field: "guided_json", neutral: &[], hint: "structured output is not supported yet" },
+    Refused { field: "guided_regex", neutral: &[], hint: "structured output is not supported yet" },
+    Refused { field: "guided_choice", neutral: &[], hint: "structured output is not supported yet" },
+    Refused { field: "guided_grammar", neutral: &[], hint: "structured output is not supported yet" },
+    Refused { field: "structured_outputs", neutral: &[], hint: "structured output is not supported yet" },
+    Refused { field: "grammar", neutral: &["\"\""], hint: "structured output is not supported yet" },
+    Refused { field: "logits_processors", neutral: &["[]"], hint: "leave it out" },
+    Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
+];
+
+/// What a request took.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Usage)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Generated tokens.
+    pub completion_tokens: u32,
+    /// Both.
+    pub total_tokens: u32,
+    /// Parts of `prompt_tokens`.
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// Parts of the prompt's tokens.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Tokens that did not have to be computed, because they were in the KV cache.
+    pub cached_tokens: u32,
+}
+
+impl From<generate::Usage> for Usage {
+    fn from(usage: generate::Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.output_tokens,
+            total_tokens: usage.prompt_tokens + usage.output_tokens,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+        }
+    }
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndToken | FinishReason::StopString => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// Equal fingerprints give equal bits for equal requests.
+fn system_fingerprint(shard: &ShardInfo) -> String {
+    let numeric: String = shard.numeric_fingerprint.chars().take(12).collect();
+    format!("trunkline-{}-{numeric}", env!("CARGO_PKG_VERSION"))
+}

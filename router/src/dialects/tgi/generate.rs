@@ -1,0 +1,299 @@
+//! `/generate`, `/generate_stream` and `/`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use trunkline_scheduler::TokenLogprob;
+use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
+
+use super::ErrorResponse;
+use super::types::{
+    Body, Details, GenerateAnswer, Parameters, StreamAnswer, StreamDetails, Token, finish_reason,
+};
+use crate::app::App;
+use crate::dialects::Dialect;
+use crate::error::ApiError;
+use crate::generate::{FinishReason, Output, OutputToken, Usage};
+use crate::http::sse::{self, Folded, KeepTokens, Render};
+use crate::http::{Refused, parse, read_body};
+use crate::request::GenerationRequest;
+use crate::validate::{FieldNames, RawParams};
+
+/// Tokens generated if the request does not say; TGI's own default.
+const DEFAULT_MAX_NEW_TOKENS: u32 = 100;
+
+const NAMES: FieldNames =
+    FieldNames { max_new_tokens: "max_new_tokens", top_logprobs: "top_n_tokens", prompt: "inputs" };
+
+/// Stands for probabilities that f32 cannot tell from 0, as JSON has no infinity.
+const LOWEST_LOGPROB: f32 = -9999.0;
+
+/// Fields of `parameters` that would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "typical_p", neutral: &["1", "1.0"], hint: "use `top_p` or `min_p`" },
+    Refused { field: "decoder_input_details", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "best_of", neutral: &["1"], hint: "send a request for each output" },
+    Refused { field: "num_return_sequences", neutral: &["1"], hint: "send a request for each output" },
+    Refused { field: "watermark", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "grammar", neutral: &[], hint: "structured output is not supported yet" },
+    Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
+    Refused { field: "num_beams", neutral: &["1"], hint: "leave it out" },
+    Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
+    Refused { field: "no_repeat_ngram_size", neutral: &["0"], hint: "use `repetition_penalty`" },
+];
+
+/// How the answer is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// As `stream` says; else one object.
+    Object,
+    /// As `stream` says; else a list of one object: what `/` always gave.
+    List,
+    /// As events.
+    Events,
+}
+
+/// Continues a prompt.
+#[utoipa::path(
+    post, path = "/generate", tag = "TGI", request_body = Body,
+    responses(
+        (status = 200, description = "The output; with `stream` as events of StreamResponse", body = GenerateAnswer),
+        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 429, description = "Too many requests", body = ErrorResponse),
+        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+    )
+)]
+pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond(&app, request, Form::Object).await
+}
+
+/// Continues a prompt, token by token.
+#[utoipa::path(
+    post, path = "/generate_stream", tag = "TGI", request_body = Body,
+    responses(
+        (status = 200, description = "Events", content_type = "text/event-stream", body = StreamAnswer),
+        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 429, description = "Too many requests", body = ErrorResponse),
+        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+    )
+)]
+pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond(&app, request, Form::Events).await
+}
+
+/// As `/generate`, but the whole answer is a list of one.
+#[utoipa::path(
+    post, path = "/", tag = "TGI", request_body = Body,
+    responses(
+        (status = 200, description = "The output; with `stream` as events", body = Vec<GenerateAnswer>),
+        (status = 422, description = "The request is wrong", body = ErrorResponse),
+    )
+)]
+pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond(&app, request, Form::List).await
+}
+
+async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
+    match answer(app, request, form).await {
+        Ok(response) => response,
+        Err(error) => Dialect::Tgi.error_response(&error),
+    }
+}
+
+/// What the answer shows beyond the text.
+#[derive(Debug, Clone)]
+struct Shown {
+    details: bool,
+    top_tokens: bool,
+    /// The seed, if the output is sampled.
+    seed: Option<u64>,
+    /// Put before the output.
+    prefix: String,
+}
+
+async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response, ApiError> {
+    let admitted = app.admit()?;
+    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let mut body: Body = parse_body(&body)?;
+    if body.inputs.is_empty() {
+        return Err(ApiError::value("inputs", "is empty; hint: send at least one character"));
+    }
+    let mut parameters = body.parameters.take().unwrap_or_default();
+    let as_events = form == Form::Events || body.stream == Some(true);
+    let details = parameters.details.unwrap_or(false);
+    let truncate = truncate(parameters.truncate)?;
+    let full_text = parameters.return_full_text.unwrap_or(false);
+    let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
+    let raw = raw_params(&mut parameters, as_events || details)?;
+    let validator = app.validator(&admitted.shard);
+    validator.check(&raw, NAMES)?;
+
+    let inputs: Arc<str> = body.inputs.into();
+    let text = inputs.clone();
+    let mut prompt = app.tokenize(inputs.len(), move |model| model.encode_prompt(&text)).await?;
+    if let Some(last) = truncate {
+        prompt.drain(..prompt.len().saturating_sub(last));
+    }
+    let request = validator.validate(admitted.arrived, prompt, raw, &GenerationDefaults::default(), NAMES)?;
+    let shown = Shown {
+        details,
+        top_tokens,
+        seed: is_sampled(&request).then_some(request.sampling.seed),
+        prefix: if full_text { inputs.to_string() } else { String::new() },
+    };
+    let generation = app.generate(request, admitted.permit).await?;
+    let tokenizer = app.model.text.tokenizer.clone();
+    if as_events {
+        let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0 };
+        return Ok(sse::stream(generation, render, app.metrics.clone()));
+    }
+    let keep = if details { KeepTokens::Yes } else { KeepTokens::No };
+    let answer = whole_answer(sse::fold(generation, keep).await?, &shown, &tokenizer);
+    Ok(match form {
+        Form::List => axum::Json([answer]).into_response(),
+        Form::Object | Form::Events => axum::Json(answer).into_response(),
+    })
+}
+
+fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
+    /// The parameters as text, to check their fields by name.
+    #[derive(serde::Deserialize)]
+    struct Raw<'a> {
+        #[serde(borrow)]
+        parameters: Option<&'a serde_json::value::RawValue>,
+    }
+    let parsed: Body = parse(body, &[], "")?;
+    if parsed.parameters.is_some() {
+        // It parsed above, so this finds the same object.
+        let raw: Raw<'_> = serde_json::from_slice(body)
+            .map_err(|error| ApiError::InvalidJson { detail: error.to_string() })?;
+        if let Some(parameters) = raw.parameters {
+            parse::<serde::de::IgnoredAny>(parameters.get().as_bytes(), REFUSED, "parameters.")?;
+        }
+    }
+    Ok(parsed)
+}
+
+fn truncate(asked: Option<i64>) -> Result<Option<usize>, ApiError> {
+    match asked {
+        None => Ok(None),
+        Some(last) => match usize::try_from(last) {
+            Ok(last) if last > 0 => Ok(Some(last)),
+            _ => Err(ApiError::value("truncate", format!("is {last}, must be at least 1"))),
+        },
+    }
+}
+
+fn is_sampled(request: &GenerationRequest) -> bool {
+    request.sampling.temperature > 0.0
+}
+
+/// TGI samples if `do_sample` says so, or if a parameter is set that has no meaning without.
+fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
+    let sample = parameters.do_sample.unwrap_or(false)
+        || parameters.temperature.is_some_and(|temperature| temperature != 1.0)
+        || parameters.top_k.is_some_and(|k| k != 0)
+        || parameters.top_p.is_some_and(|p| p < 1.0)
+        || parameters.min_p.is_some_and(|p| p > 0.0);
+    if let Some(temperature) = parameters.temperature.filter(|temperature| *temperature <= 0.0) {
+        let problem = format!("is {temperature}, must be greater than 0; hint: leave it out to be greedy");
+        return Err(ApiError::value("temperature", problem));
+    }
+    Ok(RawParams {
+        max_new_tokens: parameters.max_new_tokens,
+        default_max_new_tokens: Some(DEFAULT_MAX_NEW_TOKENS),
+        temperature: Some(if sample { parameters.temperature.unwrap_or(1.0) } else { 0.0 }),
+        top_p: parameters.top_p,
+        top_k: parameters.top_k,
+        min_p: parameters.min_p,
+        seed: parameters.seed.map(|seed| seed.0),
+        presence_penalty: parameters.presence_penalty,
+        frequency_penalty: parameters.frequency_penalty,
+        repetition_penalty: parameters.repetition_penalty,
+        min_tokens: parameters.min_new_tokens,
+        ignore_eos: parameters.ignore_eos_token.unwrap_or(false),
+        stops: parameters.stop.take().unwrap_or_default().0,
+        stop_text: Some(StopText::Include),
+        logprobs: (logprobs || parameters.top_n_tokens.is_some())
+            .then(|| parameters.top_n_tokens.unwrap_or(0)),
+        cache_salt: None,
+    })
+}
+
+fn token(tokenizer: &Tokenizer, token: &OutputToken) -> Token {
+    // A control token has no text in the output, but it has a name.
+    let text = if token.special || token.is_end { name(tokenizer, token.id) } else { token.text.clone() };
+    Token { id: token.id, text, logprob: token.logprob.max(LOWEST_LOGPROB), special: token.special }
+}
+
+fn name(tokenizer: &Tokenizer, id: u32) -> String {
+    String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default()).into_owned()
+}
+
+fn top_tokens(tokenizer: &Tokenizer, top: &[TokenLogprob]) -> Vec<Token> {
+    let tokens = top.iter().map(|top| Token {
+        id: top.token_id,
+        text: name(tokenizer, top.token_id),
+        logprob: top.logprob.max(LOWEST_LOGPROB),
+        special: tokenizer.is_special(top.token_id),
+    });
+    tokens.collect()
+}
+
+fn whole_answer(folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> GenerateAnswer {
+    let details = shown.details.then(|| Details {
+        finish_reason: finish_reason(folded.reason),
+        generated_tokens: folded.usage.output_tokens,
+        seed: shown.seed,
+        prefill: [],
+        tokens: folded.tokens.iter().map(|output| token(tokenizer, output)).collect(),
+        top_tokens: shown.top_tokens.then(|| {
+            folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()
+        }),
+    });
+    GenerateAnswer { generated_text: format!("{}{}", shown.prefix, folded.text), details }
+}
+
+struct GenerateStream {
+    shown: Shown,
+    tokenizer: Arc<Tokenizer>,
+    /// The output so far, for the last event.
+    text: String,
+    index: u32,
+}
+
+impl GenerateStream {
+    fn details(&self, (reason, usage): (FinishReason, Usage)) -> Option<StreamDetails> {
+        self.shown.details.then(|| StreamDetails {
+            finish_reason: finish_reason(reason),
+            generated_tokens: usage.output_tokens,
+            seed: self.shown.seed,
+            input_length: usage.prompt_tokens,
+        })
+    }
+}
+
+impl Render for GenerateStream {
+    fn output(&mut self, output: Output, events: &mut VecDeque<Event>) {
+        self.text.push_str(&output.text);
+        self.index += u32::from(output.token.is_some());
+        let top_tokens = match (&output.token, self.shown.top_tokens) {
+            (Some(output), true) => Some(top_tokens(&self.tokenizer, &output.top_logprobs)),
+            _ => None,
+        };
+        events.push_back(sse::json(&StreamAnswer {
+            index: self.index,
+            token: output.token.as_ref().map(|output| token(&self.tokenizer, output)),
+            top_tokens,
+            generated_text: output.finish.map(|_| std::mem::take(&mut self.text)),
+            details: output.finish.and_then(|finish| self.details(finish)),
+        }));
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut VecDeque<Event>) {
+        events.push_back(sse::json(&ErrorResponse::from_error(error)));
+    }
+}

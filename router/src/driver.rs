@@ -1,0 +1,370 @@
+//! The driving task: owns the scheduler, turns commands and step results into its events, sends its plans to the shard
+//! and its updates to the requests.
+//!
+//! Nothing here waits for a client: every request has a bounded buffer, and one whose buffer is full is aborted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{self, OwnedPermit, error::TrySendError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use trunkline_scheduler::{
+    EndReason, Event, Millis, RejectReason, SampledToken, Scheduler, SchedulerConfig, SequenceId,
+    SequenceRequest, Stats, StepPlan, Update,
+};
+
+use crate::limits::MAX_WAITING_TOKENS;
+use crate::metrics::Metrics;
+use crate::shard::{LinkEvent, ShardStatus};
+
+/// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
+const MAX_EVENTS_PER_TURN: usize = 256;
+/// Link events waiting for the driver; the shard has two results in flight.
+const MAX_WAITING_LINK_EVENTS: usize = 16;
+
+/// What the driver tells one request.
+#[derive(Debug)]
+pub enum SequenceUpdate {
+    /// The scheduler took it.
+    Accepted,
+    /// The scheduler did not take it.
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// When a retry is likely to be taken.
+        retry_after_ms: Option<u64>,
+    },
+    /// Its first chunk is in a plan.
+    Started {
+        /// Prompt tokens that a prefix hit spared.
+        cached_tokens: u32,
+    },
+    /// One output token.
+    Token(SampledToken),
+    /// It ended.
+    Ended(EndReason),
+}
+
+enum Command {
+    Submit(Box<Submission>),
+    Finish(SequenceId),
+    Abort(SequenceId),
+}
+
+struct Submission {
+    request: SequenceRequest,
+    timeout: Option<Duration>,
+    client: Client,
+}
+
+/// The driver's side of a request.
+struct Client {
+    updates: mpsc::Sender<SequenceUpdate>,
+    overflowed: Arc<AtomicBool>,
+    arrived: Instant,
+    last_token: Option<Instant>,
+}
+
+/// Submits sequences to the driver. Cheap to clone.
+#[derive(Clone)]
+pub struct DriverHandle {
+    commands: mpsc::Sender<Command>,
+    next_id: Arc<AtomicU64>,
+}
+
+/// The driver is gone, which ends the process.
+#[derive(Debug, thiserror::Error)]
+#[error("the driving task is gone")]
+pub struct DriverGone;
+
+impl DriverHandle {
+    /// Submits a sequence; its `id` and `deadline` are filled in here. `arrived` is when the request came.
+    pub async fn submit(
+        &self,
+        mut request: SequenceRequest,
+        arrived: Instant,
+        timeout: Option<Duration>,
+    ) -> Result<Sequence, DriverGone> {
+        let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        request.id = id;
+        let (updates, received) = mpsc::channel(MAX_WAITING_TOKENS);
+        let overflowed = Arc::new(AtomicBool::new(false));
+        let client = Client { updates, overflowed: overflowed.clone(), arrived, last_token: None };
+        // The slot for the end is reserved before the beginning is sent: an abort can never be lost or have to wait.
+        let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
+        let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
+        submit.send(Command::Submit(Box::new(Submission { request, timeout, client })));
+        Ok(Sequence { id, end: Some(end), updates: received, overflowed })
+    }
+}
+
+/// A request's side of its sequence. Dropping it aborts the sequence.
+pub struct Sequence {
+    id: SequenceId,
+    end: Option<OwnedPermit<Command>>,
+    updates: mpsc::Receiver<SequenceUpdate>,
+    overflowed: Arc<AtomicBool>,
+}
+
+impl Sequence {
+    /// The next update; none after the last one, or when the driver dropped this sequence (`overflowed` says so).
+    pub async fn next(&mut self) -> Option<SequenceUpdate> {
+        self.updates.recv().await
+    }
+
+    /// A stop string was found: ends the sequence, what it computed stays in the KV index.
+    pub fn finish(&mut self) {
+        if let Some(slot) = self.end.take() {
+            slot.send(Command::Finish(self.id));
+        }
+    }
+
+    /// Whether updates were lost because nobody read them.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Acquire)
+    }
+
+    /// Its name in logs.
+    pub fn id(&self) -> u64 {
+        self.id.0
+    }
+}
+
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        if let Some(slot) = self.end.take() {
+            slot.send(Command::Abort(self.id));
+        }
+    }
+}
+
+/// Owns the scheduler; `run` is its life.
+pub struct Driver {
+    scheduler: Scheduler,
+    commands: mpsc::Receiver<Command>,
+    link: mpsc::Receiver<LinkEvent>,
+    plans: Option<mpsc::Sender<StepPlan>>,
+    clients: HashMap<SequenceId, Client>,
+    updates: Vec<Update>,
+    begin: Instant,
+    shard: watch::Sender<ShardStatus>,
+    stats: watch::Sender<Stats>,
+    metrics: Arc<Metrics>,
+}
+
+/// The ends of the driver's channels that others hold.
+pub struct DriverEnds {
+    /// For requests.
+    pub handle: DriverHandle,
+    /// For the link.
+    pub link: mpsc::Sender<LinkEvent>,
+    /// What the shard is now.
+    pub shard: watch::Receiver<ShardStatus>,
+    /// The scheduler's numbers after the last turn.
+    pub stats: watch::Receiver<Stats>,
+}
+
+impl Driver {
+    /// A driver for at most `max_requests` requests at a time.
+    pub fn new(config: SchedulerConfig, max_requests: usize, metrics: Arc<Metrics>) -> (Self, DriverEnds) {
+        // A live request owns at most two slots: its submission and its end.
+        let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
+        let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
+        let (shard, shard_out) = watch::channel(ShardStatus::Loading);
+        let (stats, stats_out) = watch::channel(Stats::default());
+        let driver = Self {
+            scheduler: Scheduler::new(config),
+            commands: commands_in,
+            link: link_in,
+            plans: None,
+            clients: HashMap::new(),
+            updates: Vec::new(),
+            begin: Instant::now(),
+            shard,
+            stats,
+            metrics,
+        };
+        let handle = DriverHandle { commands, next_id: Arc::new(AtomicU64::new(1)) };
+        (driver, DriverEnds { handle, link, shard: shard_out, stats: stats_out })
+    }
+
+    /// Runs until all handles or the link are gone.
+    pub async fn run(mut self) {
+        loop {
+            let wakeup = self.scheduler.next_wakeup();
+            let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
+            tokio::select! {
+                biased;
+                event = self.link.recv() => match event {
+                    Some(event) => self.on_link(event),
+                    None => return,
+                },
+                command = self.commands.recv() => match command {
+                    Some(command) => self.on_command(command),
+                    None => return,
+                },
+                () = until(deadline) => {}
+            }
+            self.take_waiting();
+            self.send_plans();
+            self.stats.send_replace(self.scheduler.stats());
+        }
+    }
+
+    /// Everything that is there already goes into the same plan.
+    fn take_waiting(&mut self) {
+        for _ in 0..MAX_EVENTS_PER_TURN {
+            if let Ok(event) = self.link.try_recv() {
+                self.on_link(event);
+            } else if let Ok(command) = self.commands.try_recv() {
+                self.on_command(command);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Millis {
+        Millis(u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.scheduler.handle(self.now(), event, &mut self.updates);
+        self.route();
+    }
+
+    fn on_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Ready { info, plans } => {
+                tracing::info!(
+                    device = %info.device,
+                    architecture = %info.architecture,
+                    num_blocks = info.num_device_blocks,
+                    block_size = info.block_size,
+                    max_step_tokens = info.max_step_tokens,
+                    "shard is ready"
+                );
+                self.plans = Some(plans);
+                self.handle(Event::ShardReady(info.limits()));
+                self.shard.send_replace(ShardStatus::Ready(info));
+            }
+            LinkEvent::Result(result) => {
+                self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
+                self.handle(Event::StepResult(result));
+            }
+            LinkEvent::Lost => {
+                self.plans = None;
+                self.shard.send_replace(ShardStatus::Lost);
+                self.handle(Event::ShardLost);
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => {
+                let Submission { mut request, timeout, client } = *submission;
+                let id = request.id;
+                request.deadline = timeout
+                    .map(|timeout| self.now().plus(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)));
+                self.clients.insert(id, client);
+                self.handle(Event::Submit(request));
+                self.tell(id, SequenceUpdate::Accepted);
+            }
+            Command::Finish(id) => {
+                self.clients.remove(&id);
+                self.handle(Event::Finish(id));
+            }
+            Command::Abort(id) => {
+                // After its end a sequence has no client and nothing to abort.
+                if self.clients.remove(&id).is_some() {
+                    self.metrics.aborts.inc();
+                    self.handle(Event::Abort(id));
+                }
+            }
+        }
+    }
+
+    /// Plans until the scheduler says no. Without a shard it still ends what is overdue.
+    fn send_plans(&mut self) {
+        loop {
+            let plan = self.scheduler.plan(self.now(), &mut self.updates);
+            self.route();
+            let Some(plan) = plan else { return };
+            self.metrics.step_tokens.observe(plan.num_tokens() as f64);
+            let Some(plans) = &self.plans else {
+                tracing::error!(step_id = plan.step_id, "the scheduler planned a step without a shard");
+                return;
+            };
+            if let Err(error) = plans.try_send(plan) {
+                if matches!(error, TrySendError::Full(_)) {
+                    tracing::error!("the scheduler planned further ahead than the link has room for");
+                }
+                // Closing the channel ends the Step stream; the link then reports the shard as lost.
+                self.plans = None;
+                return;
+            }
+        }
+    }
+
+    /// Hands the scheduler's updates to their requests. An abort that this causes may bring more of them.
+    fn route(&mut self) {
+        while !self.updates.is_empty() {
+            for update in std::mem::take(&mut self.updates) {
+                match update {
+                    Update::Started { id, cached_tokens, queued_ms } => {
+                        self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
+                        self.tell(id, SequenceUpdate::Started { cached_tokens });
+                    }
+                    Update::Token { id, token } => self.on_token(id, token),
+                    Update::Ended { id, reason, usage } => {
+                        self.metrics.observe_end(&reason, usage);
+                        self.tell(id, SequenceUpdate::Ended(reason));
+                        self.clients.remove(&id);
+                    }
+                    Update::Rejected { id, reason, retry_after_ms } => {
+                        self.tell(id, SequenceUpdate::Rejected { reason, retry_after_ms });
+                        self.clients.remove(&id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_token(&mut self, id: SequenceId, token: SampledToken) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let now = Instant::now();
+        match client.last_token.replace(now) {
+            None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
+            Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),
+        }
+        self.tell(id, SequenceUpdate::Token(token));
+    }
+
+    /// Never waits: a request whose buffer is full, or whose client is gone, is aborted.
+    fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let Err(error) = client.updates.try_send(update) else { return };
+        if matches!(error, TrySendError::Full(_)) {
+            client.overflowed.store(true, Ordering::Release);
+            tracing::warn!(
+                sequence_id = id.0,
+                limit = MAX_WAITING_TOKENS,
+                "client reads too slowly, aborted"
+            );
+        }
+        self.clients.remove(&id);
+        self.metrics.aborts.inc();
+        self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,322 @@
+//! One request's way from validated form to text: submits its sequence, detokenizes, finds stop strings, and says it all
+//! as one stream of `GenerationEvent`s, which every dialect renders and the plain answers fold.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use trunkline_scheduler::{
+    EndReason, Priority, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
+    TokenLogprob,
+};
+use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokenizer};
+
+use crate::driver::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
+use crate::error::ApiError;
+use crate::limits::{Limits, MAX_WAITING_TOKENS};
+use crate::request::GenerationRequest;
+use crate::shutdown::Phase;
+
+/// Why an output is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token.
+    EndToken,
+    /// `max_new_tokens`.
+    Length,
+    /// A stop string.
+    StopString,
+}
+
+/// What a request took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt length.
+    pub prompt_tokens: u32,
+    /// Generated tokens, an end token included.
+    pub output_tokens: u32,
+    /// Prompt tokens that a prefix hit spared.
+    pub cached_tokens: u32,
+}
+
+/// A generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputToken {
+    /// Its id.
+    pub id: u32,
+    /// The text that became certain with it, stop strings not considered. Empty in the middle of a character.
+    pub text: String,
+    /// Natural logarithm; 0 if logprobs were not asked for.
+    pub logprob: f32,
+    /// The likeliest tokens in its place.
+    pub top_logprobs: Vec<TokenLogprob>,
+    /// It is a control token, without text of its own.
+    pub special: bool,
+    /// It is an end token that ended the output.
+    pub is_end: bool,
+}
+
+/// A piece of output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// The token; none if the output ends without one.
+    pub token: Option<OutputToken>,
+    /// Text that no later token can take back.
+    pub text: String,
+    /// Set on the last piece.
+    pub finish: Option<(FinishReason, Usage)>,
+}
+
+/// What a dialect renders.
+#[derive(Debug)]
+pub enum GenerationEvent {
+    /// A piece of output.
+    Output(Output),
+    /// The end, without a finish reason.
+    Failed(ApiError),
+}
+
+/// A request under way. Dropping it aborts the sequence.
+pub struct Generation {
+    sequence: Sequence,
+    request: GenerationRequest,
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    usage: Usage,
+    ended: bool,
+    phase: watch::Receiver<Phase>,
+    limits: Arc<Limits>,
+    /// The request counts as open until this is dropped.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What a generation needs of the server.
+pub struct Surroundings {
+    /// The driver.
+    pub driver: DriverHandle,
+    /// Ids to text.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Serving, draining, terminating.
+    pub phase: watch::Receiver<Phase>,
+    /// For messages, and the request's time limit.
+    pub limits: Arc<Limits>,
+}
+
+impl Generation {
+    /// Submits the request and waits until the scheduler took or refused it, which it does at once.
+    pub async fn start(
+        request: GenerationRequest,
+        around: Surroundings,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Self, ApiError> {
+        let mut sequence = around
+            .driver
+            .submit(sequence_request(&request), request.arrived, around.limits.request_timeout)
+            .await
+            .map_err(|DriverGone| bug())?;
+        match sequence.next().await {
+            Some(SequenceUpdate::Accepted) => {}
+            Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
+                return Err(rejected(reason, retry_after_ms));
+            }
+            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &around.limits)),
+            _ => return Err(bug()),
+        }
+        let detokenizer =
+            Detokenizer::new(around.tokenizer.clone(), DecodeSpecial::Skip, TextStart::Continuation);
+        Ok(Self {
+            sequence,
+            stops: StopMatcher::new(&request.stops, request.stop_text),
+            usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
+            request,
+            tokenizer: around.tokenizer,
+            detokenizer,
+            ended: false,
+            phase: around.phase,
+            limits: around.limits,
+            _permit: permit,
+        })
+    }
+
+    /// The validated request.
+    pub fn request(&self) -> &GenerationRequest {
+        &self.request
+    }
+
+    /// The next event; none after the last piece of output or a failure.
+    pub async fn next(&mut self) -> Option<GenerationEvent> {
+        while !self.ended {
+            let update = tokio::select! {
+                biased;
+                update = self.sequence.next() => update,
+                () = terminated(&mut self.phase) => {
+                    return Some(self.fail(ApiError::Terminated {
+                        limit_s: self.limits.graceful_termination_timeout.as_secs(),
+                    }));
+                }
+            };
+            match update {
+                Some(SequenceUpdate::Accepted) => {}
+                Some(SequenceUpdate::Started { cached_tokens }) => self.usage.cached_tokens = cached_tokens,
+                Some(SequenceUpdate::Token(token)) => return Some(self.on_token(token)),
+                Some(SequenceUpdate::Ended(EndReason::EndToken)) => {
+                    return Some(self.end_without_token(FinishReason::EndToken));
+                }
+                Some(SequenceUpdate::Ended(EndReason::Length)) => {
+                    return Some(self.end_without_token(FinishReason::Length));
+                }
+                Some(SequenceUpdate::Ended(reason)) => {
+                    let error = failed(reason, &self.limits);
+                    return Some(self.fail(error));
+                }
+                Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
+                    return Some(self.fail(rejected(reason, retry_after_ms)));
+                }
+                None if self.sequence.overflowed() => {
+                    return Some(self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS }));
+                }
+                None => return Some(self.fail(bug())),
+            }
+        }
+        None
+    }
+
+    fn fail(&mut self, error: ApiError) -> GenerationEvent {
+        self.ended = true;
+        GenerationEvent::Failed(error)
+    }
+
+    fn on_token(&mut self, token: SampledToken) -> GenerationEvent {
+        self.usage.output_tokens += 1;
+        let is_end = self.request.is_end(token.token_id);
+        let special = self.tokenizer.is_special(token.token_id);
+        // An end token has no text, also where the vocabulary does not call it special.
+        let text = if is_end { String::new() } else { self.detokenizer.push(token.token_id) };
+        let step = self.stops.push(&text);
+        let mut token = OutputToken {
+            id: token.token_id,
+            text,
+            logprob: token.logprob,
+            top_logprobs: token.top_logprobs,
+            special,
+            is_end,
+        };
+        let mut certain = step.text;
+        let finish = if step.matched.is_some() {
+            self.sequence.finish();
+            Some(FinishReason::StopString)
+        } else if is_end || self.usage.output_tokens >= self.request.max_new_tokens {
+            let rest = self.detokenizer.finish();
+            token.text.push_str(&rest);
+            let matched = self.flush(&rest, &mut certain);
+            let reason = if is_end { FinishReason::EndToken } else { FinishReason::Length };
+            Some(if matched { FinishReason::StopString } else { reason })
+        } else {
+            None
+        };
+        self.ended = finish.is_some();
+        let finish = finish.map(|reason| (reason, self.usage));
+        GenerationEvent::Output(Output { token: Some(token), text: certain, finish })
+    }
+
+    fn end_without_token(&mut self, reason: FinishReason) -> GenerationEvent {
+        self.ended = true;
+        let rest = self.detokenizer.finish();
+        let mut text = String::new();
+        let matched = self.flush(&rest, &mut text);
+        let reason = if matched { FinishReason::StopString } else { reason };
+        GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
+    }
+
+    /// Appends what was held back to `certain`; says whether that completed a stop string.
+    fn flush(&mut self, rest: &str, certain: &mut String) -> bool {
+        let step = self.stops.push(rest);
+        certain.push_str(&step.text);
+        certain.push_str(&self.stops.finish());
+        step.matched.is_some()
+    }
+}
+
+fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
+    SequenceRequest {
+        // Id and deadline are the driver's to fill in.
+        id: SequenceId(0),
+        token_ids: request.prompt_token_ids.clone(),
+        max_new_tokens: request.max_new_tokens,
+        sampling: request.sampling.clone(),
+        end_token_ids: request.end_token_ids.clone(),
+        ignore_eos: request.ignore_eos,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: request.salt.clone(),
+    }
+}
+
+async fn terminated(phase: &mut watch::Receiver<Phase>) {
+    // The sender lives in the server; without it nobody can terminate.
+    if phase.wait_for(|phase| *phase == Phase::Terminating).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn bug() -> ApiError {
+    let request_id = crate::random::id();
+    tracing::error!(request_id, "the driver dropped a request");
+    ApiError::Bug { request_id }
+}
+
+fn rejected(reason: RejectReason, retry_after_ms: Option<u64>) -> ApiError {
+    let retry_after_s = retry_after_ms.unwrap_or(1_000).div_ceil(1_000).max(1);
+    match reason {
+        RejectReason::QueueFull { num_waiting, max_queued_requests, oldest_wait_ms } => ApiError::QueueFull {
+            detail: format!(
+                "queue is full ({num_waiting} of {max_queued_requests} requests waiting, oldest for {:.1} s)",
+                oldest_wait_ms as f64 / 1e3
+            ),
+            retry_after_s,
+        },
+        RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => ApiError::QueueFull {
+            detail: format!(
+                "the predicted wait of {:.1} s is longer than the request's {:.1} s",
+                predicted_wait_ms as f64 / 1e3,
+                deadline_in_ms as f64 / 1e3
+            ),
+            retry_after_s,
+        },
+        RejectReason::TooLong { prompt_tokens, max_new_tokens, max_total_tokens } => {
+            ApiError::ContextLength {
+                limit: u32::try_from(max_total_tokens).unwrap_or(u32::MAX),
+                prompt_tokens: prompt_tokens as usize,
+                field: "max_tokens",
+                max_new_tokens: u64::from(max_new_tokens),
+                hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
+            }
+        }
+        RejectReason::Invalid { message } => {
+            let request_id = crate::random::id();
+            tracing::error!(request_id, message, "the scheduler refused what validation had passed");
+            ApiError::Bug { request_id }
+        }
+    }
+}
+
+fn failed(reason: EndReason, limits: &Limits) -> ApiError {
+    match reason {
+        EndReason::ShardLost => ApiError::ShardLost,
+        EndReason::DeadlineExceeded => {
+            ApiError::DeadlineExceeded { limit_s: limits.request_timeout.unwrap_or_default().as_secs() }
+        }
+        EndReason::Failed(error) => {
+            tracing::error!(code = ?error.code, message = error.message, "a sequence failed on the shard");
+            let detail = match error.code {
+                SequenceErrorCode::NotFinite => "the model's output is not finite",
+                SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
+                    "router and shard disagree"
+                }
+                SequenceErrorCode::Unspecified => "unknown reason",
+            };
+            ApiError::SequenceFailed { detail: detail.into() }
+        }
+        EndReason::EndToken | EndReason::Length | EndReason::Finished | EndReason::Aborted => bug(),
+    }
+}

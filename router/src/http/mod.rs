@@ -1,0 +1,11 @@
+//! What all dialects need of HTTP: bodies, JSON, event streams, the listener, operational routes.
+
+mod body;
+mod json;
+pub mod observe;
+pub mod operate;
+pub mod serve;
+pub mod sse;
+
+pub use body::read_body;
+pub use json::{Refused, parse};

@@ -1,0 +1,64 @@
+//! Around every request: an id, a log line, metrics, and an answer even if the handler panics.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::FutureExt;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::app::App;
+use crate::dialects::{Dialect, Failure};
+use crate::error::{ApiError, ErrorClass};
+use crate::metrics::RouteLabels;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The middleware of all routes.
+pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let arrived = Instant::now();
+    let request_id = crate::random::id();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let route = route.unwrap_or_else(|| "unmatched".to_owned());
+    let method = request.method().clone();
+    let dialect = Dialect::of_path(request.uri().path());
+    let span = tracing::info_span!("request", id = %request_id);
+    let handled = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
+    let mut response = handled.unwrap_or_else(|_| {
+        // The panic's own message and place are in the log already, by the panic hook.
+        tracing::error!(request_id, route, "a handler panicked");
+        dialect.error_response(&ApiError::Bug { request_id: request_id.clone() })
+    });
+
+    let status = response.status().as_u16();
+    let method = known_method(method.as_str());
+    app.metrics.http_requests.get_or_create(&RouteLabels { route: route.clone(), method, status }).inc();
+    let ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(u64::MAX);
+    match response.extensions().get::<Failure>().copied() {
+        Some(Failure { code, class }) => {
+            app.metrics.observe_failure(class, code);
+            if class == ErrorClass::Bug {
+                tracing::error!(request_id, route, status, code, ms, "request failed");
+            } else {
+                tracing::info!(request_id, route, status, code, ms, "request refused");
+            }
+        }
+        None => tracing::debug!(request_id, route, status, ms, "request answered"),
+    }
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// A label must not grow with what clients invent.
+fn known_method(method: &str) -> String {
+    match method {
+        "GET" | "POST" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "PATCH" => method.to_owned(),
+        _ => "other".to_owned(),
+    }
+}

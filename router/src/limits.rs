@@ -1,0 +1,74 @@
+//! Every limit that a request meets, in one place, each with its flag or constant.
+
+use std::time::Duration;
+
+/// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
+pub const MAX_TOP_LOGPROBS: u64 = 20;
+/// Longest stop string in bytes.
+pub const MAX_STOP_BYTES: usize = 1024;
+/// Most messages in one chat.
+pub const MAX_MESSAGES: usize = 16_384;
+/// Most decoded tokens waiting for one client; more, and the request is aborted.
+pub const MAX_WAITING_TOKENS: usize = 1024;
+/// Longest wait for the body of a request.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for the header of a request on an open connection.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most bytes of a body that is too large that are read away, so that its client sees the answer.
+pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
+/// Pause between comments on a stream that has nothing to say, so that proxies keep it open.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Time between two questions to the shard about its health.
+pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait for a health answer.
+pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause before connecting to the shard again: first, and most (it doubles).
+pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Longest wait for connecting and `Describe`.
+pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most connections beyond the open requests (idle keep-alive ones, probes).
+pub const SPARE_CONNECTIONS: usize = 1024;
+/// Texts longer than this are tokenized on the blocking pool rather than in the handler, in bytes.
+pub const INLINE_TOKENIZE_BYTES: usize = 4096;
+
+/// Limits that flags set.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Most requests open at once (`--max-concurrent-requests`).
+    pub max_concurrent_requests: usize,
+    /// Most sequences waiting for their first step (`--max-queued-requests`).
+    pub max_queued_requests: usize,
+    /// Most tokens of a prompt (`--max-input-tokens`); the context minus one if absent.
+    pub max_input_tokens: Option<u32>,
+    /// Most tokens of prompt and output (`--max-total-tokens`); the model's context if absent.
+    pub max_total_tokens: Option<u32>,
+    /// Most tokens one step computes (`--max-batch-prefill-tokens`); the shard's own limit if absent.
+    pub max_step_tokens: Option<u32>,
+    /// Most stop strings of a request (`--max-stop-sequences`).
+    pub max_stop_sequences: usize,
+    /// Most bytes of a body (`--max-body-bytes`).
+    pub max_body_bytes: usize,
+    /// Longest life of a request, queue included (`--request-timeout`).
+    pub request_timeout: Option<Duration>,
+    /// A step running longer than this makes the server not ready (`--stuck-step-timeout`).
+    pub stuck_step_timeout: Duration,
+    /// How long a drain waits for open requests (`--graceful-termination-timeout`).
+    pub graceful_termination_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_concurrent_requests: 128,
+            max_queued_requests: 128,
+            max_input_tokens: None,
+            max_total_tokens: None,
+            max_step_tokens: None,
+            max_stop_sequences: 16,
+            max_body_bytes: 8 << 20,
+            request_timeout: None,
+            stuck_step_timeout: Duration::from_secs(60),
+            graceful_termination_timeout: Duration::from_secs(90),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Log lines on stderr, in the one format that all processes share.
+//!
+//! `2026-01-31T12:00:00.000Z  INFO router: message key=value`, or with `--json-output` one JSON object per line.
+
+use std::fmt::{self, Write as _};
+use std::io::IsTerminal as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The word that stands for this process.
+const TARGET: &str = "router";
+
+/// Which form a line has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogForm {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Starts logging. `level` is a level or a filter (`debug`, `info,trunkline_router::driver=trace`).
+pub fn init(level: &str, form: LogForm) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(level).map_err(|error| {
+        anyhow::anyhow!("`--log-level` is `{level}`: {error}; hint: use `info` or `debug`")
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .event_format(LineFormat { form })
+        .try_init()
+        .map_err(|error| anyhow::anyhow!("logging was started already: {error}"))?;
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let payload = info.payload();
+        let message = payload.downcast_ref::<&str>().copied().map(str::to_owned);
+        let message = message.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+        tracing::error!(place, message, "panic");
+    }));
+    Ok(())
+}
+
+struct LineFormat {
+    form: LogForm,
+}
+
+impl<S, N> FormatEvent<S, N> for LineFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = timestamp(since.as_secs(), since.subsec_millis());
+        let level = *event.metadata().level();
+        let target = short_target(event.metadata().target());
+        let line = match self.form {
+            LogForm::Text => text_line(&time, level, target, &fields),
+            LogForm::Json => json_line(time, level, target, fields),
+        };
+        writeln!(out, "{line}")
+    }
+}
+
+/// Our own modules are `router`; a library keeps its crate's name.
+fn short_target(target: &str) -> &str {
+    match target.split("::").next() {
+        Some("trunkline_router") | None => TARGET,
+        Some(name) => name,
+    }
+}
+
+fn text_line(time: &str, level: Level, target: &str, fields: &Fields) -> String {
+    let mut line = format!("{time} {level:>5} {target}: {}", one_line(&fields.message));
+    for (key, value) in &fields.values {
+        let text = match value {
+            Value::String(text) if is_plain(text) => text.clone(),
+            value => value.to_string(),
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(line, " {key}={text}");
+    }
+    line
+}
+
+fn one_line(text: &str) -> String {
+    text.replace('\n', "\\n")
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_./:,+<>()[]{}@%".contains(c))
+}
+
+fn json_line(time: String, level: Level, target: &str, fields: Fields) -> String {
+    let mut object = Map::new();
+    object.insert("timestamp".into(), time.into());
+    object.insert("level".into(), level.as_str().into());
+    object.insert("target".into(), target.into());
+    object.insert("message".into(), fields.message.into());
+    for (key, value) in fields.values {
+        object.entry(key).or_insert(value);
+    }
+    Value::Object(object).to_string()
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    values: Vec<(String, Value)>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: Value) {
+        if field.name() == "message" {
+            self.message = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        } else {
+            self.values.push((field.name().to_owned(), value));
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}").into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+}
+
+/// RFC 3339 in UTC. Days to date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+fn timestamp(unix_s: u64, ms: u32) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_utc_dates() {
+        assert_eq!(timestamp(0, 0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(timestamp(951_782_400, 7), "2000-02-29T00:00:00.007Z");
+        assert_eq!(timestamp(1_769_860_800, 0), "2026-01-31T12:00:00.000Z");
+        assert_eq!(timestamp(4_107_542_399, 999), "2100-02-28T23:59:59.999Z");
+        assert_eq!(timestamp(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn lines_have_the_shared_format() {
+        let fields = || Fields {
+            message: "shard is ready".into(),
+            values: vec![("port".into(), 3000.into()), ("device".into(), "cpu avx2".into())],
+        };
+        assert_eq!(
+            text_line("T", Level::INFO, "router", &fields()),
+            "T  INFO router: shard is ready port=3000 device=\"cpu avx2\""
+        );
+        assert_eq!(
+            json_line("T".into(), Level::WARN, "router", fields()),
+            r#"{"timestamp":"T","level":"WARN","target":"router","message":"shard is ready","port":3000,"device":"cpu avx2"}"#
+        );
+    }
+
+    #[test]
+    fn a_line_stays_one_line() {
+        let fields = Fields { message: "a\nb".into(), values: vec![("x".into(), "c\nd".into())] };
+        assert!(!text_line("T", Level::INFO, "router", &fields).contains('\n'));
+    }
+}

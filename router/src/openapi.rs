@@ -1,0 +1,33 @@
+//! The OpenAPI document of all routes.
+
+use utoipa::OpenApi;
+
+use crate::dialects::{openai, tgi};
+use crate::http::operate;
+
+/// Generated from the handlers and their types.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Trunkline",
+        description = "Large language models over OpenAI's and TGI's HTTP APIs.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        openai::chat::chat_completions,
+        openai::completions::completions,
+        openai::models::list_models,
+        openai::models::get_model,
+        tgi::generate::generate,
+        tgi::generate::generate_stream,
+        tgi::generate::root,
+        tgi::info::info,
+        tgi::tokenize::tokenize,
+        operate::health,
+        operate::livez,
+        operate::readyz,
+        operate::metrics,
+    ),
+    components(schemas(openai::chat::Chunk<'_>, tgi::StreamAnswer))
+)]
+pub struct ApiDoc;

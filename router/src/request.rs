@@ -1,0 +1,35 @@
+//! The one validated form of a request, which every dialect parses into.
+
+use tokio::time::Instant;
+use trunkline_scheduler::{Salt, SamplingParams};
+use trunkline_text::StopText;
+
+/// A request that passed validation: it cannot fail later for its shape. One sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerationRequest {
+    /// When the request arrived, for TTFT.
+    pub arrived: Instant,
+    /// The prompt; 1 to `max_input_tokens` ids below the vocabulary's size.
+    pub prompt_token_ids: Vec<u32>,
+    /// Most tokens to generate; prompt and output fit the context. At least 1.
+    pub max_new_tokens: u32,
+    /// How to choose tokens, all defaults filled in.
+    pub sampling: SamplingParams,
+    /// Tokens that end the output unless `ignore_eos`.
+    pub end_token_ids: Vec<u32>,
+    /// Go on after an end token.
+    pub ignore_eos: bool,
+    /// Strings that end the output; none of them empty.
+    pub stops: Vec<String>,
+    /// Whether the output keeps the stop string that ended it.
+    pub stop_text: StopText,
+    /// Namespace of the KV index.
+    pub salt: Salt,
+}
+
+impl GenerationRequest {
+    /// Whether `token_id` ends the output.
+    pub fn is_end(&self, token_id: u32) -> bool {
+        !self.ignore_eos && self.end_token_ids.contains(&token_id)
+    }
+}

@@ -1,0 +1,124 @@
+//! Puts the parts together: driver, link, health, routes; and takes them apart in order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use trunkline_scheduler::SchedulerConfig;
+
+use crate::app::{App, Model};
+use crate::driver::Driver;
+use crate::http::serve;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::shard::{Health, run_link, watch_health};
+use crate::shutdown::{Phase, Shutdown};
+
+/// How long answers that end with an error have to reach their clients.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server whose tasks run, without a listener yet.
+pub struct Server {
+    /// What handlers share.
+    pub app: Arc<App>,
+    shutdown: Shutdown,
+    driver: JoinHandle<()>,
+    others: Vec<JoinHandle<()>>,
+}
+
+/// The driving task ended: a broken invariant. The process must end too.
+#[derive(Debug, thiserror::Error)]
+#[error("the driving task ended")]
+pub struct DriverEnded;
+
+impl Server {
+    /// Starts driver, link and health poll. Must be called inside a tokio runtime.
+    pub fn start(model: Model, limits: Limits, shard_socket: PathBuf) -> Self {
+        let metrics = Arc::new(Metrics::default());
+        let config = SchedulerConfig {
+            max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
+            max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
+            ..SchedulerConfig::default()
+        };
+        let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
+        let (health_in, health) = watch::channel(Health::default());
+        let shutdown = Shutdown::default();
+        let parallel = std::thread::available_parallelism().map_or(1, usize::from);
+        let app = Arc::new(App {
+            model: Arc::new(model),
+            driver: ends.handle,
+            registry: metrics.registry(ends.stats.clone(), ends.shard.clone()),
+            shard: ends.shard.clone(),
+            health,
+            stats: ends.stats,
+            phase: shutdown.subscribe(),
+            metrics,
+            open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+            // One core stays free for everything else.
+            tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),
+            limits: Arc::new(limits),
+        });
+        let others = vec![
+            tokio::spawn(run_link(shard_socket.clone(), ends.link)),
+            tokio::spawn(watch_health(shard_socket, ends.shard, health_in)),
+        ];
+        Self { app, shutdown, driver: tokio::spawn(driver.run()), others }
+    }
+
+    /// Serves until `terminate` is ready and the drain after it is done.
+    ///
+    /// The drain: `/readyz` and new requests answer 503 while open requests finish, up to the limit; what is still open
+    /// then gets an error; then the listener closes.
+    pub async fn run(
+        mut self,
+        listener: TcpListener,
+        terminate: impl Future<Output = ()>,
+    ) -> Result<(), DriverEnded> {
+        let routes = serve::routes(self.app.clone());
+        let max_requests = self.app.limits.max_concurrent_requests;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let mut serving = tokio::spawn(serve::serve(listener, routes, max_requests, async {
+            // A dropped sender stops as well.
+            let _ = stopped.await;
+        }));
+        let app = self.app.clone();
+        let drain = async {
+            terminate.await;
+            self.shutdown.enter(Phase::Draining);
+            let limit = app.limits.graceful_termination_timeout;
+            tracing::info!(limit_s = limit.as_secs(), open = num_open(&app), "draining");
+            if tokio::time::timeout(limit, all_closed(&app)).await.is_err() {
+                tracing::warn!(open = num_open(&app), "drain took too long, ending open requests");
+                self.shutdown.enter(Phase::Terminating);
+            }
+            drop(stop);
+        };
+        let result = tokio::select! {
+            () = drain => Ok(()),
+            _ = &mut self.driver => Err(DriverEnded),
+        };
+        if result.is_ok() {
+            if tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
+                tracing::warn!("some clients did not take their answers");
+            }
+        }
+        serving.abort();
+        self.driver.abort();
+        self.others.iter().for_each(JoinHandle::abort);
+        result
+    }
+}
+
+fn num_open(app: &App) -> usize {
+    app.limits.max_concurrent_requests - app.open.available_permits()
+}
+
+/// Ready when no request is open: then all permits can be had.
+async fn all_closed(app: &App) {
+    let all = u32::try_from(app.limits.max_concurrent_requests).unwrap_or(u32::MAX);
+    // It fails only if the semaphore is closed, which nobody does.
+    let _ = app.open.acquire_many(all).await;
+}

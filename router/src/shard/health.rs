@@ -1,0 +1,86 @@
+//! Asks the shard about its health, beside the step loop.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+use super::proto::{HealthRequest, HealthResponse, shard_service_client::ShardServiceClient};
+use super::{ShardError, ShardStatus, connect};
+use crate::limits::{HEALTH_INTERVAL, HEALTH_TIMEOUT};
+
+/// What the shard said last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Health {
+    /// It did not answer the last question, or none was asked yet.
+    #[default]
+    Silent,
+    /// It answered.
+    Answered {
+        /// How long the running step has been running; 0 if none runs.
+        step_running: Duration,
+        /// Id of the last finished step.
+        last_step_id: u64,
+    },
+}
+
+impl Health {
+    /// Whether the step loop moves: the shard answers, and no step has been running longer than `limit`.
+    pub fn is_well(self, limit: Duration) -> bool {
+        matches!(self, Self::Answered { step_running, .. } if step_running <= limit)
+    }
+}
+
+/// Asks every `HEALTH_INTERVAL` and whenever the link changes, for the life of the process; ends when nobody listens.
+pub async fn watch_health(
+    socket: PathBuf,
+    mut shard: watch::Receiver<ShardStatus>,
+    health: watch::Sender<Health>,
+) {
+    let mut client: Option<ShardServiceClient<Channel>> = None;
+    let mut ticks = tokio::time::interval(HEALTH_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !health.is_closed() {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            changed = shard.changed() => if changed.is_err() { return },
+        }
+        let now = match tokio::time::timeout(HEALTH_TIMEOUT, ask(&socket, &mut client)).await {
+            Ok(Ok(answer)) => Health::Answered {
+                step_running: Duration::from_millis(if answer.step_running {
+                    answer.step_running_ms
+                } else {
+                    0
+                }),
+                last_step_id: answer.last_step_id,
+            },
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no health answer");
+                client = None;
+                Health::Silent
+            }
+            Err(_) => {
+                client = None;
+                Health::Silent
+            }
+        };
+        health.send_replace(now);
+    }
+}
+
+async fn ask(
+    socket: &std::path::Path,
+    client: &mut Option<ShardServiceClient<Channel>>,
+) -> Result<HealthResponse, ShardError> {
+    let mut asked = match client.take() {
+        Some(known) => known,
+        None => ShardServiceClient::new(connect(socket).await?),
+    };
+    let answer = asked
+        .health(HealthRequest {})
+        .await
+        .map_err(|status| ShardError::Call { call: "Health", status: Box::new(status) })?;
+    *client = Some(asked);
+    Ok(answer.into_inner())
+}

@@ -1,0 +1,214 @@
+//! The link to the shard: connects, checks `Describe`, keeps one Step stream open, and starts over when it ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use trunkline_scheduler::{ShardLimits, StepPlan, StepResult};
+
+use super::proto::shard_service_client::ShardServiceClient;
+use super::{CONTRACT_VERSION, ShardError, plan_to_proto, proto, result_from_proto};
+use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
+
+/// Plans waiting for the socket. The scheduler keeps two in flight; the rest is room for plans of only ends.
+const MAX_WAITING_PLANS: usize = 16;
+/// Largest message taken from the shard, in bytes: 1024 sequences with 20 logprobs each stay below 1 MiB.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// What the shard says of itself in `Describe`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardInfo {
+    /// Architecture of the model.
+    pub architecture: String,
+    /// Token ids are below it.
+    pub vocab_size: u32,
+    /// Most positions the model was made for.
+    pub max_position_embeddings: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Blocks of the device pool.
+    pub num_device_blocks: u32,
+    /// Most tokens of one step.
+    pub max_step_tokens: u32,
+    /// Most sequences of one step.
+    pub max_step_sequences: u32,
+    /// Hash of weights, dtypes and kernels.
+    pub numeric_fingerprint: String,
+    /// Backend, for people.
+    pub device: String,
+    /// How K and V are stored.
+    pub kv_dtype: String,
+    /// Bytes of weights.
+    pub weight_bytes: u64,
+}
+
+impl ShardInfo {
+    /// Checks what the shard said.
+    pub fn from_proto(describe: proto::DescribeResponse) -> Result<Self, ShardError> {
+        if describe.contract_version != CONTRACT_VERSION {
+            return Err(ShardError::ContractVersion {
+                found: describe.contract_version,
+                expected: CONTRACT_VERSION,
+            });
+        }
+        for (name, value) in [
+            ("vocab_size", describe.vocab_size),
+            ("max_position_embeddings", describe.max_position_embeddings),
+            ("block_size", describe.block_size),
+            ("num_device_blocks", describe.num_device_blocks),
+            ("max_step_tokens", describe.max_step_tokens),
+            ("max_step_sequences", describe.max_step_sequences),
+        ] {
+            if value == 0 {
+                return Err(ShardError::InvalidMessage { detail: format!("`{name}` of Describe is 0") });
+            }
+        }
+        Ok(Self {
+            architecture: describe.architecture,
+            vocab_size: describe.vocab_size,
+            max_position_embeddings: describe.max_position_embeddings,
+            block_size: describe.block_size,
+            num_device_blocks: describe.num_device_blocks,
+            max_step_tokens: describe.max_step_tokens,
+            max_step_sequences: describe.max_step_sequences,
+            numeric_fingerprint: describe.numeric_fingerprint,
+            device: describe.device,
+            kv_dtype: describe.kv_dtype,
+            weight_bytes: describe.weight_bytes,
+        })
+    }
+
+    /// The part that the scheduler needs.
+    pub fn limits(&self) -> ShardLimits {
+        ShardLimits {
+            block_size: self.block_size,
+            num_blocks: self.num_device_blocks,
+            max_step_tokens: self.max_step_tokens,
+            max_step_sequences: self.max_step_sequences,
+            vocab_size: self.vocab_size,
+        }
+    }
+
+    /// Most tokens of one sequence that the pool can hold.
+    pub fn pool_tokens(&self) -> u64 {
+        u64::from(self.block_size) * u64::from(self.num_device_blocks)
+    }
+}
+
+/// What the link tells the driver.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// A Step stream is open, on a shard without sequences. Plans go into `plans`.
+    Ready {
+        /// What the shard is.
+        info: Arc<ShardInfo>,
+        /// Where its plans go.
+        plans: mpsc::Sender<StepPlan>,
+    },
+    /// A step is done.
+    Result(StepResult),
+    /// The stream that the last `Ready` opened is gone.
+    Lost,
+}
+
+/// Opens a channel to the shard's socket. Fails if nothing listens there.
+pub async fn connect(socket: &Path) -> Result<Channel, ShardError> {
+    let path: PathBuf = socket.to_path_buf();
+    let unreachable = |source| ShardError::Unreachable { socket: socket.display().to_string(), source };
+    // The address is not used: the connector below goes to the socket.
+    let endpoint = Endpoint::try_from("http://shard.invalid").map_err(unreachable)?;
+    endpoint
+        .connect_with_connector(tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        }))
+        .await
+        .map_err(unreachable)
+}
+
+/// A client with this router's message limits.
+fn client(channel: Channel) -> ShardServiceClient<Channel> {
+    ShardServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// Keeps the link up for the life of the process; ends when the driver is gone.
+pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>) {
+    let mut pause = RECONNECT_PAUSE.0;
+    let mut said = String::new();
+    while !events.is_closed() {
+        let mut was_ready = false;
+        let outcome = run_once(&socket, &events, &mut was_ready).await;
+        if was_ready {
+            pause = RECONNECT_PAUSE.0;
+            said.clear();
+            if events.send(LinkEvent::Lost).await.is_err() {
+                return;
+            }
+        }
+        if let Err(error) = outcome {
+            let text = error.to_string();
+            if was_ready {
+                tracing::error!(%error, "shard lost");
+            } else if matches!(error, ShardError::Unreachable { .. }) {
+                tracing::debug!(%error, "shard is not there yet");
+            } else if said != text {
+                tracing::warn!(%error, "shard cannot be used");
+            }
+            said = text;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RECONNECT_PAUSE.1);
+    }
+}
+
+/// One connection from `Describe` to the end of its Step stream.
+async fn run_once(
+    socket: &Path,
+    events: &mpsc::Sender<LinkEvent>,
+    was_ready: &mut bool,
+) -> Result<(), ShardError> {
+    let channel = within("connect", connect(socket)).await?;
+    let mut client = client(channel);
+    let describe = within("Describe", async {
+        let call = client.describe(proto::DescribeRequest {}).await;
+        call.map_err(|status| ShardError::Call { call: "Describe", status: Box::new(status) })
+    });
+    let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
+
+    let (plans, outgoing) = mpsc::channel::<StepPlan>(MAX_WAITING_PLANS);
+    let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), |plan| proto::StepRequest {
+        plan: Some(plan_to_proto(plan)),
+    });
+    // A server may send its response header only with the first result, so the driver must be able to plan before
+    // `step` returns: the stream is open once the request is on its way.
+    if events.send(LinkEvent::Ready { info, plans }).await.is_err() {
+        return Ok(());
+    }
+    *was_ready = true;
+    let failed = |status| ShardError::Call { call: "Step", status: Box::new(status) };
+    let mut results = client.step(requests).await.map_err(failed)?.into_inner();
+    while let Some(response) = results.message().await.map_err(failed)? {
+        let result = response
+            .result
+            .ok_or_else(|| ShardError::InvalidMessage { detail: "step response has no `result`".into() })?;
+        if events.send(LinkEvent::Result(result_from_proto(result)?)).await.is_err() {
+            return Ok(());
+        }
+    }
+    Err(ShardError::StreamEnded)
+}
+
+async fn within<T>(
+    call: &'static str,
+    work: impl Future<Output = Result<T, ShardError>>,
+) -> Result<T, ShardError> {
+    let limit: Duration = DESCRIBE_TIMEOUT;
+    tokio::time::timeout(limit, work)
+        .await
+        .map_err(|_| ShardError::Timeout { call, limit_ms: limit.as_millis() })?
+}

@@ -1,0 +1,306 @@
+//! The one place where the limits of a request are checked, before any work is done for it.
+//!
+//! Dialects fill a `RawParams` with what the client sent, naming fields in their own words; `Validator` turns it and a
+//! prompt into a `GenerationRequest` or an error that names the field, the value and the limit.
+
+use tokio::time::Instant;
+use trunkline_scheduler::{Salt, SamplingParams};
+use trunkline_text::{GenerationDefaults, StopText};
+
+use crate::error::ApiError;
+use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
+use crate::random;
+use crate::request::GenerationRequest;
+
+/// Highest temperature; the shard's own limit.
+const MAX_TEMPERATURE: f64 = 100.0;
+/// Bound of presence and frequency penalty, either side.
+const MAX_PENALTY: f64 = 2.0;
+/// Highest repetition penalty: beyond it f32 logits lose all meaning.
+const MAX_REPETITION_PENALTY: f64 = 100.0;
+/// Longest salt in bytes.
+const MAX_SALT_BYTES: usize = 256;
+
+/// What a dialect calls the fields whose names differ between dialects.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldNames {
+    /// `max_tokens`, `max_completion_tokens` or `max_new_tokens`.
+    pub max_new_tokens: &'static str,
+    /// `top_logprobs`, `logprobs` or `top_n_tokens`.
+    pub top_logprobs: &'static str,
+    /// The prompt.
+    pub prompt: &'static str,
+}
+
+/// What the client sent, not yet checked. `None`: not sent.
+#[derive(Debug, Clone, Default)]
+pub struct RawParams {
+    /// Most tokens to generate.
+    pub max_new_tokens: Option<i64>,
+    /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
+    pub default_max_new_tokens: Option<u32>,
+    /// 0 is greedy.
+    pub temperature: Option<f64>,
+    /// Nucleus.
+    pub top_p: Option<f64>,
+    /// 0 and -1: all.
+    pub top_k: Option<i64>,
+    /// Relative to the likeliest.
+    pub min_p: Option<f64>,
+    /// Any integer of 64 bits; random if absent.
+    pub seed: Option<u64>,
+    /// See `SamplingParams`.
+    pub presence_penalty: Option<f64>,
+    /// See `SamplingParams`.
+    pub frequency_penalty: Option<f64>,
+    /// See `SamplingParams`.
+    pub repetition_penalty: Option<f64>,
+    /// No end token before.
+    pub min_tokens: Option<i64>,
+    /// Go on after an end token.
+    pub ignore_eos: bool,
+    /// Strings that end the output.
+    pub stops: Vec<String>,
+    /// Keep the stop string.
+    pub stop_text: Option<StopText>,
+    /// Report logprobs, and with them so many of the likeliest tokens.
+    pub logprobs: Option<i64>,
+    /// Namespace of the KV index.
+    pub cache_salt: Option<String>,
+}
+
+/// Limits and defaults that hold now: flags, model and shard put together.
+#[derive(Debug, Clone)]
+pub struct Validator {
+    /// Most tokens of prompt and output.
+    pub max_total_tokens: u32,
+    /// Most tokens of the prompt.
+    pub max_input_tokens: u32,
+    /// Token ids are below it.
+    pub vocab_size: u32,
+    /// Most stop strings.
+    pub max_stop_sequences: usize,
+    /// The model's end tokens.
+    pub end_token_ids: Vec<u32>,
+}
+
+impl Validator {
+    /// From the flags, the model's context, what the KV pool can hold and the vocabulary.
+    pub fn new(
+        limits: &Limits,
+        model_context: u32,
+        pool_tokens: u64,
+        vocab_size: u32,
+        end_token_ids: Vec<u32>,
+    ) -> Self {
+        let pool = u32::try_from(pool_tokens).unwrap_or(u32::MAX);
+        let max_total_tokens = limits.max_total_tokens.unwrap_or(u32::MAX).min(model_context).min(pool);
+        let room = max_total_tokens.saturating_sub(1);
+        Self {
+            max_total_tokens,
+            max_input_tokens: limits.max_input_tokens.unwrap_or(u32::MAX).min(room),
+            vocab_size,
+            max_stop_sequences: limits.max_stop_sequences,
+            end_token_ids,
+        }
+    }
+
+    /// Everything that can be checked before the prompt is tokenized.
+    pub fn check(&self, raw: &RawParams, names: FieldNames) -> Result<(), ApiError> {
+        let sampling = sampling(raw, &GenerationDefaults::default(), names)?;
+        if let Some(asked) = raw.max_new_tokens {
+            if asked < 1 {
+                return Err(too_small(names.max_new_tokens, asked, 1));
+            }
+            if i64::from(sampling.min_tokens) > asked {
+                let problem =
+                    format!("is {}, more than `{}` ({asked})", sampling.min_tokens, names.max_new_tokens);
+                return Err(ApiError::value("min_tokens", problem));
+            }
+        }
+        if sampling.min_tokens > self.max_total_tokens {
+            let problem = format!("is {}, the limit is {}", sampling.min_tokens, self.max_total_tokens);
+            return Err(ApiError::value("min_tokens", problem));
+        }
+        self.check_stops(&raw.stops)?;
+        if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
+            return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
+        }
+        Ok(())
+    }
+
+    fn check_stops(&self, stops: &[String]) -> Result<(), ApiError> {
+        if stops.len() > self.max_stop_sequences {
+            let problem = format!(
+                "has {} strings, the limit is {}; hint: send fewer or raise `--max-stop-sequences`",
+                stops.len(),
+                self.max_stop_sequences
+            );
+            return Err(ApiError::value("stop", problem));
+        }
+        for (idx, stop) in stops.iter().enumerate() {
+            if stop.is_empty() {
+                return Err(ApiError::value(format!("stop[{idx}]"), "is empty"));
+            }
+            if stop.len() > MAX_STOP_BYTES {
+                let problem = format!("has {} bytes, the limit is {MAX_STOP_BYTES}", stop.len());
+                return Err(ApiError::value(format!("stop[{idx}]"), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// The checked request. `defaults` fill what the client did not send.
+    pub fn validate(
+        &self,
+        arrived: Instant,
+        prompt_token_ids: Vec<u32>,
+        raw: RawParams,
+        defaults: &GenerationDefaults,
+        names: FieldNames,
+    ) -> Result<GenerationRequest, ApiError> {
+        self.check(&raw, names)?;
+        self.check_prompt(&prompt_token_ids, names)?;
+        let room = self.max_total_tokens - prompt_token_ids.len() as u32;
+        let max_new_tokens = match raw.max_new_tokens {
+            Some(asked) if asked > i64::from(room) => {
+                return Err(ApiError::ContextLength {
+                    limit: self.max_total_tokens,
+                    prompt_tokens: prompt_token_ids.len(),
+                    field: names.max_new_tokens,
+                    max_new_tokens: asked.unsigned_abs(),
+                    hint: format!("lower `{}` to at most {room} or shorten the prompt", names.max_new_tokens),
+                });
+            }
+            Some(asked) => asked as u32,
+            None => raw.default_max_new_tokens.unwrap_or(room).min(room),
+        };
+        let sampling = sampling(&raw, defaults, names)?;
+        if sampling.min_tokens > max_new_tokens {
+            let problem =
+                format!("is {}, but only {max_new_tokens} tokens will be generated", sampling.min_tokens);
+            return Err(ApiError::value("min_tokens", problem));
+        }
+        Ok(GenerationRequest {
+            arrived,
+            prompt_token_ids,
+            max_new_tokens,
+            sampling,
+            end_token_ids: self.end_token_ids.clone(),
+            ignore_eos: raw.ignore_eos,
+            stops: raw.stops,
+            stop_text: raw.stop_text.unwrap_or(StopText::Omit),
+            salt: raw.cache_salt.map_or_else(Salt::default, |salt| Salt::new(&[&salt])),
+        })
+    }
+
+    fn check_prompt(&self, token_ids: &[u32], names: FieldNames) -> Result<(), ApiError> {
+        if token_ids.is_empty() {
+            return Err(ApiError::value(names.prompt, "is empty; hint: send at least one token"));
+        }
+        if token_ids.len() > self.max_input_tokens as usize {
+            return Err(ApiError::PromptTooLong {
+                prompt_tokens: token_ids.len(),
+                max_input_tokens: self.max_input_tokens,
+                context: self.max_total_tokens,
+            });
+        }
+        if let Some(idx) = token_ids.iter().position(|&id| id >= self.vocab_size) {
+            let problem = format!("is {}, token ids are below {}", token_ids[idx], self.vocab_size);
+            return Err(ApiError::value(format!("{}[{idx}]", names.prompt), problem));
+        }
+        Ok(())
+    }
+}
+
+fn sampling(
+    raw: &RawParams,
+    defaults: &GenerationDefaults,
+    names: FieldNames,
+) -> Result<SamplingParams, ApiError> {
+    let default = |value: Option<f32>, otherwise: f64| value.map_or(otherwise, f64::from);
+    let temperature = raw.temperature.unwrap_or(default(defaults.temperature, 1.0));
+    let top_p = raw.top_p.unwrap_or(default(defaults.top_p, 1.0));
+    let min_p = raw.min_p.unwrap_or(default(defaults.min_p, 0.0));
+    let presence_penalty = raw.presence_penalty.unwrap_or(0.0);
+    let frequency_penalty = raw.frequency_penalty.unwrap_or(0.0);
+    let repetition_penalty = raw.repetition_penalty.unwrap_or(default(defaults.repetition_penalty, 1.0));
+    let params = SamplingParams {
+        temperature: bounded("temperature", temperature, Bound::From(0.0), MAX_TEMPERATURE)?,
+        top_p: bounded("top_p", top_p, Bound::Above(0.0), 1.0)?,
+        top_k: top_k(raw.top_k, defaults.top_k)?,
+        min_p: bounded("min_p", min_p, Bound::From(0.0), 1.0)?,
+        seed: raw.seed.unwrap_or_else(random::u64),
+        choice: 0,
+        presence_penalty: bounded(
+            "presence_penalty",
+            presence_penalty,
+            Bound::From(-MAX_PENALTY),
+            MAX_PENALTY,
+        )?,
+        frequency_penalty: bounded(
+            "frequency_penalty",
+            frequency_penalty,
+            Bound::From(-MAX_PENALTY),
+            MAX_PENALTY,
+        )?,
+        repetition_penalty: bounded(
+            "repetition_penalty",
+            repetition_penalty,
+            Bound::Above(0.0),
+            MAX_REPETITION_PENALTY,
+        )?,
+        min_tokens: count("min_tokens", raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,
+        end_token_ids: Vec::new(),
+        num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
+        logprobs: raw.logprobs.is_some(),
+    };
+    Ok(params)
+}
+
+fn top_k(sent: Option<i64>, default: Option<u32>) -> Result<u32, ApiError> {
+    match sent {
+        None => Ok(default.unwrap_or(0)),
+        Some(-1) => Ok(0),
+        Some(k) => count("top_k", k, i64::from(u32::MAX)),
+    }
+}
+
+fn count(field: &str, value: i64, max: i64) -> Result<u32, ApiError> {
+    if value < 0 {
+        return Err(too_small(field, value, 0));
+    }
+    if value > max {
+        return Err(ApiError::value(field, format!("is {value}, the limit is {max}")));
+    }
+    // The limit is at most u32::MAX.
+    Ok(value as u32)
+}
+
+fn too_small(field: &str, value: i64, min: i64) -> ApiError {
+    ApiError::value(field, format!("is {value}, must be at least {min}"))
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    From(f64),
+    Above(f64),
+}
+
+fn bounded(field: &str, value: f64, low: Bound, high: f64) -> Result<f32, ApiError> {
+    let (is_low_enough, low_text) = match low {
+        Bound::From(low) => (value >= low, format!("at least {low}")),
+        Bound::Above(low) => (value > low, format!("greater than {low}")),
+    };
+    // Written so that NaN fails.
+    if !(is_low_enough && value <= high) {
+        let problem = format!("is {value}, must be {low_text} and at most {high}");
+        return Err(ApiError::value(field, problem));
+    }
+    // A tiny value must not become 0 in f32, where 0 is out of bounds.
+    let narrow = value as f32;
+    match low {
+        Bound::Above(low) if f64::from(narrow) <= low => Ok(f32::MIN_POSITIVE),
+        _ => Ok(narrow),
+    }
+}
