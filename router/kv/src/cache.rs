@@ -197,7 +197,10 @@ impl KvCache {
                     let indexed = self.hold_indexed(existing);
                     table.shadows.push(Shadow { block_idx, indexed });
                 }
-                Inserted::Existing(existing) => self.replace(existing, hold),
+                Inserted::Existing(existing) => {
+                    self.replace(existing, hold);
+                    table.cursor.last_block = Some(hold.id());
+                }
             }
         }
         self.touch_path(&table.cursor);
@@ -234,15 +237,18 @@ impl KvCache {
     pub fn shed_shadows(&mut self, table: &mut BlockTable) -> u32 {
         self.settle();
         let shadows = std::mem::take(&mut table.shadows);
-        let mut num_shed = 0;
-        for shadow in shadows {
-            if self.pool.num_holds(shadow.indexed.id()) == 1 {
-                self.replace(shadow.indexed.id(), &table.blocks[shadow.block_idx]);
-                num_shed += 1;
-            } else {
-                table.shadows.push(shadow);
+        let (shed, kept): (Vec<Shadow>, Vec<Shadow>) =
+            shadows.into_iter().partition(|shadow| self.pool.num_holds(shadow.indexed.id()) == 1);
+        table.shadows = kept;
+        for shadow in &shed {
+            let (indexed, own) = (shadow.indexed.id(), &table.blocks[shadow.block_idx]);
+            self.replace(indexed, own);
+            if table.cursor.last_block == Some(indexed) {
+                table.cursor.last_block = Some(own.id());
             }
         }
+        let num_shed = shed.len() as u32;
+        drop(shed);
         self.settle();
         num_shed
     }
@@ -311,8 +317,8 @@ impl KvCache {
     }
 
     fn touch_path(&mut self, cursor: &Cursor) {
-        let Some(node) = self.tree.cursor_node(cursor) else { return };
-        for node in self.tree.path_up(node) {
+        let Some(block) = cursor.last_block else { return };
+        for node in self.tree.path_up(self.tree.node_of(block)) {
             self.policy.used(node);
         }
     }

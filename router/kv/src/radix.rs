@@ -28,16 +28,20 @@ impl NodeId {
     }
 }
 
-/// A place in the tree: after the first `num_blocks` whole blocks of a path through `node`.
-///
-/// Stays right when nodes are split (the lower half keeps the id, and the place is found by walking up) and as long as
-/// the blocks before it stay.
+/// A place in the tree: after the first `num_blocks` whole blocks of a path. Stays right as long as the blocks before it
+/// stay, whatever happens to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// None: at the root of the salt.
-    node: Option<NodeId>,
+    /// The tree's block just before this place; none at the root of the salt.
+    pub(crate) last_block: Option<BlockId>,
     /// Blocks before this place.
     pub(crate) num_blocks: u32,
+}
+
+impl Cursor {
+    fn advance(&mut self, block: BlockId) {
+        *self = Self { last_block: Some(block), num_blocks: self.num_blocks + 1 };
+    }
 }
 
 /// What the tree has of some tokens.
@@ -134,7 +138,8 @@ impl RadixTree {
             node = *child;
             let Node { blocks, .. } = self.node(node);
             found.blocks.extend_from_slice(&blocks[..num_blocks]);
-            found.cursor = Cursor { node: Some(node), num_blocks: found.blocks.len() as u32 };
+            found.cursor =
+                Cursor { last_block: found.blocks.last().copied(), num_blocks: found.blocks.len() as u32 };
             if num_blocks < blocks.len() {
                 let within = agreeing % self.block_size;
                 if within > 0 {
@@ -180,10 +185,11 @@ impl RadixTree {
         if offset < self.node(at).blocks.len() {
             let begin = offset * self.block_size;
             if self.node(at).tokens[begin..].starts_with(tokens) {
+                let existing = self.node(at).blocks[offset];
                 if is_whole {
-                    *cursor = Cursor { node: Some(at), num_blocks: cursor.num_blocks + 1 };
+                    cursor.advance(existing);
                 }
-                return Inserted::Existing(self.node(at).blocks[offset]);
+                return Inserted::Existing(existing);
             }
             parent = self.split(at, offset);
             split = Some((parent, at));
@@ -193,10 +199,11 @@ impl RadixTree {
             if let Some((key, &child)) = after
                 && key.starts_with(tokens)
             {
+                let existing = self.node(child).blocks[0];
                 if is_whole {
-                    *cursor = Cursor { node: Some(child), num_blocks: cursor.num_blocks + 1 };
+                    cursor.advance(existing);
                 }
-                return Inserted::Existing(self.node(child).blocks[0]);
+                return Inserted::Existing(existing);
             }
         }
         let superseded = self.remove_tail_before(parent, tokens);
@@ -210,7 +217,7 @@ impl RadixTree {
         };
         self.node_of_block[block.index()] = node;
         if is_whole {
-            *cursor = Cursor { node: Some(node), num_blocks: cursor.num_blocks + 1 };
+            cursor.advance(block);
         }
         Inserted::New { node, parent, split, superseded }
     }
@@ -259,19 +266,18 @@ impl RadixTree {
             .take_while(|&node| self.node(node).salt.is_none())
     }
 
-    /// The node of a cursor, none at the root.
-    pub(crate) fn cursor_node(&self, cursor: &Cursor) -> Option<NodeId> {
-        let node = cursor.node?;
-        self.path_up(node).find(|&node| self.node(node).first_block < cursor.num_blocks)
-    }
-
     /// The node just before a cursor, and how many of its blocks are before it.
     fn place(&mut self, salt: &Salt, cursor: &Cursor) -> (NodeId, usize) {
-        let Some(node) = self.cursor_node(cursor) else {
+        let Some(last_block) = cursor.last_block else {
             return (self.root(salt), 0);
         };
+        let node = self.node_of(last_block);
         let offset = (cursor.num_blocks - self.node(node).first_block) as usize;
-        assert!(offset <= self.node(node).blocks.len(), "the blocks before a cursor are held");
+        assert_eq!(
+            self.node(node).blocks.get(offset - 1),
+            Some(&last_block),
+            "the blocks before a cursor are held"
+        );
         (node, offset)
     }
 

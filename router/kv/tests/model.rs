@@ -53,8 +53,12 @@ struct History {
     ops: Vec<Op>,
 }
 
+/// Often a piece of one text, so that prefixes meet.
 fn tokens() -> impl Strategy<Value = Vec<u32>> {
-    prop::collection::vec(0..VOCABULARY, 1..14)
+    prop_oneof![
+        prop::collection::vec(0..VOCABULARY, 1..14),
+        (1..14u32).prop_map(|count| (0..count).map(|position| position % 3 % VOCABULARY).collect()),
+    ]
 }
 
 fn history() -> impl Strategy<Value = History> {

@@ -329,22 +329,24 @@ impl Scheduler {
         self.counters.evicted_blocks += shard.kv.num_evicted();
         self.running.clear();
         self.num_leaving = 0;
-        for key in self.sequences.keys_by_arrival() {
-            let sequence = &mut self.sequences[key];
-            let run = sequence.run.take();
-            let has_ended = run.as_ref().is_some_and(|run| run.phase == Phase::Ending);
-            let has_started = sequence.first_start.is_some();
-            if run.is_none() {
+        let keys = self.sequences.keys_by_arrival();
+        // All leave the queue before any goes: a parked sequence names the one that it waits for.
+        for &key in &keys {
+            if self.sequences[key].run.is_none() {
                 self.leave_queue(key);
             }
-            if has_ended || has_started {
-                let sequence = self.forget(key);
-                if !has_ended {
-                    let usage = sequence.usage();
-                    updates.push(Update::Ended { id: sequence.id, reason: EndReason::ShardLost, usage });
-                }
-            } else {
+        }
+        for key in keys {
+            let sequence = &mut self.sequences[key];
+            let has_ended = sequence.run.take().is_some_and(|run| run.phase == Phase::Ending);
+            if !has_ended && sequence.first_start.is_none() {
                 self.enter_queue(key);
+                continue;
+            }
+            let sequence = self.forget(key);
+            if !has_ended {
+                let usage = sequence.usage();
+                updates.push(Update::Ended { id: sequence.id, reason: EndReason::ShardLost, usage });
             }
         }
     }

@@ -1,0 +1,43 @@
+//! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`.
+//! A single run prints every event, update and plan; many print a line each.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
+
+#[path = "../tests/sim/mod.rs"]
+mod sim;
+
+use sim::scenario::Scenario;
+use sim::{Options, run};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (mut seed, mut count) = (0, 1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().and_then(|text| text.parse::<u64>().ok());
+        match (name.as_str(), value) {
+            ("--seed", Some(value)) => seed = value,
+            ("--count", Some(value)) => count = value,
+            _ => {
+                println!("usage: sim [--seed N] [--count N]");
+                return;
+            }
+        }
+    }
+    for seed in seed..seed + count {
+        let scenario = Scenario::random(seed);
+        if count == 1 {
+            println!("{scenario:#?}");
+        }
+        let report = run(&scenario, Options { is_verbose: count == 1, ..Options::default() });
+        println!(
+            "seed {seed}: {} requests, {} events, {} ms, {} steps, trace {:016x}",
+            scenario.arrivals.len(),
+            report.num_events,
+            report.ended_at.0,
+            report.stats.steps,
+            report.trace_hash
+        );
+        if count == 1 {
+            println!("{:#?}", report.stats);
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Runs a scheduler against fake clients and a fake shard on a fake clock, all from one seed, and checks that every
+//! request ends once with the text it would have had alone, that blocks come back, and that budgets hold.
+
+pub mod rng;
+pub mod scenario;
+pub mod shard;
+
+use std::collections::BTreeMap;
+
+use trunkline_scheduler::{
+    EndReason, Event, Millis, RejectReason, Scheduler, SequenceId, ShardLimits, Stats, StepPlan, StepResult,
+    Update,
+};
+
+use rng::{Rng, mix};
+use scenario::{Arrival, Client, Outage, Scenario};
+use shard::{FakeShard, Known, Model};
+
+/// Something done to the run at its n-th event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blow {
+    Abort(SequenceId),
+    Finish(SequenceId),
+    LoseShard,
+}
+
+/// What a run may do beside running.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Done just before the n-th event.
+    pub blow: Option<(usize, Blow)>,
+    /// Prints every event, update and plan.
+    pub is_verbose: bool,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Of every plan, update and event in order.
+    pub trace_hash: u64,
+    pub num_events: usize,
+    pub ended_at: Millis,
+    pub stats: Stats,
+    pub ends: BTreeMap<SequenceId, EndReason>,
+    pub outputs: BTreeMap<SequenceId, Vec<u32>>,
+    pub rejections: BTreeMap<SequenceId, RejectReason>,
+    pub cached_tokens: BTreeMap<SequenceId, u32>,
+    pub started_at: BTreeMap<SequenceId, Millis>,
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Arrive(usize),
+    Leave(SequenceId),
+    ShardLost(Outage),
+    ShardBack(ShardLimits),
+    /// Of the n-th shard.
+    Result {
+        shard: u64,
+        result: StepResult,
+    },
+    Wake,
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    options: Options,
+    rng: Rng,
+    now: Millis,
+    next_happening: u64,
+    happenings: BTreeMap<(Millis, u64), Happening>,
+    scheduler: Scheduler,
+    shard: Option<FakeShard>,
+    num_shards: u64,
+    shard_free_at: Millis,
+    known: BTreeMap<u64, Known>,
+    arrivals: BTreeMap<SequenceId, &'a Arrival>,
+    submitted: BTreeMap<SequenceId, Millis>,
+    report: Report,
+}
+
+/// Steps that a run may take for each token that any of its requests has: more means it goes in circles.
+const MAX_STEPS_PER_TOKEN: u64 = 6;
+
+/// Runs a scenario to its end. Panics where anything is wrong.
+pub fn run(scenario: &Scenario, options: Options) -> Report {
+    let mut world = World::new(scenario, options);
+    world.run();
+    world.check_end();
+    world.report
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, options: Options) -> Self {
+        let mut world = Self {
+            scenario,
+            options,
+            rng: Rng::new(scenario.seed ^ 0x5eed),
+            now: Millis(0),
+            next_happening: 0,
+            happenings: BTreeMap::new(),
+            scheduler: Scheduler::new(scenario.config.clone()),
+            shard: None,
+            num_shards: 0,
+            shard_free_at: Millis(0),
+            known: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            submitted: BTreeMap::new(),
+            report: Report {
+                trace_hash: 0,
+                num_events: 0,
+                ended_at: Millis(0),
+                stats: Stats::default(),
+                ends: BTreeMap::new(),
+                outputs: BTreeMap::new(),
+                rejections: BTreeMap::new(),
+                cached_tokens: BTreeMap::new(),
+                started_at: BTreeMap::new(),
+            },
+        };
+        world.at(Millis(0), Happening::ShardBack(scenario.limits));
+        for (index, arrival) in scenario.arrivals.iter().enumerate() {
+            world.at(arrival.at, Happening::Arrive(index));
+            world.arrivals.insert(arrival.request.id, arrival);
+            let prompt = arrival.request.token_ids.clone();
+            world.known.insert(arrival.request.sampling.seed, Known { salt: arrival.salt, prompt });
+        }
+        for outage in &scenario.outages {
+            world.at(outage.at, Happening::ShardLost(*outage));
+        }
+        world
+    }
+
+    fn at(&mut self, time: Millis, happening: Happening) {
+        self.happenings.insert((time, self.next_happening), happening);
+        self.next_happening += 1;
+    }
+
+    fn run(&mut self) {
+        let num_tokens: u64 = self
+            .scenario
+            .arrivals
+            .iter()
+            .map(|a| a.request.token_ids.len() as u64 + u64::from(a.request.max_new_tokens) + 2)
+            .sum();
+        let max_steps = num_tokens * MAX_STEPS_PER_TOKEN * (self.scenario.outages.len() as u64 + 2);
+        while let Some(((time, _), happening)) = self.happenings.pop_first() {
+            self.now = time;
+            if let Some((at, blow)) = self.options.blow
+                && at == self.report.num_events
+            {
+                self.strike(blow);
+            }
+            self.report.num_events += 1;
+            self.happen(happening);
+            self.plan();
+            let num_steps = self.scheduler.stats().steps;
+            assert!(num_steps <= max_steps, "{num_steps} steps for {num_tokens} tokens: nobody gets on");
+        }
+        self.report.ended_at = self.now;
+    }
+
+    fn strike(&mut self, blow: Blow) {
+        match blow {
+            Blow::Abort(id) if self.submitted.contains_key(&id) => self.tell(Event::Abort(id)),
+            Blow::Finish(id) if self.submitted.contains_key(&id) => self.tell(Event::Finish(id)),
+            Blow::LoseShard if self.shard.is_some() => {
+                let limits = self.scenario.limits;
+                self.happen(Happening::ShardLost(Outage { at: self.now, for_ms: 3, limits }));
+            }
+            _ => {}
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Arrive(index) => {
+                let arrival = &self.scenario.arrivals[index];
+                let id = arrival.request.id;
+                self.submitted.insert(id, self.now);
+                self.report.outputs.insert(id, Vec::new());
+                if let Client::AbortsAfterMs(ms) = arrival.client {
+                    self.at(self.now.plus(ms), Happening::Leave(id));
+                }
+                self.tell(Event::Submit(arrival.request.clone()));
+            }
+            Happening::Leave(id) => self.tell(Event::Abort(id)),
+            Happening::ShardLost(outage) => {
+                if self.shard.take().is_some() {
+                    self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
+                    self.tell(Event::ShardLost);
+                }
+            }
+            Happening::ShardBack(limits) => {
+                let beside = self.scenario.config.max_prefill_tokens_beside_decodes;
+                self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
+                self.num_shards += 1;
+                self.shard_free_at = self.now;
+                self.tell(Event::ShardReady(limits));
+            }
+            Happening::Result { shard, result } => {
+                if shard != self.num_shards || self.shard.is_none() {
+                    return; // The router drops what a lost shard still says.
+                }
+                let is_twice = self.rng.once_in(self.scenario.twice);
+                self.tell(Event::StepResult(result.clone()));
+                if is_twice {
+                    self.tell(Event::StepResult(result));
+                }
+            }
+            Happening::Wake => {}
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.trace(&event);
+        let mut updates = Vec::new();
+        self.scheduler.handle(self.now, event, &mut updates);
+        self.scheduler.check_invariants();
+        self.take(updates);
+    }
+
+    fn plan(&mut self) {
+        loop {
+            let mut updates = Vec::new();
+            let plan = self.scheduler.plan(self.now, &mut updates);
+            self.scheduler.check_invariants();
+            let has_updates = !updates.is_empty();
+            self.take(updates);
+            match plan {
+                Some(plan) => self.execute(&plan),
+                None if has_updates => {}
+                None => break,
+            }
+        }
+        if let Some(deadline) = self.scheduler.next_wakeup() {
+            assert!(deadline > self.now, "what has expired is out");
+            let mut until = self.happenings.range(..=(deadline, u64::MAX));
+            if !until.any(|(_, happening)| matches!(happening, Happening::Wake)) {
+                self.at(deadline, Happening::Wake);
+            }
+        }
+    }
+
+    fn execute(&mut self, plan: &StepPlan) {
+        self.trace(plan);
+        let shard = self.shard.as_mut().expect("plans are for a shard that is there");
+        let result = shard.execute(plan, &self.known, &mut self.rng);
+        let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
+        self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
+        self.at(self.shard_free_at, Happening::Result { shard: self.num_shards, result });
+    }
+
+    fn take(&mut self, updates: Vec<Update>) {
+        for update in updates {
+            self.trace(&update);
+            match update {
+                Update::Started { id, cached_tokens, queued_ms } => {
+                    self.check_open(id);
+                    assert_eq!(queued_ms, self.now.since(self.submitted[&id]));
+                    assert!(cached_tokens < self.arrivals[&id].request.token_ids.len() as u32);
+                    assert!(self.report.started_at.insert(id, self.now).is_none(), "started once");
+                    self.report.cached_tokens.insert(id, cached_tokens);
+                }
+                Update::Token { id, token } => {
+                    self.check_open(id);
+                    assert!(self.report.started_at.contains_key(&id), "who has tokens has started");
+                    let output = self.report.outputs.get_mut(&id).expect("submitted");
+                    output.push(token.token_id);
+                    self.react(id);
+                }
+                Update::Ended { id, reason, usage } => {
+                    self.check_open(id);
+                    let output = &self.report.outputs[&id];
+                    assert_eq!(usage.prompt_tokens as usize, self.arrivals[&id].request.token_ids.len());
+                    assert_eq!(usage.output_tokens as usize, output.len());
+                    assert_eq!(usage.cached_tokens, self.report.cached_tokens.get(&id).copied().unwrap_or(0));
+                    self.check_text(id, &reason);
+                    self.report.ends.insert(id, reason);
+                }
+                Update::Rejected { id, reason, retry_after_ms } => {
+                    self.check_open(id);
+                    assert!(!self.report.started_at.contains_key(&id), "who has started is not rejected");
+                    let is_overload = matches!(
+                        reason,
+                        RejectReason::QueueFull { .. } | RejectReason::DeadlineUnreachable { .. }
+                    );
+                    assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
+                    self.report.rejections.insert(id, reason);
+                }
+            }
+        }
+    }
+
+    /// A client that has seen enough.
+    fn react(&mut self, id: SequenceId) {
+        let num_tokens = self.report.outputs[&id].len() as u32;
+        match self.arrivals[&id].client {
+            Client::StopsAfterTokens(count) if count == num_tokens => {
+                // It may have ended with this very token; the scheduler then knows it no more.
+                self.tell(Event::Finish(id));
+            }
+            Client::AbortsAfterTokens(count) if count == num_tokens => {
+                self.at(self.now, Happening::Leave(id));
+            }
+            _ => {}
+        }
+    }
+
+    fn check_open(&self, id: SequenceId) {
+        let is_open = !self.report.ends.contains_key(&id) && !self.report.rejections.contains_key(&id);
+        assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
+    }
+
+    fn check_text(&self, id: SequenceId, reason: &EndReason) {
+        let arrival = self.arrivals[&id];
+        let request = &arrival.request;
+        let output = &self.report.outputs[&id];
+        if output.is_empty() {
+            let has_none =
+                request.max_new_tokens == 0 || !matches!(reason, EndReason::EndToken | EndReason::Length);
+            assert!(has_none, "sequence {} ends with {reason:?} but without a token", id.0);
+            return;
+        }
+        let ends: &[u32] = if request.ignore_eos { &[] } else { &request.end_token_ids };
+        let model = Model { vocab_size: self.scenario.limits.vocab_size };
+        let alone = model.generate(
+            arrival.salt,
+            &request.token_ids,
+            request.sampling.seed,
+            request.max_new_tokens,
+            ends,
+        );
+        assert!(
+            alone.starts_with(output),
+            "sequence {}: {output:?} is not what it writes alone: {alone:?}",
+            id.0
+        );
+        let is_whole = output.len() == alone.len();
+        let has_end_token = output.last().is_some_and(|token| ends.contains(token));
+        match reason {
+            EndReason::EndToken => assert!(is_whole && has_end_token),
+            EndReason::Length => {
+                assert!(is_whole && !has_end_token && output.len() == request.max_new_tokens as usize)
+            }
+            _ => {}
+        }
+    }
+
+    fn check_end(&mut self) {
+        for id in self.submitted.keys() {
+            let is_final = self.report.ends.contains_key(id) || self.report.rejections.contains_key(id);
+            assert!(is_final, "sequence {} has its final update: {:?}", id.0, self.scheduler.stats());
+        }
+        self.check_reasons();
+        let stats = self.scheduler.stats();
+        assert_eq!((stats.num_waiting, stats.num_running, stats.steps_in_flight), (0, 0, 0), "all is quiet");
+        assert_eq!(stats.blocks_held, 0, "all blocks return");
+        assert_eq!(stats.blocks_free + stats.blocks_cached, stats.blocks_total);
+        if let Some(shard) = &self.shard {
+            assert_eq!(stats.blocks_total, u64::from(shard.limits.num_blocks));
+            assert_eq!(shard.num_sequences(), 0, "the shard was told of every end");
+        }
+        if self.scenario.twice == 0 {
+            assert_eq!(stats.unexpected_results, 0);
+        }
+        let rejected = stats.rejected_queue_full
+            + stats.rejected_too_long
+            + stats.rejected_deadline
+            + stats.rejected_invalid;
+        assert_eq!(rejected, self.report.rejections.len() as u64, "every rejection is counted");
+        assert_eq!(self.scheduler.next_wakeup(), None);
+        self.report.stats = stats;
+    }
+
+    /// Nobody ends for a reason that was not there.
+    fn check_reasons(&self) {
+        let faults = &self.scenario.faults;
+        let blow = self.options.blow.map(|(_, blow)| blow);
+        for (id, reason) in &self.report.ends {
+            let arrival = self.arrivals[id];
+            let may = match reason {
+                EndReason::EndToken | EndReason::Length => true,
+                EndReason::Finished => {
+                    matches!(arrival.client, Client::StopsAfterTokens(_)) || blow == Some(Blow::Finish(*id))
+                }
+                EndReason::Aborted => {
+                    matches!(arrival.client, Client::AbortsAfterMs(_) | Client::AbortsAfterTokens(_))
+                        || blow == Some(Blow::Abort(*id))
+                }
+                EndReason::DeadlineExceeded => arrival.request.deadline.is_some(),
+                EndReason::Failed(_) => {
+                    faults.sequence_error + faults.missing_token + faults.foreign_token > 0
+                }
+                EndReason::ShardLost => !self.scenario.outages.is_empty() || blow == Some(Blow::LoseShard),
+            };
+            assert!(may, "sequence {} has no cause to end with {reason:?}", id.0);
+        }
+    }
+
+    fn trace(&mut self, what: &impl std::fmt::Debug) {
+        let line = format!("{:>6} {what:?}", self.now.0);
+        if self.options.is_verbose {
+            println!("{line}");
+        }
+        for byte in line.bytes() {
+            self.report.trace_hash =
+                (self.report.trace_hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.report.trace_hash = mix(self.report.trace_hash);
+    }
+}

@@ -1,0 +1,178 @@
+//! What one run is made of: limits, requests, and what goes wrong when.
+
+use trunkline_scheduler::{
+    Millis, Priority, Salt, SamplingParams, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits,
+};
+
+use super::rng::Rng;
+use super::shard::ShardFaults;
+
+/// What a client does beside waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    Waits,
+    /// Leaves so long after it asked.
+    AbortsAfterMs(u64),
+    /// The router finds a stop string after so many tokens.
+    StopsAfterTokens(u32),
+    /// Leaves after so many tokens.
+    AbortsAfterTokens(u32),
+}
+
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub at: Millis,
+    pub request: SequenceRequest,
+    /// `request.salt` as a number.
+    pub salt: u64,
+    pub client: Client,
+}
+
+/// The shard goes at a time, and another is there later.
+#[derive(Clone, Copy, Debug)]
+pub struct Outage {
+    pub at: Millis,
+    pub for_ms: u64,
+    pub limits: ShardLimits,
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub config: SchedulerConfig,
+    pub limits: ShardLimits,
+    pub faults: ShardFaults,
+    pub arrivals: Vec<Arrival>,
+    pub outages: Vec<Outage>,
+    /// Most extra milliseconds until a result is there.
+    pub max_delay_ms: u64,
+    /// One result in so many is told twice; 0: never.
+    pub twice: u64,
+}
+
+pub fn salt(index: u64) -> Salt {
+    if index == 0 { Salt::default() } else { Salt::new(&["tenant", &index.to_string()]) }
+}
+
+/// A request with defaults; `index` is its id and its sampling seed.
+pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> SequenceRequest {
+    SequenceRequest {
+        id: SequenceId(index),
+        token_ids,
+        max_new_tokens,
+        sampling: SamplingParams { seed: index, ..SamplingParams::default() },
+        end_token_ids: Vec::new(),
+        ignore_eos: false,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: salt(0),
+    }
+}
+
+fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
+    ShardLimits {
+        block_size: rng.range_u32(1, 6),
+        num_blocks: rng.range_u32(2, 40),
+        max_step_tokens: rng.range_u32(1, 24),
+        max_step_sequences: rng.range_u32(1, 8),
+        vocab_size,
+    }
+}
+
+impl Scenario {
+    /// Everything from one seed: some runs are calm, some lack blocks, some lose their shard again and again.
+    pub fn random(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let vocab_size = rng.range_u32(2, 5);
+        let first_limits = limits(&mut rng, vocab_size);
+        let config = SchedulerConfig {
+            max_queued_requests: rng.range_u32(1, 20),
+            max_running_sequences: rng.range_u32(1, 9),
+            max_step_tokens: if rng.once_in(3) { rng.range_u32(1, 12) } else { u32::MAX },
+            max_prefill_tokens_beside_decodes: rng.range_u32(1, 12),
+            max_concurrent_prefills: rng.range_u32(1, 4),
+            cached_first_window_ms: rng.range(0, 300),
+        };
+        let is_faulty = rng.once_in(3);
+        let one_in = |rng: &mut Rng| if is_faulty { rng.range(20, 200) } else { 0 };
+        let faults = ShardFaults {
+            sequence_error: one_in(&mut rng),
+            missing_token: one_in(&mut rng) * 3,
+            foreign_token: one_in(&mut rng) * 3,
+        };
+        let span_ms = rng.range(1, 200);
+        let arrivals = Self::random_arrivals(&mut rng, vocab_size, span_ms);
+        let mut outages = Vec::new();
+        if rng.once_in(3) {
+            let mut at = 0;
+            for _ in 0..rng.range(1, 3) {
+                at += rng.range(1, span_ms + 60);
+                let for_ms = rng.range(0, 30);
+                let limits = if rng.once_in(2) { limits(&mut rng, vocab_size) } else { first_limits };
+                outages.push(Outage { at: Millis(at), for_ms, limits });
+                at += for_ms;
+            }
+        }
+        let max_delay_ms = if rng.once_in(2) { rng.range(0, 20) } else { 0 };
+        let twice = if rng.once_in(4) { rng.range(2, 20) } else { 0 };
+        Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice }
+    }
+
+    fn random_arrivals(rng: &mut Rng, vocab_size: u32, span_ms: u64) -> Vec<Arrival> {
+        let num_salts = rng.range(1, 2);
+        let longest = rng.range(1, 40);
+        let mut prompts: Vec<Vec<u32>> = Vec::new();
+        for _ in 0..3 {
+            let count = rng.range(1, longest);
+            prompts.push(rng.tokens(count, vocab_size));
+        }
+        let impatience = rng.range(2, 12);
+        let mut arrivals = Vec::new();
+        for index in 0..rng.range(1, 24) {
+            let salt_index = rng.range(1, num_salts) - 1;
+            // Part of an earlier conversation, and something new.
+            let known = &prompts[rng.range(0, prompts.len() as u64 - 1) as usize];
+            let keep = if rng.once_in(2) { known.len() as u64 } else { rng.range(0, known.len() as u64) };
+            let mut token_ids = known[..keep as usize].to_vec();
+            let count = rng.range(u64::from(token_ids.is_empty()), 8);
+            token_ids.extend(rng.tokens(count, vocab_size));
+            if rng.once_in(40) {
+                token_ids.push(vocab_size);
+            }
+            let mut asked = request(index, token_ids, rng.range_u32(0, 20));
+            let at = Millis(rng.range(0, span_ms));
+            if rng.once_in(2) {
+                asked.end_token_ids = vec![rng.range_u32(0, vocab_size - 1)];
+                asked.ignore_eos = rng.once_in(4);
+            }
+            asked.priority = match rng.range(0, 5) {
+                0 => Priority::High,
+                1 => Priority::Low,
+                _ => Priority::Normal,
+            };
+            if rng.once_in(6) {
+                asked.deadline = Some(at.plus(rng.range(0, 80)));
+            }
+            asked.salt = salt(salt_index);
+            let client = if !rng.once_in(impatience) {
+                Client::Waits
+            } else {
+                match rng.range(0, 2) {
+                    0 => Client::AbortsAfterMs(rng.range(0, 60)),
+                    1 => Client::StopsAfterTokens(rng.range_u32(1, 8)),
+                    _ => Client::AbortsAfterTokens(rng.range_u32(1, 8)),
+                }
+            };
+            // Its conversation goes on: another request may begin with the prompt and what was answered.
+            let model = super::shard::Model { vocab_size };
+            if asked.token_ids.iter().all(|&token| token < vocab_size) {
+                let mut whole = asked.token_ids.clone();
+                whole.extend(model.generate(salt_index, &asked.token_ids, index, asked.max_new_tokens, &[]));
+                prompts.push(whole);
+            }
+            arrivals.push(Arrival { at, request: asked, salt: salt_index, client });
+        }
+        arrivals
+    }
+}

@@ -1,0 +1,237 @@
+//! A shard that keeps, instead of K and V, a hash of the prefix that each slot was computed from; and that refuses any
+//! plan which is not exactly right.
+
+use std::collections::BTreeMap;
+
+use trunkline_scheduler::{
+    Chunk, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, ShardLimits,
+    StepPlan, StepResult,
+};
+
+use super::rng::{Rng, mix};
+
+/// What is in a slot that nothing was written to, and in one whose sequence failed.
+const EMPTY: u64 = 0;
+const POISON: u64 = 1;
+
+/// A model: the text it writes depends on the salt, the tokens, their positions and the seed, and on nothing else.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    pub vocab_size: u32,
+}
+
+impl Model {
+    pub fn start(salt: u64) -> u64 {
+        mix(salt ^ 0xabcd)
+    }
+
+    pub fn extend(prefix: u64, token_id: u32) -> u64 {
+        mix(prefix.wrapping_mul(31).wrapping_add(u64::from(token_id) + 2)) | 2
+    }
+
+    pub fn sample(self, prefix: u64, seed: u64) -> u32 {
+        (mix(prefix ^ mix(seed)) % u64::from(self.vocab_size)) as u32
+    }
+
+    /// What a request gives when nothing else is there.
+    pub fn generate(
+        self,
+        salt: u64,
+        prompt: &[u32],
+        seed: u64,
+        max_new_tokens: u32,
+        ends: &[u32],
+    ) -> Vec<u32> {
+        let mut prefix = prompt.iter().fold(Self::start(salt), |prefix, &token| Self::extend(prefix, token));
+        let mut output = Vec::new();
+        while output.len() < max_new_tokens as usize {
+            let token = self.sample(prefix, seed);
+            output.push(token);
+            if ends.contains(&token) {
+                break;
+            }
+            prefix = Self::extend(prefix, token);
+        }
+        output
+    }
+}
+
+/// What the shard was told of a sequence.
+struct ShardSequence {
+    tokens: Vec<u32>,
+    /// `hashes[p]`: of the first p tokens.
+    hashes: Vec<u64>,
+    seed: u64,
+    table: Vec<u32>,
+    /// Position of the next chunk; none before the first, which may begin anywhere.
+    next_position: Option<u32>,
+    has_failed: bool,
+}
+
+/// Chances of what may go wrong, one in so many; 0: never.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShardFaults {
+    pub sequence_error: u64,
+    pub missing_token: u64,
+    pub foreign_token: u64,
+}
+
+/// What a request is to the shard: found by the seed in its sampling parameters, unique in a run.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub salt: u64,
+    pub prompt: Vec<u32>,
+}
+
+pub struct FakeShard {
+    pub limits: ShardLimits,
+    model: Model,
+    faults: ShardFaults,
+    max_prefill_beside_decodes: u32,
+    slots: Vec<Vec<u64>>,
+    sequences: BTreeMap<u64, ShardSequence>,
+    last_step_id: u64,
+}
+
+impl FakeShard {
+    pub fn new(limits: ShardLimits, faults: ShardFaults, max_prefill_beside_decodes: u32) -> Self {
+        Self {
+            limits,
+            model: Model { vocab_size: limits.vocab_size },
+            faults,
+            max_prefill_beside_decodes,
+            slots: vec![vec![EMPTY; limits.block_size as usize]; limits.num_blocks as usize],
+            sequences: BTreeMap::new(),
+            last_step_id: 0,
+        }
+    }
+
+    pub fn num_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Does what the plan says; panics if it is wrong. Returns the result and the step's time.
+    pub fn execute(&mut self, plan: &StepPlan, known: &BTreeMap<u64, Known>, rng: &mut Rng) -> StepResult {
+        assert_eq!(plan.step_id, self.last_step_id + 1, "step ids have no gaps");
+        self.last_step_id = plan.step_id;
+        for wire_id in &plan.ends {
+            assert!(self.sequences.remove(wire_id).is_some(), "only what was started is ended");
+        }
+        self.start(plan, known);
+        for copy in &plan.copies {
+            assert!((1..=self.limits.block_size).contains(&copy.num_tokens), "a copy within a block");
+            assert_ne!(copy.source_block_id, copy.destination_block_id);
+            let count = copy.num_tokens as usize;
+            let source = self.slots[copy.source_block_id as usize][..count].to_vec();
+            self.slots[copy.destination_block_id as usize][..count].copy_from_slice(&source);
+        }
+        self.check_budget(plan);
+        let mut sequences = Vec::new();
+        for chunk in &plan.chunks {
+            let outcome = self.compute(chunk, rng);
+            if let Some(outcome) = outcome {
+                sequences.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
+            }
+        }
+        let device_time_us = 200 + plan.num_tokens() * 100;
+        StepResult { step_id: plan.step_id, sequences, device_time_us }
+    }
+
+    fn start(&mut self, plan: &StepPlan, known: &BTreeMap<u64, Known>) {
+        for start in &plan.starts {
+            let request = &known[&start.sampling.seed];
+            let num_prompt_tokens = start.num_prompt_tokens as usize;
+            assert_eq!(start.token_ids[..num_prompt_tokens], request.prompt, "the prompt stays the prompt");
+            let mut hashes = vec![Model::start(request.salt)];
+            for &token in &start.token_ids {
+                hashes.push(Model::extend(hashes[hashes.len() - 1], token));
+            }
+            let sequence = ShardSequence {
+                tokens: start.token_ids.clone(),
+                hashes,
+                seed: start.sampling.seed,
+                table: Vec::new(),
+                next_position: None,
+                has_failed: false,
+            };
+            assert_ne!(start.sequence_id, 0, "a wire id is not 0");
+            let previous = self.sequences.insert(start.sequence_id, sequence);
+            assert!(previous.is_none(), "wire ids are unique");
+            assert!(
+                plan.chunks.iter().any(|chunk| chunk.sequence_id == start.sequence_id),
+                "who starts computes something"
+            );
+        }
+    }
+
+    fn check_budget(&self, plan: &StepPlan) {
+        assert!(plan.num_tokens() <= self.limits.max_step_tokens.into(), "the token budget holds");
+        assert!(plan.chunks.len() <= self.limits.max_step_sequences as usize, "the sequence budget holds");
+        // One token, the newest, of a sequence that computed the one before in an earlier step.
+        let is_decode = |chunk: &Chunk| {
+            chunk.num_tokens == 1
+                && chunk.sample
+                && self.sequences[&chunk.sequence_id].next_position.is_some()
+        };
+        if plan.chunks.iter().any(is_decode) {
+            let prefill = plan.chunks.iter().filter(|chunk| chunk.num_tokens > 1);
+            let num_tokens: u32 = prefill.map(|chunk| chunk.num_tokens).sum();
+            assert!(num_tokens <= self.max_prefill_beside_decodes, "prefill beside decodes is bounded");
+        }
+        let mut wire_ids: Vec<u64> = plan.chunks.iter().map(|chunk| chunk.sequence_id).collect();
+        wire_ids.sort_unstable();
+        wire_ids.dedup();
+        assert_eq!(wire_ids.len(), plan.chunks.len(), "one chunk per sequence");
+    }
+
+    fn compute(&mut self, chunk: &Chunk, rng: &mut Rng) -> Option<SequenceOutcome> {
+        let block_size = self.limits.block_size as usize;
+        let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
+        for &block_id in &chunk.new_block_ids {
+            assert!(block_id < self.limits.num_blocks, "a block of the pool");
+            assert!(!sequence.table.contains(&block_id), "a block stands once in a table");
+        }
+        sequence.table.extend_from_slice(&chunk.new_block_ids);
+        let (first, end) =
+            (chunk.first_position as usize, (chunk.first_position + chunk.num_tokens) as usize);
+        assert!(first < end, "a chunk has tokens");
+        if let Some(next) = sequence.next_position {
+            assert_eq!(chunk.first_position, next, "chunks follow each other");
+        }
+        sequence.next_position = Some(end as u32);
+        if sequence.has_failed || rng.once_in(self.faults.sequence_error) {
+            sequence.has_failed = true;
+            for position in first..end {
+                self.slots[sequence.table[position / block_size] as usize][position % block_size] = POISON;
+            }
+            let message = "made to fail".to_owned();
+            return Some(SequenceOutcome::Error(SequenceError {
+                code: SequenceErrorCode::NotFinite,
+                message,
+            }));
+        }
+        assert!(end <= sequence.tokens.len(), "only known tokens are computed");
+        assert_eq!(chunk.sample, end == sequence.tokens.len(), "a token is sampled after the last known one");
+        for position in 0..end {
+            let slot = &mut self.slots[sequence.table[position / block_size] as usize][position % block_size];
+            let hash = sequence.hashes[position + 1];
+            if position < first {
+                assert_eq!(*slot, hash, "position {position} holds the K and V of this very prefix");
+            } else {
+                *slot = hash;
+            }
+        }
+        if !chunk.sample {
+            return None;
+        }
+        let token_id = self.model.sample(sequence.hashes[end], sequence.seed);
+        sequence.tokens.push(token_id);
+        sequence.hashes.push(Model::extend(sequence.hashes[end], token_id));
+        if rng.once_in(self.faults.missing_token) {
+            return None;
+        }
+        let is_foreign = rng.once_in(self.faults.foreign_token);
+        let token_id = if is_foreign { self.limits.vocab_size } else { token_id };
+        Some(SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }))
+    }
+}

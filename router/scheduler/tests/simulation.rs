@@ -1,0 +1,165 @@
+//! Thousands of simulated runs, each from its seed. `TRUNKLINE_SEED` is the first seed, `TRUNKLINE_SIM_SEEDS` how many.
+//! One run, printed: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42`.
+#![allow(clippy::disallowed_methods)]
+
+mod sim;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sim::scenario::{Arrival, Client, Outage, Scenario, request};
+use sim::shard::ShardFaults;
+use sim::{Blow, Options, Report, run};
+use trunkline_scheduler::{EndReason, Millis, SchedulerConfig, SequenceId, ShardLimits, Stats};
+
+const DEFAULT_FIRST_SEED: u64 = 0;
+const DEFAULT_NUM_SEEDS: u64 = 4_000;
+
+fn env_number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn run_named(scenario: &Scenario, options: Options) -> Report {
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(scenario, options)));
+    outcome.unwrap_or_else(|_| {
+        panic!(
+            "failed: seed {} with {:?}; hint: run the example `sim -- --seed {0}`",
+            scenario.seed, options.blow
+        )
+    })
+}
+
+fn add(total: &mut Stats, stats: &Stats) {
+    total.preemptions += stats.preemptions;
+    total.evicted_blocks += stats.evicted_blocks;
+    total.prefix_waits += stats.prefix_waits;
+    total.prefix_hit_tokens += stats.prefix_hit_tokens;
+    total.rejected_queue_full += stats.rejected_queue_full;
+    total.rejected_too_long += stats.rejected_too_long;
+    total.rejected_deadline += stats.rejected_deadline;
+    total.rejected_invalid += stats.rejected_invalid;
+    total.unexpected_results += stats.unexpected_results;
+}
+
+#[test]
+fn every_request_ends_once_with_its_own_text_whatever_happens() {
+    let first = env_number("TRUNKLINE_SEED", DEFAULT_FIRST_SEED);
+    let mut total = Stats::default();
+    let mut reasons = BTreeSet::new();
+    for seed in first..first + env_number("TRUNKLINE_SIM_SEEDS", DEFAULT_NUM_SEEDS) {
+        let report = run_named(&Scenario::random(seed), Options::default());
+        add(&mut total, &report.stats);
+        reasons.extend(report.ends.values().map(|reason| match reason {
+            EndReason::Failed(error) => format!("Failed({:?})", error.code),
+            reason => format!("{reason:?}"),
+        }));
+    }
+    let all = [
+        "Aborted",
+        "DeadlineExceeded",
+        "EndToken",
+        "Failed(InvalidResult)",
+        "Failed(NotFinite)",
+        "Finished",
+        "Length",
+        "ShardLost",
+    ];
+    assert_eq!(reasons.iter().map(String::as_str).collect::<Vec<_>>(), all, "the runs meet every end");
+    let met = [
+        total.preemptions,
+        total.evicted_blocks,
+        total.prefix_waits,
+        total.prefix_hit_tokens,
+        total.rejected_queue_full,
+        total.rejected_too_long,
+        total.rejected_deadline,
+        total.rejected_invalid,
+        total.unexpected_results,
+    ];
+    assert!(met.iter().all(|&count| count > 20), "and every other thing, often: {total:?}");
+}
+
+#[test]
+fn a_seed_replays_bit_for_bit() {
+    let first = env_number("TRUNKLINE_SEED", DEFAULT_FIRST_SEED);
+    let mut hashes = BTreeSet::new();
+    for seed in first..first + 200 {
+        let scenario = Scenario::random(seed);
+        let (one, two) = (run_named(&scenario, Options::default()), run_named(&scenario, Options::default()));
+        assert_eq!(one.trace_hash, two.trace_hash, "seed {seed}");
+        hashes.insert(one.trace_hash);
+    }
+    assert!(hashes.len() > 190, "seeds differ");
+}
+
+/// Six conversations with common beginnings in a pool that does not hold them all.
+fn crowded() -> Scenario {
+    let common: Vec<u32> = (0..11).map(|index| index % 3).collect();
+    let arrival = |index: u64| {
+        let mut token_ids = common.clone();
+        token_ids.extend((0..index as u32).map(|token| token % 2));
+        let at = Millis(index / 2);
+        Arrival { at, request: request(index, token_ids, 9), salt: 0, client: Client::Waits }
+    };
+    Scenario {
+        seed: 7,
+        config: SchedulerConfig { max_prefill_tokens_beside_decodes: 4, ..SchedulerConfig::default() },
+        limits: ShardLimits {
+            block_size: 3,
+            num_blocks: 14,
+            max_step_tokens: 8,
+            max_step_sequences: 4,
+            vocab_size: 4,
+        },
+        faults: ShardFaults::default(),
+        arrivals: (0..6).map(arrival).collect(),
+        outages: Vec::new(),
+        max_delay_ms: 2,
+        twice: 0,
+    }
+}
+
+#[test]
+fn a_blow_at_any_point_loses_nothing() {
+    let scenario = crowded();
+    let calm = run_named(&scenario, Options::default());
+    assert!(
+        calm.stats.preemptions > 0 && calm.stats.prefix_waits > 0,
+        "the run is a busy one: {:?}",
+        calm.stats
+    );
+    assert!(calm.ends.values().all(|reason| *reason == EndReason::Length));
+    let mut num_struck = 0;
+    for at in 0..calm.num_events {
+        let ids = (0..6).map(SequenceId);
+        let blows = ids.flat_map(|id| [Blow::Abort(id), Blow::Finish(id)]).chain([Blow::LoseShard]);
+        for blow in blows {
+            let struck = run_named(&scenario, Options { blow: Some((at, blow)), ..Options::default() });
+            num_struck += usize::from(struck.ends != calm.ends);
+            for (id, output) in &struck.outputs {
+                assert!(calm.outputs[id].starts_with(output), "{blow:?} before event {at}: text of {}", id.0);
+                let is_struck = match blow {
+                    Blow::Abort(other) | Blow::Finish(other) => other == *id,
+                    Blow::LoseShard => true,
+                };
+                assert!(
+                    is_struck || calm.outputs[id] == *output,
+                    "{blow:?} before event {at} hits nobody else"
+                );
+            }
+        }
+    }
+    assert!(num_struck > calm.num_events * 4, "most blows hit somebody: {num_struck}");
+}
+
+#[test]
+fn sequences_that_wait_survive_a_lost_shard() {
+    let mut scenario = crowded();
+    scenario.config.max_running_sequences = 1;
+    let limits = scenario.limits;
+    scenario.outages.push(Outage { at: Millis(6), for_ms: 10, limits });
+    let report = run_named(&scenario, Options::default());
+    let num_lost = report.ends.values().filter(|reason| **reason == EndReason::ShardLost).count();
+    let num_whole = report.ends.values().filter(|reason| **reason == EndReason::Length).count();
+    assert_eq!((num_lost, num_whole), (1, 5), "who ran is lost, who waited is not");
+}
