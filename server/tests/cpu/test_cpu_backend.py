@@ -1,0 +1,196 @@
+"""The CPU backend on tiny models: near the reference, and equal to itself to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from tests.models.tiny import CASES, VOCAB_SIZE
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.errors import DoesNotFit
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 64
+AVAILABLE_BYTES = 1 << 30
+# Mean absolute difference of log-probabilities: K and V are kept as f16, products may round weights to bf16.
+LOGPROB_BOUND = 0.03
+PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
+GREEDY = SamplingParams(logprobs=True, num_top_logprobs=5)
+RANDOM = SamplingParams(
+    temperature=0.9, top_p=0.95, top_k=50, seed=7, logprobs=True, presence_penalty=0.3, repetition_penalty=1.1
+)
+
+
+def build_tiny(checkpoint: Checkpoint, **changes: int) -> CpuBackend:
+    options = {
+        "threads": 1,
+        "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE,
+        "max_step_tokens": 128,
+        "block_size": BLOCK_SIZE,
+        "available_bytes": AVAILABLE_BYTES,
+    }
+    return build(checkpoint, **{**options, **changes})
+
+
+@pytest.fixture
+def checkpoint(tiny_model: TinyModel) -> Checkpoint:
+    return open_checkpoint(tiny_model("llama3")[1])
+
+
+@pytest.fixture
+def backend(checkpoint: Checkpoint) -> CpuBackend:
+    return build_tiny(checkpoint)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_logits_are_near_the_reference(tiny_model: TinyModel, case: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case)[1])
+    ours = log_softmax(build_tiny(checkpoint).score(PROMPT))
+    reference = ReferenceBackend(checkpoint, max_batch_total_tokens=256, max_step_tokens=128)
+    theirs = log_softmax(reference.score(PROMPT))
+    assert ours.shape == theirs.shape == (len(PROMPT), VOCAB_SIZE)
+    assert np.abs(ours - theirs).mean() < LOGPROB_BOUND
+
+
+class Sequences:
+    """Runs sequences on a backend, each with blocks of its own."""
+
+    def __init__(self, backend: CpuBackend, seed: int) -> None:
+        self.backend = backend
+        order = list(range(NUM_BLOCKS))
+        random.Random(seed).shuffle(order)
+        self._blocks: Iterator[int] = iter(order)
+
+    def blocks(self, num_tokens: int) -> list[int]:
+        return [next(self._blocks) for _ in range(-(-num_tokens // BLOCK_SIZE))]
+
+    def run(self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams) -> list[Sampled]:
+        """One sequence alone: its prompt cut at the given positions, then one token a step."""
+        self.backend.start(1, token_ids, len(token_ids), sampling)
+        blocks = self.blocks(len(token_ids) + num_output)
+        output: list[Sampled] = []
+        edges = [0, *cuts, *range(len(token_ids), len(token_ids) + num_output)]
+        for first, end in itertools.pairwise(edges):
+            chunk = Chunk(1, first, end - first, blocks if first == 0 else [], sample=end >= len(token_ids))
+            for outcome in self.backend.step([chunk]):
+                assert isinstance(outcome, Sampled), outcome
+                output.append(outcome)
+        self.backend.end(1)
+        return output
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
+def test_cuts_of_the_prompt_change_no_bit(backend: CpuBackend, sampling: SamplingParams) -> None:
+    whole = Sequences(backend, seed=0).run(PROMPT, [], 6, sampling)
+    assert len(whole) == 6
+    for seed in range(8):
+        cuts = sorted(random.Random(seed).sample(range(1, len(PROMPT)), 3))
+        assert Sequences(backend, seed).run(PROMPT, cuts, 6, sampling) == whole, (seed, cuts)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_no_bit(checkpoint: Checkpoint, backend: CpuBackend, threads: int) -> None:
+    other = build_tiny(checkpoint, threads=threads)
+    assert other.info.numeric_fingerprint == backend.info.numeric_fingerprint
+    assert other.score(PROMPT).tobytes() == backend.score(PROMPT).tobytes()
+
+
+def test_neighbours_change_no_bit(backend: CpuBackend) -> None:
+    alone = Sequences(backend, seed=0).run(PROMPT, [], 4, RANDOM)
+    sequences = Sequences(backend, seed=1)
+    backend.start(1, PROMPT, len(PROMPT), RANDOM)
+    output: list[Sampled] = []
+    position, blocks = 0, sequences.blocks(len(PROMPT) + 4)
+    for step in range(4):
+        # A new neighbour every step; those before it decode.
+        neighbour = step + 2
+        backend.start(neighbour, PROMPT[: 10 + step], 10 + step, GREEDY)
+        end = len(PROMPT) + step
+        chunks = [Chunk(1, position, end - position, blocks if step == 0 else [], sample=True)]
+        # Each began one token longer and one step later than the one before, so all are at the same position.
+        chunks += [Chunk(other, 9 + step, 1, [], sample=True) for other in range(2, neighbour)]
+        chunks.append(Chunk(neighbour, 0, 10 + step, sequences.blocks(BLOCK_SIZE), sample=True))
+        outcomes = backend.step(chunks)
+        assert [outcome.sequence_id for outcome in outcomes] == [1, *range(2, neighbour + 1)]
+        assert isinstance(outcomes[0], Sampled)
+        output.append(outcomes[0])
+        position = end
+    assert output == alone
+
+
+@pytest.mark.parametrize("num_hit", [1, 15, 16, 17, 63, 89])
+def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
+    cold = Sequences(backend, seed=0).run(PROMPT, [], 3, GREEDY)
+    sequences = Sequences(backend, seed=2)
+    holder = sequences.blocks(len(PROMPT))
+    backend.start(8, PROMPT, len(PROMPT), GREEDY)
+    backend.step([Chunk(8, 0, len(PROMPT), holder, sample=False)])
+    backend.end(8)
+    blocks = holder[: num_hit // BLOCK_SIZE] + sequences.blocks(len(PROMPT) + 3 - num_hit // BLOCK_SIZE * BLOCK_SIZE)
+    if num_hit % BLOCK_SIZE:
+        backend.copy_block(holder[num_hit // BLOCK_SIZE], blocks[num_hit // BLOCK_SIZE], num_hit % BLOCK_SIZE)
+    backend.start(9, PROMPT, len(PROMPT), GREEDY)
+    output = [*backend.step([Chunk(9, num_hit, len(PROMPT) - num_hit, blocks, sample=True)])]
+    for end in (len(PROMPT) + 1, len(PROMPT) + 2):
+        output += backend.step([Chunk(9, end - 1, 1, [], sample=True)])
+    assert [(o.token_id, o.logprob, o.top_logprobs) for o in output if isinstance(o, Sampled)] == [
+        (o.token_id, o.logprob, o.top_logprobs) for o in cold
+    ]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(1, 0, len(PROMPT) + 1, list(range(6)), sample=True),
+        Chunk(1, 0, len(PROMPT), [0], sample=True),
+        Chunk(1, 0, len(PROMPT), [*range(5), NUM_BLOCKS], sample=True),
+        Chunk(1, 5, len(PROMPT), list(range(6)), sample=True),
+    ],
+    ids=["token not known", "no block", "block not in the pool", "past the end"],
+)
+def test_a_chunk_that_cannot_be_fails_alone(backend: CpuBackend, chunk: Chunk) -> None:
+    backend.start(1, PROMPT, len(PROMPT), GREEDY)
+    backend.start(2, PROMPT, len(PROMPT), GREEDY)
+    good = Chunk(2, 0, 30, [20, 21], sample=False)
+    outcomes = backend.step([chunk, good])
+    assert len(outcomes) == 1
+    failure = outcomes[0]
+    assert isinstance(failure, SequenceFailure)
+    assert (failure.sequence_id, failure.code) == (1, "invalid_plan")
+    (sampled,) = backend.step([Chunk(2, 30, len(PROMPT) - 30, [22, 23, 24, 25], sample=True)])
+    backend.end(1)
+    backend.end(2)
+    assert isinstance(sampled, Sampled)
+    assert [sampled.token_id] == [Sequences(backend, seed=0).run(PROMPT, [], 1, GREEDY)[0].token_id]
+
+
+def test_what_describe_says(backend: CpuBackend, checkpoint: Checkpoint) -> None:
+    info = backend.info
+    assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, "f16")
+    assert info.bytes_per_block > 0
+    assert info.weight_bytes > 0
+    assert "1 thread" in info.device
+    other = build_tiny(checkpoint, block_size=32)
+    assert other.info.numeric_fingerprint != info.numeric_fingerprint
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(checkpoint: Checkpoint) -> None:
+    with pytest.raises(DoesNotFit, match="of memory are available"):
+        build_tiny(checkpoint, available_bytes=1 << 16)
