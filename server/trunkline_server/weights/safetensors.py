@@ -148,14 +148,14 @@ def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     files: dict[str, SafetensorsFile] = {}
     holders: dict[str, SafetensorsFile] = {}
     for name, file_name in weight_map.items():
-        if not isinstance(file_name, str) or not file_name or file_name != Path(file_name).name or "\0" in file_name:
+        if not isinstance(file_name, str) or not _is_plain_file_name(file_name):
             raise DamagedFile(
                 index_path, f"tensor {quoted(name)} is mapped to {quoted(str(file_name))}, which is no plain file name"
             )
         if file_name not in files:
             if len(files) == MAX_SHARDS:
                 raise DamagedFile(index_path, f"`weight_map` names more than {MAX_SHARDS} files")
-            if not (folder / file_name).exists():
+            if not (folder / file_name).is_file():
                 raise DamagedFile(
                     index_path, f"tensor {quoted(name)} is mapped to {quoted(file_name)}, which does not exist"
                 )
@@ -197,3 +197,8 @@ def parse_json_object(path: Path, raw: bytes, what: str) -> dict[str, object]:
 def _counts(numbers: object) -> bool:
     """A list of integers from 0 to `MAX_COUNT` (booleans are no integers here)."""
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers)
+
+
+def _is_plain_file_name(name: str) -> bool:
+    """A name inside the folder, so that an index cannot lead elsewhere."""
+    return name not in ("", ".", "..") and not any(char in "/\\\0" for char in name)

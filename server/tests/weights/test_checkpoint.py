@@ -1,0 +1,169 @@
+"""Checkpoints: one interface over both formats, complete or refused, and told apart by their fingerprints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from tests.models.tiny import CASES
+from tests.weights.gguf_files import gguf_name, permute, write_model
+from trunkline_server.errors import (
+    DamagedFile,
+    ModelNotFound,
+    TrunklineError,
+    UnsupportedArchitecture,
+    UnsupportedFormat,
+)
+from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.naming import safetensors_name, unpermute_rows
+from trunkline_server.weights.tensor import FORMATS, Tensor
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+
+@pytest.mark.parametrize("case", ["llama_biases", "qwen2", "qwen3", "smollm3"])
+def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    model, folder = tiny_model(case)
+    state = model.state_dict()
+    for checkpoint in (open_checkpoint(folder), open_checkpoint(write_model(model, tmp_path / "m.gguf"))):
+        assert set(checkpoint.names()) == state.keys() | {"lm_head.weight"}
+        for name in checkpoint.names():
+            np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), state[name].numpy(), err_msg=name)
+
+
+def test_both_formats_give_the_same_config(tiny_model: TinyModel, tmp_path: Path) -> None:
+    for case in CASES.keys() - {"llama_yarn_mscale", "smollm3_marked", "llama3", "llama_yarn"}:
+        model, folder = tiny_model(case)
+        ours = open_checkpoint(folder).config
+        theirs = open_checkpoint(write_model(model, tmp_path / f"{case}.gguf")).config
+        different = {
+            key: (value, getattr(theirs, key)) for key, value in vars(ours).items() if value != getattr(theirs, key)
+        }
+        # Mistral calls itself "llama" in GGUF, and GGUF stores f32.
+        assert different.pop("architecture", ("mistral", "llama")) == ("mistral", "llama")
+        assert different.pop("rms_norm_eps")[0] == pytest.approx(theirs.rms_norm_eps, rel=1e-7)
+        assert different == {}, case
+
+
+@pytest.mark.parametrize("case", ["smollm2", "llama2"])
+def test_a_tied_head_is_the_embedding(case: str, tiny_model: TinyModel) -> None:
+    checkpoint = open_checkpoint(tiny_model(case)[1])
+    stored = "model.embed_tokens.weight" if checkpoint.config.tie_word_embeddings else "lm_head.weight"
+    assert checkpoint.config.tie_word_embeddings == (case == "smollm2")
+    assert checkpoint.tensor("lm_head.weight").name == stored
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_rows_are_unpermuted_raw_in_every_format(format_name: str) -> None:
+    num_heads, head_size, columns = 3, 8, 256
+    row_bytes = columns // FORMATS[format_name].group_elements * FORMATS[format_name].group_bytes
+    rows = np.random.default_rng(4).integers(0, 256, (num_heads * head_size, row_bytes), dtype=np.uint8)
+    stored = Tensor("w", format_name, (num_heads * head_size, columns), permute(rows, num_heads).reshape(-1))
+    np.testing.assert_array_equal(unpermute_rows(stored, head_size).data.reshape(rows.shape), rows)
+
+
+def test_names_that_safetensors_do_not_have_are_left_out() -> None:
+    assert safetensors_name("blk.12.ffn_down.weight") == "model.layers.12.mlp.down_proj.weight"
+    for name in (
+        "rope_freqs.weight",
+        "blk.x.attn_q.weight",
+        "blk.01.attn_q.weight",
+        "blk.1.attn_q",
+        "",
+        "blk.1.foo.weight",
+    ):
+        assert safetensors_name(name) is None
+    for name in ("model.layers.3.self_attn.k_norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.bias"):
+        assert safetensors_name(gguf_name(name)) == name
+
+
+def test_fingerprint_covers_every_byte(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model, _ = tiny_model("llama2")
+    path = write_model(model, tmp_path / "m.gguf")
+    original = path.read_bytes()
+    expected = open_checkpoint(path).fingerprint()
+    shutil.copy(path, tmp_path / "copy.gguf")
+    assert open_checkpoint(tmp_path / "copy.gguf").fingerprint() == expected
+    data = len(original) // 2  # in the data section: the header of a model this small ends before
+    seen = {expected}
+    positions = [data, data + 4096, len(original) - 1, *np.random.default_rng(6).integers(data, len(original), 40)]
+    for position in {int(position) for position in positions}:
+        changed = bytearray(original)
+        changed[position] ^= 1 << (position % 8)
+        path.write_bytes(changed)
+        seen.add(open_checkpoint(path).fingerprint())
+    assert len(seen) == 1 + len({int(position) for position in positions})
+    swapped = bytearray(original)
+    swapped[data : data + 8], swapped[data + 8 : data + 16] = original[data + 8 : data + 16], original[data : data + 8]
+    path.write_bytes(swapped)
+    assert open_checkpoint(path).fingerprint() not in seen
+
+
+def test_fingerprint_of_a_folder_covers_weights_and_config(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model("qwen3")[1], tmp_path / "m"))
+    expected = open_checkpoint(folder).fingerprint()
+    assert len(expected) == 32
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
+    assert open_checkpoint(folder).fingerprint() != expected
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    assert open_checkpoint(folder).fingerprint() != expected
+
+
+def test_sharded_folders_are_opened(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model, folder = tiny_model("llama2")
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    sharded, whole = open_checkpoint(tmp_path), open_checkpoint(folder)
+    for name in whole.names():
+        np.testing.assert_array_equal(sharded.tensor(name).data, whole.tensor(name).data)
+
+
+def test_a_missing_or_misshapen_weight_is_named(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model("llama2")[1], tmp_path / "m"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(DamagedFile, match=r"tensor `model\.layers\.3\.input_layernorm\.weight` is missing"):
+        open_checkpoint(folder)
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 104}))
+    with pytest.raises(DamagedFile, match=r"gate_proj\.weight` has shape \[96, 64\], expected \[104, 64\]"):
+        open_checkpoint(folder)
+
+
+def test_paths_that_hold_no_model_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="does not exist"):
+        open_checkpoint(tmp_path / "absent")
+    with pytest.raises(ModelNotFound, match=r"no `config\.json`"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(DamagedFile, match="not valid JSON"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "m.safetensors").write_bytes(b"x")
+    with pytest.raises(UnsupportedFormat, match="without a config"):
+        open_checkpoint(tmp_path / "m.safetensors")
+
+
+def test_a_folder_of_pickles_is_refused_without_reading_them(tiny_model: TinyModel, tmp_path: Path) -> None:
+    shutil.copy(tiny_model("llama2")[1] / "config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ModelNotFound, match="pickle files are never read"):
+        open_checkpoint(tmp_path)
+
+
+def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(UnsupportedArchitecture) as caught:
+        open_checkpoint(tmp_path)
+    assert "architecture `mamba`" in str(caught.value)
+    assert "hint: supported are llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
+    assert isinstance(caught.value, TrunklineError)
+    assert caught.value.code == "unsupported_architecture"
