@@ -1,0 +1,189 @@
+"""What `config.json` and GGUF metadata may say, and how what they may not is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config_gguf import SUPPORTED, config_from_gguf
+from trunkline_server.models.config_json import config_from_json
+from trunkline_server.models.registry import ARCHITECTURES
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+}
+
+
+def read(**changes: Any) -> ModelConfig:
+    return config_from_json(Path("m/config.json"), {**LLAMA, **changes})
+
+
+def test_absent_keys_mean_what_transformers_takes_them_for() -> None:
+    config = read()
+    assert (config.head_size, config.rms_norm_eps, config.rope_theta) == (16, 1e-6, 10_000.0)
+    assert not config.tie_word_embeddings
+    assert config.rope_layers == (True, True)
+    assert read(num_key_value_heads=None).num_kv_heads == 4
+    assert read(model_type="qwen3").head_size == 128
+    assert read(model_type="qwen3", head_dim=32).head_size == 32
+    smollm3 = read(model_type="smollm3", num_hidden_layers=5)
+    assert smollm3.rope_layers == (True, True, True, False, True)
+    assert smollm3.tie_word_embeddings
+    assert smollm3.rope_theta == 2_000_000.0
+
+
+def test_biases_are_those_of_the_architecture() -> None:
+    def biases(**changes: Any) -> tuple[bool, bool, bool]:
+        config = read(attention_bias=True, mlp_bias=True, **changes)
+        return config.attention_bias, config.attention_output_bias, config.mlp_bias
+
+    assert biases() == (True, True, True)
+    assert biases(model_type="qwen2") == (True, False, False)
+    assert biases(model_type="qwen3") == (True, True, False)
+    assert biases(model_type="mistral", sliding_window=None) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "mistral", "sliding_window": None},
+        {"model_type": "mistral", "sliding_window": 2048},
+        {"model_type": "mistral"},  # transformers' default of 4,096 is beyond this context
+        {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False},
+        {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention"] * 2},
+        {"model_type": "qwen2", "sliding_window": None, "use_sliding_window": True},
+    ],
+)
+def test_a_window_that_cannot_matter_is_accepted(changes: dict[str, Any]) -> None:
+    read(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "mistral", "sliding_window": 2047},
+        {"model_type": "mistral", "max_position_embeddings": 8192},
+        {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": True},
+        {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]},
+    ],
+)
+def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedArchitecture, match=r"a sliding window of \d+ tokens"):
+        read(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"model_type": "gemma3"}, UnsupportedArchitecture, "architecture `gemma3`"),
+        ({"model_type": None}, DamagedFile, "`model_type` is missing"),
+        ({"hidden_act": "gelu"}, UnsupportedArchitecture, "activation `gelu`"),
+        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedFormat, "quantised by `awq`"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, UnsupportedArchitecture, "rope scaling `dynamic`"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedArchitecture, "default, linear, llama3, yarn"),
+        ({"rope_parameters": {"rope_type": "linear"}}, DamagedFile, "`rope_parameters.factor` is missing"),
+        ({"rope_parameters": 3}, DamagedFile, "`rope_parameters` is `3`, not an object"),
+        ({"partial_rotary_factor": 0.5}, UnsupportedArchitecture, "partial rotary"),
+        ({"layer_types": ["linear_attention"] * 2}, UnsupportedArchitecture, "layer type"),
+        ({"vocab_size": None}, DamagedFile, "`vocab_size` is missing"),
+        ({"vocab_size": "many"}, DamagedFile, "`vocab_size` is `many`, not an integer"),
+        ({"vocab_size": 0}, DamagedFile, "vocab_size is 0, must be from 1"),
+        ({"num_hidden_layers": 1 << 40}, DamagedFile, "num_layers is 1099511627776"),
+        ({"num_key_value_heads": 3}, DamagedFile, "4 query heads cannot share 3"),
+        ({"head_dim": 15}, DamagedFile, "head size 15 is odd"),
+        ({"rms_norm_eps": -1.0}, DamagedFile, "rms_norm_eps"),
+        ({"rope_theta": float("nan")}, DamagedFile, "`rope_theta` is `nan`"),
+        ({"tie_word_embeddings": "yes"}, DamagedFile, "not true or false"),
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, DamagedFile, "not a list of 2 zeros and ones"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as caught:
+        read(**changes)
+    assert says in str(caught.value)
+    assert "m/config.json" in str(caught.value)
+
+
+GGUF: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.context_length": 2048,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+
+
+def read_gguf(
+    changes: dict[str, Any], *, vocab_rows: int | None = 1000, factors: tuple[float, ...] | None = None
+) -> ModelConfig:
+    metadata = {**GGUF, **{f"llama.{key}": value for key, value in changes.items()}}
+    return config_from_gguf(
+        Path("m.gguf"),
+        {key: value for key, value in metadata.items() if value is not None},
+        vocab_rows=vocab_rows,
+        has_tensor={"output.weight", "blk.0.attn_q.bias"}.__contains__,
+        rope_factors=factors,
+    )
+
+
+def test_gguf_metadata_is_read() -> None:
+    config = read_gguf({})
+    assert (config.vocab_size, config.head_size, config.num_kv_heads) == (1000, 16, 2)
+    assert (config.attention_bias, config.attention_output_bias, config.tie_word_embeddings) == (True, False, False)
+    assert read_gguf({"rope.scale_linear": 2.0}).rope_scaling.kind == "linear"
+    assert read_gguf({"rope.scaling.type": "none"}).rope_scaling.kind == "default"
+    assert read_gguf({}, factors=(1.0,) * 8).rope_scaling.factors == (1.0,) * 8
+    assert read_gguf({"attention.sliding_window": 2048}) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"block_count": None}, DamagedFile, "`llama.block_count` is missing"),
+        ({"block_count": "two"}, DamagedFile, "`llama.block_count` is `two`, not an integer"),
+        ({"embedding_length": 1 << 60}, DamagedFile, "hidden_size is"),
+        ({"attention.head_count": 0}, DamagedFile, "num_heads is 0"),
+        ({"attention.layer_norm_rms_epsilon": float("inf")}, DamagedFile, "not a finite number"),
+        ({"expert_count": 8}, UnsupportedArchitecture, "mixture of experts"),
+        ({"attention.sliding_window": 512}, UnsupportedArchitecture, "a sliding window of 512 tokens"),
+        ({"attention.value_length": 32}, UnsupportedArchitecture, "value head size"),
+        ({"rope.dimension_count": 8}, UnsupportedArchitecture, "partial rotary"),
+        ({"rope.scaling.type": "longrope"}, UnsupportedArchitecture, "rope scaling `longrope`"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.yarn_ext_factor": 0.5}, UnsupportedArchitecture, "extrapolation"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 0.0}, DamagedFile, "scaling factor is 0.0"),
+    ],
+)
+def test_gguf_metadata_that_cannot_be_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as caught:
+        read_gguf(changes)
+    assert says in str(caught.value)
+    assert "m.gguf" in str(caught.value)
+
+
+def test_gguf_tensors_that_contradict_are_refused() -> None:
+    with pytest.raises(DamagedFile, match=r"token_embd\.weight` is missing"):
+        read_gguf({}, vocab_rows=None)
+    with pytest.raises(DamagedFile, match="3 rope factors for 8 frequencies"):
+        read_gguf({}, factors=(1.0,) * 3)
+    with pytest.raises(DamagedFile, match="a rope factor is not positive"):
+        read_gguf({}, factors=(1.0,) * 7 + (float("nan"),))
+
+
+def test_every_architecture_that_is_accepted_has_a_definition() -> None:
+    from trunkline_server.models import config_json
+
+    assert set(config_json.SUPPORTED) == ARCHITECTURES.keys()
+    assert set(SUPPORTED) <= ARCHITECTURES.keys()
