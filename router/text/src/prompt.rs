@@ -121,6 +121,10 @@ impl<'a> Marker<'a> {
         }
     }
 
+    fn is_control_token(&self, text: &str) -> bool {
+        matches!(self.tokenizer.control_spellings(text).as_slice(), [only] if only.len() == text.len())
+    }
+
     /// The text without marks, and the ranges of it that are data. A mark whose partner the template has cut off makes an
     /// empty range: no control token reaches across it.
     fn unmark(&self, marked: &str) -> (String, Vec<Range<usize>>) {
@@ -135,7 +139,7 @@ impl<'a> Marker<'a> {
             let inner = rest.find(is_mark).map(|end| &rest[..end]).filter(|inner| {
                 mark == self.open
                     && rest[inner.len()..].starts_with(self.close)
-                    && self.tokenizer.control_spellings(inner) == [0..inner.len()]
+                    && self.is_control_token(inner)
             });
             let start = text.len();
             if let Some(inner) = inner {
@@ -175,3 +179,7 @@ fn each_text_of_value(value: &Value, visit: &mut impl FnMut(&str)) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+#[path = "prompt_tests.rs"]
+mod tests;

@@ -3,7 +3,8 @@
 Run with transformers and gguf installed:  python make_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf
 
 Writes beside itself: smollm2.json (ids and rendered chats of the model in the file), pre_tokenizers.json (the same
-vocabulary cut by the other families' rules), spm.gguf with spm.json (a small SentencePiece vocabulary).
+vocabulary cut by the other families' rules), spm.gguf and spm_tokenizer.json with spm.json (a small SentencePiece
+vocabulary), templates.json (templates/*.jinja over some chats). The templates are shortened from the models' own.
 """
 
 from __future__ import annotations
@@ -78,6 +79,45 @@ CHATS: list[dict[str, object]] = [
     {"messages": [{"role": "tool", "content": "{\"x\": 1}\n\n"}], "add_generation_prompt": False},
 ]
 
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather at a place, <em>now</em>.",
+            "parameters": {"type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
+                           "required": ["place"]},
+        },
+    },
+    {"type": "function", "function": {"name": "zeit", "description": "für Größe", "parameters": {}}},
+]
+CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": {"place": "Ulm", "days": 2}}}
+TURNS = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello.\n"},
+    {"role": "user", "content": "Weather?  \n"},
+]
+TOOL_TURNS = [
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "{\"sun\": true}", "tool_call_id": "abcdefghi"},
+    {"role": "assistant", "content": "Sunny."},
+    {"role": "user", "content": "Thanks!"},
+]
+SYSTEM = {"role": "system", "content": "Be <brief>. "}
+# One of each kind that prints differently in Python.
+KINDS = {"z": None, "a": [True, False, 1, -2.5, 1e-7, 1e16, 3.0], "text": "it's <b>\"é\" 🙂\n\t\\", "q": 'say "x"', "e": {}}
+TEMPLATE_CHATS: list[dict[str, object]] = [
+    {"messages": TURNS[:1], "tools": [], "add_generation_prompt": True, "kwargs": {}},
+    {"messages": TURNS, "tools": [], "add_generation_prompt": False, "kwargs": {"kinds": KINDS}},
+    {"messages": [SYSTEM, *TURNS], "tools": [], "add_generation_prompt": True, "kwargs": {"enable_thinking": False}},
+    {"messages": [SYSTEM, *TURNS, *TOOL_TURNS], "tools": TOOLS, "add_generation_prompt": True, "kwargs": {"kinds": [1.5]}},
+    {"messages": [TURNS[0], TURNS[0]], "tools": [], "add_generation_prompt": True, "kwargs": {}},
+    {"messages": [*TURNS, {"role": "assistant", "content": "a", "tool_calls": [CALL, CALL]}], "tools": TOOLS,
+     "add_generation_prompt": False, "kwargs": {}},
+]
+# 2026-03-01 12:00:00 UTC
+NOW_UNIX_S = 1_772_366_400
+
 # What the model's own repositories put before ByteLevel, for each `tokenizer.ggml.pre` that the Rust side knows.
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
 SPLITS = mapping.GGUF_PRE_TOKENIZER_SPLITS
@@ -140,6 +180,32 @@ def smollm2(model: Path) -> None:
         backend.model = bpe
         families.append({"pre": pre, "ids": [backend.encode(text, add_special_tokens=False).ids for text in TEXTS]})
     write("pre_tokenizers.json", {"texts": TEXTS, "families": families})
+
+
+def templates() -> None:
+    """Every template of templates/ over every chat, as transformers' own Jinja environment renders or refuses it."""
+    import datetime
+
+    from jinja2.exceptions import TemplateError
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    now = datetime.datetime.fromtimestamp(NOW_UNIX_S, datetime.timezone.utc)
+    out = []
+    for path in sorted((HERE / "templates").glob("*.jinja")):
+        template = _compile_jinja_template(path.read_text())
+        template.globals["strftime_now"] = now.strftime
+        for index, chat in enumerate(TEMPLATE_CHATS):
+            entry: dict[str, object] = {"template": path.stem, "chat": index}
+            try:
+                entry["text"] = template.render(
+                    messages=chat["messages"], tools=chat["tools"] or None, documents=None,
+                    add_generation_prompt=chat["add_generation_prompt"], bos_token="<s>", eos_token="</s>",
+                    **chat["kwargs"],  # type: ignore[arg-type]
+                )
+            except TemplateError as error:
+                entry["refused"] = str(error)
+            out.append(entry)
+    write("templates.json", {"now_unix_s": NOW_UNIX_S, "chats": TEMPLATE_CHATS, "rendered": out})
 
 
 def spm() -> None:
@@ -215,3 +281,4 @@ def spm() -> None:
 if __name__ == "__main__":
     smollm2(Path(sys.argv[1]))
     spm()
+    templates()

@@ -104,6 +104,9 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     options.assert_all_used()?;
 
+    if value.is_undefined() {
+        return Err(Error::new(ErrorKind::UndefinedError, "an undefined value has no JSON form"));
+    }
     let mut plain = serde_json::to_value(value).map_err(failed)?;
     if sort_keys {
         plain.sort_all_objects();

@@ -1,1 +1,183 @@
+use serde::Deserialize;
+use serde_json::{Value, json};
 
+use super::*;
+use crate::testing::{fixture, smollm2, testdata};
+
+/// What transformers makes of `testdata/templates/` (`make_fixtures.py`).
+#[derive(Deserialize)]
+struct Fixture {
+    now_unix_s: i64,
+    chats: Vec<Chat>,
+    rendered: Vec<Rendered>,
+}
+
+#[derive(Deserialize)]
+struct Chat {
+    messages: Vec<Value>,
+    #[serde(default)]
+    tools: Vec<Value>,
+    add_generation_prompt: bool,
+    #[serde(default)]
+    kwargs: Map<String, Value>,
+    /// The rendered text, in `smollm2.json`.
+    text: Option<String>,
+    ids: Option<Vec<u32>>,
+}
+
+#[derive(Deserialize)]
+struct Rendered {
+    template: String,
+    chat: usize,
+    text: Option<String>,
+    refused: Option<String>,
+}
+
+impl Chat {
+    fn request(&self, now_unix_s: i64) -> ChatRequest {
+        let messages = self.messages.iter().enumerate();
+        ChatRequest {
+            messages: messages.map(|(idx, message)| ChatMessage::from_json(idx, message).unwrap()).collect(),
+            tools: self.tools.clone(),
+            add_generation_prompt: self.add_generation_prompt,
+            kwargs: self.kwargs.clone(),
+            now_unix_s,
+        }
+    }
+}
+
+fn templates(sources: &[(&str, &str)]) -> Result<ChatTemplates, TextError> {
+    let owned = sources.iter().map(|(name, source)| (name.to_string(), source.to_string())).collect();
+    let variables = json!({"bos_token": "<s>", "eos_token": "</s>"});
+    ChatTemplates::new(owned, variables.as_object().unwrap().clone())
+}
+
+fn model_template(name: &str) -> ChatTemplates {
+    let path = testdata("templates").join(format!("{name}.jinja"));
+    templates(&[("default", &std::fs::read_to_string(path).unwrap())]).unwrap()
+}
+
+fn render(source: &str, chat: &ChatRequest) -> Result<String, TextError> {
+    templates(&[("default", source)]).unwrap().render(chat)
+}
+
+fn hi() -> ChatRequest {
+    ChatRequest { messages: vec![ChatMessage::new("user", "Hi")], ..ChatRequest::default() }
+}
+
+#[test]
+fn models_templates_render_as_in_transformers() {
+    let fixture: Fixture = fixture("templates.json");
+    assert!(fixture.rendered.len() >= 30);
+    for Rendered { template, chat, text, refused } in &fixture.rendered {
+        let got = model_template(template).render(&fixture.chats[*chat].request(fixture.now_unix_s));
+        match (got, text, refused) {
+            (Ok(got), Some(text), None) => assert_eq!(&got, text, "{template} over chat {chat}"),
+            (Err(TextError::TemplateRefused { message }), None, Some(refused)) => {
+                assert_eq!(&message, refused)
+            }
+            (got, ..) => panic!("{template} over chat {chat}: {got:?}, expected {text:?} or {refused:?}"),
+        }
+    }
+}
+
+#[test]
+fn smollm2_prompts_equal_transformers() {
+    #[derive(Deserialize)]
+    struct Smollm2 {
+        chats: Vec<Chat>,
+    }
+    for chat in fixture::<Smollm2>("smollm2.json").chats {
+        let prompt = smollm2().encode_chat(&chat.request(0)).unwrap();
+        assert_eq!(Some(prompt.text), chat.text);
+        assert_eq!(Some(prompt.token_ids), chat.ids);
+    }
+}
+
+/// For people: how a conversation with tools looks to each model.
+#[test]
+fn conversations_with_tools() {
+    let fixture: Fixture = fixture("templates.json");
+    let chat = fixture.chats[3].request(fixture.now_unix_s);
+    for name in ["llama3", "qwen2.5", "qwen3", "mistral", "smollm3"] {
+        insta::assert_snapshot!(name, model_template(name).render(&chat).unwrap());
+    }
+}
+
+#[test]
+fn tools_choose_their_template() {
+    let both = templates(&[("default", "plain"), ("tool_use", "tools")]).unwrap();
+    let only_default = templates(&[("default", "plain")]).unwrap();
+    let only_other = templates(&[("rag", "other")]).unwrap();
+    let with_tools = ChatRequest { tools: vec![json!({})], ..hi() };
+    assert_eq!(both.render(&hi()).unwrap(), "plain");
+    assert_eq!(both.render(&with_tools).unwrap(), "tools");
+    assert_eq!(only_default.render(&with_tools).unwrap(), "plain");
+    assert_eq!(only_other.render(&hi()).unwrap(), "other");
+    assert_eq!(both.names().collect::<Vec<_>>(), ["default", "tool_use"]);
+    assert_eq!(both.source("tool_use"), Some("tools"));
+    assert!(matches!(templates(&[]).unwrap().render(&hi()), Err(TextError::NoChatTemplate)));
+}
+
+#[test]
+fn a_templates_own_words_are_passed_on() {
+    let error = render("{{ raise_exception('roles must ' ~ 'alternate') }}", &hi()).unwrap_err();
+    assert_eq!(error.to_string(), "the chat template refuses the messages: roles must alternate");
+    assert_eq!(error.class(), crate::ErrorClass::Request);
+    // also from inside a macro and a loop
+    let nested = "{% macro no() %}{% for m in messages %}{{ raise_exception('no') }}{% endfor %}{% endmacro %}{{ no() }}";
+    assert!(matches!(render(nested, &hi()), Err(TextError::TemplateRefused { message }) if message == "no"));
+}
+
+#[test]
+fn failures_name_their_place() {
+    let error = render("line\n{{ messages[0].content + 5 }}", &hi()).unwrap_err();
+    assert!(
+        matches!(&error, TextError::TemplateFailed { detail } if detail.contains("default:2")),
+        "{error}"
+    );
+    for source in
+        ["{{ missing.field }}", "{{ messages[0].content.no_such_method() }}", "{{ missing | tojson }}"]
+    {
+        assert!(matches!(render(source, &hi()), Err(TextError::TemplateFailed { .. })), "{source}");
+    }
+    let error = templates(&[("default", "{% if %}")]).unwrap_err();
+    assert!(error.to_string().contains("chat template `default` does not compile"), "{error}");
+}
+
+#[test]
+fn endless_work_and_output_are_cut_off() {
+    let steps = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
+    assert!(matches!(render(steps, &hi()), Err(TextError::TemplateLimit { unit: "steps", .. })));
+    let bytes = "{% for a in range(100) %}{{ 'x' * 1000000 }}{% endfor %}";
+    assert!(matches!(render(bytes, &hi()), Err(TextError::TemplateLimit { unit: "bytes", .. })));
+    let recursion = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
+    assert!(matches!(render(recursion, &hi()), Err(TextError::TemplateFailed { .. })));
+}
+
+#[test]
+fn kwargs_reach_the_template_and_replace_nothing() {
+    let kwargs = |value: Value| ChatRequest { kwargs: value.as_object().unwrap().clone(), ..hi() };
+    let source = "{{ mood }} {{ bos_token }} {{ documents }} {{ tools }}";
+    assert_eq!(render(source, &kwargs(json!({"mood": "gay"}))).unwrap(), "gay <s> None None");
+    let error = render(source, &kwargs(json!({"messages": []}))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`chat_template_kwargs.messages` is set by the server and cannot be replaced"
+    );
+}
+
+#[test]
+fn generation_tags_print_nothing_and_strip_alike() {
+    let source = "a\n  {%- generation -%}\n  b{% endgeneration %}\n  {% generation %}\nc\n  {%- endgeneration %}\nd {{ '{% generation %}' }}";
+    let stripped = "a\n  {%- if true -%}\n  b{% endif %}\n  {% if true %}\nc\n  {%- endif %}\nd {{ '{% generation %}' }}";
+    let rewritten = python::without_generation_tags(source);
+    assert!(
+        rewritten.starts_with("a\n  {%- if true -%}\n  b{% endif %}\n  {% if true %}\nc\n  {%- endif %}\nd")
+    );
+    let plain = python::without_generation_tags(stripped);
+    assert_eq!(render(&rewritten, &hi()).unwrap(), render(&plain, &hi()).unwrap());
+    for unclosed in ["{%", "a {% generation", "%} {%"] {
+        assert_eq!(python::without_generation_tags(unclosed), unclosed);
+    }
+}

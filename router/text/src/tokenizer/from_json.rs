@@ -1,5 +1,6 @@
 //! A tokenizer from a `tokenizer.json`.
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokenizers::{NormalizedString, Normalizer};
 
@@ -26,6 +27,15 @@ enum Spelling {
 
 /// Builds the tokenizer that a `tokenizer.json` describes.
 pub fn tokenizer_from_json(json: &[u8]) -> Result<JsonTokenizer, TextError> {
+    let invalid =
+        |detail: String| TextError::InvalidTokenizer { detail: format!("`tokenizer.json`: {detail}") };
+    serde_json::from_slice::<IgnoredAny>(json).map_err(|error| invalid(error.to_string()))?;
+    // The library meets some wrong forms (a decoder that is not an object) with a panic of its own.
+    std::panic::catch_unwind(|| build(json))
+        .unwrap_or_else(|_| Err(invalid("the tokenizers library cannot read it".into())))
+}
+
+fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
     let mut pipeline = tokenizers::Tokenizer::from_bytes(json)
         .map_err(|error| TextError::InvalidTokenizer { detail: format!("`tokenizer.json`: {error}") })?;
     // Limits are the router's business, and a prompt is never padded.

@@ -1,5 +1,8 @@
+#![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
+
 use proptest::prelude::*;
 use serde::Deserialize;
+use serde_json::json;
 
 use super::*;
 use crate::gguf::{GgufMetadata, GgufValue};
@@ -115,15 +118,37 @@ fn damaged_tokenizer_json_is_an_error() {
     for end in (0..json.len()).step_by(97) {
         assert!(tokenizer_from_json(&json[..end]).is_err());
     }
-    let text = String::from_utf8(json).unwrap();
-    let huge_id = text.replacen("\"id\":2,", "\"id\":4294967295,", 1);
-    assert_ne!(huge_id, text);
-    let word_piece = text.replacen(
-        "\"type\":\"Fuse\"",
-        "\"type\":\"CTC\",\"pad_token\":\"\",\"word_delimiter_token\":\"\",\"cleanup\":true",
-        1,
-    );
-    assert!(tokenizer_from_json(word_piece.as_bytes()).unwrap_err().to_string().contains("decoder `CTC`"));
+    let damaged = |pointer: &str, value: Option<serde_json::Value>| {
+        let mut whole: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        let parent = whole.pointer_mut(parent).unwrap();
+        match (value, parent) {
+            (Some(value), parent) => parent[name] = value,
+            (None, serde_json::Value::Object(fields)) => drop(fields.remove(name)),
+            (None, _) => panic!("{pointer} is not in an object"),
+        }
+        tokenizer_from_json(whole.to_string().as_bytes())
+    };
+    // Whatever stands at these places, the answer is a tokenizer or an error.
+    for pointer in [
+        "/decoder",
+        "/model",
+        "/normalizer",
+        "/model/vocab",
+        "/model/merges",
+        "/added_tokens",
+        "/decoder/decoders/0/type",
+    ] {
+        for value in
+            [None, Some(json!(null)), Some(json!([])), Some(json!({})), Some(json!("x")), Some(json!([5]))]
+        {
+            let _ = damaged(pointer, value);
+        }
+    }
+    let message = damaged("/decoder", Some(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
+    assert!(message.unwrap_err().to_string().contains("decoder `WordPiece`"));
+    let message = damaged("/model/vocab/a", Some(json!(u32::MAX)));
+    assert!(message.unwrap_err().to_string().contains("4294967296 ids, the limit is 4194304"));
 }
 
 #[test]

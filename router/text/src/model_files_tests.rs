@@ -1,0 +1,269 @@
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::gguf::GgufMetadata;
+use crate::testing::{smollm2, smollm2_path, spm, testdata};
+use crate::tokenizer::tokenizer_from_gguf;
+
+/// A model's folder that is gone at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trunkline-text-{}-{test}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// With a tokenizer and the least of a config.
+    fn with_tokenizer(test: &str) -> Self {
+        let folder = Self::new(test);
+        fs::copy(testdata("spm_tokenizer.json"), folder.0.join("tokenizer.json")).unwrap();
+        folder.write(
+            "config.json",
+            json!({"model_type": "llama", "max_position_embeddings": 4096, "eos_token_id": 2}),
+        );
+        folder
+    }
+
+    fn write(&self, file: &str, content: Value) {
+        self.write_text(file, &content.to_string());
+    }
+
+    fn write_text(&self, file: &str, content: &str) {
+        let path = self.0.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn load(&self) -> Result<ModelText, TextError> {
+        ModelText::load(&self.0)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn token(id: u32, text: &str) -> Option<SpecialToken> {
+    Some(SpecialToken { id, text: text.to_owned() })
+}
+
+#[test]
+fn smollm2_says_what_it_is() {
+    let model = smollm2();
+    assert_eq!(model.architecture, "llama");
+    assert_eq!(model.name.as_deref(), Some("Smollm2 135M 8k Lc100K Mix1 Ep2"));
+    assert_eq!(model.max_context_tokens, Some(8192));
+    assert_eq!(model.tokenizer.vocab_size(), 49_152);
+    assert_eq!(model.end_token_ids, [0, 2]);
+    assert_eq!(model.prefix_ids, [0u32; 0]);
+    let expected = SpecialTokens {
+        bos: token(1, "<|im_start|>"),
+        eos: token(2, "<|im_end|>"),
+        unk: token(0, "<|endoftext|>"),
+        pad: token(2, "<|im_end|>"),
+    };
+    assert_eq!(model.special_tokens, expected);
+    assert_eq!(model.chat_templates.as_ref().unwrap().names().collect::<Vec<_>>(), ["default"]);
+    assert_eq!(model.chat_template_problem, None);
+}
+
+#[test]
+fn sentence_piece_prompts_begin_with_bos_once() {
+    let model = spm();
+    assert_eq!(model.prefix_ids, [1]);
+    assert_eq!(model.end_token_ids, [2]);
+    let ids = model.encode_prompt("the").unwrap();
+    assert_eq!(ids[0], 1);
+    assert_eq!(model.encode_prompt("<s>the").unwrap(), ids);
+}
+
+#[test]
+fn a_folder_says_the_same_as_its_parts() {
+    let folder = Folder::with_tokenizer("parts");
+    folder.write(
+        "tokenizer_config.json",
+        json!({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "add_bos_token": true,
+               "model_max_length": 5, "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ sep_token }}"}),
+    );
+    folder.write(
+        "special_tokens_map.json",
+        json!({"bos_token": "wrong", "sep_token": "|", "unk_token": "<unk>"}),
+    );
+    folder.write(
+        "generation_config.json",
+        json!({"eos_token_id": [260, 2, 7], "do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20,
+               "min_p": 0.05, "repetition_penalty": 1.1, "max_new_tokens": 99}),
+    );
+    let model = folder.load().unwrap();
+    assert_eq!(model.architecture, "llama");
+    assert_eq!(model.max_context_tokens, Some(4096));
+    assert_eq!(model.end_token_ids, [2, 7, 260]);
+    assert_eq!(model.prefix_ids, [1]);
+    let expected =
+        SpecialTokens { bos: token(1, "<s>"), eos: token(2, "</s>"), unk: token(0, "<unk>"), pad: None };
+    assert_eq!(model.special_tokens, expected);
+    let defaults = GenerationDefaults {
+        do_sample: Some(true),
+        temperature: Some(0.6),
+        top_p: Some(0.9),
+        top_k: Some(20),
+        min_p: Some(0.05),
+        repetition_penalty: Some(1.1),
+        max_new_tokens: Some(99),
+    };
+    assert_eq!(model.generation_defaults, defaults);
+    let chat =
+        crate::ChatRequest { messages: vec![crate::ChatMessage::new("user", "x")], ..Default::default() };
+    assert_eq!(model.encode_chat(&chat).unwrap().text, "<s>x|");
+    assert_eq!(
+        model.tokenizer.encode("the end", EncodeSpecial::Allow).unwrap(),
+        spm().tokenizer.encode("the end", EncodeSpecial::Allow).unwrap()
+    );
+}
+
+#[test]
+fn post_processors_bos_counts_unless_the_config_denies_it() {
+    let folder = Folder::with_tokenizer("bos");
+    let path = folder.0.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    tokenizer["post_processor"] = json!({
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+    });
+    folder.write("tokenizer.json", tokenizer);
+    assert_eq!(folder.load().unwrap().prefix_ids, [1]);
+    folder.write("tokenizer_config.json", json!({"bos_token": "<s>", "add_bos_token": false}));
+    assert_eq!(folder.load().unwrap().prefix_ids, [0u32; 0]);
+}
+
+#[test]
+fn templates_files_of_their_own_go_first() {
+    let folder = Folder::with_tokenizer("templates");
+    let names =
+        || folder.load().unwrap().chat_templates.map(|t| t.names().map(str::to_owned).collect::<Vec<_>>());
+    let default = || folder.load().unwrap().chat_templates.unwrap().source("default").map(str::to_owned);
+    assert_eq!(names(), None);
+    folder.write(
+        "tokenizer_config.json",
+        json!({"chat_template": [{"name": "default", "template": "config"}, {"name": "tool_use", "template": "t"}]}),
+    );
+    assert_eq!(names().unwrap(), ["default", "tool_use"]);
+    assert_eq!(default().unwrap(), "config");
+    folder.write("chat_template.json", json!({"chat_template": "json"}));
+    assert_eq!(default().unwrap(), "json");
+    folder.write_text("chat_template.jinja", "jinja");
+    folder.write_text("additional_chat_templates/rag.jinja", "r");
+    assert_eq!(default().unwrap(), "jinja");
+    assert_eq!(names().unwrap(), ["default", "rag", "tool_use"]);
+    folder.write_text("chat_template.jinja", "{% if %}");
+    let model = folder.load().unwrap();
+    assert!(model.chat_templates.is_none());
+    assert!(model.chat_template_problem.unwrap().contains("does not compile"));
+}
+
+#[test]
+fn missing_and_damaged_files_are_named() {
+    let folder = Folder::new("damaged");
+    assert!(folder.load().unwrap_err().to_string().contains("has no `config.json`; hint: "));
+    folder.write_text("config.json", "{");
+    let error = folder.load().unwrap_err();
+    assert!(
+        matches!(error, TextError::InvalidFile { .. }) && error.to_string().contains("config.json"),
+        "{error}"
+    );
+    folder.write("config.json", json!([]));
+    assert!(matches!(folder.load(), Err(TextError::InvalidFile { .. })));
+    folder.write("config.json", json!({}));
+    assert!(folder.load().unwrap_err().to_string().contains("has no `tokenizer.json`; hint: "));
+    folder.write_text("tokenizer.json", "{}");
+    assert!(matches!(folder.load(), Err(TextError::InvalidTokenizer { .. })));
+    fs::copy(testdata("spm_tokenizer.json"), folder.0.join("tokenizer.json")).unwrap();
+    assert!(folder.load().is_ok());
+    fs::write(folder.0.join("chat_template.jinja"), [0xff, 0xfe]).unwrap();
+    assert!(matches!(folder.load(), Err(TextError::InvalidFile { .. })));
+
+    let missing = folder.0.join("none.gguf");
+    assert!(matches!(ModelText::load(&missing), Err(TextError::Read { .. })));
+    folder.write_text("empty.gguf", "");
+    let error = ModelText::load(&folder.0.join("empty.gguf")).unwrap_err();
+    assert_eq!(error.class(), crate::ErrorClass::Model);
+    assert!(error.to_string().contains("is not a valid GGUF file"), "{error}");
+}
+
+#[test]
+fn large_files_are_refused_unread() {
+    let folder = Folder::with_tokenizer("large");
+    let file = fs::File::create(folder.0.join("generation_config.json")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let error = folder.load().unwrap_err();
+    assert!(error.to_string().contains("has 1099511627776 bytes, the limit is 16777216"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// A real file with flipped bits or cut short: a model or an error, all the way to the built tokenizer.
+    #[test]
+    fn damaged_models_never_panic(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..6),
+        keep in prop::option::weighted(0.3, any::<prop::sample::Index>()),
+    ) {
+        static WHOLE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+        let mut bytes = WHOLE.get_or_init(|| fs::read(testdata("spm.gguf")).unwrap()).clone();
+        for (index, bit) in flips {
+            let at = index.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        }
+        bytes.truncate(keep.map_or(bytes.len(), |index| index.index(bytes.len())));
+        if let Ok(mut metadata) = GgufMetadata::parse(&bytes)
+            && let Ok(built) = tokenizer_from_gguf(&mut metadata)
+        {
+            built.tokenizer.encode("the <s> é漢\n", EncodeSpecial::Allow).ok();
+        }
+    }
+}
+
+/// How long the embedded model takes, for people: `cargo test --release -p trunkline-text -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints timings"]
+fn print_timings() {
+    let path = smollm2_path();
+    for _ in 0..3 {
+        let start = std::time::Instant::now();
+        let model = ModelText::load(&path).unwrap();
+        let loaded = start.elapsed();
+        let start = std::time::Instant::now();
+        let mut metadata = GgufMetadata::open(&path).unwrap();
+        let parsed = start.elapsed();
+        tokenizer_from_gguf(&mut metadata).unwrap();
+        println!("metadata alone {parsed:?}, with tokenizer {:?}", start.elapsed());
+        let text = "The quick brown fox jumps over the lazy dog, 12 times.\n".repeat(2_000);
+        let start = std::time::Instant::now();
+        let ids = model.encode_prompt(&text).unwrap();
+        let encoded = start.elapsed();
+        let start = std::time::Instant::now();
+        let mut detokenizer = crate::Detokenizer::new(
+            model.tokenizer.clone(),
+            crate::DecodeSpecial::Skip,
+            crate::TextStart::Continuation,
+        );
+        let decoded: usize = ids.iter().map(|&id| detokenizer.push(id).len()).sum();
+        assert_eq!(decoded, text.len());
+        println!(
+            "load {loaded:?}; encode {} bytes to {} tokens {encoded:?}; stream them {:?}",
+            text.len(),
+            ids.len(),
+            start.elapsed()
+        );
+    }
+}
