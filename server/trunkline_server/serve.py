@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -46,6 +48,8 @@ def serve(options: argparse.Namespace) -> int:
         "model opened",
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
     )
+    # The kernels pack weights without the interpreter's lock, in which time the service's packages are imported.
+    threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
     backend = registry.build(
         options.backend,
         checkpoint,
