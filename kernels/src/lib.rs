@@ -1,1 +1,40 @@
-//! See docs/architecture.md.
+//! CPU kernels and step executor of Trunkline. See docs/architecture.md.
+//!
+//! ```
+//! use trunkline_kernels::isa::Isa;
+//! use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
+//! use trunkline_kernels::pack::{Format, PackedWeight};
+//! use trunkline_kernels::shared_mut::SharedMut;
+//!
+//! // y = x * w^T with w [3, 2].
+//! let w: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+//! let w = PackedWeight::pack(Format::F32, &w, 3, 2)?;
+//! let x = [1.0, 10.0];
+//! let mut y = [0.0; 3];
+//! let input = LinearInput::Float(FloatRows { values: &x, row_stride: 2 });
+//! let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 3 };
+//! // SAFETY: no other thread uses `y`.
+//! unsafe { linear(Isa::detect()?, &w, input, 0..1, 0..w.num_tiles(), out, None) };
+//! assert_eq!(y, [21.0, 43.0, 65.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod aligned;
+pub mod executor;
+pub mod isa;
+pub mod kv_pool;
+pub mod linear;
+pub mod ops;
+pub mod pack;
+pub mod program;
+#[cfg(feature = "python")]
+mod python;
+pub mod quantize;
+pub mod sampling;
+pub mod shared_mut;
+#[cfg(test)]
+mod testing;
+pub mod threads;
+
+/// Changes whenever the bits of any result change: a cache of K and V made by another version is of no use.
+pub const NUMERICS_VERSION: u32 = 1;

@@ -1,0 +1,457 @@
+//! Runs steps: holds weights, KV pool, sequences and threads.
+
+mod attention_plan;
+mod run;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memmap2::{MmapMut, MmapOptions};
+
+pub use sequence::Chunk;
+
+use crate::isa::Isa;
+use crate::kv_pool::{KvPool, KvPoolError};
+use crate::ops::attention::Scratch;
+use crate::program::{Program, ProgramBuilder, ProgramError};
+use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
+use crate::shared_mut::SharedMut;
+use crate::threads::ThreadPool;
+use attention_plan::{AttentionPlan, PlanLimits};
+use run::{AcceptedChunk, Step, StepRows};
+use sequence::{ChunkLimits, Sequence, SequenceTable};
+
+/// A call that makes no sense; the executor is as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecutorError {
+    /// `start` with an id that is taken.
+    #[error("sequence {sequence_id} is started already")]
+    AlreadyStarted {
+        /// Id received.
+        sequence_id: u64,
+    },
+    /// `end` of a sequence that is not there.
+    #[error("sequence {sequence_id} is not started")]
+    UnknownSequence {
+        /// Id received.
+        sequence_id: u64,
+    },
+    /// `start` with arguments that cannot be.
+    #[error("sequence {sequence_id}: {what}")]
+    BadStart {
+        /// Id received.
+        sequence_id: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// A copy that the pool refuses.
+    #[error(transparent)]
+    KvPool(#[from] KvPoolError),
+    /// `score` that cannot be done.
+    #[error("cannot score: {what}")]
+    Score {
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Why one sequence of a step failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SequenceFailure {
+    /// A logit is NaN or infinite, or `min_tokens` leaves none.
+    NotFinite(String),
+    /// The chunk names a sequence, token, position or block that cannot be.
+    InvalidPlan(String),
+}
+
+impl SequenceFailure {
+    /// Stable name of the kind: `not_finite` or `invalid_plan`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFinite(_) => "not_finite",
+            Self::InvalidPlan(_) => "invalid_plan",
+        }
+    }
+
+    /// For the log: what was wrong, without token contents.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::NotFinite(message) | Self::InvalidPlan(message) => message,
+        }
+    }
+}
+
+/// What one chunk led to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SequenceResult {
+    /// Which sequence.
+    pub sequence_id: u64,
+    /// Its token, or why it has none.
+    pub outcome: Result<SampledToken, SequenceFailure>,
+}
+
+/// What becomes of a chunk while the step runs.
+enum Fate {
+    Failed(SequenceFailure),
+    /// It samples, as the i-th of the rows that do.
+    Samples(usize),
+    Silent,
+}
+
+/// One thread's working memory.
+struct ThreadScratch {
+    attention: Scratch,
+    sampler: Sampler,
+}
+
+/// A built model and everything that its steps need. Memory for steps is allocated once, here.
+pub struct Executor {
+    program: Program,
+    isa: Isa,
+    pool: ThreadPool,
+    kv: KvPool,
+    /// Activations: `program.num_floats` f32.
+    floats: MmapMut,
+    /// Quantised activations.
+    quantized: MmapMut,
+    /// States of split attention pieces, f32.
+    states: MmapMut,
+    limits: PlanLimits,
+    plan: AttentionPlan,
+    sequences: SequenceTable,
+    rows: StepRows,
+    /// Which step wrote each block last, and for which chunk: two chunks of a step may not write one block.
+    written: Vec<u64>,
+    num_steps: u64,
+    counters: Vec<AtomicUsize>,
+    scratch: Vec<ThreadScratch>,
+    outcomes: Vec<Option<Result<SampledToken, NotFinite>>>,
+}
+
+/// Zeroed memory that becomes resident when it is first touched.
+fn map(num_elements: usize, element_bytes: usize) -> Result<MmapMut, ProgramError> {
+    let bytes = num_elements.saturating_mul(element_bytes).max(element_bytes);
+    let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon();
+    map.map_err(|source| ProgramError::Map { bytes, source })
+}
+
+fn as_floats(map: &mut MmapMut) -> &mut [f32] {
+    let len = map.len() / size_of::<f32>();
+    // SAFETY: a mapping is aligned to a page, and every bit pattern is an f32.
+    unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), len) }
+}
+
+impl ProgramBuilder {
+    /// Packs the weights, maps the memory and starts the threads: `threads` of them, on the best instruction set of
+    /// this machine or the forced one.
+    pub fn build(self, threads: usize) -> Result<Executor, ProgramError> {
+        self.build_for(threads, Isa::detect()?)
+    }
+
+    /// [`ProgramBuilder::build`] for a given instruction set.
+    pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
+        Executor::new(self.lower()?, threads, isa)
+    }
+}
+
+impl Executor {
+    fn new(program: Program, threads: usize, isa: Isa) -> Result<Self, ProgramError> {
+        const MAX_THREADS: usize = 1024;
+        if threads == 0 || threads > MAX_THREADS {
+            return Err(ProgramError::Limit { name: "threads", value: threads, most: MAX_THREADS });
+        }
+        let config = program.config;
+        let kv = KvPool::new(config.geometry, config.num_blocks)?;
+        let pool = ThreadPool::new(threads).map_err(|source| ProgramError::Threads { threads, source })?;
+        let mut limits = PlanLimits {
+            geometry: config.geometry,
+            heads_per_kv_head: program.heads_per_kv_head,
+            num_threads: threads,
+            state_capacity: 0,
+        };
+        limits.state_capacity = limits.wanted_state_capacity(config.num_blocks);
+        let scratch = || ThreadScratch {
+            attention: Scratch::new(config.geometry.head_size, program.heads_per_kv_head),
+            sampler: Sampler::default(),
+        };
+        Ok(Self {
+            floats: map(program.num_floats, size_of::<f32>())?,
+            quantized: map(program.num_quantized_bytes, 1)?,
+            states: map(limits.state_capacity, size_of::<f32>())?,
+            plan: AttentionPlan::default(),
+            sequences: SequenceTable::default(),
+            rows: StepRows::default(),
+            written: vec![0; config.num_blocks],
+            num_steps: 0,
+            counters: (0..program.num_attentions).map(|_| AtomicUsize::new(0)).collect(),
+            scratch: (0..threads).map(|_| scratch()).collect(),
+            outcomes: Vec::new(),
+            program,
+            isa,
+            pool,
+            kv,
+            limits,
+        })
+    }
+
+    /// Rows of the output head.
+    pub fn vocab_size(&self) -> usize {
+        self.program.vocab_size
+    }
+
+    /// Bytes of one KV block.
+    pub fn bytes_per_block(&self) -> usize {
+        self.kv.geometry().bytes_per_block()
+    }
+
+    /// Bytes of weights held in memory.
+    pub fn weight_bytes(&self) -> usize {
+        self.program.weight_bytes()
+    }
+
+    /// For people: `cpu avx512, 2 threads`.
+    pub fn device(&self) -> String {
+        let threads = self.pool.num_threads();
+        format!("cpu {}, {threads} {}", self.isa, if threads == 1 { "thread" } else { "threads" })
+    }
+
+    /// The program that it runs.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Begins a sequence whose known tokens are `token_ids`, the first `num_prompt_tokens` of them the prompt.
+    pub fn start(
+        &mut self,
+        sequence_id: u64,
+        token_ids: Vec<u32>,
+        num_prompt_tokens: usize,
+        sampling: SamplingParams,
+    ) -> Result<(), ExecutorError> {
+        let sequence = Sequence::new(token_ids, num_prompt_tokens, sampling)
+            .map_err(|what| ExecutorError::BadStart { sequence_id, what })?;
+        if self.sequences.insert(sequence_id, sequence) {
+            Ok(())
+        } else {
+            Err(ExecutorError::AlreadyStarted { sequence_id })
+        }
+    }
+
+    /// Forgets a sequence; its blocks keep what they hold.
+    pub fn end(&mut self, sequence_id: u64) -> Result<(), ExecutorError> {
+        if self.sequences.remove(sequence_id) {
+            Ok(())
+        } else {
+            Err(ExecutorError::UnknownSequence { sequence_id })
+        }
+    }
+
+    /// Forgets all sequences.
+    pub fn reset(&mut self) {
+        self.sequences.clear();
+    }
+
+    /// Copies the first `num_tokens` positions of a block onto another: all layers, K and V.
+    pub fn copy_block(
+        &mut self,
+        source: u32,
+        destination: u32,
+        num_tokens: usize,
+    ) -> Result<(), ExecutorError> {
+        Ok(self.kv.copy_block(source, destination, num_tokens)?)
+    }
+
+    /// One forward pass over `chunks`: one result for each that samples, and one for each that failed, in order.
+    ///
+    /// A sampled token is appended to its sequence. A chunk that cannot be fails alone; the others are not touched.
+    pub fn step(&mut self, chunks: &[Chunk]) -> Vec<SequenceResult> {
+        self.rows.clear();
+        self.num_steps += 1;
+        let mut samplers = Vec::with_capacity(chunks.len());
+        let mut fates = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            fates.push(match self.admit(chunk) {
+                Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
+                Ok(slot) if chunk.sample => {
+                    self.rows.samples.push(self.rows.token_ids.len() - 1);
+                    samplers.push(slot);
+                    Fate::Samples(samplers.len() - 1)
+                }
+                Ok(_) => Fate::Silent,
+            });
+        }
+        self.forward(&samplers);
+        let mut results = Vec::with_capacity(chunks.len());
+        for (chunk, fate) in chunks.iter().zip(fates) {
+            let outcome = match fate {
+                Fate::Silent => continue,
+                Fate::Failed(failure) => Err(failure),
+                Fate::Samples(index) => self.finish_sample(samplers[index], index),
+            };
+            results.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
+        }
+        results
+    }
+
+    /// Logits [tokens, V] of every position of one text, row after row.
+    ///
+    /// Uses the pool's first blocks; may only be called while no sequence is started.
+    pub fn score(&mut self, token_ids: &[u32]) -> Result<Vec<f32>, ExecutorError> {
+        let fail = |what: String| ExecutorError::Score { what };
+        if !self.sequences.is_empty() {
+            return Err(fail("a sequence is started; hint: end it first".to_owned()));
+        }
+        let config = self.program.config;
+        let most = config.num_blocks * config.geometry.block_size;
+        if token_ids.len() > most {
+            return Err(fail(format!("{} tokens, but the pool holds {most}", token_ids.len())));
+        }
+        let sequence_id = 0;
+        self.start(sequence_id, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
+        let outcome = self.score_started(sequence_id, token_ids.len());
+        self.reset();
+        outcome.map_err(fail)
+    }
+
+    fn score_started(&mut self, sequence_id: u64, num_tokens: usize) -> Result<Vec<f32>, String> {
+        let config = self.program.config;
+        let slice = config.max_step_tokens.min(config.max_step_sequences);
+        let mut scores = Vec::with_capacity(num_tokens * self.program.vocab_size);
+        let num_blocks = num_tokens.div_ceil(config.geometry.block_size) as u32;
+        for first in (0..num_tokens).step_by(slice) {
+            let count = slice.min(num_tokens - first);
+            self.rows.clear();
+            self.num_steps += 1;
+            let new_block_ids = if first == 0 { (0..num_blocks).collect() } else { Vec::new() };
+            self.admit(&Chunk {
+                sequence_id,
+                first_position: first as u32,
+                num_tokens: count as u32,
+                new_block_ids,
+                sample: false,
+            })?;
+            self.rows.samples.extend(0..count);
+            self.forward(&[]);
+            let logits = &self.program.buffers[self.program.logits.buffer];
+            let start = logits.offset;
+            let floats = as_floats(&mut self.floats);
+            scores.extend_from_slice(&floats[start..start + count * self.program.vocab_size]);
+        }
+        Ok(scores)
+    }
+
+    /// Takes a chunk into the step's rows if it can be; returns its slot in the sequence table.
+    fn admit(&mut self, chunk: &Chunk) -> Result<usize, String> {
+        let config = self.program.config;
+        let id = chunk.sequence_id;
+        let slot = self.sequences.find(id).ok_or_else(|| format!("sequence {id} is not started"))?;
+        if self.rows.chunks.iter().any(|accepted| accepted.slot == slot) {
+            return Err(format!("sequence {id} has two chunks in one step"));
+        }
+        if self.rows.chunks.len() == config.max_step_sequences {
+            return Err(format!("more than {} chunks in one step", config.max_step_sequences));
+        }
+        let num_tokens = self.rows.token_ids.len() + chunk.num_tokens as usize;
+        if num_tokens > config.max_step_tokens {
+            return Err(format!(
+                "{num_tokens} tokens in one step, expected up to {}",
+                config.max_step_tokens
+            ));
+        }
+        let block_size = config.geometry.block_size;
+        let limits = ChunkLimits {
+            num_blocks: config.num_blocks,
+            block_size,
+            num_embeddings: self.program.num_embeddings,
+        };
+        self.sequences.at_mut(slot).accept(chunk, &limits)?;
+        let blocks = self.sequences.at(slot).written_blocks(chunk, block_size);
+        let stamp = self.num_steps;
+        if let Some(block_id) = blocks.iter().find(|id| self.written[**id as usize] == stamp) {
+            return Err(format!("block {block_id} is written by another chunk of the step"));
+        }
+        blocks.iter().for_each(|id| self.written[*id as usize] = stamp);
+        let accepted = AcceptedChunk {
+            slot,
+            first_position: chunk.first_position as usize,
+            num_tokens: chunk.num_tokens as usize,
+        };
+        self.rows.push(accepted, &self.sequences, block_size);
+        Ok(slot)
+    }
+
+    /// Runs the step's rows; then chooses a token for each of `samplers`, slots of the sequences that sample.
+    fn forward(&mut self, samplers: &[usize]) {
+        if self.rows.token_ids.is_empty() {
+            return;
+        }
+        let chunks = self.rows.chunks.iter().map(|chunk| (chunk.first_position, chunk.num_tokens));
+        self.plan.rebuild(chunks, &self.limits);
+        self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.outcomes.clear();
+        self.outcomes.resize(samplers.len(), None);
+        let step = Step {
+            isa: self.isa,
+            program: &self.program,
+            floats: SharedMut::new(as_floats(&mut self.floats)),
+            quantized: SharedMut::new(&mut self.quantized),
+            kv: self.kv.view(),
+            sequences: &self.sequences,
+            rows: &self.rows,
+            plan: &self.plan,
+            limits: &self.limits,
+            states: SharedMut::new(as_floats(&mut self.states)),
+            counters: &self.counters,
+            num_threads: self.pool.num_threads(),
+        };
+        let scratch = SharedMut::new(&mut self.scratch);
+        let outcomes = SharedMut::new(&mut self.outcomes);
+        let next_sample = AtomicUsize::new(0);
+        self.pool.run(|thread_idx, barrier| {
+            // SAFETY: each thread has its own index.
+            let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
+            step.run(thread_idx, barrier, &mut scratch.attention);
+            if samplers.is_empty() {
+                return;
+            }
+            barrier.wait();
+            loop {
+                let index = next_sample.fetch_add(1, Ordering::Relaxed);
+                let Some(slot) = samplers.get(index) else { return };
+                // SAFETY: the counter gives each index to one thread.
+                let (logits, outcome) =
+                    unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
+                let sequence = step.sequences.at(*slot);
+                let num_output = sequence.token_ids.len() - sequence.num_prompt_tokens;
+                *outcome = Some(scratch.sampler.sample(
+                    step.isa,
+                    logits,
+                    &sequence.sampling,
+                    &sequence.counts,
+                    num_output,
+                    sequence.token_ids.len() as u32,
+                ));
+            }
+        });
+    }
+
+    /// Appends the token that was chosen as the `index`-th of the step to its sequence.
+    fn finish_sample(&mut self, slot: usize, index: usize) -> Result<SampledToken, SequenceFailure> {
+        let sequence = self.sequences.at_mut(slot);
+        match self.outcomes[index].take() {
+            Some(Ok(token)) => {
+                sequence.push_sampled(token.token_id);
+                Ok(token)
+            }
+            _ => {
+                let position = sequence.token_ids.len();
+                let message =
+                    format!("a logit for position {position} is NaN or infinite, or no token is left");
+                Err(SequenceFailure::NotFinite(message))
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! How the attention of a step is cut into pieces for threads: the same for every layer.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::kv_pool::KvGeometry;
+use crate::ops::attention::{SEGMENT_SIZE, num_segments, rows_per_item, state_size};
+
+/// Pieces per thread below which long sequences are cut at segments.
+const WANTED_ITEMS_PER_THREAD: usize = 3;
+
+/// Some query rows of one chunk in one block, one KV head, some segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlanItem {
+    /// Index of the chunk among the accepted ones.
+    pub(super) chunk: usize,
+    /// First row among the step's tokens.
+    pub(super) first_row: usize,
+    pub(super) num_rows: usize,
+    pub(super) first_position: usize,
+    pub(super) kv_head: usize,
+    pub(super) first_segment: usize,
+    pub(super) end_segment: usize,
+    /// Index of the split that it is part of.
+    pub(super) split: Option<usize>,
+}
+
+impl PlanItem {
+    fn num_segments(&self) -> usize {
+        self.end_segment - self.first_segment
+    }
+
+    fn cost(&self) -> usize {
+        // In positions; only the last segment may be partly filled.
+        let end = (self.end_segment * SEGMENT_SIZE).min(self.first_position + self.num_rows);
+        self.num_rows * (end - self.first_segment * SEGMENT_SIZE)
+    }
+}
+
+/// A piece that several threads compute: the last one to finish merges.
+#[derive(Debug)]
+pub(super) struct Split {
+    /// The whole.
+    pub(super) item: PlanItem,
+    /// Offset of its states, in f32.
+    pub(super) first_state: usize,
+    num_parts: u32,
+    remaining: AtomicU32,
+}
+
+impl Split {
+    /// Called once per finished part; true for the last one, which then sees all states and leaves the count as it was.
+    pub(super) fn finish_part(&self) -> bool {
+        let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.remaining.store(self.num_parts, Ordering::Release);
+        }
+        is_last
+    }
+}
+
+/// The pieces, dearest first: threads take them in this order.
+#[derive(Debug, Default)]
+pub(super) struct AttentionPlan {
+    pub(super) items: Vec<PlanItem>,
+    pub(super) splits: Vec<Split>,
+}
+
+/// What decides how pieces are cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlanLimits {
+    pub(super) geometry: KvGeometry,
+    pub(super) heads_per_kv_head: usize,
+    pub(super) num_threads: usize,
+    /// f32 that the states of splits may take.
+    pub(super) state_capacity: usize,
+}
+
+impl PlanLimits {
+    /// States that are enough to cut one row of every piece of a step with too few pieces.
+    pub(super) fn wanted_state_capacity(&self, num_blocks: usize) -> usize {
+        let max_segments = num_segments(num_blocks * self.geometry.block_size);
+        let row = self.heads_per_kv_head * state_size(self.geometry.padded_head_size());
+        WANTED_ITEMS_PER_THREAD * self.num_threads * max_segments * row
+    }
+}
+
+impl AttentionPlan {
+    /// Plans for chunks of (first position, tokens), back to back. Cost O(pieces log pieces).
+    pub(super) fn rebuild(&mut self, chunks: impl Iterator<Item = (usize, usize)>, limits: &PlanLimits) {
+        self.items.clear();
+        self.splits.clear();
+        let block_size = limits.geometry.block_size;
+        let most_rows = rows_per_item(limits.heads_per_kv_head);
+        let mut first_row = 0;
+        for (chunk, (first_position, num_tokens)) in chunks.enumerate() {
+            let mut done = 0;
+            while done < num_tokens {
+                let position = first_position + done;
+                let num_rows = (num_tokens - done).min(block_size - position % block_size).min(most_rows);
+                for kv_head in 0..limits.geometry.num_kv_heads {
+                    self.items.push(PlanItem {
+                        chunk,
+                        first_row: first_row + done,
+                        num_rows,
+                        first_position: position,
+                        kv_head,
+                        first_segment: 0,
+                        end_segment: num_segments(position),
+                        split: None,
+                    });
+                }
+                done += num_rows;
+            }
+            first_row += num_tokens;
+        }
+        self.cut_long_items(limits);
+        self.items.sort_by_key(|item| std::cmp::Reverse(item.cost()));
+    }
+
+    /// Cuts pieces at segments where there are too few for the threads.
+    fn cut_long_items(&mut self, limits: &PlanLimits) {
+        let wanted = WANTED_ITEMS_PER_THREAD * limits.num_threads;
+        let num_items = self.items.len();
+        if limits.num_threads == 1 || num_items >= wanted || num_items == 0 {
+            return;
+        }
+        let parts_per_item = wanted.div_ceil(num_items);
+        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
+        let mut first_state = 0;
+        for index in 0..num_items {
+            let item = self.items[index];
+            let num_parts = parts_per_item.min(item.num_segments());
+            let num_states = item.num_rows * item.num_segments() * state;
+            if num_parts < 2 || first_state + num_states > limits.state_capacity {
+                continue;
+            }
+            let split = self.splits.len();
+            for part in 0..num_parts {
+                let range = crate::threads::split(0..item.num_segments(), num_parts, part);
+                let part_item = PlanItem {
+                    first_segment: range.start,
+                    end_segment: range.end,
+                    split: Some(split),
+                    ..item
+                };
+                if part == 0 {
+                    self.items[index] = part_item;
+                } else {
+                    self.items.push(part_item);
+                }
+            }
+            let num_parts = num_parts as u32;
+            self.splits.push(Split { item, first_state, num_parts, remaining: AtomicU32::new(num_parts) });
+            first_state += num_states;
+        }
+    }
+
+    /// Offset in f32 of the states of a part of a split.
+    pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
+        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
+        self.splits[split].first_state + item.first_segment * item.num_rows * state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+    use std::collections::HashMap;
+
+    #[test]
+    fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let geometry = KvGeometry {
+                num_layers: 1,
+                num_kv_heads: 1 + random.below(4),
+                head_size: 32,
+                block_size: [16, 32, 128][random.below(3)],
+            };
+            let limits = PlanLimits {
+                geometry,
+                heads_per_kv_head: 1 + random.below(5),
+                num_threads: 1 + random.below(8),
+                state_capacity: random.below(100_000),
+            };
+            let chunks: Vec<(usize, usize)> =
+                (0..random.below(4)).map(|_| (random.below(3000), 1 + random.below(100))).collect();
+            let mut plan = AttentionPlan::default();
+            plan.rebuild(chunks.iter().copied(), &limits);
+            let mut seen = HashMap::new();
+            for item in &plan.items {
+                assert_eq!(item.first_position / geometry.block_size, {
+                    (item.first_position + item.num_rows - 1) / geometry.block_size
+                });
+                for row in item.first_row..item.first_row + item.num_rows {
+                    for segment in item.first_segment..item.end_segment {
+                        *seen.entry((row, item.kv_head, segment)).or_insert(0) += 1;
+                    }
+                }
+            }
+            let mut row = 0;
+            for (first, count) in chunks {
+                for position in first..first + count {
+                    for kv_head in 0..geometry.num_kv_heads {
+                        for segment in 0..num_segments(position) {
+                            assert_eq!(seen.remove(&(row, kv_head, segment)), Some(1), "seed {seed}");
+                        }
+                    }
+                    row += 1;
+                }
+            }
+            assert!(seen.is_empty(), "seed {seed}");
+            let mut end = 0;
+            for split in &plan.splits {
+                assert_eq!(split.first_state, end, "seed {seed}");
+                let rows = split.item.num_rows * limits.heads_per_kv_head;
+                end += rows * split.item.num_segments() * state_size(32);
+                for part in 0..split.num_parts {
+                    assert_eq!(split.finish_part(), part + 1 == split.num_parts);
+                }
+            }
+            assert!(end <= limits.state_capacity, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn one_long_sequence_is_cut_for_all_threads() {
+        let geometry = KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 64, block_size: 32 };
+        let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
+        limits.state_capacity = limits.wanted_state_capacity(1000);
+        let mut plan = AttentionPlan::default();
+        plan.rebuild([(31_000, 1)].into_iter(), &limits);
+        assert_eq!(plan.items.len(), 12);
+        let sizes: Vec<usize> = plan.items.iter().map(PlanItem::num_segments).collect();
+        assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
+    }
+}

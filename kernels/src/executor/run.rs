@@ -1,0 +1,285 @@
+//! One step on all threads: each instruction's share of each thread.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::attention_plan::{AttentionPlan, PlanItem, PlanLimits};
+use super::sequence::SequenceTable;
+use crate::isa::Isa;
+use crate::kv_pool::KvView;
+use crate::linear::{FloatRows, LinearInput, LinearOutput, PANEL, linear, share};
+use crate::ops::add::add_in_place;
+use crate::ops::attention::{Item, Rows, Scratch, Target, attend, finish_states};
+use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
+use crate::ops::rope::rope_in_place;
+use crate::ops::silu_mul::silu_mul_in_place;
+use crate::program::{BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
+use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
+use crate::shared_mut::SharedMut;
+use crate::threads::{Barrier, split};
+
+/// From this many rows per thread on, threads take whole panels of quantised rows.
+const PANEL_SHARES_FROM: usize = 2 * PANEL;
+
+/// A chunk that fits, and where its rows stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AcceptedChunk {
+    /// Slot in the sequence table.
+    pub(super) slot: usize,
+    pub(super) first_position: usize,
+    pub(super) num_tokens: usize,
+}
+
+/// The rows of a step; kept from step to step for their memory.
+#[derive(Debug, Default)]
+pub(super) struct StepRows {
+    pub(super) chunks: Vec<AcceptedChunk>,
+    pub(super) token_ids: Vec<u32>,
+    pub(super) positions: Vec<u32>,
+    /// Block and offset of each token's slot.
+    pub(super) slots: Vec<(u32, u32)>,
+    /// Rows that sample.
+    pub(super) samples: Vec<usize>,
+}
+
+impl StepRows {
+    pub(super) fn clear(&mut self) {
+        self.chunks.clear();
+        self.token_ids.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.samples.clear();
+    }
+
+    /// Adds the rows of a chunk that its sequence has accepted.
+    pub(super) fn push(&mut self, chunk: AcceptedChunk, table: &SequenceTable, block_size: usize) {
+        let sequence = table.at(chunk.slot);
+        for position in chunk.first_position..chunk.first_position + chunk.num_tokens {
+            self.token_ids.push(sequence.token_ids[position]);
+            self.positions.push(position as u32);
+            self.slots.push((sequence.block_table[position / block_size], (position % block_size) as u32));
+        }
+        self.chunks.push(chunk);
+    }
+}
+
+/// What all threads of a step share.
+pub(super) struct Step<'a> {
+    pub(super) isa: Isa,
+    pub(super) program: &'a Program,
+    pub(super) floats: SharedMut<'a, f32>,
+    pub(super) quantized: SharedMut<'a, u8>,
+    pub(super) kv: KvView<'a>,
+    pub(super) sequences: &'a SequenceTable,
+    pub(super) rows: &'a StepRows,
+    pub(super) plan: &'a AttentionPlan,
+    pub(super) limits: &'a PlanLimits,
+    /// States of split attention pieces.
+    pub(super) states: SharedMut<'a, f32>,
+    /// Pieces taken, one counter per attention instruction; 0 at the start of the step.
+    pub(super) counters: &'a [AtomicUsize],
+    pub(super) num_threads: usize,
+}
+
+// Two rules make the unsafe blocks of this file sound. Between two barriers a row-wise instruction touches only rows of
+// its thread's share, and consecutive ones without a barrier have equal shares. Any other instruction writes only what
+// no other thread reads or writes between the same barriers, and buffers that live in one phase do not overlap
+// (`program::memory`).
+#[allow(clippy::undocumented_unsafe_blocks, reason = "all rest on the two rules above")]
+impl Step<'_> {
+    /// All instructions. Ends without a barrier.
+    pub(super) fn run(&self, thread_idx: usize, barrier: &Barrier, scratch: &mut Scratch) {
+        for instruction in &self.program.instructions {
+            if instruction.barrier_before {
+                barrier.wait();
+            }
+            match instruction.kernel {
+                Kernel::Linear { .. } => self.run_linear(instruction, thread_idx),
+                Kernel::Attention { .. } => self.run_attention(instruction, scratch),
+                _ => {
+                    for row in self.row_share(self.num_rows(instruction.rows), thread_idx) {
+                        self.run_row(&instruction.kernel, instruction.rows, row);
+                    }
+                }
+            }
+        }
+    }
+
+    fn num_rows(&self, rows: RowSet) -> usize {
+        match rows {
+            RowSet::Tokens => self.rows.token_ids.len(),
+            RowSet::Samples => self.rows.samples.len(),
+        }
+    }
+
+    /// Rows of one thread in row-wise instructions.
+    fn row_share(&self, num_rows: usize, thread_idx: usize) -> Range<usize> {
+        if num_rows < PANEL_SHARES_FROM * self.num_threads {
+            return split(0..num_rows, self.num_threads, thread_idx);
+        }
+        let panels = split(0..num_rows.div_ceil(PANEL), self.num_threads, thread_idx);
+        panels.start * PANEL..(panels.end * PANEL).min(num_rows)
+    }
+
+    /// Elements from one row of a float buffer to the next.
+    fn stride(&self, view: View) -> usize {
+        match self.program.buffers[view.buffer].kind {
+            BufferKind::Float { width } => width,
+            BufferKind::Quantized { .. } => unreachable!("views are of float buffers"),
+        }
+    }
+
+    fn range(&self, view: View, row: usize) -> Range<usize> {
+        let start = self.program.buffers[view.buffer].offset + row * self.stride(view) + view.column;
+        start..start + view.width
+    }
+
+    fn row(&self, view: View, row: usize) -> &[f32] {
+        unsafe { self.floats.slice(self.range(view, row)) }
+    }
+
+    #[allow(clippy::mut_from_ref, reason = "the rules above rule out aliases")]
+    fn row_mut(&self, view: View, row: usize) -> &mut [f32] {
+        unsafe { self.floats.slice_mut(self.range(view, row)) }
+    }
+
+    /// Logits of the i-th row that samples, after the last instruction and a barrier.
+    ///
+    /// # Safety
+    /// No other thread takes the same row.
+    #[allow(clippy::mut_from_ref, reason = "the caller takes each row once")]
+    pub(super) unsafe fn logits_row(&self, sample: usize) -> &mut [f32] {
+        self.row_mut(self.program.logits, sample)
+    }
+
+    fn run_row(&self, kernel: &Kernel, rows: RowSet, row: usize) {
+        let (isa, program) = (self.isa, self.program);
+        match *kernel {
+            Kernel::Embedding { weight, out } => {
+                let token_id = self.rows.token_ids[row] as usize;
+                program.weights[weight].dequantize_row(token_id, self.row_mut(out, row));
+            }
+            Kernel::RopeTable { frequencies, out } => {
+                program.frequencies[frequencies].fill(self.rows.positions[row], self.row_mut(out, row));
+            }
+            Kernel::Gather { x, out } => {
+                self.row_mut(out, row).copy_from_slice(self.row(x, self.rows.samples[row]));
+            }
+            Kernel::Copy { x, out } => self.row_mut(out, row).copy_from_slice(self.row(x, row)),
+            Kernel::RmsNorm { x, weight, eps, out } => {
+                rms_norm(isa, self.row(x, row), &program.vectors[weight], eps, self.row_mut(out, row));
+            }
+            Kernel::HeadRmsNorm { x, weight, eps } => {
+                head_rms_norm_in_place(isa, self.row_mut(x, row), &program.vectors[weight], eps);
+            }
+            Kernel::Quantize { x, out, group } => {
+                let shape = QuantizedShape::new(self.num_rows(rows), x.width, group);
+                let buffer = &program.buffers[out];
+                let start = self.range(x, 0).start;
+                let stride = self.stride(x);
+                // Only row `row` is read: the slice begins there, and the kernel is told so by a stride of 0.
+                unsafe {
+                    let values = self.floats.slice(start + row * stride..start + row * stride + x.width);
+                    let target = self.quantized.part(buffer.offset..buffer.offset + buffer.num_elements);
+                    quantize_rows(isa, shape, values, 0, row..row + 1, target);
+                }
+            }
+            Kernel::Rope { x, table, head_size } => {
+                rope_in_place(isa, self.row_mut(x, row), self.row(table, row), head_size);
+            }
+            Kernel::WriteKv { layer, key, value } => {
+                let (block_id, offset) = self.rows.slots[row];
+                let (key, value) = (self.row(key, row), self.row(value, row));
+                // The step's chunks do not share blocks that they write, so each slot has one row.
+                unsafe { self.kv.write(isa, layer, block_id, offset as usize, key, value) };
+            }
+            Kernel::SiluMul { gate, up } => {
+                silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
+            }
+            Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
+            Kernel::Linear { .. } | Kernel::Attention { .. } => unreachable!("not row-wise"),
+        }
+    }
+
+    fn run_linear(&self, instruction: &Instruction, thread_idx: usize) {
+        let Kernel::Linear { x, weight, bias, out } = instruction.kernel else { unreachable!("a product") };
+        let num_rows = self.num_rows(instruction.rows);
+        if num_rows == 0 {
+            return;
+        }
+        let weight = &self.program.weights[weight];
+        let bias = bias.map(|bias| &self.program.vectors[bias][..]);
+        let (rows, tiles) = share(weight, num_rows, self.num_threads, thread_idx);
+        let stride = self.stride(out);
+        let start = self.range(out, 0).start;
+        let values = self.floats.part(start..start + (num_rows - 1) * stride + out.width);
+        let output = LinearOutput { values, row_stride: stride };
+        unsafe {
+            let input = match x {
+                LinearSource::Float(view) => {
+                    let (start, row_stride) = (self.range(view, 0).start, self.stride(view));
+                    let values = self.floats.slice(start..start + (num_rows - 1) * row_stride + view.width);
+                    LinearInput::Float(FloatRows { values, row_stride })
+                }
+                LinearSource::Quantized(index) => {
+                    let buffer = &self.program.buffers[index];
+                    let BufferKind::Quantized { width, group } = buffer.kind else {
+                        unreachable!("quantised")
+                    };
+                    let shape = QuantizedShape::new(num_rows, width, group);
+                    let bytes = self.quantized.slice(buffer.offset..buffer.offset + buffer.num_elements);
+                    LinearInput::Quantized(QuantizedRows::new(shape, bytes))
+                }
+            };
+            linear(self.isa, weight, input, rows, tiles, output, bias);
+        }
+    }
+
+    fn run_attention(&self, instruction: &Instruction, scratch: &mut Scratch) {
+        let Kernel::Attention { layer, query, scale, out, counter } = instruction.kernel else {
+            unreachable!("attention")
+        };
+        let counter = &self.counters[counter];
+        loop {
+            let Some(planned) = self.plan.items.get(counter.fetch_add(1, Ordering::Relaxed)) else { return };
+            let item = self.attention_item(planned, layer, scale);
+            let queries =
+                Rows { pointer: self.row(query, planned.first_row).as_ptr(), stride: self.stride(query) };
+            let rows = Rows {
+                pointer: self.floats.part(self.range(out, planned.first_row)).as_mut_ptr(),
+                stride: self.stride(out),
+            };
+            let Some(split) = planned.split else {
+                unsafe { attend(self.isa, &self.kv, &item, queries, scratch, Target::Rows(rows)) };
+                continue;
+            };
+            let offset = self.plan.state_offset(planned, split, self.limits);
+            let split = &self.plan.splits[split];
+            unsafe {
+                let states = self.states.as_mut_ptr();
+                let target = Target::States(states.add(offset));
+                attend(self.isa, &self.kv, &item, queries, scratch, target);
+                if split.finish_part() {
+                    let whole = self.attention_item(&split.item, layer, scale);
+                    let states = states.add(split.first_state);
+                    finish_states(self.isa, self.limits.geometry.head_size, &whole, states, scratch, rows);
+                }
+            }
+        }
+    }
+
+    fn attention_item(&self, planned: &PlanItem, layer: usize, scale: f32) -> Item<'_> {
+        let chunk = &self.rows.chunks[planned.chunk];
+        Item {
+            block_table: &self.sequences.at(chunk.slot).block_table,
+            layer,
+            kv_head: planned.kv_head,
+            heads_per_kv_head: self.limits.heads_per_kv_head,
+            first_position: planned.first_position,
+            num_rows: planned.num_rows,
+            scale,
+            first_segment: planned.first_segment,
+            end_segment: planned.end_segment,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+use super::*;
+use crate::isa::Isa;
+use crate::kv_pool::{KvGeometry, KvPool};
+use crate::testing::{Random, bits};
+
+/// One sequence in a pool whose other slots hold NaN.
+struct Case {
+    pool: KvPool,
+    block_table: Vec<u32>,
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    num_tokens: usize,
+    heads_per_kv_head: usize,
+    scale: f32,
+}
+
+const LAYER: usize = 1;
+
+impl Case {
+    fn new(random: &mut Random, geometry: KvGeometry, heads_per_kv_head: usize, num_tokens: usize) -> Self {
+        let num_blocks = num_tokens.div_ceil(geometry.block_size);
+        let mut pool = KvPool::new(geometry, num_blocks + 3).unwrap();
+        pool.fill(half::f16::NAN.to_bits());
+        let mut block_table: Vec<u32> = (0..num_blocks as u32 + 3).collect();
+        for i in (1..block_table.len()).rev() {
+            block_table.swap(i, random.below(i + 1));
+        }
+        block_table.truncate(num_blocks);
+        let width = geometry.num_kv_heads * geometry.head_size;
+        let round = |x: f32| half::f16::from_f32(x).to_f32();
+        let keys: Vec<f32> = random.normals(num_tokens * width).into_iter().map(round).collect();
+        let values: Vec<f32> = random.normals(num_tokens * width).into_iter().map(round).collect();
+        for t in 0..num_tokens {
+            let (block, offset) = (block_table[t / geometry.block_size], t % geometry.block_size);
+            let row = t * width..(t + 1) * width;
+            // SAFETY: one thread.
+            unsafe {
+                pool.view().write(Isa::SCALAR, LAYER, block, offset, &keys[row.clone()], &values[row]);
+            }
+        }
+        let queries = random.normals(num_tokens * width * heads_per_kv_head);
+        let scale = 1.0 / (geometry.head_size as f32).sqrt();
+        Self { pool, block_table, queries, keys, values, num_tokens, heads_per_kv_head, scale }
+    }
+
+    fn width(&self) -> usize {
+        self.queries.len() / self.num_tokens
+    }
+
+    /// All rows of `first..first + num_rows` (one block) by items of `rows` rows; segments apart if `split`.
+    fn run(&mut self, isa: Isa, mut first: usize, end: usize, rows: usize, split: bool, out: &mut [f32]) {
+        let (width, g) = (self.width(), *self.pool.geometry());
+        let mut scratch = Scratch::new(g.head_size, self.heads_per_kv_head);
+        let rows = rows.min(rows_per_item(self.heads_per_kv_head));
+        while first < end {
+            let num_rows = rows.min(end - first).min(g.block_size - first % g.block_size);
+            for kv_head in 0..g.num_kv_heads {
+                let item = Item {
+                    block_table: &self.block_table,
+                    layer: LAYER,
+                    kv_head,
+                    heads_per_kv_head: self.heads_per_kv_head,
+                    first_position: first,
+                    num_rows,
+                    scale: self.scale,
+                    first_segment: 0,
+                    end_segment: num_segments(first),
+                };
+                let queries = Rows { pointer: self.queries[first * width..].as_ptr(), stride: width };
+                let out = Rows { pointer: out[first * width..].as_mut_ptr(), stride: width };
+                let kv = self.pool.view();
+                // SAFETY: one thread, and the buffers hold all rows.
+                unsafe {
+                    if !split {
+                        attend(isa, &kv, &item, queries, &mut scratch, Target::Rows(out));
+                        continue;
+                    }
+                    let size = num_rows * self.heads_per_kv_head * state_size(g.padded_head_size());
+                    let mut states = vec![0.0; size * item.end_segment];
+                    for segment in (0..item.end_segment).rev() {
+                        let part = Item { first_segment: segment, end_segment: segment + 1, ..item };
+                        let target = Target::States(states[segment * size..].as_mut_ptr());
+                        attend(isa, &kv, &part, queries, &mut scratch, target);
+                    }
+                    finish_states(isa, g.head_size, &item, states.as_ptr(), &mut scratch, out);
+                }
+            }
+            first += num_rows;
+        }
+    }
+
+    /// Plain softmax attention in f64.
+    fn naive(&self) -> Vec<f64> {
+        let g = self.pool.geometry();
+        let (width, kv_width, d) = (self.width(), g.num_kv_heads * g.head_size, g.head_size);
+        let mut out = vec![0.0f64; self.queries.len()];
+        for t in 0..self.num_tokens {
+            for head in 0..width / d {
+                let kv = head / self.heads_per_kv_head * d;
+                let q = &self.queries[t * width + head * d..][..d];
+                let scores: Vec<f64> = (0..=t)
+                    .map(|s| {
+                        let k = &self.keys[s * kv_width + kv..][..d];
+                        let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                        dot * f64::from(self.scale)
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for (s, weight) in weights.iter().enumerate() {
+                    for i in 0..d {
+                        out[t * width + head * d + i] +=
+                            weight / sum * f64::from(self.values[s * kv_width + kv + i]);
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+fn random_geometry(random: &mut Random) -> (KvGeometry, usize) {
+    let geometry = KvGeometry {
+        num_layers: 2,
+        num_kv_heads: 1 + random.below(2),
+        head_size: [4, 16, 20, 64, 80, 128][random.below(6)],
+        block_size: [16, 32, 64, 128][random.below(4)],
+    };
+    (geometry, [1, 2, 3, 4, 5, 7, 8, 14][random.below(8)])
+}
+
+#[test]
+fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
+    for seed in 0..14 {
+        let mut random = Random::new(seed);
+        let (geometry, heads_per_kv_head) = random_geometry(&mut random);
+        let num_tokens = if seed % 5 == 0 { 530 } else { 1 + random.below(70) };
+        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
+        let what = format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens}");
+        let best = *Isa::available().last().unwrap();
+        let mut expected = vec![0.0; case.queries.len()];
+        case.run(best, 0, num_tokens, 1, false, &mut expected);
+        for (got, exact) in expected.iter().zip(case.naive()) {
+            assert!((f64::from(*got) - exact).abs() < 2e-5, "{what}: {got} for {exact}");
+        }
+        for isa in Isa::available() {
+            // The oracle is slow: it does the last rows only.
+            let first = if isa == Isa::SCALAR { num_tokens.saturating_sub(20) } else { 0 };
+            for (rows, split) in [(64, false), (7, false), (2, true)] {
+                let mut got = expected.clone();
+                got[first * case.width()..].fill(f32::NAN);
+                case.run(isa, first, num_tokens, rows, split, &mut got);
+                assert!(bits(&got) == bits(&expected), "{what}: {isa}, {rows} rows, split {split}");
+            }
+        }
+    }
+}
+
+#[test]
+fn later_tokens_and_stale_slots_never_reach_an_earlier_query() {
+    let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 32 };
+    let mut random = Random::new(5);
+    let mut case = Case::new(&mut random, geometry, 3, 40);
+    let mut expected = vec![0.0; case.queries.len()];
+    let isa = *Isa::available().last().unwrap();
+    case.run(isa, 0, 40, 64, false, &mut expected);
+    assert!(expected.iter().all(|x| x.is_finite()));
+    let infinite = vec![f32::INFINITY; 16];
+    // SAFETY: one thread.
+    unsafe { case.pool.view().write(isa, LAYER, case.block_table[0], 20, &infinite, &infinite) };
+    let mut got = vec![0.0; case.queries.len()];
+    case.run(isa, 0, 40, 64, false, &mut got);
+    let width = case.width();
+    assert_eq!(bits(&got[..20 * width]), bits(&expected[..20 * width]));
+    assert!(got[20 * width..].iter().any(|x| x.is_nan()));
+}

@@ -1,0 +1,12 @@
+//! The float operations of a step, one file each, written once over [`vector::Lanes`].
+//!
+//! Dimension letters: `T` tokens of a step, `S` rows that sample, `H` query heads, `G` key/value heads, `D` head size,
+//! `B` block size, `V` vocabulary.
+
+pub mod add;
+pub mod attention;
+pub mod exp;
+pub mod rms_norm;
+pub mod rope;
+pub mod silu_mul;
+pub mod vector;

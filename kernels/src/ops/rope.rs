@@ -1,0 +1,63 @@
+//! Rotary position embedding, half-split ("NeoX") layout: arXiv:2104.09864.
+
+use super::vector::{LANES, Lanes, simd_entry};
+
+/// Angular frequencies of one rotary embedding; cos and sin are computed per step, once for all layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeFrequencies {
+    inv_freq: Vec<f64>,
+    attention_factor: f64,
+}
+
+impl RopeFrequencies {
+    /// inv_freq: radians per position for each rotated pair, scaling already applied; attention_factor multiplies cos
+    /// and sin.
+    pub fn new(inv_freq: Vec<f64>, attention_factor: f64) -> Self {
+        Self { inv_freq, attention_factor }
+    }
+
+    /// Number of rotated pairs, half of the rotated elements of a head.
+    pub fn num_pairs(&self) -> usize {
+        self.inv_freq.len()
+    }
+
+    /// Writes cos then sin of one position, `2 * num_pairs` values: angles in f64, results rounded to f32.
+    pub fn fill(&self, position: u32, out: &mut [f32]) {
+        let (cos, sin) = out.split_at_mut(self.inv_freq.len());
+        for ((frequency, cos), sin) in self.inv_freq.iter().zip(cos).zip(sin) {
+            let (s, c) = (f64::from(position) * frequency).sin_cos();
+            *cos = (c * self.attention_factor) as f32;
+            *sin = (s * self.attention_factor) as f32;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head_size: usize) {
+    let half = cos_sin.len() / 2;
+    assert!(head_size >= 2 * half && x.len().is_multiple_of(head_size));
+    let (cos, sin) = cos_sin.split_at(half);
+    for head in x.chunks_exact_mut(head_size) {
+        let p = head.as_mut_ptr();
+        let mut i = 0;
+        while i < half {
+            let lanes = (half - i).min(LANES);
+            // SAFETY: i + lanes <= half, and the head holds 2 * half elements at least.
+            unsafe {
+                let (c, s) =
+                    (L::load_first(cos.as_ptr().add(i), lanes), L::load_first(sin.as_ptr().add(i), lanes));
+                let (a, b) = (L::load_first(p.add(i), lanes), L::load_first(p.add(half + i), lanes));
+                b.fnma(s, a.mul(c)).store_first(p.add(i), lanes);
+                a.fma(s, b.mul(c)).store_first(p.add(half + i), lanes);
+            }
+            i += lanes;
+        }
+    }
+}
+
+simd_entry! {
+    /// Rotates each head of one row in place; cos_sin as [`RopeFrequencies::fill`] wrote it.
+    ///
+    /// Elements of a head beyond the rotated ones stay. Panics if the lengths do not fit.
+    pub fn rope_in_place = rope_generic(x: &mut [f32], cos_sin: &[f32], head_size: usize);
+}

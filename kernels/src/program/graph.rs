@@ -1,0 +1,289 @@
+//! Recording of operations, with their sizes checked.
+
+use super::{ProgramConfig, ProgramError};
+use crate::ops::rope::RopeFrequencies;
+use crate::pack::Format;
+
+/// The result of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// A weight given to the builder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub usize);
+
+/// An operation, as `Ops` in `server/trunkline_server/models/ops.py` defines it.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the operands are those of the definition named above")]
+pub enum Op {
+    Embedding { weight: WeightId },
+    RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
+    HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
+    Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
+    Rope { x: ValueId, frequencies: usize, head_size: usize },
+    WriteKv { layer: usize, key: ValueId, value: ValueId },
+    Attention { layer: usize, query: ValueId, scale: f32 },
+    SiluMul { gate: ValueId, up: ValueId },
+    Add { x: ValueId, y: ValueId },
+    Logits { x: ValueId, weight: WeightId },
+}
+
+impl Op {
+    /// The values that it reads.
+    pub fn operands(&self) -> Vec<ValueId> {
+        match *self {
+            Op::Embedding { .. } => vec![],
+            Op::RmsNorm { x, .. } | Op::HeadRmsNorm { x, .. } | Op::Linear { x, .. } => vec![x],
+            Op::Rope { x, .. } | Op::Logits { x, .. } => vec![x],
+            Op::Attention { query, .. } => vec![query],
+            Op::WriteKv { key, value, .. } => vec![key, value],
+            Op::SiluMul { gate, up } => vec![gate, up],
+            Op::Add { x, y } => vec![x, y],
+        }
+    }
+
+    /// The weights that it reads.
+    pub fn weights(&self) -> Vec<WeightId> {
+        match *self {
+            Op::Embedding { weight } | Op::Logits { weight, .. } => vec![weight],
+            Op::RmsNorm { weight, .. } | Op::HeadRmsNorm { weight, .. } => vec![weight],
+            Op::Linear { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
+            _ => vec![],
+        }
+    }
+}
+
+/// An operation and the features of its result.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) op: Op,
+    pub(super) width: usize,
+}
+
+/// A weight as its file holds it.
+pub(super) struct RawWeight {
+    pub(super) format: Format,
+    pub(super) bytes: Vec<u8>,
+    pub(super) shape: Vec<usize>,
+}
+
+/// Records a step: see the module.
+pub struct ProgramBuilder {
+    pub(super) config: ProgramConfig,
+    pub(super) nodes: Vec<Node>,
+    pub(super) weights: Vec<RawWeight>,
+    pub(super) frequencies: Vec<RopeFrequencies>,
+}
+
+fn shape_error(
+    op: &'static str,
+    what: &'static str,
+    actual: impl std::fmt::Debug,
+    expected: impl std::fmt::Debug,
+) -> ProgramError {
+    ProgramError::Shape { op, what, actual: format!("{actual:?}"), expected: format!("{expected:?}") }
+}
+
+impl ProgramBuilder {
+    /// An empty program. Fails if a size is out of range.
+    pub fn new(config: ProgramConfig) -> Result<Self, ProgramError> {
+        config.check()?;
+        Ok(Self { config, nodes: Vec::new(), weights: Vec::new(), frequencies: Vec::new() })
+    }
+
+    /// Takes a weight of one or two dimensions: the bytes of its rows as the file holds them.
+    pub fn weight(
+        &mut self,
+        format: Format,
+        bytes: Vec<u8>,
+        shape: &[usize],
+    ) -> Result<WeightId, ProgramError> {
+        let weight = self.weights.len();
+        let (rows, columns) = match *shape {
+            [columns] => (1, columns),
+            [rows, columns] => (rows, columns),
+            _ => return Err(shape_error("weight", "number of dimensions", shape.len(), "1 or 2")),
+        };
+        format.check(bytes.len(), rows, columns).map_err(|source| ProgramError::Weight { weight, source })?;
+        self.weights.push(RawWeight { format, bytes, shape: shape.to_vec() });
+        Ok(WeightId(weight))
+    }
+
+    /// Rows of `weight` [V, N] for the tokens of the step: [T, N].
+    pub fn embedding(&mut self, weight: WeightId) -> Result<ValueId, ProgramError> {
+        let [_, width] = self.matrix("embedding", weight)?;
+        Ok(self.push(Op::Embedding { weight }, width))
+    }
+
+    /// x / sqrt(mean(x^2) + eps) * weight over each row.
+    pub fn rms_norm(&mut self, x: ValueId, weight: WeightId, eps: f32) -> Result<ValueId, ProgramError> {
+        let width = self.width("rms_norm", x)?;
+        self.vector("rms_norm", weight, width)?;
+        Ok(self.push(Op::RmsNorm { x, weight, eps }, width))
+    }
+
+    /// `rms_norm` of each head alone, weight [head_size].
+    pub fn head_rms_norm(
+        &mut self,
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+        head_size: usize,
+    ) -> Result<ValueId, ProgramError> {
+        let width = self.heads("head_rms_norm", x, head_size)?;
+        self.vector("head_rms_norm", weight, head_size)?;
+        Ok(self.push(Op::HeadRmsNorm { x, weight, eps }, width))
+    }
+
+    /// x [T, K] times the transpose of weight [N, K], plus bias [N]: [T, N].
+    pub fn linear(
+        &mut self,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> Result<ValueId, ProgramError> {
+        let width = self.product("linear", x, weight)?;
+        if let Some(bias) = bias {
+            self.vector("linear", bias, width)?;
+        }
+        Ok(self.push(Op::Linear { x, weight, bias }, width))
+    }
+
+    /// Rotates the first `2 * inv_freq.len()` elements of each head by its token's position.
+    pub fn rope(
+        &mut self,
+        x: ValueId,
+        inv_freq: &[f64],
+        attention_factor: f64,
+        head_size: usize,
+    ) -> Result<ValueId, ProgramError> {
+        let width = self.heads("rope", x, head_size)?;
+        if inv_freq.is_empty() || 2 * inv_freq.len() > head_size {
+            let expected = format!("1 to {}", head_size / 2);
+            return Err(shape_error("rope", "number of frequencies", inv_freq.len(), expected));
+        }
+        let wanted = RopeFrequencies::new(inv_freq.to_vec(), attention_factor);
+        let frequencies = self.frequencies.iter().position(|known| *known == wanted).unwrap_or_else(|| {
+            self.frequencies.push(wanted);
+            self.frequencies.len() - 1
+        });
+        Ok(self.push(Op::Rope { x, frequencies, head_size }, width))
+    }
+
+    /// Stores key and value [T, G * D] in the slots of the step's tokens. The value returned may not be read.
+    pub fn write_kv(&mut self, layer: usize, key: ValueId, value: ValueId) -> Result<ValueId, ProgramError> {
+        self.check_layer("write_kv", layer)?;
+        let geometry = self.config.geometry;
+        let expected = geometry.num_kv_heads * geometry.head_size;
+        for (what, operand) in [("width of key", key), ("width of value", value)] {
+            let width = self.width("write_kv", operand)?;
+            if width != expected {
+                return Err(shape_error("write_kv", what, width, expected));
+            }
+        }
+        Ok(self.push(Op::WriteKv { layer, key, value }, 0))
+    }
+
+    /// Causal attention of query [T, H * D] over the sequence's blocks: [T, H * D].
+    pub fn paged_attention(
+        &mut self,
+        layer: usize,
+        query: ValueId,
+        scale: f32,
+    ) -> Result<ValueId, ProgramError> {
+        self.check_layer("paged_attention", layer)?;
+        let width = self.width("paged_attention", query)?;
+        let geometry = self.config.geometry;
+        let unit = geometry.num_kv_heads * geometry.head_size;
+        if !width.is_multiple_of(unit) {
+            let expected = format!("a multiple of {unit}");
+            return Err(shape_error("paged_attention", "width of query", width, expected));
+        }
+        let is_written =
+            self.nodes.iter().any(|node| matches!(node.op, Op::WriteKv { layer: l, .. } if l == layer));
+        if !is_written {
+            let what = format!("reads K and V of layer {layer} before `write_kv`");
+            return Err(ProgramError::Structure { what });
+        }
+        Ok(self.push(Op::Attention { layer, query, scale }, width))
+    }
+
+    /// silu(gate) * up.
+    pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.same_width("silu_mul", gate, up)?;
+        Ok(self.push(Op::SiluMul { gate, up }, width))
+    }
+
+    /// x + y.
+    pub fn add(&mut self, x: ValueId, y: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.same_width("add", x, y)?;
+        Ok(self.push(Op::Add { x, y }, width))
+    }
+
+    /// `linear` without bias on the rows that sample: [S, V]. The last operation of a program.
+    pub fn logits(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ProgramError> {
+        let width = self.product("logits", x, weight)?;
+        Ok(self.push(Op::Logits { x, weight }, width))
+    }
+
+    fn push(&mut self, op: Op, width: usize) -> ValueId {
+        self.nodes.push(Node { op, width });
+        ValueId(self.nodes.len() - 1)
+    }
+
+    /// Features of an operand. K/V writes and logits are no operands.
+    fn width(&self, op: &'static str, x: ValueId) -> Result<usize, ProgramError> {
+        match self.nodes.get(x.0) {
+            Some(node) if !matches!(node.op, Op::WriteKv { .. } | Op::Logits { .. }) => Ok(node.width),
+            _ => Err(ProgramError::UnknownValue { op, value: x.0 }),
+        }
+    }
+
+    fn same_width(&self, op: &'static str, x: ValueId, y: ValueId) -> Result<usize, ProgramError> {
+        let (width, other) = (self.width(op, x)?, self.width(op, y)?);
+        if width == other {
+            Ok(width)
+        } else {
+            Err(shape_error(op, "width of the second operand", other, width))
+        }
+    }
+
+    fn heads(&self, op: &'static str, x: ValueId, head_size: usize) -> Result<usize, ProgramError> {
+        let width = self.width(op, x)?;
+        if head_size == 0 || !width.is_multiple_of(head_size) {
+            return Err(shape_error(op, "width", width, format!("a multiple of head size {head_size}")));
+        }
+        Ok(width)
+    }
+
+    fn shape(&self, op: &'static str, weight: WeightId) -> Result<&[usize], ProgramError> {
+        let found = self.weights.get(weight.0);
+        found.map(|raw| &raw.shape[..]).ok_or(ProgramError::UnknownWeight { op, weight: weight.0 })
+    }
+
+    fn matrix(&self, op: &'static str, weight: WeightId) -> Result<[usize; 2], ProgramError> {
+        let shape = self.shape(op, weight)?;
+        <[usize; 2]>::try_from(shape)
+            .map_err(|_| shape_error(op, "shape of the weight", shape, "[rows, columns]"))
+    }
+
+    fn vector(&self, op: &'static str, weight: WeightId, width: usize) -> Result<(), ProgramError> {
+        let shape = self.shape(op, weight)?;
+        if shape == [width] { Ok(()) } else { Err(shape_error(op, "shape of the weight", shape, [width])) }
+    }
+
+    fn product(&self, op: &'static str, x: ValueId, weight: WeightId) -> Result<usize, ProgramError> {
+        let width = self.width(op, x)?;
+        let [rows, columns] = self.matrix(op, weight)?;
+        if columns == width { Ok(rows) } else { Err(shape_error(op, "width of the input", width, columns)) }
+    }
+
+    fn check_layer(&self, op: &'static str, layer: usize) -> Result<(), ProgramError> {
+        let num_layers = self.config.geometry.num_layers;
+        if layer < num_layers {
+            Ok(())
+        } else {
+            Err(shape_error(op, "layer", layer, format!("0 to {}", num_layers - 1)))
+        }
+    }
+}

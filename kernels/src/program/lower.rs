@@ -1,0 +1,669 @@
+//! From the recorded graph to instructions over static memory.
+
+use std::collections::HashMap;
+
+use super::graph::{Node, Op, RawWeight, ValueId, WeightId};
+use super::memory::{Demand, lay_out};
+use super::{ProgramBuilder, ProgramConfig, ProgramError};
+use crate::ops::rope::RopeFrequencies;
+use crate::pack::{Format, PackedWeight, dequantize_row};
+use crate::quantize::QuantizedShape;
+
+/// Which rows a buffer or an instruction has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowSet {
+    /// All tokens of the step, T.
+    Tokens,
+    /// The rows that sample, S.
+    Samples,
+}
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferKind {
+    /// f32 rows of this width.
+    Float {
+        /// Features.
+        width: usize,
+    },
+    /// Rows quantised for products.
+    Quantized {
+        /// Features.
+        width: usize,
+        /// Elements that share a scale.
+        group: usize,
+    },
+}
+
+/// A piece of the working memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    /// What it holds.
+    pub kind: BufferKind,
+    /// Its rows.
+    pub rows: RowSet,
+    /// First element in the working memory of its kind: f32 or bytes.
+    pub offset: usize,
+    /// Elements for the most rows.
+    pub num_elements: usize,
+}
+
+/// Columns `column..column + width` of a float buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Index of the buffer.
+    pub buffer: usize,
+    /// First column.
+    pub column: usize,
+    /// Number of columns.
+    pub width: usize,
+}
+
+/// Where a product reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearSource {
+    /// f32 rows.
+    Float(View),
+    /// A quantised buffer.
+    Quantized(usize),
+}
+
+/// One operation on buffers. Weights, vectors and frequencies are indices into the [`Program`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "operands of the operations that `crate::ops` and `crate::linear` define")]
+pub enum Kernel {
+    Embedding {
+        weight: usize,
+        out: View,
+    },
+    RopeTable {
+        frequencies: usize,
+        out: View,
+    },
+    /// The rows that sample, from a buffer of all tokens.
+    Gather {
+        x: View,
+        out: View,
+    },
+    Copy {
+        x: View,
+        out: View,
+    },
+    RmsNorm {
+        x: View,
+        weight: usize,
+        eps: f32,
+        out: View,
+    },
+    HeadRmsNorm {
+        x: View,
+        weight: usize,
+        eps: f32,
+    },
+    Quantize {
+        x: View,
+        out: usize,
+        group: usize,
+    },
+    Linear {
+        x: LinearSource,
+        weight: usize,
+        bias: Option<usize>,
+        out: View,
+    },
+    Rope {
+        x: View,
+        table: View,
+        head_size: usize,
+    },
+    WriteKv {
+        layer: usize,
+        key: View,
+        value: View,
+    },
+    Attention {
+        layer: usize,
+        query: View,
+        scale: f32,
+        out: View,
+        counter: usize,
+    },
+    SiluMul {
+        gate: View,
+        up: View,
+    },
+    Add {
+        x: View,
+        y: View,
+    },
+}
+
+impl Kernel {
+    /// True if row i of every operand is touched by the thread that owns row i alone, so that a following such kernel
+    /// needs no barrier.
+    fn is_row_wise(&self) -> bool {
+        !matches!(self, Kernel::Gather { .. } | Kernel::Linear { .. } | Kernel::Attention { .. })
+    }
+
+    /// Buffers that it reads or writes.
+    fn buffers(&self) -> Vec<usize> {
+        match *self {
+            Kernel::Embedding { out, .. } | Kernel::RopeTable { out, .. } => vec![out.buffer],
+            Kernel::Gather { x, out } | Kernel::Copy { x, out } | Kernel::RmsNorm { x, out, .. } => {
+                vec![x.buffer, out.buffer]
+            }
+            Kernel::HeadRmsNorm { x, .. } => vec![x.buffer],
+            Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
+            Kernel::Linear { x: LinearSource::Float(x), out, .. } => vec![x.buffer, out.buffer],
+            Kernel::Linear { x: LinearSource::Quantized(x), out, .. } => vec![x, out.buffer],
+            Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
+            Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
+            Kernel::Attention { query, out, .. } => vec![query.buffer, out.buffer],
+            Kernel::SiluMul { gate, up } => vec![gate.buffer, up.buffer],
+            Kernel::Add { x, y } => vec![x.buffer, y.buffer],
+        }
+    }
+}
+
+/// A kernel, its rows, and whether all threads must have finished what comes before.
+#[derive(Clone, Copy, Debug)]
+pub struct Instruction {
+    /// What is done.
+    pub kernel: Kernel,
+    /// Which rows.
+    pub rows: RowSet,
+    /// Wait at the barrier first.
+    pub barrier_before: bool,
+}
+
+/// Everything of a step that does not change from step to step.
+#[derive(Debug)]
+pub struct Program {
+    /// Limits and sizes.
+    pub config: ProgramConfig,
+    /// In order.
+    pub instructions: Vec<Instruction>,
+    /// Pieces of the working memory.
+    pub buffers: Vec<Buffer>,
+    /// f32 of the working memory.
+    pub num_floats: usize,
+    /// Bytes of the working memory for quantised rows.
+    pub num_quantized_bytes: usize,
+    /// Matrices in kernel layout.
+    pub weights: Vec<PackedWeight>,
+    /// Norm weights and biases.
+    pub vectors: Vec<Vec<f32>>,
+    /// Rotary frequencies.
+    pub frequencies: Vec<RopeFrequencies>,
+    /// The result of a step.
+    pub logits: View,
+    /// Rows of the output head.
+    pub vocab_size: usize,
+    /// Rows of the embedding: token ids are below it.
+    pub num_embeddings: usize,
+    /// H / G.
+    pub heads_per_kv_head: usize,
+    /// Number of attention kernels.
+    pub num_attentions: usize,
+}
+
+impl Program {
+    /// Bytes of weights held in memory.
+    pub fn weight_bytes(&self) -> usize {
+        let vectors: usize = self.vectors.iter().map(|vector| size_of_val(&vector[..])).sum();
+        vectors + self.weights.iter().map(PackedWeight::num_bytes).sum::<usize>()
+    }
+}
+
+impl ProgramBuilder {
+    /// Checks the whole, packs the weights and lays out memory. The builder's copies of the weights are dropped as they
+    /// are packed.
+    pub fn lower(self) -> Result<Program, ProgramError> {
+        let Some(Node { op: Op::Logits { .. }, width: vocab_size }) = self.nodes.last().cloned() else {
+            return Err(ProgramError::Structure { what: "does not end with `logits`".to_owned() });
+        };
+        let (num_embeddings, heads_per_kv_head) = self.check_structure()?;
+        let analysis = Analysis::new(&self.nodes);
+        let mut lowering = Lowering {
+            store: WeightStore::new(self.weights, &self.nodes, &analysis),
+            nodes: &self.nodes,
+            frequencies: &self.frequencies,
+            analysis,
+            config: self.config,
+            instructions: Vec::new(),
+            buffers: Vec::new(),
+            values: HashMap::new(),
+            quantized: HashMap::new(),
+            tables: HashMap::new(),
+            num_attentions: 0,
+        };
+        for index in 0..self.nodes.len() {
+            lowering.lower_node(index)?;
+        }
+        let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
+        let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
+        let Lowering { instructions, buffers, store, num_attentions, .. } = lowering;
+        Ok(Program {
+            config: self.config,
+            instructions,
+            buffers,
+            num_floats,
+            num_quantized_bytes,
+            weights: store.packed,
+            vectors: store.vectors,
+            frequencies: self.frequencies,
+            logits,
+            vocab_size,
+            num_embeddings,
+            heads_per_kv_head,
+            num_attentions,
+        })
+    }
+
+    /// One logits, every layer written once, one number of heads. Returns rows of the smallest embedding, and H / G.
+    fn check_structure(&self) -> Result<(usize, usize), ProgramError> {
+        let fail = |what: String| Err(ProgramError::Structure { what });
+        let geometry = self.config.geometry;
+        let mut writes = vec![0; geometry.num_layers];
+        let mut query_width = None;
+        let mut num_embeddings = usize::MAX;
+        for (index, node) in self.nodes.iter().enumerate() {
+            match node.op {
+                Op::WriteKv { layer, .. } => writes[layer] += 1,
+                Op::Attention { .. } if query_width.is_some_and(|width| width != node.width) => {
+                    return fail("has attention layers with different numbers of heads".to_owned());
+                }
+                Op::Attention { .. } => query_width = Some(node.width),
+                Op::Logits { .. } if index + 1 < self.nodes.len() => {
+                    return fail("goes on after `logits`".to_owned());
+                }
+                Op::Embedding { weight } => {
+                    num_embeddings = num_embeddings.min(self.weights[weight.0].shape[0])
+                }
+                _ => {}
+            }
+        }
+        if let Some(layer) = writes.iter().position(|count| *count != 1) {
+            return fail(format!("writes K and V of layer {layer} {} times, expected once", writes[layer]));
+        }
+        let unit = geometry.num_kv_heads * geometry.head_size;
+        Ok((num_embeddings, query_width.unwrap_or(unit) / unit))
+    }
+}
+
+/// What is known of each node before lowering.
+struct Analysis {
+    /// Something needs it.
+    is_live: Vec<bool>,
+    /// Index of the last node that reads it.
+    last_use: Vec<usize>,
+    /// Which of its rows are needed.
+    rows: Vec<RowSet>,
+}
+
+impl Analysis {
+    fn new(nodes: &[Node]) -> Self {
+        let n = nodes.len();
+        let mut analysis =
+            Self { is_live: vec![false; n], last_use: vec![0; n], rows: vec![RowSet::Samples; n] };
+        for index in (0..n).rev() {
+            let node = &nodes[index];
+            // Readers come later, so they are done: `rows` is Samples unless one of them needs all tokens.
+            let may_shrink = matches!(
+                node.op,
+                Op::RmsNorm { .. }
+                    | Op::HeadRmsNorm { .. }
+                    | Op::Linear { .. }
+                    | Op::SiluMul { .. }
+                    | Op::Add { .. }
+                    | Op::Logits { .. }
+            );
+            if !may_shrink {
+                analysis.rows[index] = RowSet::Tokens;
+            }
+            analysis.is_live[index] |= matches!(node.op, Op::Logits { .. } | Op::WriteKv { .. });
+            if !analysis.is_live[index] {
+                continue;
+            }
+            for operand in node.op.operands() {
+                analysis.is_live[operand.0] = true;
+                analysis.last_use[operand.0] = analysis.last_use[operand.0].max(index);
+                if analysis.rows[index] == RowSet::Tokens {
+                    analysis.rows[operand.0] = RowSet::Tokens;
+                }
+            }
+        }
+        analysis
+    }
+}
+
+/// Weights on their way from file bytes to kernel layout.
+struct WeightStore {
+    raw: Vec<RawWeight>,
+    /// Live nodes that have yet to read each weight.
+    num_uses: Vec<usize>,
+    packed: Vec<PackedWeight>,
+    packed_by_parts: HashMap<Vec<WeightId>, usize>,
+    vectors: Vec<Vec<f32>>,
+    vectors_by_parts: HashMap<Vec<WeightId>, usize>,
+}
+
+impl WeightStore {
+    fn new(raw: Vec<RawWeight>, nodes: &[Node], analysis: &Analysis) -> Self {
+        let mut num_uses = vec![0; raw.len()];
+        for (node, is_live) in nodes.iter().zip(&analysis.is_live) {
+            for weight in node.op.weights().iter().filter(|_| *is_live) {
+                num_uses[weight.0] += 1;
+            }
+        }
+        Self {
+            raw,
+            num_uses,
+            packed: Vec::new(),
+            packed_by_parts: HashMap::new(),
+            vectors: Vec::new(),
+            vectors_by_parts: HashMap::new(),
+        }
+    }
+
+    /// Counts a use of each part, and drops the bytes of those that nobody will read again.
+    fn release(&mut self, parts: &[WeightId]) {
+        for part in parts {
+            self.num_uses[part.0] -= 1;
+            if self.num_uses[part.0] == 0 {
+                self.raw[part.0].bytes = Vec::new();
+            }
+        }
+    }
+
+    fn shape(&self, weight: WeightId) -> &[usize] {
+        &self.raw[weight.0].shape
+    }
+
+    fn format(&self, weight: WeightId) -> Format {
+        self.raw[weight.0].format
+    }
+
+    /// The matrix that computes what `parts` compute, back to back.
+    fn matrix(&mut self, parts: &[WeightId]) -> Result<usize, ProgramError> {
+        let index = match self.packed_by_parts.get(parts) {
+            Some(index) => *index,
+            None => {
+                let fail = |weight: WeightId| move |source| ProgramError::Weight { weight: weight.0, source };
+                let pack = |part: &WeightId| {
+                    let raw = &self.raw[part.0];
+                    PackedWeight::pack(raw.format, &raw.bytes, raw.shape[0], raw.shape[1])
+                        .map_err(fail(*part))
+                };
+                let mut packed = parts.iter().map(pack).collect::<Result<Vec<_>, _>>()?;
+                let whole = match packed.len() {
+                    1 => packed.remove(0),
+                    _ => PackedWeight::concat(&packed.iter().collect::<Vec<_>>()).map_err(fail(parts[0]))?,
+                };
+                self.packed.push(whole);
+                self.packed_by_parts.insert(parts.to_vec(), self.packed.len() - 1);
+                self.packed.len() - 1
+            }
+        };
+        self.release(parts);
+        Ok(index)
+    }
+
+    /// The vector that is `parts` back to back, as f32.
+    fn vector(&mut self, parts: &[WeightId]) -> Result<usize, ProgramError> {
+        let index = match self.vectors_by_parts.get(parts) {
+            Some(index) => *index,
+            None => {
+                let mut vector = Vec::new();
+                for part in parts {
+                    let raw = &self.raw[part.0];
+                    let start = vector.len();
+                    vector.resize(start + raw.shape[0], 0.0);
+                    dequantize_row(raw.format, &raw.bytes, &mut vector[start..])
+                        .map_err(|source| ProgramError::Weight { weight: part.0, source })?;
+                }
+                self.vectors.push(vector);
+                self.vectors_by_parts.insert(parts.to_vec(), self.vectors.len() - 1);
+                self.vectors.len() - 1
+            }
+        };
+        self.release(parts);
+        Ok(index)
+    }
+}
+
+struct Lowering<'a> {
+    nodes: &'a [Node],
+    frequencies: &'a [RopeFrequencies],
+    analysis: Analysis,
+    store: WeightStore,
+    config: ProgramConfig,
+    instructions: Vec<Instruction>,
+    buffers: Vec<Buffer>,
+    /// Where each value lies, for each set of rows in which it was wanted.
+    values: HashMap<(ValueId, RowSet), View>,
+    /// Quantised forms, by group size.
+    quantized: HashMap<(ValueId, RowSet, usize), usize>,
+    /// cos and sin of the step's positions, by frequencies.
+    tables: HashMap<usize, View>,
+    num_attentions: usize,
+}
+
+impl Lowering<'_> {
+    fn max_rows(&self, rows: RowSet) -> usize {
+        match rows {
+            RowSet::Tokens => self.config.max_step_tokens,
+            RowSet::Samples => self.config.max_step_sequences,
+        }
+    }
+
+    fn new_buffer(&mut self, kind: BufferKind, rows: RowSet) -> usize {
+        let max_rows = self.max_rows(rows);
+        let num_elements = match kind {
+            BufferKind::Float { width } => max_rows * width,
+            BufferKind::Quantized { width, group } => QuantizedShape::new(max_rows, width, group).num_bytes(),
+        };
+        self.buffers.push(Buffer { kind, rows, offset: 0, num_elements });
+        self.buffers.len() - 1
+    }
+
+    fn new_view(&mut self, width: usize, rows: RowSet) -> View {
+        View { buffer: self.new_buffer(BufferKind::Float { width }, rows), column: 0, width }
+    }
+
+    fn emit(&mut self, kernel: Kernel, rows: RowSet) {
+        let barrier_before = match self.instructions.last() {
+            Some(last) => !(last.kernel.is_row_wise() && kernel.is_row_wise() && last.rows == rows),
+            None => false,
+        };
+        self.instructions.push(Instruction { kernel, rows, barrier_before });
+    }
+
+    /// Where the rows `rows` of `x` lie; fetches those that sample from all tokens at their first use.
+    fn operand(&mut self, x: ValueId, rows: RowSet) -> View {
+        if let Some(view) = self.values.get(&(x, rows)) {
+            return *view;
+        }
+        let source = self.values[&(x, RowSet::Tokens)];
+        let out = self.new_view(source.width, rows);
+        self.emit(Kernel::Gather { x: source, out }, rows);
+        self.values.insert((x, rows), out);
+        out
+    }
+
+    /// A view that holds `x` and may be overwritten by node `index`: x itself if it ends here, else a copy.
+    fn writable(&mut self, x: ValueId, rows: RowSet, index: usize, other: Option<ValueId>) -> View {
+        let view = self.operand(x, rows);
+        if self.analysis.last_use[x.0] == index && other != Some(x) {
+            return view;
+        }
+        let out = self.new_view(view.width, rows);
+        self.emit(Kernel::Copy { x: view, out }, rows);
+        out
+    }
+
+    fn source(&mut self, x: ValueId, rows: RowSet, group: Option<usize>) -> LinearSource {
+        let view = self.operand(x, rows);
+        let Some(group) = group else { return LinearSource::Float(view) };
+        if let Some(buffer) = self.quantized.get(&(x, rows, group)) {
+            return LinearSource::Quantized(*buffer);
+        }
+        let out = self.new_buffer(BufferKind::Quantized { width: view.width, group }, rows);
+        self.emit(Kernel::Quantize { x: view, out, group }, rows);
+        self.quantized.insert((x, rows, group), out);
+        LinearSource::Quantized(out)
+    }
+
+    fn lower_node(&mut self, index: usize) -> Result<(), ProgramError> {
+        let (id, rows) = (ValueId(index), self.analysis.rows[index]);
+        if !self.analysis.is_live[index] || self.values.contains_key(&(id, rows)) {
+            return Ok(());
+        }
+        let width = self.nodes[index].width;
+        let out = match self.nodes[index].op.clone() {
+            Op::Embedding { weight } => {
+                let weight = self.store.matrix(&[weight])?;
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Embedding { weight, out }, rows);
+                out
+            }
+            Op::RmsNorm { x, weight, eps } => {
+                let weight = self.store.vector(&[weight])?;
+                let x = self.operand(x, rows);
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::RmsNorm { x, weight, eps, out }, rows);
+                out
+            }
+            Op::HeadRmsNorm { x, weight, eps } => {
+                let weight = self.store.vector(&[weight])?;
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::HeadRmsNorm { x, weight, eps }, rows);
+                x
+            }
+            Op::Linear { .. } => return self.lower_linear(index),
+            Op::Logits { x, weight } => {
+                let weight = self.store.matrix(&[weight])?;
+                let x = self.source(x, rows, self.store.packed[weight].needs_quantized_input());
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Linear { x, weight, bias: None, out }, rows);
+                out
+            }
+            Op::Rope { x, frequencies, head_size } => {
+                let table = self.table(frequencies);
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::Rope { x, table, head_size }, rows);
+                x
+            }
+            Op::WriteKv { layer, key, value } => {
+                let (key, value) = (self.operand(key, rows), self.operand(value, rows));
+                self.emit(Kernel::WriteKv { layer, key, value }, rows);
+                return Ok(());
+            }
+            Op::Attention { layer, query, scale } => {
+                let query = self.operand(query, rows);
+                let out = self.new_view(width, rows);
+                let counter = self.num_attentions;
+                self.num_attentions += 1;
+                self.emit(Kernel::Attention { layer, query, scale, out, counter }, rows);
+                out
+            }
+            Op::SiluMul { gate, up } => {
+                let y = self.operand(up, rows);
+                let x = self.writable(gate, rows, index, Some(up));
+                self.emit(Kernel::SiluMul { gate: x, up: y }, rows);
+                x
+            }
+            Op::Add { x, y } => {
+                // The sum is the same to the bit either way round, so whichever ends here is overwritten.
+                let (x, y) = if self.analysis.last_use[x.0] == index { (x, y) } else { (y, x) };
+                let other = self.operand(y, rows);
+                let into = self.writable(x, rows, index, Some(y));
+                self.emit(Kernel::Add { x: into, y: other }, rows);
+                into
+            }
+        };
+        self.values.insert((id, rows), out);
+        Ok(())
+    }
+
+    /// A product, together with all later ones that read the same rows of the same value in the same format.
+    fn lower_linear(&mut self, index: usize) -> Result<(), ProgramError> {
+        let rows = self.analysis.rows[index];
+        let Op::Linear { x, weight, bias } = self.nodes[index].op else {
+            unreachable!("called for products only")
+        };
+        let (format, has_bias) = (self.store.format(weight), bias.is_some());
+        let (mut members, mut weights, mut biases) = (vec![], vec![], vec![]);
+        for (i, node) in self.nodes.iter().enumerate().skip(index) {
+            let is_wanted = self.analysis.is_live[i] && self.analysis.rows[i] == rows;
+            match node.op {
+                Op::Linear { x: other_x, weight, bias }
+                    if is_wanted
+                        && other_x == x
+                        && bias.is_some() == has_bias
+                        && self.store.format(weight) == format =>
+                {
+                    members.push(i);
+                    weights.push(weight);
+                    biases.extend(bias);
+                }
+                _ => {}
+            }
+        }
+        let width = weights.iter().map(|weight| self.store.shape(*weight)[0]).sum();
+        let weight = self.store.matrix(&weights)?;
+        let bias = if has_bias { Some(self.store.vector(&biases)?) } else { None };
+        let x = self.source(x, rows, self.store.packed[weight].needs_quantized_input());
+        let out = self.new_view(width, rows);
+        self.emit(Kernel::Linear { x, weight, bias, out }, rows);
+        let mut column = 0;
+        for member in members {
+            let width = self.nodes[member].width;
+            self.values.insert((ValueId(member), rows), View { buffer: out.buffer, column, width });
+            column += width;
+        }
+        Ok(())
+    }
+
+    /// The table of cos and sin, made at its first use; the table of all tokens serves every layer.
+    fn table(&mut self, frequencies: usize) -> View {
+        if let Some(table) = self.tables.get(&frequencies) {
+            return *table;
+        }
+        let out = self.new_view(2 * self.frequencies[frequencies].num_pairs(), RowSet::Tokens);
+        self.emit(Kernel::RopeTable { frequencies, out }, RowSet::Tokens);
+        self.tables.insert(frequencies, out);
+        out
+    }
+
+    /// Gives every buffer its offset. The result of the step must outlive the last phase. Returns the elements of both
+    /// kinds of memory.
+    fn place_buffers(&mut self, result: usize) -> (usize, usize) {
+        let mut lifetimes = vec![(usize::MAX, 0); self.buffers.len()];
+        let mut phase = 0;
+        for instruction in &self.instructions {
+            phase += usize::from(instruction.barrier_before);
+            for buffer in instruction.kernel.buffers() {
+                let (first, last) = lifetimes[buffer];
+                lifetimes[buffer] = (phase.min(first), phase.max(last));
+            }
+        }
+        lifetimes[result].1 = phase + 1;
+        let mut place = |is_float: bool| {
+            let of_kind = |buffer: &Buffer| matches!(buffer.kind, BufferKind::Float { .. }) == is_float;
+            let members: Vec<usize> =
+                (0..self.buffers.len()).filter(|i| of_kind(&self.buffers[*i])).collect();
+            let demand = |i: &usize| Demand {
+                num_elements: self.buffers[*i].num_elements,
+                first_phase: lifetimes[*i].0,
+                last_phase: lifetimes[*i].1,
+            };
+            let (offsets, total) = lay_out(&members.iter().map(demand).collect::<Vec<_>>());
+            for (i, offset) in members.into_iter().zip(offsets) {
+                self.buffers[i].offset = offset;
+            }
+            total
+        };
+        (place(true), place(false))
+    }
+}

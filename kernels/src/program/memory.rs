@@ -1,0 +1,83 @@
+//! Static layout of the working memory: buffers whose lifetimes do not meet share memory.
+
+/// Every buffer starts at a multiple of this many elements: whole cache lines for bytes and f32 alike.
+pub const ALIGNMENT: usize = 64;
+
+/// Size and lifetime of one buffer. A lifetime counts phases, the stretches between two barriers: threads of one phase
+/// are not ordered, so buffers that live in the same phase never share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Elements.
+    pub num_elements: usize,
+    /// First phase that touches it.
+    pub first_phase: usize,
+    /// Last phase that touches it.
+    pub last_phase: usize,
+}
+
+/// Offsets for all demands, and the elements that they take together.
+///
+/// Greedy by size (Pisarchyk and Lee, arXiv:2001.03288, section 5.2): largest first, each at the lowest offset that is
+/// free during its lifetime. Cost O(n^2 log n) for n buffers, once.
+pub fn lay_out(demands: &[Demand]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..demands.len()).collect();
+    order.sort_by_key(|i| (std::cmp::Reverse(demands[*i].num_elements), *i));
+    let mut offsets = vec![0; demands.len()];
+    let mut placed: Vec<usize> = Vec::with_capacity(demands.len());
+    let mut total = 0;
+    for i in order {
+        let demand = &demands[i];
+        let meets = |j: &&usize| {
+            demands[**j].first_phase <= demand.last_phase && demand.first_phase <= demands[**j].last_phase
+        };
+        let mut taken: Vec<(usize, usize)> = placed
+            .iter()
+            .filter(meets)
+            .map(|j| (offsets[*j], offsets[*j] + demands[*j].num_elements))
+            .collect();
+        taken.sort_unstable();
+        let mut offset = 0usize;
+        for (start, end) in taken {
+            if offset + demand.num_elements <= start {
+                break;
+            }
+            offset = offset.max(end.next_multiple_of(ALIGNMENT));
+        }
+        offsets[i] = offset;
+        total = total.max(offset + demand.num_elements);
+        placed.push(i);
+    }
+    (offsets, total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn buffers_alive_together_never_overlap_and_dead_ones_are_reused() {
+        for seed in 0..50 {
+            let mut random = Random::new(seed);
+            let demands: Vec<Demand> = (0..40)
+                .map(|_| {
+                    let first_phase = random.below(30);
+                    let last_phase = first_phase + random.below(6);
+                    Demand { num_elements: 1 + random.below(5000), first_phase, last_phase }
+                })
+                .collect();
+            let (offsets, total) = lay_out(&demands);
+            for (i, a) in demands.iter().enumerate() {
+                assert!(offsets[i].is_multiple_of(ALIGNMENT) && offsets[i] + a.num_elements <= total);
+                for (j, b) in demands.iter().enumerate().skip(i + 1) {
+                    let in_time = a.first_phase <= b.last_phase && b.first_phase <= a.last_phase;
+                    let in_space =
+                        offsets[i] < offsets[j] + b.num_elements && offsets[j] < offsets[i] + a.num_elements;
+                    assert!(!(in_time && in_space), "seed {seed}: {a:?} and {b:?}");
+                }
+            }
+            let sum: usize = demands.iter().map(|d| d.num_elements).sum();
+            assert!(total < sum / 2, "seed {seed}: {total} of {sum}");
+        }
+    }
+}

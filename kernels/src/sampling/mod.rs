@@ -1,0 +1,9 @@
+//! From logits to a token: penalties, filters and the counter-based generator, as docs/architecture.md, "Sampling".
+
+pub mod philox;
+pub mod processors;
+pub mod sampler;
+mod scan;
+
+pub use processors::{SamplingParams, TokenCounts};
+pub use sampler::{NotFinite, SampledToken, Sampler};

@@ -1,0 +1,180 @@
+//! What sampling parameters do to logits before a token is chosen, in the order of application.
+
+use std::collections::HashMap;
+
+/// As `SamplingParams` in shard.proto, field by field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// 0 is greedy; else logits are divided by it.
+    pub temperature: f32,
+    /// Keep the smallest set of tokens whose probability reaches it; 1 keeps all.
+    pub top_p: f32,
+    /// Keep the k likeliest; 0 keeps all.
+    pub top_k: u32,
+    /// Drop tokens whose probability is below min_p times the likeliest one's.
+    pub min_p: f32,
+    /// Key of the generator.
+    pub seed: u64,
+    /// Which of a request's choices: second part of the key.
+    pub choice: u32,
+    /// Subtracted from the logit of every token that the output holds.
+    pub presence_penalty: f32,
+    /// Subtracted once per occurrence in the output.
+    pub frequency_penalty: f32,
+    /// Divides positive and multiplies negative logits of tokens that prompt or output hold.
+    pub repetition_penalty: f32,
+    /// While the output is shorter, `end_token_ids` are not sampled.
+    pub min_tokens: u32,
+    /// Tokens that end a sequence.
+    pub end_token_ids: Vec<u32>,
+    /// How many of the likeliest tokens to report.
+    pub num_top_logprobs: u32,
+    /// Report the logprob of the sampled token.
+    pub logprobs: bool,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: 0,
+            choice: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            min_tokens: 0,
+            end_token_ids: Vec::new(),
+            num_top_logprobs: 0,
+            logprobs: false,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Names the first parameter outside of the range that shard.proto gives it.
+    pub fn check(&self) -> Result<(), String> {
+        let in_range = |name: &str, value: f32, low: f32, high: f32| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("`{name}` is {value}, expected {low} to {high}"))
+            }
+        };
+        in_range("temperature", self.temperature, 0.0, 100.0)?;
+        in_range("top_p", self.top_p, f32::MIN_POSITIVE, 1.0)?;
+        in_range("min_p", self.min_p, 0.0, 1.0)?;
+        in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        in_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, f32::MAX)?;
+        if self.num_top_logprobs > 20 {
+            return Err(format!("`num_top_logprobs` is {}, expected 0 to 20", self.num_top_logprobs));
+        }
+        Ok(())
+    }
+
+    fn needs_counts(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// Which tokens a sequence holds and how often its output holds them; empty where no penalty asks for it.
+#[derive(Clone, Debug, Default)]
+pub struct TokenCounts {
+    /// Token id to occurrences in the output; 0 for tokens of the prompt alone.
+    in_output: HashMap<u32, u32>,
+    is_needed: bool,
+}
+
+impl TokenCounts {
+    /// Counts `token_ids`, of which the first `num_prompt_tokens` are the prompt. Cost O(tokens) if a penalty is set.
+    pub fn new(params: &SamplingParams, token_ids: &[u32], num_prompt_tokens: usize) -> Self {
+        let mut counts = Self { in_output: HashMap::new(), is_needed: params.needs_counts() };
+        if counts.is_needed {
+            for token_id in &token_ids[..num_prompt_tokens] {
+                counts.in_output.entry(*token_id).or_insert(0);
+            }
+            token_ids[num_prompt_tokens..].iter().for_each(|token_id| counts.push_output(*token_id));
+        }
+        counts
+    }
+
+    /// Counts one more token of the output.
+    pub fn push_output(&mut self, token_id: u32) {
+        if self.is_needed {
+            *self.in_output.entry(token_id).or_insert(0) += 1;
+        }
+    }
+}
+
+/// Applies penalties, then the mask of `min_tokens`, in place; returns whether anything may have changed.
+///
+/// Tokens beyond the vocabulary are passed over.
+pub fn process(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts, num_output: usize) -> bool {
+    // Each token has its own logit, so the map's order does not matter.
+    for (token_id, count) in &counts.in_output {
+        let Some(logit) = logits.get_mut(*token_id as usize) else { continue };
+        if params.repetition_penalty != 1.0 {
+            *logit = if *logit > 0.0 {
+                *logit / params.repetition_penalty
+            } else {
+                *logit * params.repetition_penalty
+            };
+        }
+        if *count > 0 {
+            *logit -= *count as f32 * params.frequency_penalty + params.presence_penalty;
+        }
+    }
+    let is_masked = num_output < params.min_tokens as usize && !params.end_token_ids.is_empty();
+    if is_masked {
+        for token_id in &params.end_token_ids {
+            if let Some(logit) = logits.get_mut(*token_id as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    is_masked || !counts.in_output.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn penalties_apply_to_prompt_or_output_as_each_is_defined() {
+        let params = SamplingParams {
+            repetition_penalty: 2.0,
+            presence_penalty: 0.5,
+            frequency_penalty: 0.25,
+            ..Default::default()
+        };
+        let mut counts = TokenCounts::new(&params, &[0, 1, 1, 2], 3);
+        counts.push_output(2);
+        counts.push_output(4);
+        let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0];
+        assert!(process(&mut logits, &params, &counts, 3));
+        assert_eq!(logits, [1.5, -6.0, 2.5 - 1.0, 7.0, -2.0 - 0.75]);
+    }
+
+    #[test]
+    fn end_tokens_are_masked_only_below_min_tokens_and_unknown_ids_do_no_harm() {
+        let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
+        let counts = TokenCounts::new(&params, &[0], 1);
+        let mut logits = [1.0, 2.0];
+        assert!(!process(&mut logits, &params, &counts, 2));
+        assert_eq!(logits, [1.0, 2.0]);
+        assert!(process(&mut logits, &params, &counts, 1));
+        assert_eq!(logits, [1.0, f32::NEG_INFINITY]);
+    }
+
+    #[test]
+    fn parameters_out_of_range_are_named() {
+        let bad = SamplingParams { top_p: 0.0, ..Default::default() };
+        assert!(bad.check().unwrap_err().starts_with("`top_p` is 0"));
+        let bad = SamplingParams { temperature: f32::NAN, ..Default::default() };
+        assert!(bad.check().unwrap_err().starts_with("`temperature` is NaN"));
+        assert_eq!(SamplingParams::default().check(), Ok(()));
+    }
+}

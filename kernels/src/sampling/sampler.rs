@@ -1,0 +1,195 @@
+//! The choice of one token.
+
+use super::philox::uniform;
+use super::processors::{SamplingParams, TokenCounts, process};
+use super::scan::{Largest, gather, key_token, largest, mass};
+use crate::isa::Isa;
+use crate::ops::exp::exp_in_place;
+
+/// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
+const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
+/// Keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
+const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
+
+/// There is no distribution: a logit is NaN or positive infinity, or none is finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotFinite;
+
+/// The chosen token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    /// Its id.
+    pub token_id: u32,
+    /// Natural logarithm of its probability in the model's own distribution; 0 if not asked for.
+    pub logprob: f32,
+    /// The likeliest tokens of that distribution, ties by lower id.
+    pub top_logprobs: Vec<(u32, f32)>,
+}
+
+/// One thread's working memory.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// The model's own logits, where penalties overwrite them and logprobs are wanted.
+    raw: Vec<f32>,
+    keys: Vec<u64>,
+    weights: Vec<f32>,
+}
+
+impl Sampler {
+    /// Chooses the token at `position` by `params`. `logits` is overwritten.
+    ///
+    /// The result is a function of the arguments alone, the same on every instruction set. Cost: three passes over the
+    /// vocabulary, and a sort of the candidates that can matter; O(V log V) if the distribution is nearly flat.
+    pub fn sample(
+        &mut self,
+        isa: Isa,
+        logits: &mut [f32],
+        params: &SamplingParams,
+        counts: &TokenCounts,
+        num_output: usize,
+        position: u32,
+    ) -> Result<SampledToken, NotFinite> {
+        let Largest::Finite(mut top) = largest(isa, logits) else { return Err(NotFinite) };
+        let wants_logprobs = params.logprobs || params.num_top_logprobs > 0;
+        // Penalties overwrite the model's own distribution: what is reported of it is read before.
+        let log_mass = if wants_logprobs { mass(isa, logits, top, 1.0).ln() } else { 0.0 };
+        let raw_top = top;
+        let logprob = |logit: f32| (f64::from(logit) - f64::from(raw_top) - log_mass) as f32;
+        let top_logprobs = self.top(isa, logits, top, params.num_top_logprobs as usize, &logprob);
+        let keeps_raw = wants_logprobs && has_processors(params, num_output);
+        if keeps_raw {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+        }
+        if process(logits, params, counts, num_output) {
+            let Largest::Finite(processed) = largest(isa, logits) else { return Err(NotFinite) };
+            top = processed;
+        }
+        let token_id = if params.temperature == 0.0 {
+            self.greedy(isa, logits, top)
+        } else {
+            self.draw(isa, logits, top, params, uniform(params.seed, params.choice, position))
+        };
+        let raw = if keeps_raw { &self.raw[..] } else { logits };
+        let logprob = if wants_logprobs { logprob(raw[token_id as usize]) } else { 0.0 };
+        Ok(SampledToken { token_id, logprob, top_logprobs })
+    }
+
+    /// The `count` likeliest tokens with their logprobs.
+    fn top(
+        &mut self,
+        isa: Isa,
+        logits: &[f32],
+        top: f32,
+        count: usize,
+        logprob: &dyn Fn(f32) -> f32,
+    ) -> Vec<(u32, f32)> {
+        if count == 0 {
+            return Vec::new();
+        }
+        self.gather_at_least(isa, logits, top, 1.0, count);
+        self.keys.sort_unstable();
+        let likeliest = self.keys.iter().take(count).map(|key| key_token(*key));
+        likeliest.map(|id| (id, logprob(logits[id as usize]))).collect()
+    }
+
+    /// Fills `keys` with at least `count` of the likeliest tokens (or all), unsorted.
+    fn gather_at_least(&mut self, isa: Isa, logits: &[f32], top: f32, temperature: f32, count: usize) {
+        for depth in DEPTHS {
+            self.keys.clear();
+            gather(isa, logits, top - depth * temperature, &mut self.keys);
+            if self.keys.len() >= count {
+                return;
+            }
+        }
+    }
+
+    fn greedy(&mut self, isa: Isa, logits: &[f32], top: f32) -> u32 {
+        self.keys.clear();
+        gather(isa, logits, top, &mut self.keys);
+        self.keys.iter().map(|key| key_token(*key)).min().unwrap_or(0)
+    }
+
+    /// The first token, likeliest first, whose cumulative weight exceeds `u` times the kept mass.
+    fn draw(&mut self, isa: Isa, logits: &[f32], top: f32, params: &SamplingParams, u: f64) -> u32 {
+        let inverse = (1.0 / params.temperature).min(MAX_INVERSE_TEMPERATURE);
+        let top_k = params.top_k as usize;
+        if top_k > 0 {
+            self.gather_at_least(isa, logits, top, params.temperature, top_k);
+            self.keep_first(top_k);
+            self.weigh(isa, logits, top, inverse);
+            let total = self.weights.iter().map(|w| f64::from(*w)).sum();
+            return self.decide(params, u, total, true).unwrap_or(0);
+        }
+        let total = mass(isa, logits, top, inverse);
+        for depth in DEPTHS {
+            self.keys.clear();
+            gather(isa, logits, top - depth * params.temperature, &mut self.keys);
+            self.keys.sort_unstable();
+            self.weigh(isa, logits, top, inverse);
+            if let Some(token_id) = self.decide(params, u, total, depth == f32::INFINITY) {
+                return token_id;
+            }
+        }
+        unreachable!("the last depth takes all tokens, and a complete list is always decided")
+    }
+
+    /// Keeps and sorts the first `count` keys in order.
+    fn keep_first(&mut self, count: usize) {
+        if self.keys.len() > count {
+            self.keys.select_nth_unstable(count - 1);
+            self.keys.truncate(count);
+        }
+        self.keys.sort_unstable();
+    }
+
+    /// Weights exp((logit - top) / temperature) of `keys`, in their order.
+    fn weigh(&mut self, isa: Isa, logits: &[f32], top: f32, inverse_temperature: f32) {
+        let scaled = |key: &u64| (logits[key_token(*key) as usize] - top) * inverse_temperature;
+        self.weights.clear();
+        self.weights.extend(self.keys.iter().map(scaled));
+        exp_in_place(isa, &mut self.weights);
+    }
+
+    /// Applies top_p and min_p to the sorted candidates, of total weight `total`, and draws. `None` if candidates that
+    /// are not in the list may matter; never if the list `is_complete`.
+    fn decide(&self, params: &SamplingParams, u: f64, total: f64, is_complete: bool) -> Option<u32> {
+        let is_filtered = params.top_p < 1.0 || params.min_p > 0.0;
+        let reach = if params.top_p < 1.0 { f64::from(params.top_p) * total } else { f64::INFINITY };
+        // Without a filter all is kept, and the list is needed only up to the drawn token.
+        let mut kept = total;
+        let mut num_kept = self.weights.len();
+        if is_filtered {
+            let (mut cumulative, mut is_decided) = (0.0, is_complete);
+            for (i, weight) in self.weights.iter().enumerate() {
+                if i > 0 && (cumulative >= reach || *weight < params.min_p) {
+                    (num_kept, is_decided) = (i, true);
+                    break;
+                }
+                cumulative += f64::from(*weight);
+            }
+            if !is_decided && cumulative < reach {
+                return None;
+            }
+            kept = cumulative;
+        }
+        let mut cumulative = 0.0;
+        for (key, weight) in self.keys[..num_kept].iter().zip(&self.weights) {
+            cumulative += f64::from(*weight);
+            if cumulative > u * kept {
+                return Some(key_token(*key));
+            }
+        }
+        // Rounding left the last sum just below the mass: the last token that can be drawn at all.
+        let last = self.weights[..num_kept].iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
+        (is_filtered || is_complete).then(|| key_token(self.keys[last]))
+    }
+}
+
+/// True if [`process`] may change logits.
+fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
+    params.repetition_penalty != 1.0
+        || params.presence_penalty != 0.0
+        || params.frequency_penalty != 0.0
+        || num_output < params.min_tokens as usize
+}

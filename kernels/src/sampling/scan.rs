@@ -1,0 +1,100 @@
+//! Passes over a whole row of logits, vectorised, with fixed orders of sums.
+
+use crate::ops::exp::exp;
+use crate::ops::vector::{LANES, Lanes, simd_entry};
+
+/// Elements whose f32 sum goes into the f64 total at once: bounds the rounding error of the f32 lanes.
+const SUM_RUN: usize = 1024;
+
+/// The largest logit of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Largest {
+    /// It is finite, and no logit is NaN.
+    Finite(f32),
+    /// No logit is finite, or one is NaN or positive infinity.
+    NotFinite,
+}
+
+#[inline(always)]
+unsafe fn largest_generic<L: Lanes>(x: &[f32]) -> Largest {
+    let lowest = f32::NEG_INFINITY;
+    // SAFETY: loads stay below the length.
+    let (largest, num_bad) = unsafe {
+        let (mut largest, mut bad) = (L::splat(lowest), L::splat(0.0));
+        let mut i = 0;
+        while i < x.len() {
+            let lanes = (x.len() - i).min(LANES);
+            let v = L::select_first(lanes, L::load_first(x.as_ptr().add(i), lanes), L::splat(lowest));
+            bad = bad.max(v.select_below(L::splat(f32::INFINITY), L::splat(0.0), L::splat(1.0)));
+            largest = largest.max(v);
+            i += LANES;
+        }
+        (largest.max_lane(), bad.max_lane())
+    };
+    if num_bad > 0.0 || largest == lowest { Largest::NotFinite } else { Largest::Finite(largest) }
+}
+
+#[inline(always)]
+unsafe fn mass_generic<L: Lanes>(x: &[f32], largest: f32, inverse_temperature: f32) -> f64 {
+    let mut total = 0.0;
+    for run in x.chunks(SUM_RUN) {
+        // SAFETY: loads stay below the run's length.
+        unsafe {
+            let mut sum = L::splat(0.0);
+            let mut i = 0;
+            while i < run.len() {
+                let lanes = (run.len() - i).min(LANES);
+                let v = L::load_first(run.as_ptr().add(i), lanes).sub(L::splat(largest));
+                let v = L::select_first(lanes, v, L::splat(f32::NEG_INFINITY));
+                sum = sum.add(exp(v.mul(L::splat(inverse_temperature))));
+                i += LANES;
+            }
+            total += f64::from(sum.sum());
+        }
+    }
+    total
+}
+
+#[inline(always)]
+unsafe fn gather_generic<L: Lanes>(x: &[f32], lowest: f32, out: &mut Vec<u64>) {
+    let mut i = 0;
+    while i < x.len() {
+        let lanes = (x.len() - i).min(LANES);
+        // SAFETY: loads stay below the length.
+        let mut found = unsafe { L::load_first(x.as_ptr().add(i), lanes).at_least(L::splat(lowest)) };
+        found &= ((1u32 << lanes) - 1) as u16;
+        while found != 0 {
+            let index = i + found.trailing_zeros() as usize;
+            out.push(sort_key(x[index], index as u32));
+            found &= found - 1;
+        }
+        i += LANES;
+    }
+}
+
+/// A number whose ascending order is: larger logit first, then lower id. -0 counts as 0.
+pub fn sort_key(logit: f32, token_id: u32) -> u64 {
+    let bits = (logit + 0.0).to_bits();
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(!ascending) << 32 | u64::from(token_id)
+}
+
+/// The token of a [`sort_key`].
+pub fn key_token(key: u64) -> u32 {
+    key as u32
+}
+
+simd_entry! {
+    /// The largest element, and whether the row is fit to be sampled from.
+    pub fn largest = largest_generic(x: &[f32]) -> Largest;
+}
+
+simd_entry! {
+    /// Sum of exp((x - largest) * inverse_temperature): f32 in lanes over runs of [`SUM_RUN`], runs in f64, in order.
+    pub fn mass = mass_generic(x: &[f32], largest: f32, inverse_temperature: f32) -> f64;
+}
+
+simd_entry! {
+    /// Appends the [`sort_key`] of every element that is at least `lowest`.
+    pub fn gather = gather_generic(x: &[f32], lowest: f32, out: &mut Vec<u64>);
+}
