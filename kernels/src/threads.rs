@@ -2,8 +2,12 @@
 //!
 //! A step of the model is some hundred operations of tens of microseconds each. Handing each one to sleeping threads
 //! would cost as much as the work, so a whole step is one [`ThreadPool::run`], and threads meet at a [`Barrier`]
-//! between operations. Waiting spins for a bounded while, then yields, then sleeps: short waits are cheap, an
-//! oversubscribed machine still gets on, and an idle pool uses no CPU.
+//! between operations. Waiting spins for a bounded while and then sleeps: short waits are cheap, an oversubscribed
+//! machine still gets on, and an idle pool uses no CPU.
+//!
+//! Two threads of a pool that the system has put on one CPU would each spin for the other in vain, and yielding would
+//! hand the CPU to some other process. So threads note the CPU on which they were last seen, and one that would wait
+//! for a companion on its own CPU sleeps at once; waking it up, the system looks for an idle CPU.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -14,10 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread waits for the others inside a step before it gives its time slice away.
-const STEP_SPIN: Duration = Duration::from_micros(30);
-/// How long it then yields before it sleeps.
-const STEP_YIELD: Duration = Duration::from_micros(200);
+/// How long a thread spins for the others inside a step before it sleeps.
+const STEP_SPIN: Duration = Duration::from_micros(100);
 /// How long a worker spins after a step, in case that the next one follows at once.
 const IDLE_SPIN: Duration = Duration::from_micros(50);
 /// Spins between two looks at the clock.
@@ -39,63 +41,70 @@ pub fn split(range: Range<usize>, parts: usize, index: usize) -> Range<usize> {
     start..start + quotient + usize::from(index < remainder)
 }
 
-/// How a thread passes the time until the others arrive.
-#[derive(Debug, Clone, Copy)]
-struct Patience {
-    spin: Duration,
-    yielding: Duration,
-}
-
-/// Keeps what is written by arriving threads off the cache line that waiting threads read.
+/// Keeps what different threads write on different cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
+/// What a thread shows of itself at a meeting point.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Number of the CPU on which it last arrived or left.
+    cpu: AtomicU32,
+    /// How often it has arrived.
+    num_arrivals: AtomicU32,
+}
+
 /// A meeting point of all threads of a pool, usable again and again.
 ///
-/// Counts arrivals; the last one advances `epoch`, which the others watch. All writes before `wait` are visible to all
-/// threads after it.
+/// Counts arrivals; the last one advances `epoch`, which the others watch.
 #[derive(Debug)]
-pub struct Barrier {
-    num_threads: u32,
+struct Meeting {
+    /// Longest time that a thread spins.
+    spin: Duration,
     arrived: OwnLine<AtomicU32>,
     epoch: OwnLine<AtomicU32>,
+    /// One for each thread. A hint for whom to spin; correctness does not depend on it.
+    seen: Vec<OwnLine<Seen>>,
     /// Threads inside the slow path. Written before they look at `epoch` for the last time, read after `epoch` was
     /// written, both sequentially consistent: so either the sleeper sees the epoch or the waker sees the sleeper.
     num_sleepers: AtomicU32,
     poisoned: AtomicBool,
     lock: Mutex<()>,
     wake: Condvar,
-    patience: Patience,
 }
 
 /// Unwinds a thread whose companion panicked; `run` reports the companion's panic.
 struct CompanionPanicked;
 
-impl Barrier {
-    fn new(num_threads: usize, patience: Patience) -> Self {
+impl Meeting {
+    fn new(num_threads: usize, spin: Duration) -> Self {
         Self {
-            num_threads: u32::try_from(num_threads).expect("a pool has fewer than 2^32 threads"),
+            spin,
             arrived: OwnLine::default(),
             epoch: OwnLine::default(),
+            seen: (0..num_threads).map(|_| OwnLine::default()).collect(),
             num_sleepers: AtomicU32::new(0),
             poisoned: AtomicBool::new(false),
             lock: Mutex::new(()),
             wake: Condvar::new(),
-            patience,
         }
     }
 
-    /// Returns when every thread of the pool has called it. Unwinds if another thread panicked.
-    pub fn wait(&self) {
+    /// Returns when every thread has called it. Unwinds if another thread panicked.
+    fn wait(&self, thread_idx: usize) {
         let epoch = self.epoch.0.load(Ordering::SeqCst);
         if !self.is_poisoned() {
-            if self.arrived.0.fetch_add(1, Ordering::SeqCst) + 1 == self.num_threads {
+            let seen = &self.seen[thread_idx].0;
+            seen.cpu.store(current_cpu(), Ordering::Relaxed);
+            seen.num_arrivals.fetch_add(1, Ordering::Relaxed);
+            if self.arrived.0.fetch_add(1, Ordering::SeqCst) as usize + 1 == self.seen.len() {
                 self.arrived.0.store(0, Ordering::SeqCst);
                 self.epoch.0.store(epoch.wrapping_add(1), Ordering::SeqCst);
                 self.wake_sleepers();
-            } else {
-                self.wait_for_change(epoch);
+            } else if !self.spin_until_open(epoch, thread_idx) {
+                self.sleep_until_open(epoch);
+                seen.cpu.store(current_cpu(), Ordering::Relaxed);
             }
         }
         if self.is_poisoned() {
@@ -111,26 +120,35 @@ impl Barrier {
         self.poisoned.load(Ordering::SeqCst)
     }
 
-    fn wait_for_change(&self, epoch: u32) {
-        let mut spins = 0u32;
+    /// True once the epoch has passed; false if it is better to sleep.
+    fn spin_until_open(&self, epoch: u32, thread_idx: usize) -> bool {
         let mut start = None;
         loop {
-            if self.is_open(epoch) {
-                return;
-            }
-            std::hint::spin_loop();
-            spins += 1;
-            if !spins.is_multiple_of(SPINS_PER_CLOCK) {
-                continue;
+            for _ in 0..SPINS_PER_CLOCK {
+                if self.is_open(epoch) {
+                    return true;
+                }
+                std::hint::spin_loop();
             }
             let waited = start.get_or_insert_with(Instant::now).elapsed();
-            if waited >= self.patience.spin {
-                if waited >= self.patience.spin + self.patience.yielding {
-                    break;
-                }
-                std::thread::yield_now();
+            if waited >= self.spin || self.occupies_cpu_of_companion(thread_idx) {
+                return false;
             }
         }
+    }
+
+    /// True if a thread that has not arrived yet was last seen on the CPU of this one.
+    fn occupies_cpu_of_companion(&self, thread_idx: usize) -> bool {
+        let own_arrivals = self.seen[thread_idx].0.num_arrivals.load(Ordering::Relaxed);
+        let cpu = current_cpu();
+        cpu != UNKNOWN_CPU
+            && self.seen.iter().any(|OwnLine(seen)| {
+                seen.num_arrivals.load(Ordering::Relaxed) != own_arrivals
+                    && seen.cpu.load(Ordering::Relaxed) == cpu
+            })
+    }
+
+    fn sleep_until_open(&self, epoch: u32) {
         self.num_sleepers.fetch_add(1, Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while !self.is_open(epoch) {
@@ -143,9 +161,8 @@ impl Barrier {
     fn wake_sleepers(&self) {
         if self.num_sleepers.load(Ordering::SeqCst) > 0 {
             // With the lock held no sleeper is between its last look at the epoch and its sleep.
-            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.wake.notify_all();
-            drop(guard);
         }
     }
 
@@ -157,12 +174,47 @@ impl Barrier {
 
     /// Usable again after a panic. Only while no thread is inside.
     fn reset(&self) {
-        self.arrived.0.store(0, Ordering::SeqCst);
-        self.poisoned.store(false, Ordering::SeqCst);
+        if self.is_poisoned() {
+            self.arrived.0.store(0, Ordering::SeqCst);
+            self.seen.iter().for_each(|OwnLine(seen)| seen.num_arrivals.store(0, Ordering::Relaxed));
+            self.poisoned.store(false, Ordering::SeqCst);
+        }
     }
 }
 
-type Job<'a> = &'a (dyn Fn(usize, &Barrier) + Sync + 'a);
+/// No CPU has this number.
+const UNKNOWN_CPU: u32 = u32::MAX;
+
+/// Number of the CPU that this thread is on, about now.
+#[cfg(target_os = "linux")]
+fn current_cpu() -> u32 {
+    // SAFETY: no arguments; -1 on failure, which is `UNKNOWN_CPU`.
+    unsafe { libc::sched_getcpu() }.cast_unsigned()
+}
+
+/// Number of the CPU that this thread is on: not known on this system.
+#[cfg(not(target_os = "linux"))]
+fn current_cpu() -> u32 {
+    UNKNOWN_CPU
+}
+
+/// One thread's way to meet the others inside a run.
+#[derive(Debug)]
+pub struct Barrier<'a> {
+    meeting: &'a Meeting,
+    thread_idx: usize,
+}
+
+impl Barrier<'_> {
+    /// Returns when every thread of the pool has called it; writes before it are visible to all threads after it.
+    ///
+    /// Unwinds if another thread panicked.
+    pub fn wait(&self) {
+        self.meeting.wait(self.thread_idx);
+    }
+}
+
+type Job<'a> = &'a (dyn Fn(usize, &Barrier<'_>) + Sync + 'a);
 
 /// What the workers do next; written by the pool's owner while they wait at `start`.
 enum Order {
@@ -172,11 +224,11 @@ enum Order {
 
 struct Shared {
     /// Opens a run: the owner arrives last, after it has written `order`.
-    start: Barrier,
+    start: Meeting,
     /// Inside a run; poisoned by a panic.
-    step: Barrier,
+    step: Meeting,
     /// Closes a run: nobody touches the job any more.
-    end: Barrier,
+    end: Meeting,
     order: UnsafeCell<Order>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -189,7 +241,8 @@ unsafe impl Send for Shared {}
 
 impl Shared {
     fn run_job(&self, job: Job<'_>, thread_idx: usize) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| job(thread_idx, &self.step)));
+        let barrier = Barrier { meeting: &self.step, thread_idx };
+        let outcome = catch_unwind(AssertUnwindSafe(|| job(thread_idx, &barrier)));
         if let Err(payload) = outcome {
             if !payload.is::<CompanionPanicked>() {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
@@ -200,13 +253,13 @@ impl Shared {
 
     fn work(&self, thread_idx: usize) {
         loop {
-            self.start.wait();
+            self.start.wait(thread_idx);
             // SAFETY: between `start` and `end` nobody writes `order`.
             match unsafe { &*self.order.get() } {
                 Order::Run(job) => self.run_job(*job, thread_idx),
                 Order::Exit => return,
             }
-            self.end.wait();
+            self.end.wait(thread_idx);
         }
     }
 }
@@ -232,13 +285,11 @@ impl ThreadPool {
         // With more threads than CPUs whoever spins keeps the one it waits for from running.
         let may_spin = num_threads <= default_num_threads();
         let spin = |duration| if may_spin { duration } else { Duration::ZERO };
-        let step = Patience { spin: spin(STEP_SPIN), yielding: STEP_YIELD };
-        let idle = Patience { spin: spin(IDLE_SPIN), yielding: Duration::ZERO };
         let mut pool = Self {
             shared: Arc::new(Shared {
-                start: Barrier::new(num_threads, idle),
-                step: Barrier::new(num_threads, step),
-                end: Barrier::new(num_threads, step),
+                start: Meeting::new(num_threads, spin(IDLE_SPIN)),
+                step: Meeting::new(num_threads, spin(STEP_SPIN)),
+                end: Meeting::new(num_threads, spin(STEP_SPIN)),
                 order: UnsafeCell::new(Order::Exit),
                 panic: Mutex::new(None),
             }),
@@ -269,7 +320,7 @@ impl ThreadPool {
     /// usable. Every call must wait at the barrier equally often.
     pub fn run<F>(&mut self, job: F)
     where
-        F: Fn(usize, &Barrier) + Sync,
+        F: Fn(usize, &Barrier<'_>) + Sync,
     {
         let shared = &*self.shared;
         if self.workers.is_empty() {
@@ -281,9 +332,9 @@ impl ThreadPool {
             let job_for_workers = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
             // SAFETY: every worker is at `start` or on its way there from `end`, and reads nothing before we arrive.
             unsafe { *shared.order.get() = Order::Run(job_for_workers) };
-            shared.start.wait();
+            shared.start.wait(0);
             shared.run_job(job, 0);
-            shared.end.wait();
+            shared.end.wait(0);
         }
         shared.step.reset();
         let payload = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -306,7 +357,7 @@ impl Drop for ThreadPool {
         }
         // SAFETY: as in `run`.
         unsafe { *self.shared.order.get() = Order::Exit };
-        self.shared.start.wait();
+        self.shared.start.wait(0);
         self.workers.drain(..).for_each(|worker| drop(worker.join()));
     }
 }

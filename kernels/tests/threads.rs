@@ -107,7 +107,6 @@ fn pools_end_without_having_run() {
     }
 }
 
-/// CPU time of this thread group's sleep: measured in work, not in wall time.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_idle_pool_sleeps() {

@@ -7,6 +7,7 @@
 use std::arch::x86_64::*;
 
 use crate::isa::scalar::scale_and_reciprocal;
+use crate::isa::x86::prefetch;
 use crate::linear::{FLOAT_RUN, QUAD, TILE};
 use crate::linear::{FloatPanel, PanelOutput};
 use crate::pack::float::FloatFormat;
@@ -182,6 +183,7 @@ unsafe fn nibble_dots<F: IntFormat, const R: usize>(
     for vector in 0..group_vectors::<F>() {
         // SAFETY: by the contract.
         unsafe {
+            prefetch(weights, vector * VECTOR);
             let pair = _mm256_loadu_si256(weights.add(vector * VECTOR).cast());
             let low = _mm256_and_si256(pair, low_nibbles);
             let high = _mm256_and_si256(_mm256_srli_epi16::<4>(pair), low_nibbles);
@@ -212,6 +214,7 @@ unsafe fn byte_dots<F: IntFormat, const R: usize>(
     for vector in 0..group_vectors::<F>() {
         // SAFETY: by the contract.
         unsafe {
+            prefetch(weights, vector * VECTOR);
             let bytes = _mm256_loadu_si256(weights.add(vector * VECTOR).cast());
             let even = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
             let odd = _mm256_srli_epi16::<8>(bytes);
@@ -262,6 +265,7 @@ unsafe fn float_part<F: FloatFormat, const R: usize>(
         for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
             let mut sums = [_mm256_setzero_ps(); R];
             for element in run_start..(run_start + FLOAT_RUN).min(panel.in_features) {
+                prefetch(weights, element * TILE * F::ELEMENT_BYTES);
                 let weight = load_weights::<F>(weights.add(element * TILE * F::ELEMENT_BYTES));
                 for (row, sum) in sums.iter_mut().enumerate() {
                     let x = _mm256_set1_ps(*x.add(row * panel.row_stride + element));

@@ -8,6 +8,7 @@
 use std::arch::x86_64::*;
 
 use crate::isa::scalar::scale_and_reciprocal;
+use crate::isa::x86::prefetch;
 use crate::linear::{FLOAT_RUN, QUAD, TILE};
 use crate::linear::{FloatPanel, PanelOutput};
 use crate::pack::float::FloatFormat;
@@ -122,6 +123,7 @@ unsafe fn int_panel<F: IntFormat, const R: usize>(
                 }
             }
             for vector in 0..group_vectors::<F>() {
+                prefetch(quants, vector * VECTOR);
                 let weights = _mm512_loadu_si512(quants.add(vector * VECTOR).cast());
                 let quads = x.add(vector * QUAD * R);
                 if F::NIBBLES {
@@ -194,6 +196,7 @@ unsafe fn float_panel<F: FloatFormat, const R: usize>(
         for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
             let mut part = [_mm512_setzero_ps(); R];
             for element in run_start..(run_start + FLOAT_RUN).min(panel.in_features) {
+                prefetch(weights, element * TILE * F::ELEMENT_BYTES);
                 let weight = load_weights::<F>(weights.add(element * TILE * F::ELEMENT_BYTES));
                 for (row, part) in part.iter_mut().enumerate() {
                     let x = _mm512_set1_ps(*x.add(row * panel.row_stride + element));

@@ -1,4 +1,5 @@
 //! Packed weights, quantised activations and products, against the specification and against each other.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests are tests
 
 mod errors;
 mod exact;

@@ -1,0 +1,179 @@
+//! Times the products of one model on this machine: `cargo run --release -p trunkline-kernels --example linear_bench`.
+//!
+//! Shapes are SmolLM2-135M's, as many copies as the model has layers, so that weights come from memory as in a real
+//! step and not from a cache. Prints per shape, rows and threads the best of several passes: milliseconds a pass over
+//! all layers, weight bandwidth, multiply-adds, and at last what the whole model's products allow.
+//!
+//! Arguments: `[format] [threads,threads..] [rows,rows..]`, by default `Q4_1 1,2 1,8,32,512`.
+#![allow(clippy::print_stdout)] // a report is what it is for
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use trunkline_kernels::aligned::AlignedBytes;
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear, share};
+use trunkline_kernels::pack::{Format, PackedWeight};
+use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
+use trunkline_kernels::shared_mut::SharedMut;
+use trunkline_kernels::threads::{ThreadPool, split};
+
+const NUM_LAYERS: usize = 30;
+const MAX_ROWS: usize = 4096;
+/// Each case is repeated for at least this long and at least `MIN_PASSES` times; the best pass counts.
+const CASE_TIME: Duration = Duration::from_millis(700);
+const MIN_PASSES: usize = 3;
+
+struct Shape {
+    name: &'static str,
+    out_features: usize,
+    in_features: usize,
+    copies: usize,
+    /// The head multiplies the rows that sample only, at most this many.
+    max_rows: usize,
+}
+
+const LAYER_SHAPES: [Shape; 4] = [
+    Shape { name: "qkv", out_features: 960, in_features: 576, copies: NUM_LAYERS, max_rows: MAX_ROWS },
+    Shape {
+        name: "attention out",
+        out_features: 576,
+        in_features: 576,
+        copies: NUM_LAYERS,
+        max_rows: MAX_ROWS,
+    },
+    Shape { name: "gate, up", out_features: 3072, in_features: 576, copies: NUM_LAYERS, max_rows: MAX_ROWS },
+    Shape { name: "down", out_features: 576, in_features: 1536, copies: NUM_LAYERS, max_rows: MAX_ROWS },
+];
+const HEAD: Shape = Shape { name: "head", out_features: 49152, in_features: 576, copies: 1, max_rows: 32 };
+
+struct Case {
+    shape: Shape,
+    weights: Vec<PackedWeight>,
+}
+
+impl Case {
+    fn new(shape: Shape, format: Format) -> Result<Self> {
+        let num_bytes = format.row_bytes(shape.in_features)? * shape.out_features;
+        // Any bytes do, but scales that are NaN or subnormal would be slow or meaningless.
+        let bytes: Vec<u8> = (0..num_bytes).map(|at| (at * 31 % 64) as u8).collect();
+        let pack = |_| PackedWeight::pack(format, &bytes, shape.out_features, shape.in_features);
+        let weights = (0..shape.copies).map(pack).collect::<Result<_, _>>()?;
+        Ok(Self { shape, weights })
+    }
+
+    /// Best time of a pass over all copies, quantisation included.
+    fn time(&self, isa: Isa, pool: &mut ThreadPool, num_rows: usize) -> Duration {
+        let (in_features, out_features) = (self.shape.in_features, self.shape.out_features);
+        let x: Vec<f32> = (0..num_rows * in_features).map(|at| (at * 7 % 23) as f32 - 11.0).collect();
+        let mut y = vec![0.0f32; num_rows * out_features];
+        let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: out_features };
+        let group = self.weights[0].needs_quantized_input();
+        let quantized = group.map(|group| QuantizedShape::new(num_rows, in_features, group));
+        let mut bytes = AlignedBytes::zeroed(quantized.map_or(0, |shape| shape.num_bytes()));
+        let bytes = SharedMut::new(bytes.as_mut_slice());
+        let num_threads = pool.num_threads();
+        let mut best = Duration::MAX;
+        let begin = Instant::now();
+        let mut passes = 0;
+        while passes < MIN_PASSES || begin.elapsed() < CASE_TIME {
+            let start = Instant::now();
+            pool.run(|thread_idx, barrier| {
+                for weight in &self.weights {
+                    let input = match quantized {
+                        Some(shape) => {
+                            let rows = split(0..num_rows, num_threads, thread_idx);
+                            // SAFETY: disjoint rows, read behind the barrier.
+                            unsafe {
+                                quantize_rows(isa, shape, &x, in_features, rows, bytes);
+                                barrier.wait();
+                                LinearInput::Quantized(QuantizedRows::new(shape, bytes.slice(0..bytes.len())))
+                            }
+                        }
+                        None => LinearInput::Float(FloatRows { values: &x, row_stride: in_features }),
+                    };
+                    let (rows, tiles) = share(weight, num_rows, num_threads, thread_idx);
+                    // SAFETY: shares are disjoint.
+                    unsafe { linear(isa, weight, input, rows, tiles, out, None) };
+                    barrier.wait();
+                }
+            });
+            best = best.min(start.elapsed());
+            passes += 1;
+        }
+        best
+    }
+
+    fn report(&self, isa: Isa, pool: &mut ThreadPool, num_rows: usize) -> Duration {
+        let rows = num_rows.min(self.shape.max_rows);
+        let time = self.time(isa, pool, rows);
+        let seconds = time.as_secs_f64();
+        let num_bytes: usize = self.weights.iter().map(PackedWeight::num_bytes).sum();
+        let multiply_adds =
+            (rows * self.shape.out_features * self.shape.in_features * self.shape.copies) as f64;
+        println!(
+            "{:14} {:6} {:4} rows {} threads {:9.3} ms {:7.1} GB/s {:8.1} GMAC/s",
+            self.shape.name,
+            self.weights[0].format(),
+            rows,
+            pool.num_threads(),
+            seconds * 1e3,
+            num_bytes as f64 / seconds / 1e9,
+            multiply_adds / seconds / 1e9,
+        );
+        time
+    }
+}
+
+/// Reads `bytes` once on all threads, 8 bytes at a time: what a product of one row can reach at most.
+fn read_bandwidth(pool: &mut ThreadPool, words: &[u64]) -> f64 {
+    let num_threads = pool.num_threads();
+    let mut best = Duration::MAX;
+    for _ in 0..10 {
+        let start = Instant::now();
+        pool.run(|thread_idx, _| {
+            let part = &words[split(0..words.len(), num_threads, thread_idx)];
+            let sums = part.chunks_exact(8).fold([0u64; 8], |mut sums, chunk| {
+                sums.iter_mut().zip(chunk).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+                sums
+            });
+            std::hint::black_box(sums);
+        });
+        best = best.min(start.elapsed());
+    }
+    (words.len() * 8) as f64 / best.as_secs_f64() / 1e9
+}
+
+fn numbers(argument: Option<String>, default: &str) -> Result<Vec<usize>> {
+    let argument = argument.unwrap_or_else(|| default.to_owned());
+    argument.split(',').map(|number| number.parse().with_context(|| format!("number {number:?}"))).collect()
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let format: Format = arguments.next().unwrap_or_else(|| "Q4_1".to_owned()).parse()?;
+    let threads = numbers(arguments.next(), "1,2")?;
+    let rows = numbers(arguments.next(), "1,8,32,512")?;
+    let isa = Isa::detect()?;
+    println!("instruction set: {isa}");
+    let start = Instant::now();
+    let cases: Vec<Case> =
+        LAYER_SHAPES.into_iter().map(|shape| Case::new(shape, format)).collect::<Result<_>>()?;
+    let head = Case::new(HEAD, if format.block_elements() == 1 { format } else { Format::Q8_0 })?;
+    println!("packed in {:.2} s", start.elapsed().as_secs_f64());
+    let words = vec![1u64; 16 << 20];
+    for num_threads in threads {
+        let mut pool = ThreadPool::new(num_threads)?;
+        println!("reading memory, {num_threads} threads: {:.1} GB/s", read_bandwidth(&mut pool, &words));
+        for &num_rows in &rows {
+            let layers: Duration = cases.iter().map(|case| case.report(isa, &mut pool, num_rows)).sum();
+            let whole = layers + head.report(isa, &mut pool, num_rows.min(HEAD.max_rows));
+            println!(
+                "whole model    {num_rows} rows {num_threads} threads: {:.0} tokens/s without the head, {:.0} with it",
+                num_rows as f64 / layers.as_secs_f64(),
+                num_rows as f64 / whole.as_secs_f64(),
+            );
+        }
+    }
+    Ok(())
+}
