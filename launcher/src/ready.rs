@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::SyncSender;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -12,17 +12,21 @@ use crate::listen::Address;
 use crate::process::Event;
 
 const READY_PATH: &str = "/readyz";
-/// Pause between two questions. A loading server is asked for as long as its children live.
-const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+/// The pause between two questions is a twentieth of the time waited so far, within these bounds: the answer comes at
+/// most 5 % late, and a model that loads for minutes is not asked thousands of times.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
+const PAUSES_PER_WAIT: u32 = 20;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// `HTTP/1.1 200`
 const STATUS_LINE_BYTES: usize = 12;
 
-/// Sends [`Event::Ready`] as soon as the router at `address` answers 200; ends when nobody listens for events.
+/// Sends [`Event::Ready`] as soon as the router at `address` answers 200; asks for as long as the process lives.
 pub fn watch(address: SocketAddr, events: SyncSender<Event>) {
     thread::spawn(move || {
+        let begin = Instant::now();
         while !probe(address).unwrap_or(false) {
-            thread::sleep(PROBE_INTERVAL);
+            thread::sleep((begin.elapsed() / PAUSES_PER_WAIT).clamp(MIN_PAUSE, MAX_PAUSE));
         }
         // The supervisor is gone when this fails, and with it the need to know.
         let _ = events.send(Event::Ready);
@@ -49,8 +53,8 @@ pub fn banner(address: &Address, model_name: &str) -> String {
     } else {
         format!("listening on {}:{}", address.hostname, address.port)
     };
-    let body =
-        json!({"model": model_name, "messages": [{"role": "user", "content": "What is a trunk line?"}]});
+    let messages = json!([{"role": "user", "content": "What is a trunk line?"}]);
+    let body = json!({"model": model_name, "messages": messages, "max_tokens": 64});
     let body = body.to_string().replace('\'', r"'\''");
     format!(
         "{model_name} is ready at {url} ({reach})\n\
