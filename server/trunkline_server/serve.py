@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ logger = logging.getLogger(__name__)
 EXIT_CODE_BUG = 70
 # How long an open stream may take, after SIGTERM and its running step, to send its last result.
 STOP_GRACE_S = 2.0
+STANDARD_INPUT = 0
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def serve(options: argparse.Namespace) -> int:
     began = time.monotonic()
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
-        lifeline.watch(sys.stdin.fileno())
+        lifeline.watch(STANDARD_INPUT)
     # numpy's matrix library starts a thread per core on import, and nothing here asks it for products.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     model_path = Path(options.model)

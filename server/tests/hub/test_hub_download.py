@@ -45,6 +45,18 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
+# Runs several commands in one process, which saves the imports of the others, and prints what each gave.
+SEVERAL = """
+import contextlib, io, json, sys
+from trunkline_server import cli
+for arguments in json.loads(sys.argv[1]):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = cli.main(["resolve", *arguments])
+    print(json.dumps([code, output.getvalue(), errors.getvalue()]))
+"""
+
+
 class Resolve:
     """Runs the command with its own cache."""
 
@@ -58,30 +70,36 @@ class Resolve:
             "NO_PROXY": "127.0.0.1",
         }
 
-    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "trunkline_server", "resolve", *arguments],
+    def __call__(self, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
+        """Exit code, standard output and standard error of each command; all of them in one process."""
+        done = subprocess.run(
+            [sys.executable, "-c", SEVERAL, json.dumps(commands)],
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-
-    def found(self, *arguments: str, **environment: str) -> dict[str, str]:
-        done = self(*arguments, **environment)
         assert done.returncode == 0, done.stderr
-        (line,) = done.stdout.splitlines()
-        return json.loads(line)
+        results = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+        assert len(results) == len(commands)
+        return results
 
-    def mistake(self, *arguments: str, **environment: str) -> str:
-        done = self(*arguments, **environment)
-        assert done.returncode == 2, done.stderr
-        assert done.stdout == ""
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, done.stderr
-        assert "Traceback" not in done.stderr
-        return errors[0]
+    def found(self, *commands: list[str], **environment: str) -> list[dict[str, str]]:
+        answers = []
+        for code, output, errors in self(*commands, **environment):
+            assert code == 0, errors
+            (line,) = output.splitlines()
+            answers.append(json.loads(line))
+        return answers
+
+    def mistakes(self, *commands: list[str], **environment: str) -> list[str]:
+        answers = []
+        for code, output, errors in self(*commands, **environment):
+            assert (code, output) == (2, ""), errors
+            (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+            answers.append(line)
+        return answers
 
 
 @pytest.fixture
@@ -89,8 +107,21 @@ def resolve(hub: Hub, tmp_path: Path) -> Resolve:
     return Resolve(hub.url, tmp_path / "home")
 
 
+def test_the_command_prints_one_line_of_json(resolve: Resolve) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trunkline_server", "resolve", "org/whole", "--revision", "v1.0"],
+        env=resolve.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stdout).keys() == {"path", "model_id", "revision"}
+    assert done.stdout.count("\n") == 1
+
+
 def test_download_takes_what_the_model_needs_and_nothing_else(resolve: Resolve, hub: Hub) -> None:
-    found = resolve.found("org/whole")
+    (found,) = resolve.found(["org/whole"])
     folder = Path(found["path"])
     assert (found["model_id"], found["revision"]) == ("org/whole", COMMIT)
     names = {path.name for path in folder.iterdir()}
@@ -100,15 +131,13 @@ def test_download_takes_what_the_model_needs_and_nothing_else(resolve: Resolve, 
         assert (folder / name).read_bytes() == SAFETENSORS_FILES[name]
     # A second time everything is there: no file is fetched again.
     hub.requests.clear()
-    assert resolve.found("org/whole") == found
-    assert [path for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path] == []
+    assert resolve.found(["org/whole"]) == [found]
+    assert fetched(hub) == []
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(resolve: Resolve) -> None:
-    assert resolve.found("org/whole", "--revision", "v1.0")["revision"] == COMMIT
-    assert resolve.found("org/whole", "--revision", COMMIT)["revision"] == COMMIT
-    error = resolve.mistake("org/whole", "--revision", "v9")
-    assert error == "error: repository `org/whole` has no revision `v9`; hint: check `--revision`"
+    found = resolve.found(["org/whole", "--revision", "v1.0"], ["org/whole", "--revision", COMMIT])
+    assert [answer["revision"] for answer in found] == [COMMIT, COMMIT]
 
 
 def test_a_broken_connection_goes_on_where_it_broke(resolve: Resolve, hub: Hub) -> None:
@@ -117,7 +146,8 @@ def test_a_broken_connection_goes_on_where_it_broke(resolve: Resolve, hub: Hub) 
     content = bytes(range(256)) * (12 * 2**20 // 256)
     hub.repositories["org/large"] = Repository({"large.gguf": content})
     hub.break_after = piece + 4096
-    assert Path(resolve.found("org/large")["path"]).read_bytes() == content
+    (found,) = resolve.found(["org/large"])
+    assert Path(found["path"]).read_bytes() == content
     ranges = [wanted for method, path, wanted in hub.requests if method == "GET" and path.endswith("large.gguf")]
     assert ranges == [None, f"bytes={piece}-"]
 
@@ -125,69 +155,74 @@ def test_a_broken_connection_goes_on_where_it_broke(resolve: Resolve, hub: Hub) 
 def test_after_a_failed_download_whole_files_are_not_fetched_again(resolve: Resolve, hub: Hub) -> None:
     first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     hub.forbidden_file = second
-    assert "the token may not read repository `org/whole`" in resolve.mistake("org/whole")
+    (error,) = resolve.mistakes(["org/whole"])
+    assert "the token may not read repository `org/whole`" in error
     hub.forbidden_file = None
     hub.requests.clear()
-    assert (Path(resolve.found("org/whole")["path"]) / second).read_bytes() == SAFETENSORS_FILES[second]
-    fetched = [path.rsplit("/")[-1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
-    assert second in fetched
-    assert first not in fetched
+    (found,) = resolve.found(["org/whole"])
+    assert (Path(found["path"]) / second).read_bytes() == SAFETENSORS_FILES[second]
+    assert second in fetched(hub)
+    assert first not in fetched(hub)
 
 
 def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
-    assert Path(resolve.found("org/one-gguf")["path"]).read_bytes() == b"one"
-    assert Path(resolve.found("org/gguf:m-Q4_0.gguf")["path"]).read_bytes() == b"four"
-    assert Path(resolve.found("org/gguf:q8_0")["path"]).read_bytes() == b"eight"
-    assert "has 2 `.gguf` files: m-Q4_0.gguf, m-Q8_0.gguf; hint: name one, as in" in resolve.mistake("org/gguf")
-    assert "no `.gguf` file for `Q5_K`" in resolve.mistake("org/gguf:Q5_K")
+    found = resolve.found(["org/one-gguf"], ["org/gguf:m-Q4_0.gguf"], ["org/gguf:q8_0"])
+    assert [Path(answer["path"]).read_bytes() for answer in found] == [b"one", b"four", b"eight"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "token", "expected"),
-    [
-        (["org/absent"], None, "the Hub has no repository `org/absent` that may be read; hint: check its name"),
-        (["org/private"], None, "the Hub has no repository `org/private` that may be read"),
-        (["org/gated"], None, "repository `org/gated` is gated; hint: ask for access"),
-        (["org/whole"], "hf_wrong", "the Hub does not accept the token; hint: check `HF_TOKEN`"),
-        (["org/absent"], VALID_TOKEN, "the Hub has no repository `org/absent`"),
-        (["org/pickle"], None, "has its weights only as pickle files, which are never read"),
-        (["org/data"], None, "has neither safetensors nor a `.gguf` file"),
-        (["-"], None, "neither a local path nor a valid Hub id"),
-    ],
-)
-def test_refusals_are_one_clear_line(resolve: Resolve, arguments: list[str], token: str | None, expected: str) -> None:
-    error = resolve.mistake(*arguments, **({"HF_TOKEN": token} if token else {}))
-    assert expected in error
-    assert "hf_" not in error
+def test_refusals_are_one_clear_line(resolve: Resolve) -> None:
+    expected = {
+        "org/absent": "the Hub has no repository `org/absent` that may be read; hint: check its name",
+        "org/private": "the Hub has no repository `org/private` that may be read",
+        "org/gated": "repository `org/gated` is gated; hint: ask for access",
+        "org/pickle": "has its weights only as pickle files, which are never read",
+        "org/data": "has neither safetensors nor a `.gguf` file",
+        "-": "neither a local path nor a valid Hub id",
+        "org/gguf": "has 2 `.gguf` files: m-Q4_0.gguf, m-Q8_0.gguf; hint: name one, as in `org/gguf:m-Q4_0.gguf`",
+        "org/gguf:Q5_K": "no `.gguf` file for `Q5_K`; hint: it has m-Q4_0.gguf, m-Q8_0.gguf",
+    }
+    errors = resolve.mistakes(*([model] for model in expected))
+    for model, error in zip(expected, errors, strict=True):
+        assert expected[model] in error
+    (error,) = resolve.mistakes(["org/whole", "--revision", "v9"])
+    assert error == "error: repository `org/whole` has no revision `v9`; hint: check `--revision`"
 
 
-def test_a_token_opens_private_and_gated_repositories(resolve: Resolve) -> None:
-    assert resolve.found("org/private", HF_TOKEN=VALID_TOKEN)["revision"] == COMMIT
-    assert resolve.found("org/gated", HF_TOKEN=VALID_TOKEN)["revision"] == COMMIT
+def test_a_token_opens_private_and_gated_repositories_and_a_wrong_one_nothing(resolve: Resolve) -> None:
+    found = resolve.found(["org/private"], ["org/gated"], HF_TOKEN=VALID_TOKEN)
+    assert [answer["revision"] for answer in found] == [COMMIT, COMMIT]
+    (error,) = resolve.mistakes(["org/whole"], HF_TOKEN="hf_wrong")
+    assert error == "error: the Hub does not accept the token; hint: check `HF_TOKEN`, or unset it for public models"
 
 
 def test_offline_serves_from_the_cache_or_says_so(resolve: Resolve, hub: Hub) -> None:
-    error = resolve.mistake("org/whole", HF_HUB_OFFLINE="1")
+    (error,) = resolve.mistakes(["org/whole"], HF_HUB_OFFLINE="1")
     assert "is not in the local cache, and `HF_HUB_OFFLINE` is set" in error
     assert hub.requests == []
-    online = resolve.found("org/whole")
-    gguf = resolve.found("org/gguf:m-Q4_0.gguf")
+    online = resolve.found(["org/whole"], ["org/gguf:m-Q4_0.gguf"])
     hub.requests.clear()
-    assert resolve.found("org/whole", HF_HUB_OFFLINE="1") == online
-    assert resolve.found("org/gguf:q4_0", HF_HUB_OFFLINE="1") == gguf
-    assert "for `q8_0`" in resolve.mistake("org/gguf:q8_0", HF_HUB_OFFLINE="1")
+    assert resolve.found(["org/whole"], ["org/gguf:q4_0"], HF_HUB_OFFLINE="1") == online
+    (error,) = resolve.mistakes(["org/gguf:q8_0"], HF_HUB_OFFLINE="1")
+    assert "for `q8_0`" in error
     assert hub.requests == []
 
 
 def test_a_hub_that_is_down_does_not_matter_for_what_is_cached(resolve: Resolve, hub: Hub) -> None:
-    online = resolve.found("org/whole")
+    online = resolve.found(["org/whole"])
     with socket.socket() as reserved:
         # Bound and not listening: nobody answers there, and nobody else can.
         reserved.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        assert resolve.found("org/whole", HF_ENDPOINT=nowhere) == online
-        error = resolve.mistake("org/gguf", HF_ENDPOINT=nowhere)
-    assert "the Hub cannot be reached for `org/gguf` at revision `main`" in error
+        cached, missing = resolve(["org/whole"], ["org/gguf"], HF_ENDPOINT=nowhere)
+    assert json.loads(cached[1]) == online[0]
+    assert missing[0] == 2
+    assert "the Hub cannot be reached for `org/gguf` at revision `main`" in missing[2]
     hub.broken_status = 501
-    assert resolve.found("org/whole") == online
-    assert "the Hub answers with status 501" in resolve.mistake("org/gguf")
+    cached, missing = resolve(["org/whole"], ["org/gguf"])
+    assert json.loads(cached[1]) == online[0]
+    assert "the Hub answers with status 501" in missing[2]
+
+
+def fetched(hub: Hub) -> list[str]:
+    """Names of the files whose contents were asked for."""
+    return [path.rsplit("/")[-1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
