@@ -53,9 +53,7 @@ def test_only_the_reference_backend_names_torch() -> None:
             assert not any(name.split(".")[0] == "torch" for name in imports_of(file)), file
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="without torch there is nothing to import by accident"
-)
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch that could be imported by accident")
 def test_weights_models_and_sampling_load_no_torch() -> None:
     program = (
         "import sys, trunkline_server.weights.checkpoint, trunkline_server.weights.dequantize,"

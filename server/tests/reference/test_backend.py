@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,4 +235,17 @@ def test_info_describes_the_pool(backend: ReferenceBackend, checkpoint: Checkpoi
     assert info.bytes_per_block == 2 * config.num_layers * 16 * config.num_kv_heads * config.head_size * 4
     num_weights = sum(checkpoint.tensor(name).num_elements for name in checkpoint.names() if name != "lm_head.weight")
     assert info.weight_bytes == 4 * num_weights
-    assert checkpoint.fingerprint() in info.numeric_fingerprint
+    assert re.fullmatch("[0-9a-f]{32}", info.numeric_fingerprint)
+
+
+def test_numeric_fingerprint_tells_weights_apart(backend: ReferenceBackend, tiny_model: TinyModel) -> None:
+    other = ReferenceBackend(open_checkpoint(tiny_model("qwen3")[1]))
+    same = ReferenceBackend(open_checkpoint(tiny_model("smollm3")[1]))
+    assert other.info.numeric_fingerprint != backend.info.numeric_fingerprint
+    assert same.info.numeric_fingerprint == backend.info.numeric_fingerprint
+
+
+def test_limits_below_one_are_refused(checkpoint: Checkpoint) -> None:
+    for name in ("max_batch_total_tokens", "max_step_tokens", "max_step_sequences", "block_size"):
+        with pytest.raises(InvalidArgument, match=f"`{name}` is 0, must be at least 1"):
+            ReferenceBackend(checkpoint, **{name: 0})

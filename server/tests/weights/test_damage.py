@@ -22,7 +22,7 @@ TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 # The files have some 400 KiB; decoding one of their weights takes less than this.
 MAX_ALLOCATED_BYTES = 4 << 20
 FUZZ = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     database=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ class ReferenceBackend:
             max_step_sequences=max_step_sequences,
             kv_dtype="f32",
             weight_bytes=sum(weight.nbytes for weight in {id(w): w for w in self._weights.values()}.values()),
-            numeric_fingerprint=f"{checkpoint.fingerprint()}-reference-torch{torch.__version__}-f32",
+            numeric_fingerprint=_numeric_fingerprint(checkpoint),
         )
 
     def start(
@@ -175,6 +176,12 @@ class ReferenceBackend:
         return Sampled(
             sequence_id, token_id, float(logprobs[token_id]), top_logprobs(logprobs, params.num_top_logprobs)
         )
+
+
+def _numeric_fingerprint(checkpoint: Checkpoint) -> str:
+    """Hash of what the bits of a result depend on. Torch chooses kernels by version and by number of threads."""
+    parts = (checkpoint.fingerprint(), "reference", torch.__version__, str(torch.get_num_threads()), "f32")
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def _load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
