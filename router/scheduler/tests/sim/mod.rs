@@ -398,6 +398,7 @@ impl<'a> World<'a> {
         }
     }
 
+    #[allow(clippy::print_stdout)]
     fn trace(&mut self, what: &impl std::fmt::Debug) {
         let line = format!("{:>6} {what:?}", self.now.0);
         if self.options.is_verbose {

@@ -1,0 +1,493 @@
+//! What the scheduler promises, one promise a test, step by step against the fake shard.
+
+#[allow(dead_code)]
+mod sim;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sim::rng::Rng;
+use sim::scenario::{request, salt};
+use sim::shard::{FakeShard, Known, ShardFaults};
+use trunkline_scheduler::*;
+
+/// A scheduler and a shard; a test makes time pass and says when results come.
+struct Driver {
+    scheduler: Scheduler,
+    shard: FakeShard,
+    known: BTreeMap<u64, Known>,
+    results: VecDeque<StepResult>,
+    updates: Vec<Update>,
+    now: Millis,
+}
+
+const LIMITS: ShardLimits =
+    ShardLimits { block_size: 4, num_blocks: 64, max_step_tokens: 64, max_step_sequences: 8, vocab_size: 50 };
+
+impl Driver {
+    fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
+        let beside = config.max_prefill_tokens_beside_decodes;
+        let mut scheduler = Scheduler::new(config);
+        scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
+        Self {
+            scheduler,
+            shard: FakeShard::new(limits, ShardFaults::default(), beside),
+            known: BTreeMap::new(),
+            results: VecDeque::new(),
+            updates: Vec::new(),
+            now: Millis(0),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.scheduler.handle(self.now, event, &mut self.updates);
+        self.scheduler.check_invariants();
+    }
+
+    fn submit(&mut self, request: SequenceRequest) {
+        let prompt = request.token_ids.clone();
+        self.known.insert(request.sampling.seed, Known { salt: 0, prompt });
+        self.handle(Event::Submit(request));
+    }
+
+    /// One plan, executed; its result waits for `acknowledge`.
+    fn plan(&mut self) -> Option<StepPlan> {
+        let plan = self.scheduler.plan(self.now, &mut self.updates)?;
+        self.scheduler.check_invariants();
+        self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
+        Some(plan)
+    }
+
+    fn acknowledge(&mut self) {
+        let result = self.results.pop_front().expect("a plan is in flight");
+        self.handle(Event::StepResult(result));
+    }
+
+    /// A step of one millisecond without run-ahead.
+    fn step(&mut self) -> Option<StepPlan> {
+        let plan = self.plan();
+        self.now = self.now.plus(1);
+        if plan.is_some() {
+            self.acknowledge();
+        }
+        plan
+    }
+
+    /// Steps until nothing is left to do; all plans.
+    fn run(&mut self) -> Vec<StepPlan> {
+        let mut plans = Vec::new();
+        while let Some(plan) = self.step() {
+            plans.push(plan);
+            assert!(plans.len() < 10_000, "it ends");
+        }
+        plans
+    }
+
+    fn ended(&self, id: u64) -> Option<&EndReason> {
+        self.updates.iter().find_map(|update| match update {
+            Update::Ended { id: ended, reason, .. } if ended.0 == id => Some(reason),
+            _ => None,
+        })
+    }
+
+    fn started(&self, id: u64) -> Option<(u32, u64)> {
+        self.updates.iter().find_map(|update| match update {
+            Update::Started { id: started, cached_tokens, queued_ms } if started.0 == id => {
+                Some((*cached_tokens, *queued_ms))
+            }
+            _ => None,
+        })
+    }
+
+    fn output(&self, id: u64) -> Vec<u32> {
+        let tokens = self.updates.iter().filter_map(|update| match update {
+            Update::Token { id: of, token } if of.0 == id => Some(token.token_id),
+            _ => None,
+        });
+        tokens.collect()
+    }
+
+    fn rejection(&self, id: u64) -> Option<(&RejectReason, Option<u64>)> {
+        self.updates.iter().find_map(|update| match update {
+            Update::Rejected { id: rejected, reason, retry_after_ms } if rejected.0 == id => {
+                Some((reason, *retry_after_ms))
+            }
+            _ => None,
+        })
+    }
+}
+
+fn driver() -> Driver {
+    Driver::new(SchedulerConfig::default(), LIMITS)
+}
+
+/// `count` tokens that no other text begins with.
+fn text(of: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|position| (of * 7 + position * (of + 1)) % 50).collect()
+}
+
+#[test]
+fn a_long_prompt_adds_no_more_than_its_share_to_a_step_with_decodes() {
+    let config = SchedulerConfig { max_prefill_tokens_beside_decodes: 10, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    driver.submit(request(1, text(1, 3), 40));
+    driver.step();
+    driver.submit(request(2, text(2, 100), 2));
+    for _ in 0..10 {
+        let before = driver.output(1).len();
+        let plan = driver.step().unwrap();
+        assert_eq!(driver.output(1).len(), before + 1, "the decode goes on in every step");
+        assert_eq!(plan.num_tokens(), 11);
+    }
+    assert_eq!(driver.output(2).len(), 1, "and the prompt is through after its ten chunks");
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_behind_a_long_one() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 200), 2));
+    driver.step();
+    driver.submit(request(2, text(2, 6), 2));
+    driver.step();
+    assert_eq!((driver.output(1).len(), driver.output(2).len()), (0, 1));
+}
+
+#[test]
+fn a_decode_is_planned_before_its_token_is_known_and_never_past_the_length() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 5), 3));
+    let first = driver.plan().unwrap();
+    let second = driver.plan().unwrap();
+    assert_eq!(
+        (first.chunks[0].first_position, first.chunks[0].num_tokens, first.chunks[0].sample),
+        (0, 5, true)
+    );
+    assert_eq!((second.chunks[0].first_position, second.chunks[0].num_tokens), (5, 1));
+    assert!(driver.plan().is_none(), "two plans in flight are the most");
+    driver.acknowledge();
+    assert_eq!(driver.plan().unwrap().chunks[0].first_position, 6);
+    driver.acknowledge();
+    assert!(driver.plan().is_none(), "all three tokens are in flight");
+    driver.acknowledge();
+    assert_eq!((driver.output(1).len(), driver.ended(1)), (3, Some(&EndReason::Length)));
+    let last = driver.plan().unwrap();
+    assert_eq!((last.ends.len(), last.chunks.len()), (1, 0), "the shard is told of the end");
+}
+
+#[test]
+fn a_token_past_the_end_is_dropped_and_its_blocks_wait_for_its_step() {
+    let mut driver = driver();
+    let mut asked = request(1, text(1, 5), 20);
+    asked.end_token_ids = (0..50).collect();
+    driver.submit(asked);
+    driver.plan();
+    driver.plan();
+    driver.acknowledge();
+    assert_eq!(driver.ended(1), Some(&EndReason::EndToken));
+    assert_eq!(driver.scheduler.stats().blocks_held, 2, "a step in flight writes them");
+    driver.acknowledge();
+    assert_eq!(driver.output(1).len(), 1);
+    assert_eq!(driver.scheduler.stats().blocks_held, 0);
+}
+
+#[test]
+fn an_abort_frees_the_blocks_with_the_steps_in_flight() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 200), 5));
+    driver.plan();
+    driver.plan();
+    driver.handle(Event::Abort(SequenceId(1)));
+    assert_eq!(driver.ended(1), Some(&EndReason::Aborted));
+    assert!(driver.scheduler.stats().blocks_held > 0);
+    driver.acknowledge();
+    driver.acknowledge();
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.blocks_held, stats.blocks_cached), (0, 32), "128 tokens were computed and stay");
+    driver.submit(request(2, text(1, 200), 1));
+    driver.step();
+    assert_eq!(driver.started(2).unwrap().0, 128);
+}
+
+#[test]
+fn a_common_prefix_is_computed_once() {
+    let mut driver = driver();
+    for id in 1..=5 {
+        let mut prompt = text(1, 160);
+        prompt.extend(text(id, 3));
+        driver.submit(request(id.into(), prompt, 1));
+    }
+    driver.run();
+    let stats = driver.scheduler.stats();
+    assert_eq!(stats.scheduled_tokens, 160 + 5 * 3, "nothing is computed twice");
+    assert_eq!(stats.prefix_waits, 4);
+    assert_eq!(stats.prefix_hit_tokens, 4 * 160);
+    assert!((2..=5).all(|id| driver.started(id).unwrap().0 == 160));
+}
+
+#[test]
+fn who_waits_for_a_prefix_goes_on_when_its_owner_leaves() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 200), 1));
+    driver.step();
+    driver.submit(request(2, text(1, 180), 1));
+    driver.step();
+    assert_eq!((driver.scheduler.stats().prefix_waits, driver.started(2)), (1, None));
+    driver.handle(Event::Abort(SequenceId(1)));
+    driver.run();
+    assert_eq!(driver.started(2).unwrap().0, 128);
+    assert_eq!(driver.ended(2), Some(&EndReason::Length));
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_hits_prompt_and_output() {
+    let mut driver = driver();
+    let mut prompt = text(1, 10);
+    driver.submit(request(1, prompt.clone(), 8));
+    driver.run();
+    prompt.extend(driver.output(1));
+    let num_computed = prompt.len() as u32 - 1;
+    prompt.extend(text(3, 9));
+    driver.submit(request(2, prompt.clone(), 1));
+    let plan = driver.step().unwrap();
+    assert_eq!(
+        driver.started(2).unwrap().0,
+        num_computed,
+        "all but the last token, which was never computed"
+    );
+    assert_eq!(plan.copies.len(), 1, "the partly filled block is copied");
+    assert_eq!(num_computed % LIMITS.block_size, plan.copies[0].num_tokens);
+    let mut foreign = request(3, prompt, 1);
+    foreign.salt = salt(1);
+    let foreign_prompt = foreign.token_ids.clone();
+    driver.known.insert(3, Known { salt: 1, prompt: foreign_prompt });
+    driver.handle(Event::Submit(foreign));
+    driver.step();
+    assert_eq!(driver.started(3).unwrap().0, 0, "another salt hits nothing");
+}
+
+#[test]
+fn out_of_blocks_the_newest_of_the_lowest_class_is_preempted_and_writes_the_same_text() {
+    let limits = ShardLimits { num_blocks: 20, ..LIMITS };
+    let mut alone = BTreeMap::new();
+    let asked = |id: u64| {
+        let mut asked = request(id, text(id as u32, 6), 24);
+        asked.priority = if id == 2 { Priority::Low } else { Priority::Normal };
+        asked
+    };
+    for id in 1..=3 {
+        let mut driver = Driver::new(SchedulerConfig::default(), limits);
+        driver.submit(asked(id));
+        driver.run();
+        alone.insert(id, driver.output(id));
+    }
+    let mut driver = Driver::new(SchedulerConfig::default(), limits);
+    for id in 1..=3 {
+        driver.submit(asked(id));
+    }
+    let mut wire_ids = BTreeMap::new();
+    let mut resumed = Vec::new();
+    while let Some(plan) = driver.step() {
+        for start in &plan.starts {
+            let names = wire_ids.entry(start.sampling.seed).or_insert_with(Vec::new);
+            names.push(start.sequence_id);
+            if names.len() > 1 {
+                assert_eq!(start.num_prompt_tokens, 6, "the prompt stays the prompt");
+                assert!(start.token_ids.len() > 6, "the output so far goes with it");
+                let chunk = plan.chunks.iter().find(|chunk| chunk.sequence_id == start.sequence_id).unwrap();
+                assert!(chunk.first_position > 0, "it resumes by prefix hit");
+                resumed.push(start.sampling.seed);
+            }
+        }
+    }
+    assert_eq!(resumed.first(), Some(&2), "the lowest class goes first: {resumed:?}");
+    assert!(!resumed.contains(&1), "the oldest never: {resumed:?}");
+    for id in 1..=3 {
+        assert_eq!(driver.output(id), alone[&id]);
+    }
+    assert!(driver.scheduler.stats().preemptions >= 1);
+}
+
+#[test]
+fn a_higher_class_goes_first_and_takes_a_place() {
+    let config = SchedulerConfig { max_running_sequences: 1, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    let of_class = |id, priority| SequenceRequest { priority, ..request(id, text(id as u32, 5), 6) };
+    driver.submit(of_class(1, Priority::Low));
+    driver.step();
+    driver.submit(of_class(2, Priority::Low));
+    driver.submit(of_class(3, Priority::Normal));
+    driver.submit(of_class(4, Priority::High));
+    driver.run();
+    let ended = driver.updates.iter().filter_map(|update| match update {
+        Update::Ended { id, .. } => Some(id.0),
+        _ => None,
+    });
+    assert_eq!(ended.collect::<Vec<_>>(), [4, 3, 1, 2]);
+    assert_eq!(driver.output(1).len(), 6);
+}
+
+#[test]
+fn what_is_cached_goes_first_but_not_for_ever() {
+    let config = SchedulerConfig {
+        max_running_sequences: 1,
+        cached_first_window_ms: 50,
+        ..SchedulerConfig::default()
+    };
+    let mut driver = Driver::new(config, LIMITS);
+    driver.submit(request(0, text(1, 40), 1));
+    driver.run();
+    driver.submit(request(1, text(2, 40), 30));
+    driver.step();
+    let submitted_at = driver.now;
+    driver.submit(request(2, text(3, 40), 1));
+    // Somebody with the cached prompt comes all the time.
+    let mut id = 100;
+    while driver.started(2).is_none() {
+        driver.submit(request(id, text(1, 40), 2));
+        id += 1;
+        driver.step();
+        assert!(driver.now.since(submitted_at) < 200, "the uncached one is starved");
+    }
+    let num_before = (100..id).filter(|&id| driver.started(id).is_some()).count();
+    assert!(num_before > 5, "cached ones went before it: {num_before}");
+    let (_, queued_ms) = driver.started(2).unwrap();
+    // 30 ms until the place is free, then those that came within 50 ms, two steps each.
+    assert!(queued_ms > 50 && queued_ms < 135, "for no longer than the window: {queued_ms}");
+}
+
+#[test]
+fn a_full_queue_says_so_with_numbers_and_an_honest_time() {
+    let config =
+        SchedulerConfig { max_running_sequences: 1, max_queued_requests: 2, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    for id in 0..3 {
+        driver.submit(request(id, text(id as u32, 4), 10));
+        driver.run();
+    }
+    for id in 10..13 {
+        driver.submit(request(id, text(id as u32, 4), 10));
+        if id == 10 {
+            driver.step();
+        }
+    }
+    driver.now = driver.now.plus(5);
+    driver.submit(request(20, text(20, 4), 10));
+    driver.submit(request(21, text(21, 4), 10));
+    let (reason, first) = driver.rejection(20).unwrap();
+    let full = RejectReason::QueueFull { num_waiting: 2, max_queued_requests: 2, oldest_wait_ms: 5 };
+    assert_eq!(*reason, full);
+    let (first, second) = (first.unwrap(), driver.rejection(21).unwrap().1.unwrap());
+    assert_eq!((first, second), (100, 100), "ten steps of a millisecond, but not less than the least");
+    assert_eq!(driver.scheduler.stats().rejected_queue_full, 2);
+}
+
+#[test]
+fn a_deadline_that_cannot_be_met_is_refused_and_one_that_passes_ends_it() {
+    let mut driver = Driver::new(SchedulerConfig { max_running_sequences: 1, ..Default::default() }, LIMITS);
+    let until =
+        |id, ms| SequenceRequest { deadline: Some(Millis(ms)), ..request(id, text(id as u32, 4), 100) };
+    driver.submit(until(1, 30));
+    driver.submit(until(2, 20));
+    assert_eq!(driver.scheduler.next_wakeup(), Some(Millis(20)));
+    driver.run();
+    assert_eq!(driver.ended(2), Some(&EndReason::DeadlineExceeded), "in the queue");
+    assert_eq!(driver.ended(1), Some(&EndReason::DeadlineExceeded), "and while it runs");
+    assert_eq!((driver.started(2), driver.output(1).len()), (None, 30));
+    assert_eq!(driver.scheduler.stats().blocks_held, 0);
+    driver.submit(request(3, text(3, 4), 100));
+    driver.run();
+    let now = driver.now.0;
+    driver.submit(request(4, text(4, 4), 100));
+    driver.step();
+    driver.submit(until(5, now + 60));
+    let (reason, retry_after_ms) = driver.rejection(5).unwrap();
+    let RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } = *reason else {
+        panic!("{reason:?}");
+    };
+    assert_eq!((predicted_wait_ms, deadline_in_ms), (100, 59), "a run took 100 ms, and one is ahead");
+    assert_eq!(retry_after_ms, Some(100));
+}
+
+#[test]
+fn what_can_never_fit_is_refused_and_what_just_fits_is_served() {
+    let limits = ShardLimits { num_blocks: 3, ..LIMITS };
+    let mut driver = Driver::new(SchedulerConfig::default(), limits);
+    driver.submit(request(1, text(1, 8), 6));
+    let reason = RejectReason::TooLong { prompt_tokens: 8, max_new_tokens: 6, max_total_tokens: 13 };
+    assert_eq!(driver.rejection(1), Some((&reason, None)));
+    driver.submit(request(2, text(1, 8), 5));
+    driver.run();
+    assert_eq!((driver.ended(2), driver.output(2).len()), (Some(&EndReason::Length), 5));
+    driver.submit(request(3, vec![], 5));
+    driver.submit(request(4, vec![50], 5));
+    driver.submit(request(5, vec![49], 0));
+    assert!(matches!(driver.rejection(3), Some((RejectReason::Invalid { .. }, None))));
+    assert!(matches!(driver.rejection(4), Some((RejectReason::Invalid { .. }, None))));
+    assert_eq!(driver.ended(5), Some(&EndReason::Length));
+}
+
+#[test]
+fn a_smaller_shard_refuses_what_waited_for_a_larger_one() {
+    let mut driver = driver();
+    driver.handle(Event::ShardLost);
+    driver.submit(request(1, text(1, 60), 60));
+    driver.submit(request(2, text(2, 6), 2));
+    let limits = ShardLimits { num_blocks: 3, ..LIMITS };
+    driver.shard = FakeShard::new(limits, ShardFaults::default(), 512);
+    driver.handle(Event::ShardReady(limits));
+    assert!(matches!(driver.rejection(1), Some((RejectReason::TooLong { max_total_tokens: 13, .. }, None))));
+    assert_eq!(driver.run()[0].step_id, 1, "a new stream counts from 1");
+    assert_eq!(driver.ended(2), Some(&EndReason::Length));
+}
+
+#[test]
+fn a_sequence_that_fails_fails_alone_and_leaves_nothing_to_hit() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 8), 4));
+    driver.submit(request(2, text(2, 8), 4));
+    let plan = driver.plan().unwrap();
+    driver.plan();
+    let error = SequenceError { code: SequenceErrorCode::NotFinite, message: "nan".to_owned() };
+    let failed = plan.chunks[0].sequence_id;
+    for result in &mut driver.results {
+        let outcome = result.sequences.iter_mut().find(|outcome| outcome.sequence_id == failed).unwrap();
+        outcome.outcome = SequenceOutcome::Error(error.clone());
+    }
+    driver.acknowledge();
+    assert_eq!(driver.ended(1), Some(&EndReason::Failed(error)));
+    driver.acknowledge();
+    driver.run();
+    assert_eq!((driver.ended(2), driver.output(2).len()), (Some(&EndReason::Length), 4));
+    driver.submit(request(3, text(1, 8), 1));
+    driver.step();
+    assert_eq!(driver.started(3).unwrap().0, 0);
+}
+
+#[test]
+fn end_tokens_go_to_the_shard_with_the_sampling_parameters() {
+    let mut driver = driver();
+    let mut asked = request(1, text(1, 3), 2);
+    asked.end_token_ids = vec![7, 9];
+    asked.ignore_eos = true;
+    driver.submit(asked);
+    let plan = driver.step().unwrap();
+    assert_eq!(plan.starts[0].sampling.end_token_ids, [7, 9]);
+}
+
+#[test]
+fn the_hot_prefix_survives_eviction() {
+    let limits = ShardLimits { num_blocks: 12, ..LIMITS };
+    let mut driver = Driver::new(SchedulerConfig::default(), limits);
+    let mut hot = text(1, 16);
+    driver.submit(request(0, hot.clone(), 1));
+    driver.run();
+    for id in 1..10 {
+        driver.submit(request(id, text(id as u32 + 10, 17), 1));
+        driver.run();
+        hot.truncate(16);
+        hot.push(id as u32);
+        driver.submit(request(100 + id, hot.clone(), 1));
+        driver.run();
+        assert_eq!(driver.started(100 + id).unwrap().0, 16, "used last, evicted last");
+    }
+    assert!(driver.scheduler.stats().evicted_blocks > 20);
+}
