@@ -148,11 +148,6 @@ impl GgufMetadata {
     pub(crate) fn set(&mut self, key: &str, value: GgufValue) {
         self.values.insert(key.to_owned(), value);
     }
-
-    /// All keys, in no particular order.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.values.keys().map(String::as_str)
-    }
 }
 
 /// A cursor that knows where it is.

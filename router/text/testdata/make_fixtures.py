@@ -29,8 +29,9 @@ TEXTS = [
     "It's we'll they'd I'm you've SHE'S DON'T",
     "The year 2024 had 366 days; pi is 3.14159265, 1,000,000 is 10^6, ١٢٣ and Ⅷ ½ ² are numerals.",
     "  12  345   6789\t10\n11\r\n  12",
-    "fn main() {\n    let x: Vec<u32> = (0..10).map(|i| i * 2).collect();\n\tprintln!(\"{x:?}\");\n}\n",
-    "def f(n):\n    return 1 if n < 2 else n * f(n - 1)  # factorial\n\n\nif __name__ == '__main__':\n    print(f(20))\n",
+    'fn main() {\n    let x: Vec<u32> = (0..10).map(|i| i * 2).collect();\n\tprintln!("{x:?}");\n}\n',
+    "def f(n):\n    return 1 if n < 2 else n * f(n - 1)  # factorial\n\n\n"
+    "if __name__ == '__main__':\n    print(f(20))\n",
     "line\n\n\n\nbreaks\r\n\r\nand\ttabs\t\tand     spaces   \n   \n\t \n end   ",
     "\n",
     "\n\n\n",
@@ -48,7 +49,7 @@ TEXTS = [
     "e\u0301 a\u0308 n\u0303 decomposed; \u00e9 \u00e4 \u00f1 composed; \ud55c \u1112\u1161\u11ab",
     "🙂 🙃 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 👍🏽 ☃️ zero\u200bwidth \u202eright\u202c",
     "\x00 \x01 \x7f \x80 \xa0 \xad \ufeff \ufffd \U0010ffff",
-    "{\"json\": [1, 2.5e-3, null, true, \"\\u00e9\"]}",
+    '{"json": [1, 2.5e-3, null, true, "\\u00e9"]}',
     "https://example.org/a/b?c=d&e=f#g user@example.com C:\\path\\to\\file.txt",
     "!!!???...---___***///\\\\\\+++===###$$$%%%^^^&&&~~~```",
     "CamelCaseIdentifier snake_case_identifier SCREAMING_SNAKE kebab-case XMLHttpRequest iPhone15Pro",
@@ -76,7 +77,7 @@ CHATS: list[dict[str, object]] = [
         "add_generation_prompt": True,
     },
     {"messages": [{"role": "system", "content": ""}], "add_generation_prompt": True},
-    {"messages": [{"role": "tool", "content": "{\"x\": 1}\n\n"}], "add_generation_prompt": False},
+    {"messages": [{"role": "tool", "content": '{"x": 1}\n\n'}], "add_generation_prompt": False},
 ]
 
 TOOLS = [
@@ -85,13 +86,20 @@ TOOLS = [
         "function": {
             "name": "weather",
             "description": "The weather at a place, <em>now</em>.",
-            "parameters": {"type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
-                           "required": ["place"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["place"],
+            },
         },
     },
     {"type": "function", "function": {"name": "zeit", "description": "für Größe", "parameters": {}}},
 ]
-CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": {"place": "Ulm", "days": 2}}}
+CALL = {
+    "id": "abcdefghi",
+    "type": "function",
+    "function": {"name": "weather", "arguments": {"place": "Ulm", "days": 2}},
+}
 TURNS = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello.\n"},
@@ -99,21 +107,36 @@ TURNS = [
 ]
 TOOL_TURNS = [
     {"role": "assistant", "content": "", "tool_calls": [CALL]},
-    {"role": "tool", "content": "{\"sun\": true}", "tool_call_id": "abcdefghi"},
+    {"role": "tool", "content": '{"sun": true}', "tool_call_id": "abcdefghi"},
     {"role": "assistant", "content": "Sunny."},
     {"role": "user", "content": "Thanks!"},
 ]
 SYSTEM = {"role": "system", "content": "Be <brief>. "}
 # One of each kind that prints differently in Python.
-KINDS = {"z": None, "a": [True, False, 1, -2.5, 1e-7, 1e16, 3.0], "text": "it's <b>\"é\" 🙂\n\t\\", "q": 'say "x"', "e": {}}
+KINDS = {
+    "z": None,
+    "a": [True, False, 1, -2.5, 1e-7, 1e16, 3.0],
+    "text": 'it\'s <b>"é" 🙂\n\t\\',
+    "q": 'say "x"',
+    "e": {},
+}
 TEMPLATE_CHATS: list[dict[str, object]] = [
     {"messages": TURNS[:1], "tools": [], "add_generation_prompt": True, "kwargs": {}},
     {"messages": TURNS, "tools": [], "add_generation_prompt": False, "kwargs": {"kinds": KINDS}},
     {"messages": [SYSTEM, *TURNS], "tools": [], "add_generation_prompt": True, "kwargs": {"enable_thinking": False}},
-    {"messages": [SYSTEM, *TURNS, *TOOL_TURNS], "tools": TOOLS, "add_generation_prompt": True, "kwargs": {"kinds": [1.5]}},
+    {
+        "messages": [SYSTEM, *TURNS, *TOOL_TURNS],
+        "tools": TOOLS,
+        "add_generation_prompt": True,
+        "kwargs": {"kinds": [1.5]},
+    },
     {"messages": [TURNS[0], TURNS[0]], "tools": [], "add_generation_prompt": True, "kwargs": {}},
-    {"messages": [*TURNS, {"role": "assistant", "content": "a", "tool_calls": [CALL, CALL]}], "tools": TOOLS,
-     "add_generation_prompt": False, "kwargs": {}},
+    {
+        "messages": [*TURNS, {"role": "assistant", "content": "a", "tool_calls": [CALL, CALL]}],
+        "tools": TOOLS,
+        "add_generation_prompt": False,
+        "kwargs": {},
+    },
 ]
 # 2026-03-01 12:00:00 UTC
 NOW_UNIX_S = 1_772_366_400
@@ -139,7 +162,7 @@ def cut_as(pre: str) -> tuple[pre_tokenizers.PreTokenizer, normalizers.Normalize
 
 def write(name: str, content: object) -> None:
     text = json.dumps(content, ensure_ascii=True, indent=None, separators=(",", ":"))
-    (HERE / name).write_text(text.replace('},{', '},\n{') + "\n")
+    (HERE / name).write_text(text.replace("},{", "},\n{") + "\n")
 
 
 def smollm2(model: Path) -> None:
@@ -162,14 +185,21 @@ def smollm2(model: Path) -> None:
     print(f"{differing} of {len(TEXTS)} texts differ from transformers' own cut of this file")
     chats = []
     for chat in CHATS:
-        text = tokenizer.apply_chat_template(tokenize=False, conversation=chat["messages"],
-                                             add_generation_prompt=chat["add_generation_prompt"])
+        text = tokenizer.apply_chat_template(
+            tokenize=False, conversation=chat["messages"], add_generation_prompt=chat["add_generation_prompt"]
+        )
         chats.append({**chat, "text": text, "ids": tokenizer(text, add_special_tokens=False)["input_ids"]})
     write("smollm2.json", {"encodings": encodings, "chats": chats})
 
     families = []
-    for pre, ignore_merges in [("gpt-2", False), ("llama-bpe", True), ("qwen2", False), ("qwen35", False),
-                               ("tekken", True), ("gpt-4o", False)]:
+    for pre, ignore_merges in [
+        ("gpt-2", False),
+        ("llama-bpe", True),
+        ("qwen2", False),
+        ("qwen35", False),
+        ("tekken", True),
+        ("gpt-4o", False),
+    ]:
         backend.pre_tokenizer, normalizer = cut_as(pre)
         if normalizer is not None:
             backend.normalizer = normalizer
@@ -189,7 +219,7 @@ def templates() -> None:
     from jinja2.exceptions import TemplateError
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    now = datetime.datetime.fromtimestamp(NOW_UNIX_S, datetime.timezone.utc)
+    now = datetime.datetime.fromtimestamp(NOW_UNIX_S, datetime.UTC)
     out = []
     for path in sorted((HERE / "templates").glob("*.jinja")):
         template = _compile_jinja_template(path.read_text())
@@ -198,8 +228,12 @@ def templates() -> None:
             entry: dict[str, object] = {"template": path.stem, "chat": index}
             try:
                 entry["text"] = template.render(
-                    messages=chat["messages"], tools=chat["tools"] or None, documents=None,
-                    add_generation_prompt=chat["add_generation_prompt"], bos_token="<s>", eos_token="</s>",
+                    messages=chat["messages"],
+                    tools=chat["tools"] or None,
+                    documents=None,
+                    add_generation_prompt=chat["add_generation_prompt"],
+                    bos_token="<s>",
+                    eos_token="</s>",
                     **chat["kwargs"],  # type: ignore[arg-type]
                 )
             except TemplateError as error:
@@ -237,9 +271,7 @@ def spm() -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
-    writer.add_chat_template(
-        "{{ bos_token }}{% for m in messages %}[TOOL]{{ m.content | trim }}<|user|>{% endfor %}"
-    )
+    writer.add_chat_template("{{ bos_token }}{% for m in messages %}[TOOL]{{ m.content | trim }}<|user|>{% endfor %}")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -249,9 +281,7 @@ def spm() -> None:
     from transformers.tokenization_utils_base import generate_merges
 
     merges = generate_merges(vocab, dict(zip(tokens, scores, strict=True)), skip)
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    )
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

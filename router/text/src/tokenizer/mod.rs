@@ -60,7 +60,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Text to ids, without BOS. O(n log n) in the length of the longest piece, linear else.
+    /// Text to ids, without BOS. O(n log n) in the length of the longest piece, linear else; up to
+    /// seconds for a hostile megabyte, so not on an async thread.
     pub fn encode(&self, text: &str, special: EncodeSpecial) -> Result<Vec<u32>, TextError> {
         self.ids(text, special.into())
     }
@@ -105,6 +106,13 @@ impl Tokenizer {
     /// Number of ids: all ids are below it. A model's output head can have more rows.
     pub fn vocab_size(&self) -> u32 {
         self.vocabulary.num_ids()
+    }
+
+    /// Bytes of the longest token. A text of more than `n` times as many bytes has more than `n` tokens, which is told
+    /// without encoding it. (Normalization can shorten a text that is mostly combining marks; the bound then refuses what
+    /// might just have fitted.)
+    pub fn max_token_bytes(&self) -> usize {
+        self.vocabulary.max_token_bytes()
     }
 
     /// The bytes that a token stands for (a control token: its name); `None` outside the vocabulary.

@@ -207,6 +207,8 @@ fn ids_outside_the_vocabulary_have_no_text() {
         assert!(!tokenizer.is_special(outside));
         assert_eq!(tokenizer.decode(&[outside, u32::MAX], DecodeSpecial::Keep, TextStart::Beginning), "");
         assert!(tokenizer.token_bytes(outside - 1).is_some());
+        let lengths = (0..outside).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
+        assert_eq!(lengths.max(), Some(tokenizer.max_token_bytes()));
     }
 }
 
@@ -278,6 +280,49 @@ proptest! {
             }
             let ids = tokenizer.encode(&text, special).unwrap();
             prop_assert_eq!(&tokenizer.decode(&ids, DecodeSpecial::Keep, TextStart::Beginning), &text);
+        }
+    }
+}
+
+/// Texts that are all one piece, or all borders: encoding stays near linear. For people.
+#[test]
+#[ignore = "prints timings"]
+fn print_timings_of_hostile_texts() {
+    for kilobytes in [64, 256, 1024] {
+        for piece in [
+            "a",
+            " ",
+            "\n",
+            " \n",
+            "aB",
+            "<|im_end|>",
+            "<|im_",
+            "'",
+            "9",
+            "é",
+            "漢",
+            "\u{301}",
+            " a",
+            "\u{10ffff}",
+        ] {
+            let text = piece.repeat(kilobytes * 1024 / piece.len());
+            for (name, tokenizer) in ["smollm2", "spm"].iter().zip(tokenizers()) {
+                let start = std::time::Instant::now();
+                let num_ids = tokenizer.encode(&text, EncodeSpecial::Allow).unwrap().len();
+                println!("{name} {kilobytes} KiB of {piece:?}: {num_ids} tokens, {:?}", start.elapsed());
+            }
+        }
+    }
+    let metadata = GgufMetadata::open(&smollm2_path()).unwrap();
+    for pre in ["llama-bpe", "qwen2", "tekken", "gpt-4o"] {
+        let mut metadata = metadata.clone();
+        metadata.set("tokenizer.ggml.pre", GgufValue::String(pre.into()));
+        let tokenizer = tokenizer_from_gguf(&mut metadata).unwrap().tokenizer;
+        for piece in ["a", "A", " ", "\n", " \n", "aB", "'", "9", "\u{301}", "\u{10ffff}"] {
+            let text = piece.repeat(256 * 1024 / piece.len()) + "x";
+            let start = std::time::Instant::now();
+            let num_ids = tokenizer.encode(&text, EncodeSpecial::Allow).unwrap().len();
+            println!("{pre} 256 KiB of {piece:?}: {num_ids} tokens, {:?}", start.elapsed());
         }
     }
 }
