@@ -1,8 +1,8 @@
 //! Times the products of one model on this machine: `cargo run --release -p trunkline-kernels --example linear_bench`.
 //!
-//! Shapes are SmolLM2-135M's, as many copies as the model has layers, so that weights come from memory as in a real
-//! step and not from a cache. Prints per shape, rows and threads the best of several passes: milliseconds a pass over
-//! all layers, weight bandwidth, multiply-adds, and at last what the whole model's products allow.
+//! Shapes are SmolLM2-135M's, as many copies as the model has layers. Prints per shape, rows and threads the best of
+//! several passes: milliseconds a pass over all layers, weight bandwidth, multiply-adds; then what the products of the
+//! whole model, in its order, allow (their weights do not fit most caches, those of one shape may).
 //!
 //! Arguments: `[format] [threads,threads..] [rows,rows..]`, by default `Q4_1 1,2 1,8,32,512`.
 #![allow(clippy::print_stdout)] // a report is what it is for
@@ -62,67 +62,103 @@ impl Case {
         Ok(Self { shape, weights })
     }
 
-    /// Best time of a pass over all copies, quantisation included.
-    fn time(&self, isa: Isa, pool: &mut ThreadPool, num_rows: usize) -> Duration {
-        let (in_features, out_features) = (self.shape.in_features, self.shape.out_features);
-        let x: Vec<f32> = (0..num_rows * in_features).map(|at| (at * 7 % 23) as f32 - 11.0).collect();
-        let mut y = vec![0.0f32; num_rows * out_features];
-        let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: out_features };
-        let group = self.weights[0].needs_quantized_input();
-        let quantized = group.map(|group| QuantizedShape::new(num_rows, in_features, group));
-        let mut bytes = AlignedBytes::zeroed(quantized.map_or(0, |shape| shape.num_bytes()));
-        let bytes = SharedMut::new(bytes.as_mut_slice());
-        let num_threads = pool.num_threads();
-        let mut best = Duration::MAX;
-        let begin = Instant::now();
-        let mut passes = 0;
-        while passes < MIN_PASSES || begin.elapsed() < CASE_TIME {
-            let start = Instant::now();
-            pool.run(|thread_idx, barrier| {
-                for weight in &self.weights {
-                    let input = match quantized {
-                        Some(shape) => {
-                            let rows = split(0..num_rows, num_threads, thread_idx);
-                            // SAFETY: disjoint rows, read behind the barrier.
-                            unsafe {
-                                quantize_rows(isa, shape, &x, in_features, rows, bytes);
-                                barrier.wait();
-                                LinearInput::Quantized(QuantizedRows::new(shape, bytes.slice(0..bytes.len())))
-                            }
-                        }
-                        None => LinearInput::Float(FloatRows { values: &x, row_stride: in_features }),
-                    };
-                    let (rows, tiles) = share(weight, num_rows, num_threads, thread_idx);
-                    // SAFETY: shares are disjoint.
-                    unsafe { linear(isa, weight, input, rows, tiles, out, None) };
-                    barrier.wait();
-                }
-            });
-            best = best.min(start.elapsed());
-            passes += 1;
-        }
-        best
+    fn products(&self, num_rows: usize) -> Vec<Product<'_>> {
+        let num_rows = num_rows.min(self.shape.max_rows);
+        self.weights.iter().map(|weight| Product { weight, num_rows }).collect()
     }
 
-    fn report(&self, isa: Isa, pool: &mut ThreadPool, num_rows: usize) -> Duration {
-        let rows = num_rows.min(self.shape.max_rows);
-        let time = self.time(isa, pool, rows);
-        let seconds = time.as_secs_f64();
+    fn report(&self, isa: Isa, pool: &mut ThreadPool, num_rows: usize) {
+        let num_rows = num_rows.min(self.shape.max_rows);
+        let seconds = time(isa, pool, &self.products(num_rows)).as_secs_f64();
         let num_bytes: usize = self.weights.iter().map(PackedWeight::num_bytes).sum();
-        let multiply_adds =
-            (rows * self.shape.out_features * self.shape.in_features * self.shape.copies) as f64;
+        let num_weights = self.shape.out_features * self.shape.in_features * self.shape.copies;
         println!(
             "{:14} {:6} {:4} rows {} threads {:9.3} ms {:7.1} GB/s {:8.1} GMAC/s",
             self.shape.name,
             self.weights[0].format(),
-            rows,
+            num_rows,
             pool.num_threads(),
             seconds * 1e3,
             num_bytes as f64 / seconds / 1e9,
-            multiply_adds / seconds / 1e9,
+            (num_rows * num_weights) as f64 / seconds / 1e9,
         );
-        time
     }
+}
+
+/// A weight times so many rows.
+struct Product<'a> {
+    weight: &'a PackedWeight,
+    num_rows: usize,
+}
+
+impl Product<'_> {
+    fn quantized_shape(&self) -> Option<QuantizedShape> {
+        let group = self.weight.needs_quantized_input()?;
+        Some(QuantizedShape::new(self.num_rows, self.weight.in_features(), group))
+    }
+}
+
+/// Best time of a pass over `products`, quantisation and barriers included.
+fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
+    let most = |size: fn(&Product<'_>) -> usize| products.iter().map(size).max().unwrap_or(0);
+    let num_inputs = most(|product| product.num_rows * product.weight.in_features());
+    let x: Vec<f32> = (0..num_inputs).map(|at| (at * 7 % 23) as f32 - 11.0).collect();
+    let mut y = vec![0.0f32; most(|product| product.num_rows * product.weight.out_features())];
+    let y = SharedMut::new(&mut y);
+    let num_bytes = most(|product| product.quantized_shape().map_or(0, |shape| shape.num_bytes()));
+    let mut bytes = AlignedBytes::zeroed(num_bytes);
+    let bytes = SharedMut::new(bytes.as_mut_slice());
+    let num_threads = pool.num_threads();
+    let mut best = Duration::MAX;
+    let begin = Instant::now();
+    let mut passes = 0;
+    while passes < MIN_PASSES || begin.elapsed() < CASE_TIME {
+        let start = Instant::now();
+        pool.run(|thread_idx, barrier| {
+            for product in products {
+                let Product { weight, num_rows } = *product;
+                let row_stride = weight.in_features();
+                let input = match product.quantized_shape() {
+                    Some(shape) => {
+                        let rows = split(0..num_rows, num_threads, thread_idx);
+                        // SAFETY: disjoint rows, read behind the barrier.
+                        unsafe {
+                            quantize_rows(isa, shape, &x, row_stride, rows, bytes);
+                            barrier.wait();
+                            LinearInput::Quantized(QuantizedRows::new(shape, bytes.slice(0..bytes.len())))
+                        }
+                    }
+                    None => LinearInput::Float(FloatRows { values: &x, row_stride }),
+                };
+                let (rows, tiles) = share(weight, num_rows, num_threads, thread_idx);
+                let out = LinearOutput { values: y, row_stride: weight.out_features() };
+                // SAFETY: shares are disjoint.
+                unsafe { linear(isa, weight, input, rows, tiles, out, None) };
+                barrier.wait();
+            }
+        });
+        best = best.min(start.elapsed());
+        passes += 1;
+    }
+    best
+}
+
+/// Times all products in the order of the model.
+fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &[Case], head: &Case) {
+    let columns: Vec<Vec<Product<'_>>> = layer_cases.iter().map(|case| case.products(num_rows)).collect();
+    let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
+    let mut products: Vec<Product<'_>> = (0..NUM_LAYERS)
+        .flat_map(|_| columns.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>())
+        .collect();
+    let layers = time(isa, pool, &products).as_secs_f64();
+    products.extend(head.products(num_rows));
+    let whole = time(isa, pool, &products).as_secs_f64();
+    println!(
+        "model          {num_rows} rows {} threads: {:.0} tokens/s without the head, {:.0} with it",
+        pool.num_threads(),
+        num_rows as f64 / layers,
+        num_rows as f64 / whole,
+    );
 }
 
 /// Reads `bytes` once on all threads, 8 bytes at a time: what a product of one row can reach at most.
@@ -166,13 +202,10 @@ fn main() -> Result<()> {
         let mut pool = ThreadPool::new(num_threads)?;
         println!("reading memory, {num_threads} threads: {:.1} GB/s", read_bandwidth(&mut pool, &words));
         for &num_rows in &rows {
-            let layers: Duration = cases.iter().map(|case| case.report(isa, &mut pool, num_rows)).sum();
-            let whole = layers + head.report(isa, &mut pool, num_rows.min(HEAD.max_rows));
-            println!(
-                "whole model    {num_rows} rows {num_threads} threads: {:.0} tokens/s without the head, {:.0} with it",
-                num_rows as f64 / layers.as_secs_f64(),
-                num_rows as f64 / whole.as_secs_f64(),
-            );
+            for case in cases.iter().chain([&head]) {
+                case.report(isa, &mut pool, num_rows);
+            }
+            report_model(isa, &mut pool, num_rows, &cases, &head);
         }
     }
     Ok(())
