@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::error::{EXIT_FAILURE, LauncherError};
+use crate::error::{EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
 use crate::log::Log;
 use crate::process::{Event, Exit, Process};
 
@@ -14,7 +14,7 @@ const ROUTER_GRACE: Duration = Duration::from_secs(2);
 /// How long the shard may take to finish the running step.
 const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a child may take when another one has already failed: together with the rest under a second.
-const ABANDON_TIMEOUT: Duration = Duration::from_millis(500);
+const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 /// A copy of the same signal within this time is the same request: `timeout(1)` and some supervisors send it to the
 /// process and again to its group.
 const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
@@ -69,12 +69,33 @@ pub fn stop(process: Process, patience: Duration, request: Request, events: &Rec
             }
         }
     }
-    Stopped::Ended(process.reap().0)
+    Stopped::Ended(reap(process))
 }
 
 fn kill(process: Process) {
     process.signal(Signal::KILL);
-    process.reap();
+    reap(process);
+}
+
+/// Two closing lines about one mistake would be one too many: that of a child that is being stopped is dropped.
+fn reap(process: Process) -> Exit {
+    let (exit, mut tail) = process.reap();
+    if exit != Exit::Code(EXIT_USER_MISTAKE) {
+        tail.release();
+    }
+    exit
+}
+
+/// Waits until `process` has ended; false if it has not after `patience`, or if the launcher was told to stop.
+pub fn ends_within(process: &Process, patience: Duration, events: &Receiver<Event>) -> bool {
+    let begin = Instant::now();
+    while !process.has_ended() {
+        match events.recv_timeout(patience.saturating_sub(begin.elapsed())) {
+            Ok(Event::Signal(_)) | Err(_) => return process.has_ended(),
+            Ok(_) => {}
+        }
+    }
+    true
 }
 
 /// Drains and stops everything because of `signal`. Returns the exit code: 0 if all went by itself, 1 if something had

@@ -74,11 +74,13 @@ pub enum LauncherError {
         #[source]
         source: io::Error,
     },
-    /// A child said on its own stderr what the user did wrong; nothing is left to say.
-    #[error("the {role} refused to start")]
+    /// A child found out what the user did wrong. Its own line is printed in place of this one.
+    #[error("the {role} refused to start without saying why")]
     ChildRefused {
         /// Which child.
         role: Role,
+        /// Its line `error: ...`, newline included; absent if it went to stderr directly or was never written.
+        verdict: Option<Vec<u8>>,
     },
     /// A child ended before the server was ready.
     #[error("the {role} ended with {exit} before it was ready{}{}", said(last_line), hint(exit))]
@@ -164,9 +166,13 @@ impl LauncherError {
         }
     }
 
-    /// Whether the line was already printed, by a child, or is known to whoever sent the signal.
-    pub fn is_silent(&self) -> bool {
-        matches!(self, Self::ChildRefused { .. } | Self::Interrupted { .. })
+    /// The one line that says so on stderr; none if that is done already or known to whoever sent the signal.
+    pub fn line(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Interrupted { .. } | Self::ChildRefused { role: Role::Resolver, .. } => None,
+            Self::ChildRefused { verdict: Some(verdict), .. } => Some(verdict.clone()),
+            error => Some(format!("error: {error}\n").into_bytes()),
+        }
     }
 }
 

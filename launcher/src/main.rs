@@ -6,7 +6,8 @@
 //! listen       the port, before anything is loaded
 //! resolve      model name -> files
 //! runtime_dir  the private folder of the sockets
-//! process      one child: group, lifeline, lines, end
+//! process      one child: group, lifeline, end
+//! output       the lines of one child
 //! supervise    both children; restart; ready; drain
 //! report       `trunkline env`
 //! ```
@@ -16,6 +17,7 @@ mod drain;
 mod error;
 mod listen;
 mod log;
+mod output;
 mod process;
 mod programs;
 mod ready;
@@ -97,8 +99,8 @@ fn print(text: &str) -> Result<i32, LauncherError> {
 }
 
 fn report_error(error: &LauncherError) -> i32 {
-    if !error.is_silent() {
-        log::write_line(format!("error: {error}\n").as_bytes());
+    if let Some(line) = error.line() {
+        log::write_line(&line);
     }
     error.exit_code()
 }

@@ -1,25 +1,19 @@
 //! One child process: its group, its lifeline, its output lines and its end.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, SyncSender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::SyncSender;
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::error::LauncherError;
-use crate::log;
+use crate::output::{Output, Tail};
 
 /// Events that may wait for the supervisor. Senders block when it is full; none of them holds anything others need.
 pub const MAX_PENDING_EVENTS: usize = 64;
-/// A longer line is passed through in pieces of this size, so that a child cannot fill the launcher's memory.
-const MAX_LOG_LINE_BYTES: u64 = 1 << 20;
-/// How long the last lines of an ended child may take to arrive.
-const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a child is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,15 +104,13 @@ pub struct Process {
     /// The write end of the child's stdin: closed by the kernel when the launcher dies, however it dies. It is
     /// close-on-exec, so no other child holds a copy.
     lifeline: Option<ChildStdin>,
-    last_line: Arc<Mutex<Option<String>>>,
-    /// Disconnects when all output was passed through.
-    output_end: Receiver<()>,
+    output: Output,
     reaped: bool,
 }
 
 impl Process {
     /// Starts a supervised child: stdin is the lifeline, and the lines of stdout and stderr both go to the launcher's
-    /// stderr, untouched. Its end arrives as [`Event::Ended`].
+    /// stderr, untouched, but for a closing `error:` line ([`Tail::verdict`]). Its end arrives as [`Event::Ended`].
     ///
     /// The launcher's own stdout carries what the user asked for and nothing else, hence both streams go to stderr.
     pub fn spawn(
@@ -154,26 +146,7 @@ impl Process {
 
     fn watch(role: Role, mut child: Child, events: &SyncSender<Event>) -> Self {
         let lifeline = child.stdin.take();
-        let last_line = Arc::new(Mutex::new(None));
-        let (open_outputs, output_end) = channel::<()>();
-        if let Some(stdout) = child.stdout.take() {
-            let open = open_outputs.clone();
-            thread::spawn(move || {
-                pass_lines_through(stdout, |_| {});
-                drop(open);
-            });
-        }
-        if let Some(stderr) = child.stderr.take() {
-            let last = Arc::clone(&last_line);
-            thread::spawn(move || {
-                pass_lines_through(stderr, |line| {
-                    if !line.trim_ascii().is_empty() {
-                        *lock(&last) = Some(String::from_utf8_lossy(line).into_owned());
-                    }
-                });
-                drop(open_outputs);
-            });
-        }
+        let output = Output::pass_through(child.stdout.take(), child.stderr.take());
         let pid = child.id();
         let events = events.clone();
         thread::spawn(move || {
@@ -181,7 +154,7 @@ impl Process {
             // The supervisor is gone when this fails, and with it the need to know.
             let _ = events.send(Event::Ended { role, pid });
         });
-        Self { role, child, lifeline, last_line, output_end, reaped: false }
+        Self { role, child, lifeline, output, reaped: false }
     }
 
     /// What this child is for.
@@ -211,12 +184,9 @@ impl Process {
 
     /// Reaps a child whose [`Event::Ended`] has arrived (waits for it otherwise) and says how it ended and what it
     /// wrote last. Whatever it left in its group is killed.
-    pub fn reap(mut self) -> (Exit, Option<String>) {
+    pub fn reap(mut self) -> (Exit, Tail) {
         let exit = self.finish();
-        // Err(Disconnected) is the expected answer; a grandchild outside the group may hold the pipe open for longer.
-        let _ = self.output_end.recv_timeout(LAST_LINES_TIMEOUT);
-        let last_line = lock(&self.last_line).take();
-        (exit, last_line)
+        (exit, self.output.finish())
     }
 
     fn finish(&mut self) -> Exit {
@@ -255,29 +225,4 @@ fn wait_without_reaping(pid: u32) {
     while let Err(rustix::io::Errno::INTR) =
         waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
     {}
-}
-
-/// A lock that a panicking holder cannot make useless: what it guards is replaced whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Copies whole lines from `input` to stderr and shows each to `seen`, until the end of `input`.
-fn pass_lines_through(input: impl Read, mut seen: impl FnMut(&[u8])) {
-    let mut input = BufReader::new(input);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match input.by_ref().take(MAX_LOG_LINE_BYTES).read_until(b'\n', &mut line) {
-            Ok(0) => return,
-            Ok(_) => {}
-            // A pipe that cannot be read has ended for us.
-            Err(_) => return,
-        }
-        if line.last() != Some(&b'\n') {
-            line.push(b'\n');
-        }
-        seen(&line);
-        log::write_line(&line);
-    }
 }

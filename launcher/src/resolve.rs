@@ -61,7 +61,9 @@ pub fn run(
         Exit::Code(0) => {
             parse(&output.map_err(|source| LauncherError::System { what: "read the resolver", source })?)
         }
-        Exit::Code(EXIT_USER_MISTAKE) => Err(LauncherError::ChildRefused { role: Role::Resolver }),
+        Exit::Code(EXIT_USER_MISTAKE) => {
+            Err(LauncherError::ChildRefused { role: Role::Resolver, verdict: None })
+        }
         exit => Err(LauncherError::EndedBeforeReady { role: Role::Resolver, exit, last_line: None }),
     }
 }

@@ -12,12 +12,17 @@ use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::listen::Address;
 use crate::log::Log;
+use crate::output::Tail;
 use crate::process::{Event, Exit, Process, Role};
 use crate::programs;
 use crate::ready;
 use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
+
+/// How long the shard may take to refuse a model that the router has refused already; with the time to stop it, the
+/// launcher ends within a second.
+const SECOND_VERDICT_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Everything that the two children's command lines are made of.
 #[derive(Debug)]
@@ -159,17 +164,18 @@ impl<'a> Supervisor<'a> {
     fn ended(&mut self, role: Role, pid: u32) -> Result<(), LauncherError> {
         let is_it = |process: &Process| process.role() == role && process.pid() == pid;
         let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
-        let (exit, last_line) = process.reap();
+        let (exit, mut tail) = process.reap();
         if exit == Exit::Code(EXIT_USER_MISTAKE) {
-            return Err(LauncherError::ChildRefused { role });
+            return Err(self.refused(role, tail));
         }
         if !self.was_ready {
-            return Err(LauncherError::EndedBeforeReady { role, exit, last_line });
+            return Err(LauncherError::EndedBeforeReady { role, exit, last_line: tail.last_line });
         }
         let Some(child) = self.children.iter_mut().find(|child| child.role == role) else { return Ok(()) };
         let now = Instant::now();
         match child.restarts.crashed(now) {
             Verdict::RestartAfter(pause) => {
+                tail.release();
                 child.state = State::Crashed { restart_at: now + pause };
                 self.log.warn(
                     "ended unasked, starting it again",
@@ -182,9 +188,26 @@ impl<'a> Supervisor<'a> {
                 ends,
                 window_s: RestartPolicy::window_s(),
                 exit,
-                last_line,
+                last_line: tail.last_line,
             }),
         }
+    }
+
+    /// A child found a user's mistake. The shard reads the model more closely than the router: if both refuse it, the
+    /// shard's line is the one to show, so it gets the time to come.
+    fn refused(&mut self, role: Role, tail: Tail) -> LauncherError {
+        let verdict = tail.verdict;
+        if role == Role::Router
+            && !self.was_ready
+            && let Some(shard) = self.take_running(|process| process.role() == Role::Shard).pop()
+        {
+            if !drain::ends_within(&shard, SECOND_VERDICT_TIMEOUT, self.events) {
+                drain::abandon([shard], self.events);
+            } else if let (Exit::Code(EXIT_USER_MISTAKE), tail) = shard.reap() {
+                return LauncherError::ChildRefused { role: Role::Shard, verdict: tail.verdict.or(verdict) };
+            }
+        }
+        LauncherError::ChildRefused { role, verdict }
     }
 
     fn restart_due(&mut self) -> Result<(), LauncherError> {

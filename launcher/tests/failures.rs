@@ -55,6 +55,22 @@ fn shard_that_refuses_has_the_last_word_and_the_router_goes() {
 }
 
 #[test]
+fn mistake_that_both_find_is_told_once_and_by_the_shard() {
+    let mut server = Bench::new().with("FAKE_SHARD", "refuse").with("FAKE_ROUTER", "refuse").serve(&[]);
+    assert_eq!(server.wait(), 2);
+    assert_one_error(&server.bench.stderr(), "error: tensor `x` is damaged");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn router_that_refuses_alone_is_heard() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "refuse").serve(&[]);
+    assert_eq!(server.wait(), 2);
+    assert_one_error(&server.bench.stderr(), "error: no tokenizer");
+    server.assert_nothing_left();
+}
+
+#[test]
 fn crash_before_ready_ends_with_the_last_line() {
     let mut server = Bench::new().with("FAKE_SHARD", "crash").serve(&[]);
     assert_eq!(server.wait(), 1);

@@ -53,6 +53,9 @@ behaviour = os.environ.get("FAKE_ROUTER", "serve")
 if behaviour == "crash":
     print("router fell over", file=sys.stderr)
     sys.exit(101)
+if behaviour == "refuse":
+    print("error: no tokenizer", file=sys.stderr)
+    sys.exit(2)
 terminated = threading.Event()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
