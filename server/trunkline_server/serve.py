@@ -61,6 +61,9 @@ def serve(options: argparse.Namespace) -> int:
         ),
     )
 
+    # Unmaps the files: a backend keeps what it needs.
+    del checkpoint
+
     from trunkline_server.engine import Engine
     from trunkline_server.loop import EngineLoop
     from trunkline_server.service import ShardServer, ShardService
