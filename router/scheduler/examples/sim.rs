@@ -29,8 +29,12 @@ fn main() {
         }
         let report = run(&scenario, Options { is_verbose: count == 1, ..Options::default() });
         println!(
-            "seed {seed}: {} requests, {} events, {} ms, {} steps, trace {:016x}",
+            "seed {seed}: {} requests of {} tokens, {} computed, {} preemptions, {} events, {} ms, {} steps, \
+             trace {:016x}",
             scenario.arrivals.len(),
+            scenario.num_tokens(),
+            report.stats.scheduled_tokens,
+            report.stats.preemptions,
             report.num_events,
             report.ended_at.0,
             report.stats.steps,

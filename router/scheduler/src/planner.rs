@@ -107,10 +107,9 @@ impl Scheduler {
                 updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms });
             }
         }
-        let mut first_written = run.planned;
         if let Some(copy) = run.copy.take() {
-            first_written -= copy.num_tokens;
-            let destination = &run.table.blocks()[(first_written / shard.limits.block_size) as usize];
+            // The copied tokens and those of the chunk meet in one block.
+            let destination = &run.table.blocks()[(run.planned / shard.limits.block_size) as usize];
             draft.plan.copies.push(BlockCopy {
                 source_block_id: copy.source.0,
                 destination_block_id: destination.id().0,
@@ -118,7 +117,7 @@ impl Scheduler {
             });
         }
         let end = run.planned + num_tokens;
-        shard.kv.begin_fill(&run.table, first_written, end - first_written);
+        shard.kv.begin_fill(&run.table, run.planned, num_tokens);
         let sample = end == num_known + run.pending_samples;
         draft.plan.chunks.push(Chunk {
             sequence_id: run.wire_id,

@@ -238,6 +238,31 @@ fn who_waits_for_a_prefix_goes_on_when_its_owner_leaves() {
 }
 
 #[test]
+fn nobody_waits_for_a_prefix_of_a_lower_class_or_another_salt() {
+    let mut driver = driver();
+    driver.submit(SequenceRequest { priority: Priority::Low, ..request(1, text(1, 200), 1) });
+    driver.step();
+    driver.submit(SequenceRequest { priority: Priority::High, ..request(2, text(1, 180), 1) });
+    let plan = driver.step().unwrap();
+    assert_eq!(driver.started(2), Some((64, 0)));
+    assert_eq!(
+        (plan.chunks.len(), plan.num_tokens()),
+        (1, 64),
+        "the low class gets what the high one leaves"
+    );
+    driver.run();
+    let mut foreign = request(3, text(5, 90), 1);
+    foreign.salt = salt(1);
+    driver.known.insert(3, Known { salt: 1, prompt: foreign.token_ids.clone() });
+    driver.submit(request(4, text(5, 100), 1));
+    driver.step();
+    driver.handle(Event::Submit(foreign));
+    driver.step();
+    assert_eq!(driver.started(3), Some((0, 0)));
+    assert_eq!(driver.scheduler.stats().prefix_waits, 0);
+}
+
+#[test]
 fn the_next_turn_of_a_conversation_hits_prompt_and_output() {
     let mut driver = driver();
     let mut prompt = text(1, 10);

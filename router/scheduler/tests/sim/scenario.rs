@@ -81,6 +81,12 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
 }
 
 impl Scenario {
+    /// Most tokens that all requests together have, prompts and outputs.
+    pub fn num_tokens(&self) -> u64 {
+        let requests = self.arrivals.iter().map(|arrival| &arrival.request);
+        requests.map(|request| request.token_ids.len() as u64 + u64::from(request.max_new_tokens)).sum()
+    }
+
     /// Everything from one seed: some runs are calm, some lack blocks, some lose their shard again and again.
     pub fn random(seed: u64) -> Self {
         let mut rng = Rng::new(seed);

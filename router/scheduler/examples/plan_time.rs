@@ -1,0 +1,117 @@
+//! What the scheduler's own work costs: `cargo run --release -p trunkline-scheduler --example plan_time`.
+//!
+//! Decodes beside each other with short and with long contexts: the time per step must not grow with the context. And
+//! what a long prompt costs once, when it starts and when it is found again.
+#![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
+
+use std::time::Instant;
+
+use trunkline_scheduler::{
+    Event, Millis, Priority, Salt, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
+    SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+};
+
+const NUM_STEPS: u32 = 2_000;
+
+struct Clock {
+    plan_ns: u128,
+    result_ns: u128,
+    worst_ns: u128,
+    num_steps: u128,
+}
+
+fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
+    let outcome = |id: u64| SequenceResult {
+        sequence_id: id,
+        outcome: SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }),
+    };
+    let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
+    let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
+    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000 }
+}
+
+fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequest {
+    let token_ids = (0..num_prompt_tokens).map(|position| (position ^ (id as u32 * 7919)) % 50_000).collect();
+    SequenceRequest {
+        id: SequenceId(id),
+        token_ids,
+        max_new_tokens,
+        sampling: SamplingParams::default(),
+        end_token_ids: vec![1],
+        ignore_eos: true,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::default(),
+    }
+}
+
+fn scheduler(num_blocks: u32) -> Scheduler {
+    let mut scheduler = Scheduler::new(SchedulerConfig::default());
+    let limits = ShardLimits {
+        block_size: 16,
+        num_blocks,
+        max_step_tokens: 8_192,
+        max_step_sequences: 64,
+        vocab_size: 50_000,
+    };
+    scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
+    scheduler
+}
+
+/// Steps without run-ahead, until `num_steps` are done or nothing is left.
+fn drive(scheduler: &mut Scheduler, num_steps: u32) -> Clock {
+    let mut clock = Clock { plan_ns: 0, result_ns: 0, worst_ns: 0, num_steps: 0 };
+    let mut updates: Vec<Update> = Vec::new();
+    for step in 0..num_steps {
+        updates.clear();
+        let begin = Instant::now();
+        let Some(plan) = scheduler.plan(Millis(step.into()), &mut updates) else { break };
+        let plan_ns = begin.elapsed().as_nanos();
+        let result = answer(&plan, step % 50_000);
+        let begin = Instant::now();
+        scheduler.handle(Millis(step.into()), Event::StepResult(result), &mut updates);
+        clock.result_ns += begin.elapsed().as_nanos();
+        clock.plan_ns += plan_ns;
+        clock.worst_ns = clock.worst_ns.max(plan_ns);
+        clock.num_steps += 1;
+    }
+    clock
+}
+
+fn show(what: &str, clock: &Clock) {
+    let mean = |ns: u128| ns as f64 / 1e3 / clock.num_steps.max(1) as f64;
+    println!(
+        "{what:<44} plan {:>6.1} us, worst {:>7.1} us; result {:>6.1} us; {} steps",
+        mean(clock.plan_ns),
+        clock.worst_ns as f64 / 1e3,
+        mean(clock.result_ns),
+        clock.num_steps
+    );
+}
+
+fn main() {
+    for (num_sequences, num_prompt_tokens) in [(1, 100), (64, 100), (64, 10_000), (8, 100_000)] {
+        let mut scheduler = scheduler(64 * (10_000 + NUM_STEPS) / 16 + 10_000);
+        for id in 0..num_sequences {
+            let request = request(id, num_prompt_tokens, NUM_STEPS * 2);
+            scheduler.handle(Millis(0), Event::Submit(request), &mut Vec::new());
+        }
+        let what = format!("{num_sequences} x {num_prompt_tokens} tokens");
+        while scheduler.stats().output_tokens < num_sequences || scheduler.stats().num_waiting > 0 {
+            drive(&mut scheduler, 1);
+        }
+        show(&format!("{what}: decode"), &drive(&mut scheduler, NUM_STEPS));
+    }
+    let mut scheduler = scheduler(10_000);
+    for id in [1, 2] {
+        let mut long = request(1, 100_000, 2);
+        long.id = SequenceId(id);
+        let begin = Instant::now();
+        scheduler.handle(Millis(0), Event::Submit(long), &mut Vec::new());
+        let submit_us = begin.elapsed().as_nanos() as f64 / 1e3;
+        let what = if id == 1 { "100000 tokens, new" } else { "100000 tokens, found again" };
+        show(what, &drive(&mut scheduler, 1_000));
+        println!("{:<44} submit {submit_us:>6.1} us", "");
+    }
+    println!("{:?}", scheduler.stats());
+}
