@@ -240,16 +240,11 @@ fn who_waits_for_a_prefix_goes_on_when_its_owner_leaves() {
 #[test]
 fn nobody_waits_for_a_prefix_of_a_lower_class_or_another_salt() {
     let mut driver = driver();
-    driver.submit(SequenceRequest { priority: Priority::Low, ..request(1, text(1, 200), 1) });
+    driver.submit(SequenceRequest { priority: Priority::Low, ..request(1, text(1, 100), 1) });
     driver.step();
-    driver.submit(SequenceRequest { priority: Priority::High, ..request(2, text(1, 180), 1) });
-    let plan = driver.step().unwrap();
+    driver.submit(SequenceRequest { priority: Priority::High, ..request(2, text(1, 90), 1) });
+    driver.step();
     assert_eq!(driver.started(2), Some((64, 0)));
-    assert_eq!(
-        (plan.chunks.len(), plan.num_tokens()),
-        (1, 64),
-        "the low class gets what the high one leaves"
-    );
     driver.run();
     let mut foreign = request(3, text(5, 90), 1);
     foreign.salt = salt(1);
