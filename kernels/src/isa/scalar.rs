@@ -1,18 +1,21 @@
 //! Portable kernels, written for reading: the oracle of the others.
 
-use crate::linear::{FLOAT_RUN, QUAD, TILE};
+use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
 use crate::linear::{FloatPanel, PanelOutput};
-use crate::pack::Tile;
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
+use crate::pack::{Tile, group_vectors};
 use crate::quantize::{INFINITY_BITS, MAX_QUANT, QuantizedPanel, RowTarget, SMALLEST_MAX};
+
+/// Elements of the largest group.
+const MAX_GROUP: usize = 32;
 
 /// Quantises one row in groups of `group`; see [`crate::quantize`].
 ///
 /// # Safety
 /// `target` is a row of `x.len()` elements in this group, and nobody else uses it.
 pub(crate) unsafe fn quantize_row(x: &[f32], group: usize, target: RowTarget) {
-    let mut quants = [0i8; 32];
+    let mut quants = [0i8; MAX_GROUP];
     for (group_idx, values) in x.chunks_exact(group).enumerate() {
         let quants = &mut quants[..group];
         // As integers, magnitudes order like floats, and NaN above all.
@@ -52,28 +55,31 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
-    for row in 0..panel.num_rows {
-        for lane in 0..out.num_lanes {
-            let mut acc = 0.0f32;
-            for group in 0..in_features / F::GROUP {
-                let meta = group * panel.num_rows + row;
-                let mut dot = i32::from(F::ZERO_POINT) * panel.negated_sums[meta];
-                for element in 0..F::GROUP {
-                    let quad = (group * F::GROUP + element) / QUAD;
-                    let x = panel.quants[(quad * panel.num_rows + row) * QUAD + element % QUAD];
-                    dot += i32::from(quant::<F>(tile, group, lane, element)) * i32::from(x);
-                }
-                let scale = F::scale_value(scale_bits::<F>(tile.scales, group, lane));
-                acc = (scale * panel.scales[meta]).mul_add(dot as f32, acc);
-                if F::HAS_MIN {
-                    let min = F::scale_value(scale_bits::<F>(tile.mins, group, lane));
-                    acc = min.mul_add(panel.scaled_sums[meta], acc);
+    let mut acc = [[0.0f32; TILE]; PANEL];
+    for group in 0..in_features / F::GROUP {
+        let weights = unpack_group::<F>(tile, group);
+        let scales = unpack_scales::<F>(tile.scales, group);
+        let mins = if F::HAS_MIN { unpack_scales::<F>(tile.mins, group) } else { [0.0; TILE] };
+        for (row, acc) in acc[..panel.num_rows].iter_mut().enumerate() {
+            let meta = group * panel.num_rows + row;
+            let mut dot = [i32::from(F::ZERO_POINT) * panel.negated_sums[meta]; TILE];
+            for (element, weights) in weights[..F::GROUP].iter().enumerate() {
+                let quad = (group * F::GROUP + element) / QUAD;
+                let x = i32::from(panel.quants[(quad * panel.num_rows + row) * QUAD + element % QUAD]);
+                for (dot, weight) in dot.iter_mut().zip(weights) {
+                    *dot += weight * x;
                 }
             }
-            // SAFETY: by the contract.
-            unsafe { put(out, row, lane, acc) };
+            for (lane, acc) in acc.iter_mut().enumerate() {
+                *acc = (scales[lane] * panel.scales[meta]).mul_add(dot[lane] as f32, *acc);
+                if F::HAS_MIN {
+                    *acc = mins[lane].mul_add(panel.scaled_sums[meta], *acc);
+                }
+            }
         }
     }
+    // SAFETY: by the contract.
+    unsafe { store(&acc[..panel.num_rows], out) };
 }
 
 /// One panel times one tile of float weights.
@@ -85,52 +91,69 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
     panel: &FloatPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
-    for row in 0..panel.num_rows {
-        let x = &panel.values[row * panel.row_stride..][..panel.in_features];
-        for lane in 0..out.num_lanes {
-            let mut acc = 0.0f32;
-            for (run_idx, run) in x.chunks(FLOAT_RUN).enumerate() {
-                let mut part = 0.0f32;
-                for (index, x) in run.iter().enumerate() {
-                    let element = run_idx * FLOAT_RUN + index;
-                    let weight = F::value(&tile.quants[(element * TILE + lane) * F::ELEMENT_BYTES..]);
-                    part = weight.mul_add(*x, part);
+    let mut acc = [[0.0f32; TILE]; PANEL];
+    for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
+        let mut parts = [[0.0f32; TILE]; PANEL];
+        for element in run_start..(run_start + FLOAT_RUN).min(panel.in_features) {
+            let vector = &tile.quants[element * TILE * F::ELEMENT_BYTES..];
+            let weights: [f32; TILE] =
+                std::array::from_fn(|lane| F::value(&vector[lane * F::ELEMENT_BYTES..]));
+            for (row, part) in parts[..panel.num_rows].iter_mut().enumerate() {
+                let x = panel.values[row * panel.row_stride + element];
+                for (part, weight) in part.iter_mut().zip(weights) {
+                    *part = weight.mul_add(x, *part);
                 }
-                acc += part;
             }
-            // SAFETY: by the contract.
-            unsafe { put(out, row, lane, acc) };
+        }
+        for (acc, part) in acc.as_flattened_mut().iter_mut().zip(parts.as_flattened()) {
+            *acc += part;
         }
     }
-}
-
-/// Element `element` of group `group` of output feature `lane`.
-fn quant<F: IntFormat>(tile: &Tile<'_>, group: usize, lane: usize, element: usize) -> u8 {
-    let half = F::GROUP / 2;
-    let (vectors, within) =
-        if F::NIBBLES { (half / QUAD, element % half) } else { (F::GROUP / QUAD, element) };
-    let vector = group * vectors + within / QUAD;
-    let byte = tile.quants[(vector * TILE + lane) * QUAD + within % QUAD];
-    match (F::NIBBLES, element < half) {
-        (false, _) => byte,
-        (true, true) => byte & 15,
-        (true, false) => byte >> 4,
-    }
-}
-
-fn scale_bits<F: IntFormat>(plane: &[u8], group: usize, lane: usize) -> u32 {
-    let at = group * TILE + lane;
-    if F::HALF_SCALES {
-        u32::from(u16::from_le_bytes([plane[at * 2], plane[at * 2 + 1]]))
-    } else {
-        u32::from_le_bytes([plane[at * 4], plane[at * 4 + 1], plane[at * 4 + 2], plane[at * 4 + 3]])
-    }
-}
-
-/// # Safety
-/// `out` may be written at `row` and `lane`.
-unsafe fn put(out: &PanelOutput<'_>, row: usize, lane: usize, acc: f32) {
-    let value = out.bias.map_or(acc, |bias| acc + bias[lane]);
     // SAFETY: by the contract.
-    unsafe { out.values.add(row * out.row_stride + lane).write(value) };
+    unsafe { store(&acc[..panel.num_rows], out) };
+}
+
+/// Quants of one group as [element][lane].
+fn unpack_group<F: IntFormat>(tile: &Tile<'_>, group: usize) -> [[i32; TILE]; MAX_GROUP] {
+    let mut quants = [[0; TILE]; MAX_GROUP];
+    let bytes = &tile.quants[group * group_vectors::<F>() * TILE * QUAD..];
+    for vector in 0..group_vectors::<F>() {
+        for lane in 0..TILE {
+            for index in 0..QUAD {
+                let byte = i32::from(bytes[(vector * TILE + lane) * QUAD + index]);
+                let element = vector * QUAD + index;
+                if F::NIBBLES {
+                    quants[element][lane] = byte & 15;
+                    quants[F::GROUP / 2 + element][lane] = byte >> 4;
+                } else {
+                    quants[element][lane] = byte;
+                }
+            }
+        }
+    }
+    quants
+}
+
+/// Scales (or minima) of one group.
+fn unpack_scales<F: IntFormat>(plane: &[u8], group: usize) -> [f32; TILE] {
+    let width = if F::HALF_SCALES { 2 } else { 4 };
+    std::array::from_fn(|lane| {
+        let mut bits = [0; 4];
+        bits[..width].copy_from_slice(&plane[(group * TILE + lane) * width..][..width]);
+        F::scale_value(u32::from_le_bytes(bits))
+    })
+}
+
+/// Adds the bias and writes a panel's sums.
+///
+/// # Safety
+/// `out` may be written for the rows of `acc` and its lanes.
+unsafe fn store(acc: &[[f32; TILE]], out: &PanelOutput<'_>) {
+    for (row, acc) in acc.iter().enumerate() {
+        for (lane, acc) in acc[..out.num_lanes].iter().enumerate() {
+            let value = out.bias.map_or(*acc, |bias| acc + bias[lane]);
+            // SAFETY: by the contract.
+            unsafe { out.values.add(row * out.row_stride + lane).write(value) };
+        }
+    }
 }
