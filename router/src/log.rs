@@ -43,6 +43,8 @@ pub fn init(level: &str, form: LogForm) -> anyhow::Result<()> {
         let payload = info.payload();
         let message = payload.downcast_ref::<&str>().copied().map(str::to_owned);
         let message = message.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+        // Messages of failed slicing quote the text after a backtick, and the text may be a prompt.
+        let message = message.split('`').next().unwrap_or_default();
         tracing::error!(place, message, "panic");
     }));
     Ok(())

@@ -100,10 +100,8 @@ impl Server {
             () = drain => Ok(()),
             _ = &mut self.driver => Err(DriverEnded),
         };
-        if result.is_ok() {
-            if tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
-                tracing::warn!("some clients did not take their answers");
-            }
+        if result.is_ok() && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
+            tracing::warn!("some clients did not take their answers");
         }
         serving.abort();
         self.driver.abort();

@@ -99,17 +99,17 @@ fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let quoted = ["invalid type: string ", "invalid value: string "];
     for start in quoted {
-        if let Some(rest) = text.strip_prefix(start) {
-            if let Some(at) = rest.rfind(", expected ") {
-                return format!("{}a string{}", start.trim_end_matches("string "), &rest[at..]);
-            }
+        if let Some(rest) = text.strip_prefix(start)
+            && let Some(at) = rest.rfind(", expected ")
+        {
+            return format!("{}a string{}", start.trim_end_matches("string "), &rest[at..]);
         }
     }
     for start in ["unknown variant `", "unknown field `"] {
-        if let Some(rest) = text.strip_prefix(start) {
-            if let Some(at) = rest.rfind("`, expected ") {
-                return format!("{}{}", start.trim_end_matches(" `"), &rest[at + 1..]);
-            }
+        if let Some(rest) = text.strip_prefix(start)
+            && let Some(at) = rest.rfind("`, expected ")
+        {
+            return format!("{}{}", start.trim_end_matches(" `"), &rest[at + 1..]);
         }
     }
     text

@@ -294,11 +294,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
-    if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens) {
-        if old != new {
-            let problem = format!("is {new}, but `max_tokens` is {old}; hint: send one of them");
-            return Err(ApiError::value("max_completion_tokens", problem));
-        }
+    if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
+        && old != new
+    {
+        let problem = format!("is {new}, but `max_tokens` is {old}; hint: send one of them");
+        return Err(ApiError::value("max_completion_tokens", problem));
     }
     let asked = body.logprobs.unwrap_or(false);
     if body.top_logprobs.is_some_and(|top| top != 0) && !asked {
@@ -378,7 +378,7 @@ impl Render for ChatStream {
 
     fn output(&mut self, output: Output, events: &mut VecDeque<Event>) {
         if self.with_logprobs {
-            self.pending.extend(output.token);
+            self.pending.extend(output.token.filter(|token| !token.is_end));
         }
         let is_last = output.finish.is_some();
         if !output.text.is_empty() || (is_last && !self.pending.is_empty()) {

@@ -1,0 +1,149 @@
+//! Clients that leave or do not read.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+use trunkline_router::limits::{Limits, MAX_WAITING_TOKENS};
+use trunkline_scheduler::{Priority, Salt, SamplingParams, SequenceId, SequenceRequest};
+
+use crate::support::{Connection, Router, ShardPlan, sse_data};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+async fn open(router: &Router, stream: bool) -> Connection {
+    let body = json!({"prompt": vec![7; 50], "max_tokens": 8000, "stream": stream}).to_string();
+    let mut connection = router.connect().await;
+    connection.send("POST", COMPLETIONS, body.as_bytes()).await;
+    connection
+}
+
+#[tokio::test]
+async fn leaving_before_the_first_step_frees_everything() {
+    for stream in [false, true] {
+        let plan = ShardPlan::endless().held();
+        let steps = plan.steps.clone();
+        let router = Router::start(plan, Limits::default()).await;
+        let connection = open(&router, stream).await;
+        router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+        drop(connection);
+        router.wait("the request to be gone", |app| app.stats.borrow().num_running == 0).await;
+        // Its blocks are free once the steps that use them are done.
+        steps.add_permits(10);
+        router.wait_idle().await;
+        assert_eq!(router.app.stats.borrow().output_tokens, 0);
+        assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
+    }
+}
+
+#[tokio::test]
+async fn leaving_in_the_middle_frees_everything() {
+    for stream in [false, true] {
+        let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+        let mut connection = open(&router, stream).await;
+        if stream {
+            assert!(connection.read_until(|bytes| bytes.len() > 2000).await);
+        } else {
+            router.wait("some tokens", |app| app.stats.borrow().output_tokens > 20).await;
+        }
+        drop(connection);
+        router.wait_idle().await;
+        assert!(router.app.stats.borrow().output_tokens < 8000);
+        assert_eq!(router.app.open.available_permits(), router.app.limits.max_concurrent_requests);
+    }
+}
+
+#[tokio::test]
+async fn leaving_while_waiting_in_the_queue_frees_the_place() {
+    let mut plan = ShardPlan::endless().held();
+    plan.num_blocks = 16;
+    let router = Router::start(plan, Limits::default()).await;
+    let body = |token: u32| json!({"prompt": vec![token; 100], "max_tokens": 20}).to_string();
+    let mut running = router.connect().await;
+    running.send("POST", COMPLETIONS, body(1).as_bytes()).await;
+    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    let mut waiting = router.connect().await;
+    waiting.send("POST", COMPLETIONS, body(2).as_bytes()).await;
+    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    drop(waiting);
+    router.wait("the waiting one to be gone", |app| app.stats.borrow().num_waiting == 0).await;
+    assert_eq!(router.app.stats.borrow().num_running, 1);
+}
+
+#[tokio::test]
+async fn leaving_in_the_middle_of_a_body_takes_nothing() {
+    let router = Router::default().await;
+    let mut connection = router.connect().await;
+    let head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"prompt\": [1";
+    tokio::io::AsyncWriteExt::write_all(&mut connection.stream, head).await.unwrap();
+    drop(connection);
+    // The next request is served, and then nothing is open.
+    router.post(COMPLETIONS, &json!({"prompt": "x"})).await.ok();
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn storm_of_leaving_clients_leaves_nothing() {
+    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    for number in 0..60u32 {
+        let body = json!({"prompt": vec![number; 1 + 7 * number as usize], "max_tokens": 900, "stream": number % 2 == 0});
+        let mut connection = router.connect().await;
+        connection.send("POST", COMPLETIONS, body.to_string().as_bytes()).await;
+        if number % 3 == 0 {
+            assert!(connection.read_until(|bytes| !bytes.is_empty()).await);
+        }
+    }
+    router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn driver_aborts_who_does_not_read() {
+    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let request = SequenceRequest {
+        id: SequenceId(0),
+        token_ids: vec![7; 10],
+        max_new_tokens: 8000,
+        sampling: SamplingParams::default(),
+        end_token_ids: Vec::new(),
+        ignore_eos: false,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::default(),
+    };
+    let mut sequence = router.app.driver.submit(request, Instant::now(), None).await.unwrap();
+    router.wait("tokens", |app| app.stats.borrow().output_tokens as usize > MAX_WAITING_TOKENS / 2).await;
+    router.wait_idle().await;
+    assert!(sequence.overflowed());
+    let mut waiting = 0;
+    while sequence.next().await.is_some() {
+        waiting += 1;
+    }
+    assert_eq!(waiting, MAX_WAITING_TOKENS, "no more was kept than the limit");
+}
+
+#[tokio::test]
+async fn slow_reader_gets_an_error_event_and_others_are_served() {
+    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    // Each event is some kilobytes, so that the sockets' buffers are full long before the output ends.
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 8000, "stream": true,
+                      "logprobs": true, "top_logprobs": 20});
+    let mut slow = router.connect().await;
+    slow.send("POST", "/v1/chat/completions", body.to_string().as_bytes()).await;
+    router.wait("tokens", |app| app.stats.borrow().output_tokens > 100).await;
+    router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 50})).await.ok();
+    router.wait_idle().await;
+    assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
+    assert!(slow.read_until(|bytes| bytes.ends_with(b"\r\n0\r\n\r\n")).await);
+    let events = sse_data(&slow.received().replace("\r\n", "\n\n"));
+    let error = events.iter().rev().find(|event| event.get("error").is_some()).expect("an error event");
+    assert_eq!(error["error"]["code"], "client_too_slow");
+}
+
+#[tokio::test]
+async fn request_timeout_ends_a_request_with_504() {
+    let limits = Limits { request_timeout: Some(Duration::from_millis(50)), ..Limits::default() };
+    let router = Router::start(ShardPlan::endless().held(), limits).await;
+    let answer = router.post(COMPLETIONS, &json!({"prompt": "x"})).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (504, Some("deadline_exceeded")));
+}

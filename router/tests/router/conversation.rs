@@ -1,0 +1,221 @@
+//! The recorded conversation of the contract, read by this side.
+
+use serde_json::{Value, json};
+use trunkline_router::shard::proto::{self, sequence_result::Outcome};
+use trunkline_router::shard::{ShardInfo, plan_from_proto, plan_to_proto, result_from_proto};
+use trunkline_scheduler::{SamplingParams, SequenceErrorCode, SequenceOutcome, StepPlan, StepResult};
+
+const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
+
+#[test]
+fn recorded_conversation_reads_the_same_on_this_side() {
+    let (mut plans, mut results) = (0, 0);
+    for line in CONVERSATION.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        if let Some(describe) = record.get("describe") {
+            let info = ShardInfo::from_proto(describe_from_json(describe)).unwrap();
+            assert_eq!(info.vocab_size, u32_of(describe, "vocab_size"));
+            assert_eq!(info.limits().num_blocks, u32_of(describe, "num_device_blocks"));
+        } else if let Some(plan) = record.get("plan") {
+            let message = plan_from_json(plan);
+            let plain = plan_from_proto(message.clone()).unwrap();
+            assert_eq!(plan_to_json(&plain), *plan);
+            assert_eq!(plan_to_proto(plain), message);
+            plans += 1;
+        } else {
+            let plain = result_from_proto(result_from_json(&record["result"])).unwrap();
+            assert_eq!(result_to_json(&plain), record["result"]);
+            results += 1;
+        }
+    }
+    assert!(plans >= 5 && plans == results, "{plans} plans, {results} results");
+}
+
+#[test]
+fn result_without_outcome_is_refused() {
+    let sequences = vec![proto::SequenceResult { sequence_id: 4, outcome: None }];
+    let error =
+        result_from_proto(proto::StepResult { step_id: 1, sequences, device_time_us: 0 }).unwrap_err();
+    assert!(error.to_string().contains("sequence 4 has neither token nor error"));
+}
+
+fn u64_of(value: &Value, field: &str) -> u64 {
+    value[field].as_u64().unwrap_or_else(|| panic!("`{field}` in {value}"))
+}
+
+fn u32_of(value: &Value, field: &str) -> u32 {
+    u32::try_from(u64_of(value, field)).unwrap()
+}
+
+fn f32_of(value: &Value, field: &str) -> f32 {
+    value[field].as_f64().unwrap_or_else(|| panic!("`{field}` in {value}")) as f32
+}
+
+fn text_of(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap().to_owned()
+}
+
+fn list<T>(value: &Value, field: &str, read: impl Fn(&Value) -> T) -> Vec<T> {
+    value[field].as_array().unwrap().iter().map(read).collect()
+}
+
+fn ids(value: &Value, field: &str) -> Vec<u32> {
+    list(value, field, |id| u32::try_from(id.as_u64().unwrap()).unwrap())
+}
+
+fn describe_from_json(value: &Value) -> proto::DescribeResponse {
+    proto::DescribeResponse {
+        contract_version: u32_of(value, "contract_version"),
+        architecture: text_of(value, "architecture"),
+        vocab_size: u32_of(value, "vocab_size"),
+        num_layers: u32_of(value, "num_layers"),
+        num_heads: u32_of(value, "num_heads"),
+        num_kv_heads: u32_of(value, "num_kv_heads"),
+        head_size: u32_of(value, "head_size"),
+        max_position_embeddings: u32_of(value, "max_position_embeddings"),
+        block_size: u32_of(value, "block_size"),
+        bytes_per_block: u64_of(value, "bytes_per_block"),
+        num_device_blocks: u32_of(value, "num_device_blocks"),
+        max_step_tokens: u32_of(value, "max_step_tokens"),
+        max_step_sequences: u32_of(value, "max_step_sequences"),
+        numeric_fingerprint: text_of(value, "numeric_fingerprint"),
+        device: text_of(value, "device"),
+        kv_dtype: text_of(value, "kv_dtype"),
+        weight_bytes: u64_of(value, "weight_bytes"),
+    }
+}
+
+fn plan_from_json(value: &Value) -> proto::StepPlan {
+    proto::StepPlan {
+        step_id: u64_of(value, "step_id"),
+        ends: list(value, "ends", |id| id.as_u64().unwrap()),
+        starts: list(value, "starts", |start| proto::SequenceStart {
+            sequence_id: u64_of(start, "sequence_id"),
+            token_ids: ids(start, "token_ids"),
+            num_prompt_tokens: u32_of(start, "num_prompt_tokens"),
+            sampling: Some(sampling_from_json(&start["sampling"])),
+        }),
+        copies: list(value, "copies", |copy| proto::BlockCopy {
+            source_block_id: u32_of(copy, "source_block_id"),
+            destination_block_id: u32_of(copy, "destination_block_id"),
+            num_tokens: u32_of(copy, "num_tokens"),
+        }),
+        chunks: list(value, "chunks", |chunk| proto::Chunk {
+            sequence_id: u64_of(chunk, "sequence_id"),
+            first_position: u32_of(chunk, "first_position"),
+            num_tokens: u32_of(chunk, "num_tokens"),
+            new_block_ids: ids(chunk, "new_block_ids"),
+            sample: chunk["sample"].as_bool().unwrap(),
+        }),
+    }
+}
+
+fn sampling_from_json(value: &Value) -> proto::SamplingParams {
+    proto::SamplingParams {
+        temperature: f32_of(value, "temperature"),
+        top_p: f32_of(value, "top_p"),
+        top_k: u32_of(value, "top_k"),
+        min_p: f32_of(value, "min_p"),
+        seed: u64_of(value, "seed"),
+        choice: u32_of(value, "choice"),
+        presence_penalty: f32_of(value, "presence_penalty"),
+        frequency_penalty: f32_of(value, "frequency_penalty"),
+        repetition_penalty: f32_of(value, "repetition_penalty"),
+        min_tokens: u32_of(value, "min_tokens"),
+        end_token_ids: ids(value, "end_token_ids"),
+        num_top_logprobs: u32_of(value, "num_top_logprobs"),
+        logprobs: value["logprobs"].as_bool().unwrap(),
+    }
+}
+
+fn result_from_json(value: &Value) -> proto::StepResult {
+    proto::StepResult {
+        step_id: u64_of(value, "step_id"),
+        sequences: list(value, "sequences", |sequence| proto::SequenceResult {
+            sequence_id: u64_of(sequence, "sequence_id"),
+            outcome: Some(match sequence.get("token") {
+                Some(token) => Outcome::Token(proto::SampledToken {
+                    token_id: u32_of(token, "token_id"),
+                    logprob: f32_of(token, "logprob"),
+                    top_logprobs: list(token, "top_logprobs", |top| proto::TokenLogprob {
+                        token_id: u32_of(top, "token_id"),
+                        logprob: f32_of(top, "logprob"),
+                    }),
+                }),
+                None => {
+                    let error = &sequence["error"];
+                    let code = proto::SequenceErrorCode::from_str_name(error["code"].as_str().unwrap());
+                    let message = text_of(error, "message");
+                    Outcome::Error(proto::SequenceError { code: code.unwrap() as i32, message })
+                }
+            }),
+        }),
+        device_time_us: u64_of(value, "device_time_us"),
+    }
+}
+
+fn plan_to_json(plan: &StepPlan) -> Value {
+    let starts: Vec<Value> = plan
+        .starts
+        .iter()
+        .map(|start| {
+            json!({"sequence_id": start.sequence_id, "token_ids": start.token_ids,
+                   "num_prompt_tokens": start.num_prompt_tokens, "sampling": sampling_to_json(&start.sampling)})
+        })
+        .collect();
+    let copies: Vec<Value> = plan
+        .copies
+        .iter()
+        .map(|copy| {
+            json!({"source_block_id": copy.source_block_id, "destination_block_id": copy.destination_block_id,
+                   "num_tokens": copy.num_tokens})
+        })
+        .collect();
+    let chunks: Vec<Value> = plan
+        .chunks
+        .iter()
+        .map(|chunk| {
+            json!({"sequence_id": chunk.sequence_id, "first_position": chunk.first_position,
+                   "num_tokens": chunk.num_tokens, "new_block_ids": chunk.new_block_ids, "sample": chunk.sample})
+        })
+        .collect();
+    json!({"step_id": plan.step_id, "ends": plan.ends, "starts": starts, "copies": copies, "chunks": chunks})
+}
+
+fn sampling_to_json(sampling: &SamplingParams) -> Value {
+    json!({
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
+        "min_p": sampling.min_p, "seed": sampling.seed, "choice": sampling.choice,
+        "presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty, "min_tokens": sampling.min_tokens,
+        "end_token_ids": sampling.end_token_ids, "num_top_logprobs": sampling.num_top_logprobs,
+        "logprobs": sampling.logprobs,
+    })
+}
+
+fn result_to_json(result: &StepResult) -> Value {
+    let sequences: Vec<Value> = result
+        .sequences
+        .iter()
+        .map(|sequence| match &sequence.outcome {
+            SequenceOutcome::Token(token) => {
+                let top: Vec<Value> = token
+                    .top_logprobs
+                    .iter()
+                    .map(|top| json!({"token_id": top.token_id, "logprob": top.logprob}))
+                    .collect();
+                json!({"sequence_id": sequence.sequence_id, "token":
+                       {"token_id": token.token_id, "logprob": token.logprob, "top_logprobs": top}})
+            }
+            SequenceOutcome::Error(error) => {
+                let code = match error.code {
+                    SequenceErrorCode::NotFinite => "SEQUENCE_ERROR_CODE_NOT_FINITE",
+                    SequenceErrorCode::InvalidPlan => "SEQUENCE_ERROR_CODE_INVALID_PLAN",
+                    other => panic!("{other:?} is not recorded"),
+                };
+                json!({"sequence_id": sequence.sequence_id, "error": {"code": code, "message": error.message}})
+            }
+        })
+        .collect();
+    json!({"step_id": result.step_id, "sequences": sequences, "device_time_us": result.device_time_us})
+}

@@ -1,0 +1,191 @@
+//! Start, loss of the shard, drain, and the process itself.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+use trunkline_router::limits::Limits;
+use trunkline_router::shard::{Health, ShardStatus};
+
+use crate::support::{DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn streaming(max_tokens: u32) -> Vec<u8> {
+    json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": max_tokens, "stream": true})
+        .to_string()
+        .into_bytes()
+}
+
+#[tokio::test]
+async fn not_ready_until_the_shard_is_there() {
+    let mut router = Router::start_without_shard(Limits::default()).await;
+    assert_eq!(router.get("/livez").await.status, 200);
+    for path in ["/readyz", "/health", "/info"] {
+        let answer = router.get(path).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("model_loading")), "{path}");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    let answer = router.post_bytes(CHAT, &streaming(1)).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("model_loading")));
+    router.start_shard(ShardPlan::default()).await;
+    assert_eq!(router.get("/readyz").await.status, 200);
+    assert_eq!(router.get("/health").await.status, 200);
+    assert_eq!(router.post_bytes(CHAT, &streaming(1)).await.status, 200);
+}
+
+#[tokio::test]
+async fn killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
+    let mut router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let mut stream = router.connect().await;
+    stream.send("POST", CHAT, &streaming(8000)).await;
+    assert!(stream.read_until(|bytes| bytes.len() > 2000).await);
+    router.kill_shard();
+    assert!(stream.read_until(|bytes| bytes.ends_with(b"0\r\n\r\n")).await);
+    let events = sse_data(&stream.received().replace("\r\n", "\n\n"));
+    assert_eq!(events.last().unwrap()["error"]["code"], "shard_lost");
+    assert_eq!(events.last().unwrap()["error"]["type"], "server_error");
+    assert_eq!(router.get("/readyz").await.status, 503);
+    let away = router.post_bytes(CHAT, &streaming(1)).await;
+    assert_eq!((away.status, away.json()["error"]["code"].as_str()), (503, Some("shard_away")));
+    assert_eq!(router.get("/livez").await.status, 200);
+
+    router.start_shard(ShardPlan::default()).await;
+    let answer = router.post(CHAT, &json!({"messages": [{"role": "user", "content": "x"}]})).await.ok();
+    assert_eq!(answer["choices"][0]["message"]["content"], "Hello wörld 🙂!");
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn killed_shard_answers_plain_requests_with_502() {
+    let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
+    let mut connection = router.connect().await;
+    connection.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
+    router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+    router.kill_shard();
+    let answer = connection.answer().await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("shard_lost")));
+    assert_eq!(answer.json()["error_type"], "generation");
+}
+
+#[tokio::test]
+async fn another_contract_version_is_never_ready() {
+    let mut router = Router::start_without_shard(Limits::default()).await;
+    let plan = ShardPlan { contract_version: 99, ..ShardPlan::default() };
+    let wrong = MockShard::start(&router.socket, plan);
+    router.wait("a health answer", |app| *app.health.borrow() != Health::Silent).await;
+    assert!(matches!(*router.app.shard.borrow(), ShardStatus::Loading));
+    wrong.kill();
+    std::fs::remove_file(&router.socket).unwrap();
+    router.start_shard(ShardPlan::default()).await;
+}
+
+#[tokio::test]
+async fn stuck_step_is_not_ready() {
+    let mut router = Router::start_without_shard(Limits::default()).await;
+    let plan = ShardPlan { step_running_ms: 61_000, ..ShardPlan::default() };
+    router.shard = Some(MockShard::start(&router.socket, plan));
+    router
+        .wait("shard and health", |app| {
+            matches!(*app.shard.borrow(), ShardStatus::Ready(_)) && *app.health.borrow() != Health::Silent
+        })
+        .await;
+    let answer = router.get("/readyz").await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("shard_stuck")));
+}
+
+#[tokio::test]
+async fn drain_finishes_streams_and_refuses_new_requests() {
+    let plan = ShardPlan::endless().held();
+    let steps = plan.steps.clone();
+    let mut router = Router::start(plan, Limits::default()).await;
+    let mut stream = router.connect().await;
+    stream.send("POST", CHAT, &streaming(30)).await;
+    router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+    router.terminate();
+    router.wait("the drain", |app| app.readiness().is_err()).await;
+    let refused = router.post_bytes(CHAT, &streaming(1)).await;
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (503, Some("draining")));
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(router.get("/readyz").await.json()["code"], "draining");
+    assert_eq!(router.get("/livez").await.status, 200);
+    steps.add_permits(1000);
+    let events = stream.answer().await.events();
+    assert_eq!(events.last().unwrap(), "[DONE]");
+    assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "length");
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn drain_that_takes_too_long_ends_streams_with_an_error() {
+    let limits = Limits { graceful_termination_timeout: Duration::from_millis(20), ..Limits::default() };
+    let mut router = Router::start(ShardPlan::endless().held(), limits).await;
+    let mut stream = router.connect().await;
+    stream.send("POST", CHAT, &streaming(30)).await;
+    router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+    router.terminate();
+    let events = stream.answer().await.events();
+    assert_eq!(events.last().unwrap()["error"]["code"], "terminated");
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+}
+
+fn command(folder: &std::path::Path, port: u16) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-router"));
+    command
+        .args([
+            "--shard-socket",
+            "/nonexistent/shard.sock",
+            "--served-model-name",
+            "m",
+            "--port",
+            &port.to_string(),
+        ])
+        .arg("--model-path")
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn port_in_use_is_one_line_and_exit_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let done = command(folder.path(), port).output().unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{stderr}");
+    assert!(stderr.starts_with(&format!("error: cannot listen on 127.0.0.1:{port}: ")), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1);
+}
+
+#[test]
+fn missing_model_is_one_line_and_exit_code_2() {
+    let done = command("/nonexistent/model.gguf".as_ref(), 0).output().unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{stderr}");
+    assert!(stderr.starts_with("error: ") && stderr.contains("model.gguf"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1);
+}
+
+#[test]
+fn end_of_the_lifeline_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let mut child = command(folder.path(), 0).arg("--lifeline").arg("--json-output").spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"still here").unwrap();
+    // It listens, so it runs; then the other end goes away.
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        (entry["message"].as_str(), entry["target"].as_str()),
+        (Some("router is listening"), Some("router"))
+    );
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}

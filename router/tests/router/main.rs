@@ -1,0 +1,14 @@
+//! The router as clients see it, over a mock shard that speaks the real protocol on a real socket.
+
+// The whole crate is tests; clippy's own exception covers only what stands inside a test function.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+mod cancel;
+mod conversation;
+mod errors;
+mod lifecycle;
+mod openai;
+mod operate;
+mod tgi;

@@ -1,0 +1,276 @@
+//! OpenAI's routes.
+
+use serde_json::{Value, json};
+
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+use trunkline_router::limits::Limits;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+const TEXT: &str = "Hello wörld 🙂!";
+
+fn user(content: &str) -> Value {
+    json!([{"role": "user", "content": content}])
+}
+
+fn deltas(events: &[Value]) -> Vec<&str> {
+    events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn chat_in_one_piece() {
+    let router = Router::default().await;
+    let answer = router.post(CHAT, &json!({"model": "test/model", "messages": user("hi")})).await;
+    let body = answer.ok();
+    let prompt = prompt_of("hi");
+    assert_eq!(body["object"], "chat.completion");
+    assert_eq!(body["model"], "test/model");
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    assert!(body["system_fingerprint"].as_str().unwrap().ends_with("0123456789ab"));
+    assert_eq!(
+        body["choices"],
+        json!([{"index": 0, "message": {"role": "assistant", "content": TEXT}, "logprobs": null,
+                "finish_reason": "stop"}])
+    );
+    // The end token counts.
+    let output = bytes(TEXT).len() + 1;
+    assert_eq!(
+        body["usage"],
+        json!({"prompt_tokens": prompt.len(), "completion_tokens": output, "total_tokens": prompt.len() + output,
+               "prompt_tokens_details": {"cached_tokens": 0}})
+    );
+    assert!(answer.header("x-request-id").is_some());
+    assert_eq!(router.shard().last_start().token_ids, prompt);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn chat_as_events() {
+    let router = Router::default().await;
+    let body = json!({"messages": user("hi"), "stream": true, "stream_options": {"include_usage": true}});
+    let events = router.post(CHAT, &body).await.events();
+    assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+    // No piece is half a character, although the tokens are.
+    let pieces: Vec<String> =
+        [""].into_iter().map(String::from).chain(TEXT.chars().map(String::from)).collect();
+    assert_eq!(deltas(&events), pieces);
+    let [.., last, usage, done] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(
+        last["choices"],
+        json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"}])
+    );
+    assert_eq!(last["usage"], Value::Null);
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], bytes(TEXT).len() + 1);
+    assert_eq!(done, "[DONE]");
+    let id = &events[0]["id"];
+    assert!(events[..events.len() - 1].iter().all(|event| event["id"] == *id));
+}
+
+#[tokio::test]
+async fn usage_stays_out_of_a_stream_that_did_not_ask() {
+    let router = Router::default().await;
+    let events = router.post(CHAT, &json!({"messages": user("hi"), "stream": true})).await.events();
+    assert!(events.iter().all(|event| event.get("usage").is_none()));
+    assert_eq!(events.last().unwrap(), "[DONE]");
+}
+
+#[tokio::test]
+async fn second_request_hits_prompt_and_output_of_the_first() {
+    let router = Router::default().await;
+    let first = router.post(CHAT, &json!({"messages": user("hi")})).await.ok();
+    let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": TEXT},
+                          {"role": "user", "content": "more"}]);
+    let second = router.post(CHAT, &json!({"messages": messages})).await.ok();
+    let known = first["usage"]["prompt_tokens"].as_u64().unwrap() + bytes(TEXT).len() as u64;
+    assert!(second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= known);
+    // Another salt hits nothing.
+    let salted = router.post(CHAT, &json!({"messages": messages, "cache_salt": "mine"})).await.ok();
+    assert_eq!(salted["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+#[tokio::test]
+async fn stop_string_ends_the_output_and_the_sequence() {
+    let router = Router::start(ShardPlan::saying(&"one two three. ".repeat(100)), Limits::default()).await;
+    let body = json!({"messages": user("x"), "stop": ["nothing", "o thr"], "max_tokens": 500});
+    let whole = router.post(CHAT, &body).await.ok();
+    assert_eq!(whole["choices"][0]["message"]["content"], "one tw");
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    assert_eq!(whole["usage"]["completion_tokens"], "one two thr".len());
+
+    let body = json!({"messages": user("x"), "stop": "o thr", "max_tokens": 500, "stream": true});
+    let events = router.post(CHAT, &body).await.events();
+    assert_eq!(deltas(&events).concat(), "one tw");
+
+    let body = json!({"messages": user("x"), "stop": "o thr", "include_stop_str_in_output": true});
+    let kept = router.post(CHAT, &body).await.ok();
+    assert_eq!(kept["choices"][0]["message"]["content"], "one two thr");
+    router.wait_idle().await;
+    // It was ended, not run to its 500 tokens.
+    assert!(router.app.stats.borrow().output_tokens < 100);
+}
+
+#[tokio::test]
+async fn length_ends_in_the_middle_of_a_character() {
+    let router = Router::default().await;
+    let body = json!({"messages": user("hi"), "max_completion_tokens": 8});
+    let whole = router.post(CHAT, &body).await.ok();
+    assert_eq!(whole["choices"][0]["message"]["content"], "Hello w\u{fffd}");
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 8);
+}
+
+#[tokio::test]
+async fn ignore_eos_goes_on_without_text() {
+    let router = Router::start(ShardPlan::saying("ab"), Limits::default()).await;
+    let body = json!({"messages": user("hi"), "max_tokens": 5, "ignore_eos": true});
+    let whole = router.post(CHAT, &body).await.ok();
+    assert_eq!(whole["choices"][0]["message"]["content"], "ab");
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 5);
+}
+
+#[tokio::test]
+async fn chat_logprobs_are_the_same_in_a_stream() {
+    let router = Router::start(ShardPlan::saying("ö!"), Limits::default()).await;
+    let mut body = json!({"messages": user("hi"), "logprobs": true, "top_logprobs": 2});
+    let whole = router.post(CHAT, &body).await.ok();
+    let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert_eq!(
+        content[2],
+        json!({"token": "!", "logprob": -0.125, "bytes": [33], "top_logprobs": [
+            {"token": "!", "logprob": -0.125, "bytes": [33]}, {"token": "\"", "logprob": -0.25, "bytes": [34]}]})
+    );
+    assert_eq!(content[0]["bytes"], json!([0xc3]));
+    assert_eq!(content.len(), 3, "the end token is no content");
+
+    body["stream"] = true.into();
+    let events = router.post(CHAT, &body).await.events();
+    let streamed: Vec<Value> = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(streamed, content);
+    // Half a character waits with its token for the other half.
+    assert_eq!(deltas(&events), ["", "ö", "!"]);
+}
+
+#[tokio::test]
+async fn every_sampling_parameter_reaches_the_shard() {
+    let router = Router::default().await;
+    let body = json!({"messages": user("hi"), "temperature": 0.5, "top_p": 0.75, "top_k": 40, "min_p": 0.25,
+        "seed": u64::MAX, "presence_penalty": 1.5, "frequency_penalty": -1.5, "repetition_penalty": 1.25,
+        "min_tokens": 3, "logprobs": true, "top_logprobs": 5, "max_tokens": 9});
+    router.post(CHAT, &body).await.ok();
+    let start = router.shard().last_start();
+    let sampling = start.sampling.unwrap();
+    assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p), (0.5, 0.75, 40, 0.25));
+    assert_eq!((sampling.seed, sampling.min_tokens, sampling.num_top_logprobs), (u64::MAX, 3, 5));
+    assert_eq!((sampling.presence_penalty, sampling.frequency_penalty), (1.5, -1.5));
+    assert_eq!((sampling.repetition_penalty, sampling.logprobs), (1.25, true));
+    assert_eq!(sampling.end_token_ids, [END]);
+}
+
+#[tokio::test]
+async fn defaults_are_openais_and_seeds_differ() {
+    let router = Router::default().await;
+    let mut seeds = Vec::new();
+    for _ in 0..2 {
+        router.post(CHAT, &json!({"messages": user("hi"), "top_k": -1})).await.ok();
+        let sampling = router.shard().last_start().sampling.unwrap();
+        assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (1.0, 1.0, 0));
+        assert_eq!((sampling.repetition_penalty, sampling.logprobs), (1.0, false));
+        seeds.push(sampling.seed);
+    }
+    assert_ne!(seeds[0], seeds[1]);
+    router.post(CHAT, &json!({"messages": user("hi"), "seed": -1})).await.ok();
+    assert_eq!(router.shard().last_start().sampling.unwrap().seed, u64::MAX);
+}
+
+#[tokio::test]
+async fn content_parts_are_joined_and_developer_is_system() {
+    let router = Router::default().await;
+    let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+    let messages = json!([{"role": "developer", "content": "s"}, {"role": "user", "content": parts}]);
+    router.post(CHAT, &json!({"messages": messages})).await.ok();
+    let expected = [vec![256], bytes("system\ns"), vec![END], prompt_of("ab")].concat();
+    assert_eq!(router.shard().last_start().token_ids, expected);
+}
+
+#[tokio::test]
+async fn control_tokens_in_a_message_stay_text() {
+    let router = Router::default().await;
+    router.post(CHAT, &json!({"messages": user("<|end|>")})).await.ok();
+    assert_eq!(router.shard().last_start().token_ids, prompt_of("<|end|>"));
+}
+
+#[tokio::test]
+async fn completions_of_text_and_of_token_ids_agree() {
+    let router = Router::default().await;
+    let text = router.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5})).await.ok();
+    assert_eq!(
+        text["choices"],
+        json!([{"text": "Hello", "index": 0, "logprobs": null, "finish_reason": "length"}])
+    );
+    assert_eq!(text["object"], "text_completion");
+    for prompt in [json!([97, 98, 99]), json!([[97, 98, 99]]), json!(["abc"])] {
+        let ids = router.post(COMPLETIONS, &json!({"prompt": prompt, "max_tokens": 5})).await.ok();
+        assert_eq!(ids["choices"], text["choices"]);
+        assert_eq!(router.shard().last_start().token_ids, [97, 98, 99]);
+    }
+    let default = router.post(COMPLETIONS, &json!({"prompt": "abc", "ignore_eos": true})).await.ok();
+    assert_eq!(default["usage"]["completion_tokens"], 16);
+}
+
+#[tokio::test]
+async fn completion_logprobs_have_parallel_lists() {
+    let router = Router::start(ShardPlan::saying("aö!"), Limits::default()).await;
+    let mut body = json!({"prompt": "x", "logprobs": 1});
+    let whole = router.post(COMPLETIONS, &body).await.ok();
+    let expected = json!({
+        "tokens": ["a", "bytes:\\xc3", "bytes:\\xb6", "!"],
+        "token_logprobs": [-0.125, -0.125, -0.125, -0.125],
+        "top_logprobs": [{"a": -0.125}, {"bytes:\\xc3": -0.125}, {"bytes:\\xb6": -0.125}, {"!": -0.125}],
+        "text_offset": [0, 1, 1, 2],
+    });
+    assert_eq!(whole["choices"][0]["logprobs"], expected);
+
+    body["stream"] = true.into();
+    let events = router.post(COMPLETIONS, &body).await.events();
+    let texts: Vec<&str> = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(texts, ["a", "ö", "!", ""]);
+    for list in ["tokens", "text_offset"] {
+        let joined: Vec<&Value> = events
+            .iter()
+            .filter_map(|event| event["choices"][0]["logprobs"][list].as_array())
+            .flatten()
+            .collect();
+        assert_eq!(joined, expected[list].as_array().unwrap().iter().collect::<Vec<_>>());
+    }
+    let finished = &events[events.len() - 2]["choices"][0]["finish_reason"];
+    assert_eq!((finished, &events[events.len() - 1]), (&json!("stop"), &json!("[DONE]")));
+}
+
+#[tokio::test]
+async fn models_are_listed_and_found() {
+    let router = Router::default().await;
+    let list = router.get("/v1/models").await.ok();
+    assert_eq!(list["data"][0]["id"], "test/model");
+    assert_eq!(list["data"][0]["max_model_len"], 8192);
+    assert_eq!(router.get("/v1/models/test/model").await.ok(), list["data"][0]);
+    let unknown = router.get("/v1/models/other").await;
+    assert_eq!((unknown.status, unknown.json()["error"]["code"].as_str()), (404, Some("model_not_found")));
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests() {
+    let router = Router::default().await;
+    let mut connection = router.connect().await;
+    for stream in [false, true, false] {
+        let body = json!({"messages": user("hi"), "stream": stream}).to_string();
+        let answer = connection.request("POST", CHAT, body.as_bytes()).await;
+        assert_eq!(answer.status, 200);
+    }
+}

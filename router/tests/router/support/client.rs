@@ -1,0 +1,146 @@
+//! A small HTTP/1.1 client that shows what is on the wire.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::DEADLINE;
+
+/// A connection to the router.
+pub struct Connection {
+    pub stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// The answer's JSON if its status is 200.
+    #[track_caller]
+    pub fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.text());
+        self.json()
+    }
+
+    /// The data of its events: JSON, or a string for `[DONE]`.
+    #[track_caller]
+    pub fn events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{}", self.text());
+        assert_eq!(self.header("content-type"), Some("text/event-stream"));
+        sse_data(&self.text())
+    }
+}
+
+/// The data of all complete events in a text.
+pub fn sse_data(text: &str) -> Vec<Value> {
+    let events = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    events.map(|data| serde_json::from_str(data).unwrap_or_else(|_| Value::from(data))).collect()
+}
+
+impl Connection {
+    pub async fn open(address: SocketAddr) -> Self {
+        Self { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() }
+    }
+
+    /// Sends a request and reads the whole answer; the connection stays open.
+    pub async fn request(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
+        self.send(method, path, body).await;
+        self.answer().await
+    }
+
+    pub async fn send(&mut self, method: &str, path: &str, body: &[u8]) {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        self.stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
+    }
+
+    /// Reads until `enough` says so of everything received; false at the end of the stream.
+    pub async fn read_until(&mut self, enough: impl Fn(&[u8]) -> bool) -> bool {
+        let read = async {
+            while !enough(&self.received) {
+                if self.stream.read_buf(&mut self.received).await.unwrap() == 0 {
+                    return false;
+                }
+            }
+            true
+        };
+        tokio::time::timeout(DEADLINE, read).await.expect("waited in vain for bytes")
+    }
+
+    /// What was received and not yet taken as an answer.
+    pub fn received(&self) -> String {
+        String::from_utf8_lossy(&self.received).into_owned()
+    }
+
+    pub async fn answer(&mut self) -> Answer {
+        assert!(self.read_until(|bytes| head_end(bytes).is_some()).await, "no header: {}", self.received());
+        let end = head_end(&self.received).unwrap();
+        let head = String::from_utf8(self.received[..end].to_vec()).unwrap();
+        let mut lines = head.split("\r\n");
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers: Vec<(String, String)> = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(key, value)| (key.to_lowercase(), value.to_owned()))
+            .collect();
+        self.received.drain(..end);
+        let answer = Answer { status, headers, body: Vec::new() };
+        let body = if answer.header("transfer-encoding") == Some("chunked") {
+            let (body, used) = loop {
+                if let Some(done) = dechunk(&self.received) {
+                    break done;
+                }
+                let before = self.received.len();
+                assert!(self.read_until(|bytes| bytes.len() > before).await, "cut off: {}", self.received());
+            };
+            self.received.drain(..used);
+            body
+        } else {
+            let length: usize = answer.header("content-length").unwrap_or("0").parse().unwrap();
+            assert!(self.read_until(|bytes| bytes.len() >= length).await, "cut off");
+            self.received.drain(..length).collect()
+        };
+        Answer { body, ..answer }
+    }
+}
+
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+}
+
+/// The body and the bytes it took, once its last chunk is there.
+fn dechunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        let line = bytes[at..].windows(2).position(|window| window == b"\r\n")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&bytes[at..at + line]).unwrap(), 16).unwrap();
+        let begin = at + line + 2;
+        body.extend_from_slice(bytes.get(begin..begin + size)?);
+        at = begin + size + 2;
+        if bytes.len() < at {
+            return None;
+        }
+        if size == 0 {
+            return Some((body, at));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A model of bytes, a mock shard, a router on a free port, a small HTTP client.
+
+mod client;
+mod model;
+mod shard;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use trunkline_router::app::{App, Model};
+use trunkline_router::limits::Limits;
+use trunkline_router::server::{DriverEnded, Server};
+use trunkline_router::shutdown::Phase;
+
+pub use client::{Answer, Connection, sse_data};
+pub use model::{END, bytes, prompt_of, write_model};
+pub use shard::{MockShard, ShardPlan};
+
+/// Longest wait for anything; reached only when a test fails.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A running router with its mock shard.
+pub struct Router {
+    pub shard: Option<MockShard>,
+    pub app: Arc<App>,
+    pub address: std::net::SocketAddr,
+    pub socket: PathBuf,
+    terminate: Option<oneshot::Sender<()>>,
+    pub running: JoinHandle<Result<(), DriverEnded>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Router {
+    /// With the shard `plan` and limits, ready.
+    pub async fn start(plan: ShardPlan, limits: Limits) -> Self {
+        let mut router = Self::start_without_shard(limits).await;
+        router.start_shard(plan).await;
+        router
+    }
+
+    /// With the default shard and limits.
+    pub async fn default() -> Self {
+        Self::start(ShardPlan::default(), Limits::default()).await
+    }
+
+    pub async fn start_without_shard(limits: Limits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path());
+        let socket = folder.path().join("shard.sock");
+        let model = Model::load(folder.path(), "test/model".into()).unwrap();
+        let server = Server::start(model, limits, socket.clone());
+        let app = server.app.clone();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (terminate, terminated) = oneshot::channel();
+        let running = tokio::spawn(server.run(listener, async {
+            // A test that is over drops the sender without a word; then nothing drains.
+            if terminated.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }));
+        Self { shard: None, app, address, socket, terminate: Some(terminate), running, _folder: folder }
+    }
+
+    /// Starts a shard on the socket and waits until the router is ready.
+    pub async fn start_shard(&mut self, plan: ShardPlan) {
+        self.shard = Some(MockShard::start(&self.socket, plan));
+        self.wait("the router to be ready", |app| app.readiness().is_ok()).await;
+    }
+
+    pub fn shard(&self) -> &MockShard {
+        self.shard.as_ref().unwrap()
+    }
+
+    pub fn kill_shard(&mut self) {
+        self.shard.take().unwrap().kill();
+        std::fs::remove_file(&self.socket).unwrap();
+    }
+
+    /// As SIGTERM.
+    pub fn terminate(&mut self) {
+        self.terminate.take().unwrap().send(()).unwrap();
+    }
+
+    /// Waits until `condition` holds: looks again whenever numbers, shard, health or phase change.
+    pub async fn wait(&self, what: &str, condition: impl Fn(&App) -> bool) {
+        let (mut stats, mut shard) = (self.app.stats.clone(), self.app.shard.clone());
+        let (mut health, mut phase) = (self.app.health.clone(), self.app.phase.clone());
+        let look = async {
+            while !condition(&self.app) {
+                tokio::select! {
+                    _ = stats.changed() => {}
+                    _ = shard.changed() => {}
+                    _ = health.changed() => {}
+                    _ = phase.changed() => {}
+                }
+            }
+        };
+        assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "waited in vain for {what}");
+    }
+
+    /// Waits until nothing runs, waits or holds a block.
+    pub async fn wait_idle(&self) {
+        self.wait("the scheduler to be empty", |app| {
+            let stats = *app.stats.borrow();
+            stats.num_running == 0 && stats.num_waiting == 0 && stats.blocks_held == 0
+        })
+        .await;
+        assert_eq!(self.app.stats.borrow().unexpected_results, 0);
+        let phase = *self.app.phase.borrow();
+        assert!(phase == Phase::Serving || phase == Phase::Draining);
+    }
+
+    pub async fn connect(&self) -> Connection {
+        Connection::open(self.address).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.connect().await.request("GET", path, b"").await
+    }
+
+    pub async fn post(&self, path: &str, body: &serde_json::Value) -> Answer {
+        self.post_bytes(path, body.to_string().as_bytes()).await
+    }
+
+    pub async fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
+        self.connect().await.request("POST", path, body).await
+    }
+
+    /// The value of a metric's sample.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text();
+        let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+        line.unwrap_or_else(|| panic!("no sample {name} in:\n{text}"))
+            .split(' ')
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+}

@@ -1,0 +1,77 @@
+//! A model whose tokens are bytes: token `n` below 256 is byte `n`, then come three control tokens.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+/// `<|end|>`, which ends an output.
+pub const END: u32 = 257;
+/// Rows of the output head.
+pub const VOCAB_SIZE: u32 = 259;
+/// Most tokens of prompt and output.
+pub const CONTEXT: u32 = 8192;
+
+const CONTROL: [(&str, u32); 3] = [("<|start|>", 256), ("<|end|>", END), ("<|pad|>", 258)];
+
+/// Rendered as `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`.
+const TEMPLATE: &str = "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + \
+                        '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
+
+/// Tokens of a text.
+pub fn bytes(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+/// Tokens of a chat of one user message, as the template writes it.
+pub fn prompt_of(user: &str) -> Vec<u32> {
+    [vec![256], bytes("user\n"), bytes(user), vec![END, 256], bytes("assistant\n")].concat()
+}
+
+/// GPT-2's printable stand-ins for bytes.
+fn byte_names() -> Vec<String> {
+    let printable = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
+    let mut next = 256;
+    let name = |b: u32| {
+        let point = if printable(b) {
+            b
+        } else {
+            next += 1;
+            next - 1
+        };
+        char::from_u32(point).unwrap().to_string()
+    };
+    (0..256).map(name).collect()
+}
+
+/// Writes the model's text files into a folder.
+pub fn write_model(folder: &Path) {
+    let vocab: Map<String, Value> =
+        byte_names().into_iter().enumerate().map(|(id, name)| (name, json!(id))).collect();
+    let added: Vec<Value> = CONTROL
+        .iter()
+        .map(|(content, id)| {
+            json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true})
+        })
+        .collect();
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": []},
+    });
+    let write = |name: &str, value: Value| std::fs::write(folder.join(name), value.to_string()).unwrap();
+    write("tokenizer.json", tokenizer);
+    write(
+        "config.json",
+        json!({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": CONTEXT, "bos_token_id": 256, "eos_token_id": END}),
+    );
+    write(
+        "tokenizer_config.json",
+        json!({"chat_template": TEMPLATE, "eos_token": "<|end|>", "pad_token": "<|pad|>"}),
+    );
+    write("generation_config.json", json!({"eos_token_id": END}));
+}
