@@ -18,6 +18,9 @@ use crate::metrics::RouteLabels;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Routes that machines ask.
+const PROBES: [&str; 3] = ["/readyz", "/livez", "/health"];
+
 /// The middleware of all routes.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let arrived = Instant::now();
@@ -43,6 +46,9 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
             app.metrics.observe_failure(class, code);
             if class == ErrorClass::Bug {
                 tracing::error!(request_id, route, status, code, ms, "request failed");
+            } else if PROBES.contains(&route.as_str()) {
+                // Asked many times a second while a model loads.
+                tracing::debug!(request_id, route, status, code, ms, "request refused");
             } else {
                 tracing::info!(request_id, route, status, code, ms, "request refused");
             }
