@@ -6,11 +6,13 @@
 //! place where a value ends, packs the weights and lays out all memory ([`lower`], [`memory`]).
 
 mod graph;
+mod instruction;
 mod lower;
 mod memory;
+mod weights;
 
 pub use graph::{Op, ProgramBuilder, ValueId, WeightId};
-pub use lower::{Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
+pub use instruction::{Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
 
 use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::PackError;

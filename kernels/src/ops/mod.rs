@@ -5,8 +5,8 @@
 
 pub mod add;
 pub mod attention;
-pub mod exp;
+pub(crate) mod exp;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
-pub mod vector;
+pub(crate) mod vector;

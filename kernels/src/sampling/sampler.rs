@@ -193,3 +193,6 @@ fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
         || params.frequency_penalty != 0.0
         || num_output < params.min_tokens as usize
 }
+
+#[cfg(test)]
+mod tests;
