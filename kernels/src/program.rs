@@ -9,6 +9,8 @@ mod graph;
 mod instruction;
 mod lower;
 mod memory;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use graph::{Op, ProgramBuilder, ValueId, WeightId};

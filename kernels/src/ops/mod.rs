@@ -10,3 +10,6 @@ pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
 pub(crate) mod vector;
+
+#[cfg(test)]
+mod tests;

@@ -81,7 +81,14 @@ fn shape_error(
     actual: impl std::fmt::Debug,
     expected: impl std::fmt::Debug,
 ) -> ProgramError {
-    ProgramError::Shape { op, what, actual: format!("{actual:?}"), expected: format!("{expected:?}") }
+    // Numbers and shapes print alike in both ways; texts should not have quotes.
+    let plain = |text: String| text.trim_matches('"').to_owned();
+    ProgramError::Shape {
+        op,
+        what,
+        actual: plain(format!("{actual:?}")),
+        expected: plain(format!("{expected:?}")),
+    }
 }
 
 impl ProgramBuilder {

@@ -1,0 +1,120 @@
+//! The row operations against f64, and every instruction set against the scalar one.
+
+use super::add::add_in_place;
+use super::rms_norm::{head_rms_norm_in_place, rms_norm};
+use super::rope::{RopeFrequencies, rope_in_place};
+use super::silu_mul::silu_mul_in_place;
+use crate::isa::Isa;
+use crate::testing::{Random, bits};
+
+const WIDTHS: [usize; 12] = [1, 2, 7, 15, 16, 17, 31, 48, 63, 576, 1000, 1536];
+
+fn assert_near(got: &[f32], exact: impl Iterator<Item = f64>, what: &str) {
+    for (i, (got, exact)) in got.iter().zip(exact).enumerate() {
+        let bound = 2e-6 * (1.0 + exact.abs());
+        assert!((f64::from(*got) - exact).abs() <= bound, "{what}, element {i}: {got} for {exact}");
+    }
+}
+
+/// Runs `operation` on every instruction set; all must give the bits of the first, which is returned.
+fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
+    let expected = operation(Isa::SCALAR);
+    for isa in Isa::available() {
+        assert!(bits(&operation(isa)) == bits(&expected), "{what}: {isa}");
+    }
+    expected
+}
+
+#[test]
+fn rms_norm_is_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(1);
+    for width in WIDTHS {
+        let (x, weight) = (random.normals(width), random.normals(width));
+        let what = format!("width {width}");
+        let got = on_all(&what, |isa| {
+            let mut out = vec![f32::NAN; width];
+            rms_norm(isa, &x, &weight, 1e-5, &mut out);
+            out
+        });
+        let exact = |x: &[f32]| {
+            let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / x.len() as f64;
+            let scale = 1.0 / (mean + 1e-5).sqrt();
+            x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * scale * f64::from(*w)).collect::<Vec<f64>>()
+        };
+        assert_near(&got, exact(&x).into_iter(), &what);
+        let heads = random.normals(3 * width);
+        let got = on_all(&what, |isa| {
+            let mut x = heads.clone();
+            head_rms_norm_in_place(isa, &mut x, &weight, 1e-5);
+            x
+        });
+        assert_near(&got, heads.chunks(width).flat_map(exact), &what);
+    }
+}
+
+#[test]
+fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(2);
+    for width in WIDTHS {
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x * 20.0).collect();
+        let y = random.normals(width);
+        let what = format!("width {width}");
+        let got = on_all(&what, |isa| {
+            let mut gate = x.clone();
+            silu_mul_in_place(isa, &mut gate, &y);
+            gate
+        });
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        assert_near(&got, x.iter().zip(&y).map(|(x, y)| silu(f64::from(*x)) * f64::from(*y)), &what);
+        let got = on_all(&what, |isa| {
+            let mut sum = x.clone();
+            add_in_place(isa, &mut sum, &y);
+            sum
+        });
+        assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()));
+    }
+}
+
+#[test]
+fn silu_of_extremes_is_finite() {
+    for isa in Isa::available() {
+        let mut gate = [-1e4, -90.0, 1e4, 0.0];
+        silu_mul_in_place(isa, &mut gate, &[1.0; 4]);
+        assert!(gate[0].abs() < 1e-30 && gate[1].abs() < 1e-30, "{isa}: {gate:?}");
+        assert_eq!(&gate[2..], [1e4, 0.0], "{isa}");
+    }
+}
+
+#[test]
+fn rope_rotates_pairs_of_the_half_split_layout_and_leaves_the_rest() {
+    let mut random = Random::new(3);
+    for (head_size, num_pairs) in [(2, 1), (16, 8), (20, 10), (64, 32), (80, 20), (128, 64)] {
+        let inv_freq: Vec<f64> = (0..num_pairs).map(|i| 10f64.powf(-(i as f64) / 9.0)).collect();
+        let frequencies = RopeFrequencies::new(inv_freq.clone(), 1.25);
+        let x = random.normals(3 * head_size);
+        for position in [0u32, 1, 999, 1_000_000] {
+            let mut table = vec![0.0; 2 * num_pairs];
+            frequencies.fill(position, &mut table);
+            let what = format!("head size {head_size}, position {position}");
+            let got = on_all(&what, |isa| {
+                let mut x = x.clone();
+                rope_in_place(isa, &mut x, &table, head_size);
+                x
+            });
+            let exact = x.chunks(head_size).flat_map(|head| {
+                (0..head_size).map(|i| {
+                    let pair = i % num_pairs;
+                    let (sin, cos) = (f64::from(position) * inv_freq[pair]).sin_cos();
+                    match i {
+                        _ if i >= 2 * num_pairs => f64::from(head[i]),
+                        _ if i < num_pairs => {
+                            1.25 * (f64::from(head[i]) * cos - f64::from(head[i + num_pairs]) * sin)
+                        }
+                        _ => 1.25 * (f64::from(head[i]) * cos + f64::from(head[pair]) * sin),
+                    }
+                })
+            });
+            assert_near(&got, exact, &what);
+        }
+    }
+}
