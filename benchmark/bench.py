@@ -61,7 +61,7 @@ class Bench:
     def device_time(self) -> tuple[float, float]:
         """Sum in seconds and count of the device time of all steps so far."""
         metrics = self.server.metrics()
-        name = "trunkline_step_device_duration_seconds"
+        name = "trunkline_step_duration_seconds"
         return metrics[f"{name}_sum"], metrics[f"{name}_count"]
 
     def prefill(self, length: int) -> float:

@@ -86,6 +86,7 @@ class Trunkline:
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop()
+        self._last_log = ""
         self.runtime = tempfile.TemporaryDirectory(prefix="tl-")
         command = [str(TRUNKLINE), "serve", *([model] if model else []), "--port", str(self.port), *args]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_")}
@@ -113,6 +114,8 @@ class Trunkline:
         return self
 
     def log(self) -> str:
+        if self._log.closed:
+            return self._last_log
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
     def pids(self, what: str) -> list[int]:
@@ -152,8 +155,18 @@ class Trunkline:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            self.close()
         assert not left, f"processes left behind: {left}"
         return code
+
+    def close(self) -> None:
+        """Gives files and folders back; keeps the log's text for messages."""
+        if not self._log.closed:
+            self._last_log = self.log()
+            self._log.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.runtime.cleanup()
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics: name with labels → value."""
@@ -206,4 +219,3 @@ def serving(*args: str, env: dict[str, str] | None = None, model: str | None = N
         yield server.wait_ready()
     finally:
         server.stop()
-        server.runtime.cleanup()

@@ -11,7 +11,9 @@ import torch
 import transformers
 from harness import ROOT, embedded_gguf
 from numpy.typing import NDArray
-from trunkline_server.backends.registry import load_backend
+from trunkline_server.backends.interface import Backend
+from trunkline_server.backends.registry import BackendOptions, build
+from trunkline_server.weights.checkpoint import open_checkpoint
 
 TEXTS = Path(__file__).parent / "texts"
 DOCUMENT_TOKENS = 3000
@@ -42,6 +44,10 @@ def expected(texts: dict[str, list[int]]) -> dict[str, Logits]:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
     with torch.inference_mode():
         return {name: model(torch.tensor([ids])).logits[0].numpy() for name, ids in texts.items()}
+
+
+def load(backend: str) -> Backend:
+    return build(backend, open_checkpoint(embedded_gguf()), BackendOptions(max_batch_total_tokens=4096))
 
 
 def log_softmax(logits: Logits) -> Logits:
@@ -78,7 +84,7 @@ def test_cpu_backend_is_as_close_as_eight_bit_activations_allow(
     if not _kernels.cpu_features().get({"avx512": "avx512vnni"}.get(isa, isa)):
         pytest.skip(f"this CPU has no {isa}")
     monkeypatch.setenv("TRUNKLINE_ISA", isa)
-    difference, agreement, positions = compare(load_backend("cpu", embedded_gguf()), texts, expected)
+    difference, agreement, positions = compare(load("cpu"), texts, expected)
     print(f"cpu {isa}: {positions} positions, mean |Δ logprob| {difference:.5f}, top-1 {agreement:.2%}")
     assert positions >= 2000
     assert difference <= MAX_MEAN_DIFFERENCE
@@ -86,7 +92,7 @@ def test_cpu_backend_is_as_close_as_eight_bit_activations_allow(
 
 
 def test_reference_backend_equals_transformers(texts: dict[str, list[int]], expected: dict[str, Logits]) -> None:
-    difference, agreement, positions = compare(load_backend("reference", embedded_gguf()), texts, expected)
+    difference, agreement, positions = compare(load("reference"), texts, expected)
     print(f"reference: {positions} positions, mean |Δ logprob| {difference:.7f}, top-1 {agreement:.2%}")
     assert difference <= 1e-4
     assert agreement >= 0.999

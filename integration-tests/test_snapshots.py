@@ -52,7 +52,11 @@ CASES: dict[str, tuple[str, str, Any]] = {
             "max_completion_tokens": 8,
         },
     ),
-    "chat_stop": ("POST", CHAT, {"messages": USER, "temperature": 0, "max_tokens": 40, "stop": ["2.", "\n\n\n"]}),
+    "chat_stop": (
+        "POST",
+        CHAT,
+        {"messages": USER, "temperature": 0, "max_tokens": 40, "stop": ["versatile", "\n\n\n"]},
+    ),
     "chat_penalties": (
         "POST",
         CHAT,

@@ -66,7 +66,8 @@ def check_text(path: Path, text: str) -> list[str]:
         if path.suffix in SOURCE and not generated(path):
             if TODO.search(line):
                 found.append(f"{name}:{number}: a TODO needs an issue: TODO(#123)")
-            if len(line) > MAX_LINE_CHARACTERS:
+            # rustfmt keeps Rust code narrow and leaves long strings alone; comments are ours to wrap.
+            if len(line) > MAX_LINE_CHARACTERS and (path.suffix == ".py" or line.lstrip().startswith("//")):
                 found.append(f"{name}:{number}: {len(line)} characters, at most {MAX_LINE_CHARACTERS}")
     if path.suffix in SOURCE and not is_test(path) and not generated(path):
         lines = len(production_lines(path, text))
@@ -137,7 +138,7 @@ def check_pure(path: Path, text: str) -> list[str]:
         return []
     return [
         f"{name}:{number}: the pure core may not use `{match.group(1)}`"
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(production_lines(path, text), 1)
         if not line.lstrip().startswith("//") and (match := IMPURE.search(line))
     ]
 

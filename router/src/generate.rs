@@ -1,5 +1,5 @@
-//! One request's way from validated form to text: submits its sequence, detokenizes, finds stop strings, and says it all
-//! as one stream of `GenerationEvent`s, which every dialect renders and the plain answers fold.
+//! One request's way from validated form to text: submits its sequence, detokenizes, finds stop strings, and says it
+//! all as one stream of `GenerationEvent`s, which every dialect renders and the plain answers fold.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! The router of Trunkline: HTTP in the dialects that clients speak, text to tokens and back, the task that drives the
 //! scheduler, and the link to the shard.
 //!
-//! A request's way: a dialect parses it (`dialects`), `validate` checks it against every limit, `generate` submits it to
-//! the `driver`, which owns the scheduler; its tokens come back through a bounded channel, become text, and leave as
-//! events or in one piece (`http::sse`).
+//! A request's way: a dialect parses it (`dialects`), `validate` checks it against every limit, `generate` submits it
+//! to the `driver`, which owns the scheduler; its tokens come back through a bounded channel, become text, and leave
+//! as events or in one piece (`http::sse`).
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

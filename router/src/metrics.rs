@@ -1,5 +1,5 @@
-//! Metrics in Prometheus' (OpenMetrics) text form. Names are `trunkline_*` in base units, and those that the Gateway API
-//! Inference Extension scrapes.
+//! Metrics in Prometheus' (OpenMetrics) text form. Names are `trunkline_*` in base units, and those that the Gateway
+//! API Inference Extension scrapes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -102,7 +102,12 @@ impl Bench {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_trunkline")), args)
+    }
+
+    /// As `command`, for another executable than the one that was built.
+    pub fn command_of(&self, launcher: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(launcher);
         command
             .args(args)
             .env_clear()

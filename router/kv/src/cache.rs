@@ -153,7 +153,8 @@ impl KvCache {
         }
     }
 
-    /// Adds `num_blocks` reserved blocks to a table, evicting where none is free; all of them or, returning false, none.
+    /// Adds `num_blocks` reserved blocks to a table, evicting where none is free; all of them or, returning false,
+    /// none.
     pub fn grow(&mut self, table: &mut BlockTable, num_blocks: u32) -> bool {
         self.settle();
         if self.available() < num_blocks {
@@ -175,8 +176,8 @@ impl KvCache {
         }
     }
 
-    /// Enters the whole blocks of `computed` (the sequence's leading tokens whose steps are acknowledged) that the index
-    /// does not have from this table yet. Cost: O(new tokens).
+    /// Enters the whole blocks of `computed` (the sequence's leading tokens whose steps are acknowledged) that the
+    /// index does not have from this table yet. Cost: O(new tokens).
     pub fn index(&mut self, table: &mut BlockTable, computed: &[u32]) {
         self.settle();
         let block_size = self.block_size as usize;

@@ -10,7 +10,8 @@
 //! Children are ordered by the tokens of their first block, and no such key is the beginning of a sibling's. So the
 //! exact child costs one search, and the child that agrees longest with some tokens is a neighbour of the place where
 //! these would stand. Tokens themselves are compared, there is no hash to collide. Nodes live in an arena; nothing
-//! recurses. The tree knows nothing of who holds a block; [`crate::KvCache`] keeps it, the pool and the policy together.
+//! recurses. The tree knows nothing of who holds a block; [`crate::KvCache`] keeps it, the pool and the policy
+//! together.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -28,8 +29,8 @@ impl NodeId {
     }
 }
 
-/// A place in the tree: after the first `num_blocks` whole blocks of a path. Stays right as long as the blocks before it
-/// stay, whatever happens to nodes.
+/// A place in the tree: after the first `num_blocks` whole blocks of a path. Stays right as long as the blocks before
+/// it stay, whatever happens to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     /// The tree's block just before this place; none at the root of the salt.

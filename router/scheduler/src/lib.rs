@@ -1,7 +1,8 @@
 //! The step scheduler of Trunkline: which sequence runs, with how many tokens, in which blocks.
 //!
 //! Pure: events and the time in, plans and updates out. It never waits, reads no clock, does no I/O, and decides by
-//! state and event alone: the same calls give the same answers, so a trace replays bit for bit. The seam is described in
+//! state and event alone: the same calls give the same answers, so a trace replays bit for bit. The seam is described
+//! in
 //! `docs/architecture.md`; [`Scheduler`] shows one request's way through it.
 //!
 //! Order of choice: expired requests out; then by [`Priority`]; then by tenant (`fairness.rs`, a seam); then what is

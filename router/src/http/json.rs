@@ -1,5 +1,5 @@
-//! Parses a JSON body into a dialect's type: errors name the field and the place, and fields that would change the answer
-//! but are not supported are refused by name.
+//! Parses a JSON body into a dialect's type: errors name the field and the place, and fields that would change the
+//! answer but are not supported are refused by name.
 
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;

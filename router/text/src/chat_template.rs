@@ -1,8 +1,8 @@
 //! Chat templates: messages to one text, as the model's own Jinja template says.
 //!
-//! Templates are written for Jinja2 as transformers sets it up (`apply_chat_template`); the engine here is minijinja, and
-//! what differs is made up for in `environment` and `python.rs`. A template comes with the model, so it is bounded in steps
-//! and in output, and reaches nothing but its variables.
+//! Templates are written for Jinja2 as transformers sets it up (`apply_chat_template`); the engine here is minijinja,
+//! and what differs is made up for in `environment` and `python.rs`. A template comes with the model, so it is
+//! bounded in steps and in output, and reaches nothing but its variables.
 
 mod message;
 mod python;

@@ -52,8 +52,8 @@ impl Detokenizer {
 /// Most bytes of a character that is not complete.
 const MAX_INCOMPLETE_BYTES: usize = 3;
 
-/// Bytes to text as they come. What it gives, joined, is `String::from_utf8_lossy` of all bytes: each maximal prefix of a
-/// character that cannot be completed becomes one U+FFFD (Unicode 16, section 3.9).
+/// Bytes to text as they come. What it gives, joined, is `String::from_utf8_lossy` of all bytes: each maximal prefix
+/// of a character that cannot be completed becomes one U+FFFD (Unicode 16, section 3.9).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Utf8Stream {
     /// The beginning of a character that later bytes may complete; at most `MAX_INCOMPLETE_BYTES`.

@@ -1,7 +1,7 @@
 //! GGUF metadata (not the tensors): <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! The file comes from anywhere. Every count is checked against the bytes that are left before anything is allocated for
-//! it, so memory stays within a small multiple of what the file really holds, and the sums below bound that too.
+//! The file comes from anywhere. Every count is checked against the bytes that are left before anything is allocated
+//! for it, so memory stays within a small multiple of what the file really holds, and the sums below bound that too.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -83,8 +83,8 @@ impl ModelText {
         if path.is_dir() { from_folder::load(path) } else { from_gguf::load(path) }
     }
 
-    /// A plain prompt's tokens: control tokens written in the text are parsed, BOS is put first if the model asks for it
-    /// and the text does not begin with it.
+    /// A plain prompt's tokens: control tokens written in the text are parsed, BOS is put first if the model asks for
+    /// it and the text does not begin with it.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let ids = self.tokenizer.encode(text, EncodeSpecial::Allow)?;
         if ids.starts_with(&self.prefix_ids) {

@@ -1,12 +1,13 @@
 //! A chat as a prompt, in which no message can pass for the template's own control tokens.
 //!
-//! A template writes control tokens and messages into one text. To tell them apart afterwards, every control token that a
-//! client's text spells is put between two marks before rendering; marks travel through trimming, joining and cutting.
-//! After rendering they are taken out, and what stood between them is encoded as text. Messages that spell no control
-//! token, which is nearly all, are not touched and cost one scan.
+//! A template writes control tokens and messages into one text. To tell them apart afterwards, every control token
+//! that a client's text spells is put between two marks before rendering; marks travel through trimming, joining and
+//! cutting. After rendering they are taken out, and what stood between them is encoded as text. Messages that spell
+//! no control token, which is nearly all, are not touched and cost one scan.
 //!
-//! Control tokens here are those that decoding skips: no client has ever seen one in an output, so none has reason to send
-//! it. Added tokens that are shown (`<think>`) are parsed wherever they stand: a reply sent back gives the same tokens.
+//! Control tokens here are those that decoding skips: no client has ever seen one in an output, so none has reason to
+//! send it. Added tokens that are shown (`<think>`) are parsed wherever they stand: a reply sent back gives the same
+//! tokens.
 
 use std::ops::Range;
 
@@ -27,8 +28,8 @@ pub struct ChatPrompt {
 }
 
 impl ModelText {
-    /// A chat's prompt. Control tokens are parsed where the template writes them; where a message, a tool or an argument
-    /// spells one, it stays text. Nothing is put first that the template does not write.
+    /// A chat's prompt. Control tokens are parsed where the template writes them; where a message, a tool or an
+    /// argument spells one, it stays text. Nothing is put first that the template does not write.
     pub fn encode_chat(&self, chat: &ChatRequest) -> Result<ChatPrompt, TextError> {
         let templates = match (&self.chat_templates, &self.chat_template_problem) {
             (Some(templates), _) => templates,
@@ -125,8 +126,8 @@ impl<'a> Marker<'a> {
         matches!(self.tokenizer.control_spellings(text).as_slice(), [only] if only.len() == text.len())
     }
 
-    /// The text without marks, and the ranges of it that are data. A mark whose partner the template has cut off makes an
-    /// empty range: no control token reaches across it.
+    /// The text without marks, and the ranges of it that are data. A mark whose partner the template has cut off
+    /// makes an empty range: no control token reaches across it.
     fn unmark(&self, marked: &str) -> (String, Vec<Range<usize>>) {
         let is_mark = |c: char| c == self.open || c == self.close;
         let mut text = String::with_capacity(marked.len());

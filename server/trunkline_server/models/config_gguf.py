@@ -1,4 +1,4 @@
-"""`ModelConfig` from GGUF metadata. Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#standardized-key-value-pairs"""
+"""`ModelConfig` from GGUF metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, standardized keys."""
 
 from __future__ import annotations
 

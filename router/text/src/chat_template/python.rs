@@ -240,8 +240,8 @@ impl serde_json::ser::Formatter for PythonStyle<'_> {
     }
 }
 
-/// A template without transformers' tags `generation` and `endgeneration`, which mark an assistant's tokens for training
-/// and print nothing: each becomes an `if true` that strips the same white space.
+/// A template without transformers' tags `generation` and `endgeneration`, which mark an assistant's tokens for
+/// training and print nothing: each becomes an `if true` that strips the same white space.
 pub fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -1,7 +1,8 @@
 //! Added tokens: those that are found in the text as they are spelled, before the model cuts it into pieces.
 //!
-//! Follows the `tokenizers` library's rules (leftmost, then longest; `lstrip`, `rstrip`, `single_word`, `normalized`), and
-//! knows one thing more: which parts of a text are data, so that no control token is read from them.
+//! Follows the `tokenizers` library's rules (leftmost, then longest; `lstrip`, `rstrip`, `single_word`,
+//! `normalized`), and knows one thing more: which parts of a text are data, so that no control token is read from
+//! them.
 
 use std::ops::Range;
 

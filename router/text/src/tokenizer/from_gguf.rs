@@ -159,8 +159,8 @@ fn byte_level(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<Ggu
 
 /// SentencePiece's BPE (Llama 2, Mistral 0.1): merges by the score of what they make, bytes for unknown characters.
 ///
-/// As in llama.cpp and in the `tokenizer.json` of those models, every stretch of text between control tokens begins with
-/// a space that the text does not have.
+/// As in llama.cpp and in the `tokenizer.json` of those models, every stretch of text between control tokens begins
+/// with a space that the text does not have.
 fn sentence_piece(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<GgufTokenizer, TextError> {
     let vocab: Vocab = tokens.iter().map(|token| token.text.clone()).zip(0..).collect();
     let merges = match merges(metadata)? {

@@ -47,8 +47,9 @@ pub struct EncodedToken {
 
 /// A byte-level or SentencePiece-like tokenizer.
 ///
-/// The library does what the model's authors had it do: normalizing, cutting, merging. Finding added tokens and decoding
-/// are here, because they have to tell data from control (`Matching`) and to work token by token (`Detokenizer`).
+/// The library does what the model's authors had it do: normalizing, cutting, merging. Finding added tokens and
+/// decoding are here, because they have to tell data from control (`Matching`) and to work token by token
+/// (`Detokenizer`).
 #[derive(Debug)]
 pub struct Tokenizer {
     /// Normalizer, pre-tokenizer and model.
@@ -108,9 +109,9 @@ impl Tokenizer {
         self.vocabulary.num_ids()
     }
 
-    /// Bytes of the longest token. A text of more than `n` times as many bytes has more than `n` tokens, which is told
-    /// without encoding it. (Normalization can shorten a text that is mostly combining marks; the bound then refuses what
-    /// might just have fitted.)
+    /// Bytes of the longest token. A text of more than `n` times as many bytes has more than `n` tokens, which is
+    /// told without encoding it. (Normalization can shorten a text that is mostly combining marks; the bound then
+    /// refuses what might just have fitted.)
     pub fn max_token_bytes(&self) -> usize {
         self.vocabulary.max_token_bytes()
     }

@@ -1,7 +1,8 @@
 //! Pre-tokenizers of byte-level vocabularies by their GGUF name (`tokenizer.ggml.pre`).
 //!
-//! A GGUF names the way in which text is cut before merging, and does not spell it out. Each expression below is the one
-//! in the `tokenizer.json` of the model that the name stands for; which name stands for which model is llama.cpp's list.
+//! A GGUF names the way in which text is cut before merging, and does not spell it out. Each expression below is the
+//! one in the `tokenizer.json` of the model that the name stands for; which name stands for which model is
+//! llama.cpp's list.
 
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
