@@ -119,13 +119,8 @@ fn env_names_what_a_bug_report_needs_and_no_secret() {
 #[test]
 fn env_says_what_it_cannot_find() {
     let bench = Bench::new().with("TRUNKLINE_ROUTER", "").with("FAKE_RESOLVE", "refuse");
-    // A folder of its own: beside the built launcher there may be a built router.
-    let alone = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let launcher = alone.path().join("trunkline");
-    std::fs::hard_link(env!("CARGO_BIN_EXE_trunkline"), &launcher).unwrap();
-    let output = bench.command_of(&launcher, &["env"]).output().unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{stdout}");
+    let (code, stdout, _) = bench.run_alone(&["env"]);
+    assert_eq!(code, 0);
     assert!(stdout.contains("router: not found: no `trunkline-router` beside "), "{stdout}");
     assert!(stdout.contains("embedded model: not found: error: no model `x`\n"), "{stdout}");
 }

@@ -159,7 +159,7 @@ fn restarted_shard_that_refuses_ends_everything() {
 #[test]
 fn missing_program_names_its_variable() {
     let bench = Bench::new().with("TRUNKLINE_ROUTER", "");
-    let (code, _, stderr) = bench.run(&["serve", "--port", "0"]);
+    let (code, _, stderr) = bench.run_alone(&["serve", "--port", "0"]);
     assert_eq!(code, 1);
     assert_one_error(&stderr, "no `trunkline-router` beside `");
     assert!(stderr.contains("`TRUNKLINE_ROUTER`"), "{stderr}");

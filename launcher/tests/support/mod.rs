@@ -105,8 +105,7 @@ impl Bench {
         self.command_of(Path::new(env!("CARGO_BIN_EXE_trunkline")), args)
     }
 
-    /// As `command`, for another executable than the one that was built.
-    pub fn command_of(&self, launcher: &Path, args: &[&str]) -> Command {
+    fn command_of(&self, launcher: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(launcher);
         command
             .args(args)
@@ -135,9 +134,21 @@ impl Bench {
 
     /// Runs to the end: exit code, stdout, stderr.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
-        let output = spawn(&mut self.command(args)).wait_with_output().unwrap();
+        self.outcome(&mut self.command(args))
+    }
+
+    fn outcome(&self, command: &mut Command) -> (i32, String, String) {
+        let output = spawn(command).wait_with_output().unwrap();
         let stdout = String::from_utf8(output.stdout).unwrap();
         (output.status.code().unwrap_or(-1), stdout, self.stderr())
+    }
+
+    /// As `run`, of a launcher that stands alone in its folder: beside the built one there may be a built router.
+    pub fn run_alone(&self, args: &[&str]) -> (i32, String, String) {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let launcher = folder.path().join("trunkline");
+        fs::hard_link(env!("CARGO_BIN_EXE_trunkline"), &launcher).unwrap();
+        self.outcome(&mut self.command_of(&launcher, args))
     }
 
     pub fn stderr(&self) -> String {
