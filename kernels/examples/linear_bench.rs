@@ -93,8 +93,8 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn quantized_shape(&self) -> Option<QuantizedShape> {
-        let group = self.weight.needs_quantized_input()?;
-        Some(QuantizedShape::new(self.num_rows, self.weight.in_features(), group))
+        let is_needed = self.weight.needs_quantized_input();
+        is_needed.then(|| QuantizedShape::new(self.num_rows, self.weight.in_features()))
     }
 }
 

@@ -1,8 +1,17 @@
 //! Activations as signed bytes, for products with integer weights.
 //!
-//! Each row is cut into groups (of 32 or 16, as the weight needs). A group's scale is `max |x| / 127` in f32, its
-//! quants are `x * (127 / max |x|)` rounded to nearest, ties to even. A row's bits depend on that row alone. A group
-//! that holds NaN or an infinity gets the scale NaN and quants 0, so that its row's products are NaN and no other's.
+//! Each row is cut into groups of [`QUANT_GROUP`] elements, and element `x` becomes `scale * quant + offset`, the quants
+//! spread from -128 at the group's smallest element to 127 at its largest. In f32, with `range = max - min`:
+//!
+//! ```text
+//! scale  = range / 255
+//! quant  = round((x - min) * (255 / range)) - 128      to nearest, ties to even
+//! offset = min + 128 * scale
+//! ```
+//!
+//! A row's bits depend on that row alone. A group whose range is below 2^-100 has the scale 0, quants 0 and `min` as its
+//! offset. A group that holds NaN or an infinity, or whose range overflows, has the scale NaN, quants 0 and offset 0, so
+//! that its row's products are NaN and no other's. docs/decisions/0006 says why the groups are small and have offsets.
 
 use std::ops::Range;
 
@@ -11,42 +20,90 @@ use crate::isa::{self, Isa, IsaKind};
 use crate::linear::{PANEL, QUAD};
 use crate::shared_mut::SharedMut;
 
-/// Largest quant.
-pub(crate) const MAX_QUANT: f32 = 127.0;
+/// Elements of a row that share scale and offset.
+pub const QUANT_GROUP: usize = 16;
 
-/// Groups whose largest magnitude is below this (2^-100) count as zero: their reciprocal would overflow, and beside
-/// any weight their product is nothing.
-pub(crate) const SMALLEST_MAX: f32 = f32::from_bits(27 << 23);
+/// Elements whose sum is kept: the group of every weight format that has minima.
+pub(crate) const SUM_GROUP: usize = 2 * QUANT_GROUP;
 
-/// Bits of f32 infinity; magnitudes from here on are not finite.
-pub(crate) const INFINITY_BITS: u32 = 0xff << 23;
+/// Steps from the smallest quant to the largest.
+const STEPS: f32 = 255.0;
+
+/// Steps from the smallest quant to quant 0.
+pub(crate) const STEPS_BELOW_ZERO: i32 = 128;
+
+/// Groups whose range is below this (2^-100) count as constant: the reciprocal would overflow, and beside any weight
+/// the differences are nothing.
+const SMALLEST_RANGE: f32 = f32::from_bits(27 << 23);
+
+/// [`order_key`] of infinity and of minus infinity; keys from there on outwards are not finite.
+const INFINITY_KEY: i32 = 0xff << 23;
+const NEGATIVE_INFINITY_KEY: i32 = !INFINITY_KEY;
 
 /// Bytes of f32 and of i32.
 const WORD: usize = 4;
+
+/// An integer that orders as the f32 of these bits, -0 below 0 and NaN outermost. Its own inverse.
+///
+/// Minimum and maximum of such integers are the same in any order; those of floats are not, for zeros and NaN.
+pub(crate) fn order_key(bits: i32) -> i32 {
+    bits ^ (bits >> 31 & i32::MAX)
+}
+
+/// How the elements of a group become quants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupCode {
+    pub(crate) scale: f32,
+    pub(crate) offset: f32,
+    /// Quant: `round((x - min) * reciprocal) - 128`; if this is 0, 0.
+    pub(crate) reciprocal: f32,
+    pub(crate) min: f32,
+}
+
+impl GroupCode {
+    /// That of a group whose smallest and largest element have these keys.
+    #[inline]
+    pub(crate) fn new(min_key: i32, max_key: i32) -> Self {
+        // Bits, not numbers.
+        let value = |key: i32| f32::from_bits(order_key(key).cast_unsigned());
+        let (min, max) = (value(min_key), value(max_key));
+        let range = max - min;
+        if min_key <= NEGATIVE_INFINITY_KEY || max_key >= INFINITY_KEY || range == f32::INFINITY {
+            Self { scale: f32::NAN, offset: 0.0, reciprocal: 0.0, min: 0.0 }
+        } else if range < SMALLEST_RANGE {
+            Self { scale: 0.0, offset: min, reciprocal: 0.0, min }
+        } else {
+            let scale = range / STEPS;
+            // 128 times the scale is exact.
+            Self { scale, offset: min + STEPS_BELOW_ZERO as f32 * scale, reciprocal: STEPS / range, min }
+        }
+    }
+}
 
 /// Shape of quantised rows, and thereby the layout of their bytes.
 ///
 /// Rows stand in panels of [`PANEL`] (the last one may be narrower), `w` rows side by side:
 ///
 /// ```text
-/// scales        [panel][group][w]             f32
-/// scaled_sums   [panel][group][w]             f32: scale * sum of quants
-/// negated_sums  [panel][group][w]             i32: - sum of quants
+/// scales        [panel][element / 16][w]      f32
+/// offsets       [panel][element / 16][w]      f32
+/// negated_sums  [panel][element / 16][w]      i32: - sum of quants
+/// sums          [panel][element / 32][w]      f32: sum of what the quants stand for
 /// quants        [panel][element / 4][w][4]    i8
 /// ```
+///
+/// A sum is `fma(scale, sum of quants, 16 * offset)` of its first group plus the same of its second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuantizedShape {
     num_rows: usize,
     in_features: usize,
-    group: usize,
 }
 
 impl QuantizedShape {
-    /// Panics unless `group` is 16 or 32 and divides `in_features`.
-    pub fn new(num_rows: usize, in_features: usize, group: usize) -> Self {
-        assert!(group == 16 || group == 32, "group of {group}");
-        assert!(in_features.is_multiple_of(group), "{in_features} features in groups of {group}");
-        Self { num_rows, in_features, group }
+    /// Panics unless `in_features` is a multiple of 32, as that of every integer weight is.
+    pub fn new(num_rows: usize, in_features: usize) -> Self {
+        assert!(in_features.is_multiple_of(SUM_GROUP), "{in_features} features in groups of {SUM_GROUP}");
+        Self { num_rows, in_features }
     }
 
     /// Rows.
@@ -59,26 +116,29 @@ impl QuantizedShape {
         self.in_features
     }
 
-    /// Elements that share a scale.
-    pub fn group(&self) -> usize {
-        self.group
-    }
-
     /// Bytes of the quantised rows. Grows with `num_rows`, so a buffer for the most rows fits fewer.
     pub fn num_bytes(&self) -> usize {
         self.quants_offset() + self.num_rows * self.in_features
     }
 
     pub(crate) fn groups_per_row(&self) -> usize {
-        self.in_features / self.group
+        self.in_features / QUANT_GROUP
     }
 
     fn meta_bytes(&self) -> usize {
         (self.num_rows * self.groups_per_row() * WORD).next_multiple_of(ALIGNMENT_BYTES)
     }
 
-    fn quants_offset(&self) -> usize {
+    fn sum_bytes(&self) -> usize {
+        (self.num_rows * self.in_features / SUM_GROUP * WORD).next_multiple_of(ALIGNMENT_BYTES)
+    }
+
+    fn sums_offset(&self) -> usize {
         3 * self.meta_bytes()
+    }
+
+    fn quants_offset(&self) -> usize {
+        self.sums_offset() + self.sum_bytes()
     }
 
     /// First row and number of rows of the panel that holds `row`.
@@ -93,8 +153,9 @@ impl QuantizedShape {
 pub struct QuantizedRows<'a> {
     shape: QuantizedShape,
     scales: &'a [f32],
-    scaled_sums: &'a [f32],
+    offsets: &'a [f32],
     negated_sums: &'a [i32],
+    sums: &'a [f32],
     quants: &'a [i8],
 }
 
@@ -103,9 +164,21 @@ pub struct QuantizedRows<'a> {
 pub(crate) struct QuantizedPanel<'a> {
     pub(crate) num_rows: usize,
     pub(crate) scales: &'a [f32],
-    pub(crate) scaled_sums: &'a [f32],
+    pub(crate) offsets: &'a [f32],
     pub(crate) negated_sums: &'a [i32],
+    pub(crate) sums: &'a [f32],
     pub(crate) quants: &'a [i8],
+}
+
+impl QuantizedPanel<'_> {
+    /// Panics if a part is too short for rows of `in_features`.
+    pub(crate) fn check(&self, in_features: usize) {
+        let num_metas = in_features / QUANT_GROUP * self.num_rows;
+        assert!(self.quants.len() >= in_features * self.num_rows);
+        let metas = [self.scales.len(), self.offsets.len(), self.negated_sums.len()];
+        assert!(metas.iter().all(|&len| len >= num_metas));
+        assert!(self.sums.len() >= num_metas / 2);
+    }
 }
 
 impl<'a> QuantizedRows<'a> {
@@ -117,13 +190,14 @@ impl<'a> QuantizedRows<'a> {
         assert!(bytes.as_ptr().addr().is_multiple_of(WORD), "misaligned buffer");
         let count = shape.num_rows * shape.groups_per_row();
         let base = bytes.as_ptr();
-        // SAFETY: `num_bytes` covers the four parts, whose offsets are multiples of 4; every bit pattern is a value.
+        // SAFETY: `num_bytes` covers the five parts, whose offsets are multiples of 4; every bit pattern is a value.
         unsafe {
             Self {
                 shape,
                 scales: std::slice::from_raw_parts(base.cast(), count),
-                scaled_sums: std::slice::from_raw_parts(base.add(shape.meta_bytes()).cast(), count),
+                offsets: std::slice::from_raw_parts(base.add(shape.meta_bytes()).cast(), count),
                 negated_sums: std::slice::from_raw_parts(base.add(2 * shape.meta_bytes()).cast(), count),
+                sums: std::slice::from_raw_parts(base.add(shape.sums_offset()).cast(), count / 2),
                 quants: std::slice::from_raw_parts(
                     base.add(shape.quants_offset()).cast(),
                     shape.num_rows * shape.in_features,
@@ -146,7 +220,8 @@ impl<'a> QuantizedRows<'a> {
         QuantizedPanel {
             num_rows,
             scales: &self.scales[meta.clone()],
-            scaled_sums: &self.scaled_sums[meta.clone()],
+            offsets: &self.offsets[meta.clone()],
+            sums: &self.sums[meta.start / 2..meta.end / 2],
             negated_sums: &self.negated_sums[meta],
             quants: &self.quants[quants],
         }
@@ -158,8 +233,10 @@ impl<'a> QuantizedRows<'a> {
 pub(crate) struct RowTarget {
     /// Group 0 of the row in each array of numbers per group; the next group is `stride` further.
     pub(crate) scales: *mut f32,
-    pub(crate) scaled_sums: *mut f32,
+    pub(crate) offsets: *mut f32,
     pub(crate) negated_sums: *mut i32,
+    /// Likewise, for the first two groups.
+    pub(crate) sums: *mut f32,
     /// Elements 0 to 3 of the row; the next four are `stride` times 4 bytes further.
     pub(crate) quants: *mut i8,
     /// Rows of the panel.
@@ -167,22 +244,24 @@ pub(crate) struct RowTarget {
 }
 
 impl RowTarget {
-    /// Writes group `group_idx`.
+    /// Writes group `group_idx`, of which `sum` is the sum of its quants. Groups go in order.
     ///
     /// # Safety
-    /// The pointers are those of a row with more than `group_idx` groups of `quants.len()`, and nobody else uses it.
+    /// The pointers are those of a row with more than `group_idx` groups, and nobody else uses it.
     #[inline]
-    pub(crate) unsafe fn put(&self, group_idx: usize, scale: f32, sum: i32, quants: &[i8]) {
+    pub(crate) unsafe fn put(&self, group_idx: usize, code: GroupCode, sum: i32, quants: &[i8; QUANT_GROUP]) {
         let at = group_idx * self.stride;
-        // |sum| <= 32 * 127, exact in f32.
-        let scaled_sum = scale * sum as f32;
+        // |sum| <= 16 * 128, exact in f32.
+        let value_sum = code.scale.mul_add(sum as f32, QUANT_GROUP as f32 * code.offset);
         // SAFETY: by the contract.
         unsafe {
-            self.scales.add(at).write(scale);
-            self.scaled_sums.add(at).write(scaled_sum);
+            self.scales.add(at).write(code.scale);
+            self.offsets.add(at).write(code.offset);
             self.negated_sums.add(at).write(-sum);
+            let pair_sum = self.sums.add(group_idx / 2 * self.stride);
+            pair_sum.write(if group_idx.is_multiple_of(2) { value_sum } else { pair_sum.read() + value_sum });
             for (index, quad) in quants.chunks_exact(QUAD).enumerate() {
-                let target = self.quants.add((at * quants.len()) + index * QUAD * self.stride);
+                let target = self.quants.add(at * QUANT_GROUP + index * QUAD * self.stride);
                 target.copy_from_nonoverlapping(quad.as_ptr(), QUAD);
             }
         }
@@ -213,11 +292,9 @@ pub unsafe fn quantize_rows(
         unsafe {
             let target = row_target(shape, row, out.as_mut_ptr());
             match isa.kind() {
-                IsaKind::Scalar => isa::scalar::quantize_row(x, shape.group, target),
+                IsaKind::Scalar => isa::scalar::quantize_row(x, target),
                 #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx2 => isa::avx2::quantize_row(x, shape.group, target),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx512 => isa::avx512::quantize_row(x, shape.group, target),
+                IsaKind::Avx2 | IsaKind::Avx512 => isa::x86::quantize_row(x, target),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => unreachable!("an `Isa` exists only if the CPU has it"),
             }
@@ -234,8 +311,9 @@ unsafe fn row_target(shape: QuantizedShape, row: usize, base: *mut u8) -> RowTar
     unsafe {
         RowTarget {
             scales: base.cast::<f32>().add(meta + lane),
-            scaled_sums: base.add(shape.meta_bytes()).cast::<f32>().add(meta + lane),
+            offsets: base.add(shape.meta_bytes()).cast::<f32>().add(meta + lane),
             negated_sums: base.add(2 * shape.meta_bytes()).cast::<i32>().add(meta + lane),
+            sums: base.add(shape.sums_offset()).cast::<f32>().add(meta / 2 + lane),
             quants: base.add(shape.quants_offset()).cast::<i8>().add(first * shape.in_features + lane * QUAD),
             stride,
         }

@@ -172,8 +172,8 @@ impl Step<'_> {
             Kernel::HeadRmsNorm { x, weight, eps } => {
                 head_rms_norm_in_place(isa, self.row_mut(x, row), &program.vectors[weight], eps);
             }
-            Kernel::Quantize { x, out, group } => {
-                let shape = QuantizedShape::new(self.num_rows(rows), x.width, group);
+            Kernel::Quantize { x, out } => {
+                let shape = QuantizedShape::new(self.num_rows(rows), x.width);
                 let buffer = &program.buffers[out];
                 let start = self.range(x, 0).start;
                 let stride = self.stride(x);
@@ -223,10 +223,8 @@ impl Step<'_> {
                 }
                 LinearSource::Quantized(index) => {
                     let buffer = &self.program.buffers[index];
-                    let BufferKind::Quantized { width, group } = buffer.kind else {
-                        unreachable!("quantised")
-                    };
-                    let shape = QuantizedShape::new(num_rows, width, group);
+                    let BufferKind::Quantized { width } = buffer.kind else { unreachable!("quantised") };
+                    let shape = QuantizedShape::new(num_rows, width);
                     let bytes = self.quantized.slice(buffer.offset..buffer.offset + buffer.num_elements);
                     LinearInput::Quantized(QuantizedRows::new(shape, bytes))
                 }

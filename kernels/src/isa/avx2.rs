@@ -1,24 +1,25 @@
 //! Kernels for AVX2, FMA and F16C.
 //!
 //! A tile's 16 output features are two registers of 8 lanes, computed one after the other; up to 4 rows at a time keep
-//! their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which a whole group cannot overflow
-//! (16 pairs of 2 * 15 * 127). 8-bit weights would overflow it, so even and odd bytes are widened for `vpmaddwd`.
+//! their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which 16 activations cannot
+//! overflow (4 pairs of 2 * 15 * 128). 8-bit weights would overflow it, so even and odd bytes are widened for `vpmaddwd`.
 
 use std::arch::x86_64::*;
 
-use crate::isa::scalar::scale_and_reciprocal;
 use crate::isa::x86::prefetch;
 use crate::linear::{FLOAT_RUN, QUAD, TILE};
-use crate::linear::{FloatPanel, PanelOutput};
+use crate::linear::{FloatPanel, LaneSums, PanelOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
-use crate::quantize::{QuantizedPanel, RowTarget};
+use crate::quantize::{QUANT_GROUP, QuantizedPanel, SUM_GROUP};
 
 /// Lanes of a register.
 const LANES: usize = 8;
 /// Bytes of a vector of a tile: two registers.
 const VECTOR: usize = 64;
+/// Vectors of unpacked weights for one group of activations.
+const HALF_VECTORS: usize = QUANT_GROUP / QUAD;
 /// Most rows whose sums are kept in registers.
 const MAX_ROWS: usize = 4;
 
@@ -52,50 +53,37 @@ fn for_each_part(panel_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Par
     }
 }
 
-/// Quantises one row in groups of `group`; see [`crate::quantize`].
+/// Sums of a tile's weights over every group of activations, less the zero point: 16 lanes a group.
 ///
 /// # Safety
-/// The CPU has the features; `target` is a row of `x.len()` elements in this group, and nobody else uses it.
-#[target_feature(enable = "avx2,fma")]
-pub(crate) unsafe fn quantize_row(x: &[f32], group: usize, target: RowTarget) {
-    let mut wide = [0i32; 32];
-    let mut quants = [0i8; 32];
-    let magnitude_bits = _mm256_set1_epi32(i32::MAX);
-    for (group_idx, values) in x.chunks_exact(group).enumerate() {
-        let mut max = _mm256_setzero_si256();
-        for eight in values.chunks_exact(LANES) {
-            // SAFETY: 8 elements.
-            let bits = unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) };
-            max = _mm256_max_epu32(max, _mm256_and_si256(bits, magnitude_bits));
-        }
-        let mut maxima = [0u32; LANES];
-        // SAFETY: 8 elements.
-        unsafe { _mm256_storeu_si256(maxima.as_mut_ptr().cast(), max) };
-        let (scale, reciprocal) = scale_and_reciprocal(maxima.iter().copied().max().unwrap_or(0));
-        if reciprocal == 0.0 {
-            wide.fill(0);
-        } else {
-            let factor = _mm256_set1_ps(reciprocal);
-            for (eight, wide) in values.chunks_exact(LANES).zip(wide.chunks_exact_mut(LANES)) {
-                // SAFETY: 8 elements each.
-                unsafe {
-                    let scaled = _mm256_mul_ps(_mm256_loadu_ps(eight.as_ptr()), factor);
-                    _mm256_storeu_si256(wide.as_mut_ptr().cast(), _mm256_cvtps_epi32(scaled));
+/// The CPU has the features.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [LaneSums]) {
+    let halves = F::GROUP / QUANT_GROUP;
+    assert!(tile.quants.len() >= sums.len() / halves * group_vectors::<F>() * VECTOR);
+    let groups = tile.quants.chunks_exact(group_vectors::<F>() * VECTOR);
+    for (group, sums) in groups.zip(sums.chunks_exact_mut(halves)) {
+        for (half, sums) in sums.iter_mut().enumerate() {
+            for (part, sums) in sums.0.chunks_exact_mut(LANES).enumerate() {
+                let mut pairs = _mm256_setzero_si256();
+                for vector in 0..HALF_VECTORS {
+                    // SAFETY: `group` has all vectors of a group, and the second part begins 8 lanes into a vector.
+                    let weights =
+                        unsafe { load_quants::<F>(group.as_ptr().add(part * LANES * QUAD), half, vector) };
+                    // At most 2 * 255 each.
+                    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, _mm256_set1_epi8(1)));
                 }
+                let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                let shift = _mm256_set1_epi32(i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
+                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, shift));
+                // SAFETY: 8 floats.
+                unsafe { _mm256_storeu_ps(sums.as_mut_ptr(), sum) };
             }
         }
-        let mut sum = 0;
-        for (quant, wide) in quants[..group].iter_mut().zip(&wide[..group]) {
-            // At most 127 in magnitude.
-            *quant = *wide as i8;
-            sum += wide;
-        }
-        // SAFETY: by the contract.
-        unsafe { target.put(group_idx, scale, sum, &quants[..group]) };
     }
 }
 
-/// One panel times one tile of integer weights.
+/// One panel times one tile of integer weights; `sums` as [`weight_sums`] gives them.
 ///
 /// # Safety
 /// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
@@ -103,6 +91,7 @@ pub(crate) unsafe fn quantize_row(x: &[f32], group: usize, target: RowTarget) {
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
+    sums: &[LaneSums],
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
@@ -110,12 +99,11 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     assert!(tile.quants.len() >= num_groups * group_vectors::<F>() * VECTOR);
     assert!(tile.scales.len() >= num_groups * TILE * scale_bytes::<F>());
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * scale_bytes::<F>());
-    assert!(panel.quants.len() >= in_features * panel.num_rows);
-    let metas = [panel.scales.len(), panel.scaled_sums.len(), panel.negated_sums.len()];
-    assert!(metas.iter().all(|&len| len >= num_groups * panel.num_rows));
+    assert!(sums.len() >= in_features / QUANT_GROUP);
+    panel.check(in_features);
     for_each_part(panel.num_rows, out.num_lanes, |part, rows| {
         // SAFETY: lengths are checked; the rest by the contract.
-        unsafe { dispatch_rows!(rows, int_part::<F>(num_groups, tile, panel, out, part)) }
+        unsafe { dispatch_rows!(rows, int_part::<F>(num_groups, tile, sums, panel, out, part)) }
     });
 }
 
@@ -125,40 +113,52 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
 unsafe fn int_part<F: IntFormat, const R: usize>(
     num_groups: usize,
     tile: &Tile<'_>,
+    sums: &[LaneSums],
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
     part: Part,
 ) {
-    let panel_rows = panel.num_rows;
+    let (panel_rows, halves) = (panel.num_rows, F::GROUP / QUANT_GROUP);
     let mut acc = [_mm256_setzero_ps(); R];
     for group in 0..num_groups {
-        let meta = group * panel_rows + part.first_row;
         // SAFETY: group, rows and lanes are within the lengths checked before.
         unsafe {
             let weights =
                 tile.quants.as_ptr().add(group * group_vectors::<F>() * VECTOR + part.first_lane * QUAD);
-            let x = panel.quants.as_ptr().add(group * F::GROUP * panel_rows + part.first_row * QUAD);
-            let dot = if F::NIBBLES {
-                nibble_dots::<F, R>(weights, x, panel_rows)
-            } else {
-                byte_dots::<F, R>(weights, x, panel_rows)
-            };
+            let mut inner = [_mm256_setzero_ps(); R];
+            for half in 0..halves {
+                let x_group = group * halves + half;
+                let x = panel.quants.as_ptr().add(x_group * QUANT_GROUP * panel_rows + part.first_row * QUAD);
+                let dots = half_dots::<F, R>(weights, half, x, panel_rows);
+                let sum = _mm256_loadu_ps((*sums.as_ptr().add(x_group)).0.as_ptr().add(part.first_lane));
+                for row in 0..R {
+                    let meta = x_group * panel_rows + part.first_row + row;
+                    let mut dot = dots[row];
+                    if F::ZERO_POINT != 0 {
+                        let shift = i32::from(F::ZERO_POINT) * *panel.negated_sums.as_ptr().add(meta);
+                        dot = _mm256_add_epi32(dot, _mm256_set1_epi32(shift));
+                    }
+                    let offset = _mm256_set1_ps(*panel.offsets.as_ptr().add(meta));
+                    let start = if half == 0 {
+                        _mm256_mul_ps(offset, sum)
+                    } else {
+                        _mm256_fmadd_ps(offset, sum, inner[row])
+                    };
+                    let scale = _mm256_set1_ps(*panel.scales.as_ptr().add(meta));
+                    inner[row] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), start);
+                }
+            }
             let at = (group * TILE + part.first_lane) * scale_bytes::<F>();
             let scale = load_scales::<F>(tile.scales.as_ptr().add(at));
-            for row in 0..R {
-                let mut dot = dot[row];
-                if F::ZERO_POINT != 0 {
-                    let sum = i32::from(F::ZERO_POINT) * *panel.negated_sums.as_ptr().add(meta + row);
-                    dot = _mm256_add_epi32(dot, _mm256_set1_epi32(sum));
-                }
-                let scale = _mm256_mul_ps(scale, _mm256_set1_ps(*panel.scales.as_ptr().add(meta + row)));
-                acc[row] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), acc[row]);
+            for (acc, inner) in acc.iter_mut().zip(inner) {
+                *acc = _mm256_fmadd_ps(scale, inner, *acc);
             }
             if F::HAS_MIN {
                 let min = load_scales::<F>(tile.mins.as_ptr().add(at));
+                let x_sums =
+                    panel.sums.as_ptr().add(group * F::GROUP / SUM_GROUP * panel_rows + part.first_row);
                 for (row, acc) in acc.iter_mut().enumerate() {
-                    let x = _mm256_set1_ps(*panel.scaled_sums.as_ptr().add(meta + row));
-                    *acc = _mm256_fmadd_ps(min, x, *acc);
+                    *acc = _mm256_fmadd_ps(min, _mm256_set1_ps(*x_sums.add(row)), *acc);
                 }
             }
         }
@@ -167,67 +167,59 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
     unsafe { store(&acc, out, part) };
 }
 
-/// Sums of a group of nibbles times the group's activations, `R` rows of a panel of `panel_rows`.
+/// Weights of half `half` of a group times the half's activations, `R` rows of a panel of `panel_rows`.
 ///
 /// # Safety
-/// The pointers are at the group's first lane of 8 and first row of `R`.
+/// The pointers are at the group's first lane of 8, and at the half's first row of `R`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn nibble_dots<F: IntFormat, const R: usize>(
+unsafe fn half_dots<F: IntFormat, const R: usize>(
     weights: *const u8,
-    x: *const i8,
-    panel_rows: usize,
-) -> [__m256i; R] {
-    let low_nibbles = _mm256_set1_epi8(15);
-    let mut sums = [_mm256_setzero_si256(); R];
-    for vector in 0..group_vectors::<F>() {
-        // SAFETY: by the contract.
-        unsafe {
-            prefetch(weights, vector * VECTOR);
-            let pair = _mm256_loadu_si256(weights.add(vector * VECTOR).cast());
-            let low = _mm256_and_si256(pair, low_nibbles);
-            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(pair), low_nibbles);
-            for (row, sum) in sums.iter_mut().enumerate() {
-                let x_low = broadcast_quad(x.add((vector * panel_rows + row) * QUAD));
-                let x_high =
-                    broadcast_quad(x.add(((vector + group_vectors::<F>()) * panel_rows + row) * QUAD));
-                *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(low, x_low));
-                *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(high, x_high));
-            }
-        }
-    }
-    sums.map(|sum| _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))
-}
-
-/// Sums of a group of bytes times the group's activations, `R` rows of a panel of `panel_rows`.
-///
-/// # Safety
-/// The pointers are at the group's first lane of 8 and first row of `R`.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn byte_dots<F: IntFormat, const R: usize>(
-    weights: *const u8,
+    half: usize,
     x: *const i8,
     panel_rows: usize,
 ) -> [__m256i; R] {
     let mut sums = [_mm256_setzero_si256(); R];
-    for vector in 0..group_vectors::<F>() {
+    for vector in 0..HALF_VECTORS {
         // SAFETY: by the contract.
         unsafe {
-            prefetch(weights, vector * VECTOR);
-            let bytes = _mm256_loadu_si256(weights.add(vector * VECTOR).cast());
-            let even = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
-            let odd = _mm256_srli_epi16::<8>(bytes);
+            let weights = load_quants::<F>(weights, half, vector);
+            let even = _mm256_and_si256(weights, _mm256_set1_epi16(0xff));
+            let odd = _mm256_srli_epi16::<8>(weights);
             for (row, sum) in sums.iter_mut().enumerate() {
                 let x = broadcast_quad(x.add((vector * panel_rows + row) * QUAD));
-                let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-                let x_odd = _mm256_srai_epi16::<8>(x);
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(even, x_even));
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(odd, x_odd));
+                if F::NIBBLES {
+                    *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(weights, x));
+                } else {
+                    let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+                    let x_odd = _mm256_srai_epi16::<8>(x);
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(even, x_even));
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(odd, x_odd));
+                }
             }
         }
     }
-    sums
+    if F::NIBBLES { sums.map(|sum| _mm256_madd_epi16(sum, _mm256_set1_epi16(1))) } else { sums }
+}
+
+/// 8 lanes of vector `vector` of half `half` of a group: 4 unsigned weights a lane.
+///
+/// # Safety
+/// `group` points to the group's first lane of 8.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_quants<F: IntFormat>(group: *const u8, half: usize, vector: usize) -> __m256i {
+    let at = if F::NIBBLES { vector } else { half * HALF_VECTORS + vector } * VECTOR;
+    if half == 0 || !F::NIBBLES {
+        prefetch(group, at);
+    }
+    // SAFETY: by the contract.
+    let bytes = unsafe { _mm256_loadu_si256(group.add(at).cast()) };
+    match (F::NIBBLES, half) {
+        (false, _) => bytes,
+        (true, 0) => _mm256_and_si256(bytes, _mm256_set1_epi8(15)),
+        (true, _) => _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(15)),
+    }
 }
 
 /// One panel times one tile of float weights.

@@ -3,76 +3,64 @@
 //! A tile's 16 output features are the 16 lanes of a register. `vpdpbusd` takes 4 unsigned weights a lane times 4
 //! signed activations, which are broadcast from memory; 8 rows keep 8 integer and 8 float sums in registers, so each
 //! weight is loaded and unpacked once for 8 rows. Sketch for 4 bits, a group of 32 and 8 rows: 64 `vpdpbusd` and 8
-//! times (multiply, convert, 1 or 2 FMA) for 4 loads and 12 unpacking operations.
+//! times (2 conversions, 5 or 6 FMA) for 8 loads and 12 unpacking operations.
 
 use std::arch::x86_64::*;
 
-use crate::isa::scalar::scale_and_reciprocal;
 use crate::isa::x86::prefetch;
 use crate::linear::{FLOAT_RUN, QUAD, TILE};
-use crate::linear::{FloatPanel, PanelOutput};
+use crate::linear::{FloatPanel, LaneSums, PanelOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
-use crate::quantize::{QuantizedPanel, RowTarget};
+use crate::quantize::{QUANT_GROUP, QuantizedPanel};
 
 /// Bytes of a register.
 const VECTOR: usize = 64;
+/// Vectors of unpacked weights for one group of activations.
+const HALF_VECTORS: usize = QUANT_GROUP / QUAD;
 
-/// Calls `$function::<F, R>` with the constant `R` of 1 to 8 that equals `$rows`.
+/// Calls `$function::<F, R>`, or with further constants, with the constant `R` of 1 to 8 that equals `$rows`.
 macro_rules! dispatch_rows {
-    ($rows:expr, $function:ident::<$format:ident>($($argument:expr),*)) => {
+    ($rows:expr, $function:ident::<$format:ident $(, $constant:literal)?>($($argument:expr),*)) => {
         match $rows {
-            1 => $function::<$format, 1>($($argument),*),
-            2 => $function::<$format, 2>($($argument),*),
-            3 => $function::<$format, 3>($($argument),*),
-            4 => $function::<$format, 4>($($argument),*),
-            5 => $function::<$format, 5>($($argument),*),
-            6 => $function::<$format, 6>($($argument),*),
-            7 => $function::<$format, 7>($($argument),*),
-            8 => $function::<$format, 8>($($argument),*),
+            1 => $function::<$format, 1 $(, $constant)?>($($argument),*),
+            2 => $function::<$format, 2 $(, $constant)?>($($argument),*),
+            3 => $function::<$format, 3 $(, $constant)?>($($argument),*),
+            4 => $function::<$format, 4 $(, $constant)?>($($argument),*),
+            5 => $function::<$format, 5 $(, $constant)?>($($argument),*),
+            6 => $function::<$format, 6 $(, $constant)?>($($argument),*),
+            7 => $function::<$format, 7 $(, $constant)?>($($argument),*),
+            8 => $function::<$format, 8 $(, $constant)?>($($argument),*),
             rows => unreachable!("a panel of {rows} rows"),
         }
     };
 }
 
-/// Quantises one row in groups of `group`; see [`crate::quantize`].
+/// Sums of a tile's weights over every group of activations, less the zero point: one vector a group.
 ///
 /// # Safety
-/// The CPU has the features; `target` is a row of `x.len()` elements in this group, and nobody else uses it.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(crate) unsafe fn quantize_row(x: &[f32], group: usize, target: RowTarget) {
-    let mut quants = [0i8; 32];
-    for (group_idx, values) in x.chunks_exact(group).enumerate() {
-        let wide: __mmask16 = if group == 32 { 0xffff } else { 0 };
-        // SAFETY: `values` has 32 elements, or 16 and the second half is masked.
-        let (low, high) = unsafe {
-            let second = values.as_ptr().wrapping_add(16);
-            (_mm512_loadu_ps(values.as_ptr()), _mm512_maskz_loadu_ps(wide, second))
-        };
-        let magnitude = |value| _mm512_andnot_si512(_mm512_set1_epi32(i32::MIN), _mm512_castps_si512(value));
-        let max_bits = _mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(low), magnitude(high)));
-        let (scale, reciprocal) = scale_and_reciprocal(max_bits);
-        let mut sum = 0;
-        if reciprocal == 0.0 {
-            quants.fill(0);
-        } else {
-            let factor = _mm512_set1_ps(reciprocal);
-            let low = _mm512_cvtps_epi32(_mm512_mul_ps(low, factor));
-            let high = _mm512_cvtps_epi32(_mm512_mul_ps(high, factor));
-            sum = _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
-            // SAFETY: `quants` has 32 elements.
-            unsafe {
-                _mm_storeu_si128(quants.as_mut_ptr().cast(), _mm512_cvtsepi32_epi8(low));
-                _mm_storeu_si128(quants.as_mut_ptr().add(16).cast(), _mm512_cvtsepi32_epi8(high));
+/// The CPU has the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [LaneSums]) {
+    let halves = F::GROUP / QUANT_GROUP;
+    assert!(tile.quants.len() >= sums.len() / halves * group_vectors::<F>() * VECTOR);
+    let groups = tile.quants.chunks_exact(group_vectors::<F>() * VECTOR);
+    for (group, sums) in groups.zip(sums.chunks_exact_mut(halves)) {
+        for (half, sums) in sums.iter_mut().enumerate() {
+            let mut sum = _mm512_set1_epi32(-i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
+            for vector in 0..HALF_VECTORS {
+                // SAFETY: `group` has all vectors of a group; the store is of 16 floats.
+                let weights = unsafe { load_quants::<F>(group.as_ptr(), half, vector) };
+                sum = _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi8(1));
             }
+            // SAFETY: 16 floats.
+            unsafe { _mm512_storeu_ps(sums.0.as_mut_ptr(), _mm512_cvtepi32_ps(sum)) };
         }
-        // SAFETY: by the contract.
-        unsafe { target.put(group_idx, scale, sum, &quants[..group]) };
     }
 }
 
-/// One panel times one tile of integer weights.
+/// One panel times one tile of integer weights; `sums` as [`weight_sums`] gives them, or computed on the way.
 ///
 /// # Safety
 /// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
@@ -80,6 +68,7 @@ pub(crate) unsafe fn quantize_row(x: &[f32], group: usize, target: RowTarget) {
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
+    sums: Option<&[LaneSums]>,
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
@@ -87,81 +76,118 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     assert!(tile.quants.len() >= num_groups * group_vectors::<F>() * VECTOR);
     assert!(tile.scales.len() >= num_groups * scale_vector_bytes::<F>());
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * scale_vector_bytes::<F>());
-    assert!(panel.quants.len() >= in_features * panel.num_rows);
-    let metas = [panel.scales.len(), panel.scaled_sums.len(), panel.negated_sums.len()];
-    assert!(metas.iter().all(|&len| len >= num_groups * panel.num_rows));
+    panel.check(in_features);
     // SAFETY: lengths are checked; the rest by the contract.
-    unsafe { dispatch_rows!(panel.num_rows, int_panel::<F>(num_groups, tile, panel, out)) }
+    unsafe {
+        match sums {
+            Some(sums) => {
+                assert!(sums.len() >= in_features / QUANT_GROUP);
+                let sums = sums.as_ptr();
+                dispatch_rows!(panel.num_rows, int_panel::<F, true>(num_groups, tile, sums, panel, out));
+            }
+            None => {
+                let sums = std::ptr::null();
+                dispatch_rows!(panel.num_rows, int_panel::<F, false>(num_groups, tile, sums, panel, out));
+            }
+        }
+    }
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the panel has `R` rows.
+/// As [`linear_int`], which has checked the lengths; the panel has `R` rows; `sums` are there if `HAS_SUMS`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn int_panel<F: IntFormat, const R: usize>(
+unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
     num_groups: usize,
     tile: &Tile<'_>,
+    mut sums: *const LaneSums,
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
-    let low_nibbles = _mm512_set1_epi8(15);
     let mut acc = [_mm512_setzero_ps(); R];
     let mut quants = tile.quants.as_ptr();
     let (mut scales, mut mins) = (tile.scales.as_ptr(), tile.mins.as_ptr());
     let mut x = panel.quants.as_ptr();
-    let (mut x_scales, mut x_scaled_sums) = (panel.scales.as_ptr(), panel.scaled_sums.as_ptr());
-    let mut x_negated_sums = panel.negated_sums.as_ptr();
-    // Quads between a low nibble and its high one.
-    let high_offset = group_vectors::<F>() * QUAD * R;
+    let (mut x_scales, mut x_offsets) = (panel.scales.as_ptr(), panel.offsets.as_ptr());
+    let (mut x_negated_sums, mut x_sums) = (panel.negated_sums.as_ptr(), panel.sums.as_ptr());
     // SAFETY: every pointer advances by one group a turn, `num_groups` times, within the lengths checked before.
     unsafe {
         for _ in 0..num_groups {
-            let mut dot = [_mm512_setzero_si512(); R];
-            if F::ZERO_POINT != 0 {
-                for (row, dot) in dot.iter_mut().enumerate() {
-                    let sum = _mm512_set1_epi32(*x_negated_sums.add(row));
-                    *dot = shift_by_zero_point::<F>(sum);
+            let mut inner = [_mm512_setzero_ps(); R];
+            for half in 0..F::GROUP / QUANT_GROUP {
+                let mut dot = [_mm512_setzero_si512(); R];
+                if F::ZERO_POINT != 0 {
+                    for (row, dot) in dot.iter_mut().enumerate() {
+                        let sum = _mm512_set1_epi32(*x_negated_sums.add(row));
+                        *dot = shift_by_zero_point::<F>(sum);
+                    }
                 }
-            }
-            for vector in 0..group_vectors::<F>() {
-                prefetch(quants, vector * VECTOR);
-                let weights = _mm512_loadu_si512(quants.add(vector * VECTOR).cast());
-                let quads = x.add(vector * QUAD * R);
-                if F::NIBBLES {
-                    let low = _mm512_and_si512(weights, low_nibbles);
-                    let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), low_nibbles);
-                    for (row, dot) in dot.iter_mut().enumerate() {
-                        *dot = _mm512_dpbusd_epi32(*dot, low, broadcast_quad(quads.add(row * QUAD)));
+                let mut sum = _mm512_set1_epi32(-i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
+                for vector in 0..HALF_VECTORS {
+                    let weights = load_quants::<F>(quants, half, vector);
+                    if !HAS_SUMS {
+                        sum = _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi8(1));
                     }
-                    for (row, dot) in dot.iter_mut().enumerate() {
-                        let quad = quads.add(high_offset + row * QUAD);
-                        *dot = _mm512_dpbusd_epi32(*dot, high, broadcast_quad(quad));
-                    }
-                } else {
+                    let quads = x.add(vector * QUAD * R);
                     for (row, dot) in dot.iter_mut().enumerate() {
                         *dot = _mm512_dpbusd_epi32(*dot, weights, broadcast_quad(quads.add(row * QUAD)));
                     }
                 }
+                let sum =
+                    if HAS_SUMS { _mm512_loadu_ps((*sums).0.as_ptr()) } else { _mm512_cvtepi32_ps(sum) };
+                for row in 0..R {
+                    let offset = _mm512_set1_ps(*x_offsets.add(row));
+                    let start = if half == 0 {
+                        _mm512_mul_ps(offset, sum)
+                    } else {
+                        _mm512_fmadd_ps(offset, sum, inner[row])
+                    };
+                    let scale = _mm512_set1_ps(*x_scales.add(row));
+                    inner[row] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot[row]), start);
+                }
+                if HAS_SUMS {
+                    sums = sums.add(1);
+                }
+                x = x.add(QUANT_GROUP * R);
+                x_scales = x_scales.add(R);
+                x_offsets = x_offsets.add(R);
+                x_negated_sums = x_negated_sums.add(R);
             }
             let scale = load_scales::<F>(scales);
-            for row in 0..R {
-                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scales.add(row)));
-                acc[row] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot[row]), acc[row]);
+            for (acc, inner) in acc.iter_mut().zip(inner) {
+                *acc = _mm512_fmadd_ps(scale, inner, *acc);
             }
             if F::HAS_MIN {
                 let min = load_scales::<F>(mins);
                 for (row, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm512_fmadd_ps(min, _mm512_set1_ps(*x_scaled_sums.add(row)), *acc);
+                    *acc = _mm512_fmadd_ps(min, _mm512_set1_ps(*x_sums.add(row)), *acc);
                 }
                 mins = mins.add(scale_vector_bytes::<F>());
+                x_sums = x_sums.add(R);
             }
             quants = quants.add(group_vectors::<F>() * VECTOR);
             scales = scales.add(scale_vector_bytes::<F>());
-            x = x.add(F::GROUP * R);
-            x_scales = x_scales.add(R);
-            x_scaled_sums = x_scaled_sums.add(R);
-            x_negated_sums = x_negated_sums.add(R);
         }
         store(&acc, out);
+    }
+}
+
+/// Vector `vector` of half `half` of a group: 4 unsigned weights a lane.
+///
+/// # Safety
+/// `group` points to a group's vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn load_quants<F: IntFormat>(group: *const u8, half: usize, vector: usize) -> __m512i {
+    let at = if F::NIBBLES { vector } else { half * HALF_VECTORS + vector } * VECTOR;
+    if half == 0 || !F::NIBBLES {
+        prefetch(group, at);
+    }
+    // SAFETY: by the contract.
+    let bytes = unsafe { _mm512_loadu_si512(group.add(at).cast()) };
+    match (F::NIBBLES, half) {
+        (false, _) => bytes,
+        (true, 0) => _mm512_and_si512(bytes, _mm512_set1_epi8(15)),
+        (true, _) => _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(15)),
     }
 }
 

@@ -5,43 +5,33 @@ use crate::linear::{FloatPanel, PanelOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Tile, group_vectors};
-use crate::quantize::{INFINITY_BITS, MAX_QUANT, QuantizedPanel, RowTarget, SMALLEST_MAX};
+use crate::quantize::{
+    GroupCode, QUANT_GROUP, QuantizedPanel, RowTarget, STEPS_BELOW_ZERO, SUM_GROUP, order_key,
+};
 
-/// Elements of the largest group.
+/// Elements of the largest group of weights.
 const MAX_GROUP: usize = 32;
 
-/// Quantises one row in groups of `group`; see [`crate::quantize`].
+/// Quantises one row; see [`crate::quantize`].
 ///
 /// # Safety
-/// `target` is a row of `x.len()` elements in this group, and nobody else uses it.
-pub(crate) unsafe fn quantize_row(x: &[f32], group: usize, target: RowTarget) {
-    let mut quants = [0i8; MAX_GROUP];
-    for (group_idx, values) in x.chunks_exact(group).enumerate() {
-        let quants = &mut quants[..group];
-        // As integers, magnitudes order like floats, and NaN above all.
-        let max_bits = values.iter().map(|value| value.to_bits() & !(1 << 31)).max().unwrap_or(0);
-        let (scale, reciprocal) = scale_and_reciprocal(max_bits);
+/// `target` is a row of `x.len()` elements, and nobody else uses it.
+pub(crate) unsafe fn quantize_row(x: &[f32], target: RowTarget) {
+    for (group_idx, values) in x.chunks_exact(QUANT_GROUP).enumerate() {
+        let keys = || values.iter().map(|value| order_key(value.to_bits().cast_signed()));
+        let code = GroupCode::new(keys().min().unwrap_or(0), keys().max().unwrap_or(0));
+        let mut quants = [0i8; QUANT_GROUP];
         let mut sum = 0;
-        for (quant, value) in quants.iter_mut().zip(values) {
-            // Not finite: the reciprocal is 0, and NaN times 0, as an integer, is 0 too.
-            *quant = (value * reciprocal).round_ties_even() as i8;
-            sum += i32::from(*quant);
+        if code.reciprocal != 0.0 {
+            for (quant, value) in quants.iter_mut().zip(values) {
+                let steps = ((value - code.min) * code.reciprocal).round_ties_even() as i32;
+                // Steps are 0 to 255.
+                *quant = (steps - STEPS_BELOW_ZERO) as i8;
+                sum += i32::from(*quant);
+            }
         }
         // SAFETY: by the contract.
-        unsafe { target.put(group_idx, scale, sum, quants) };
-    }
-}
-
-/// Scale of a group whose largest magnitude has these bits, and what its elements are multiplied by.
-#[inline]
-pub(crate) fn scale_and_reciprocal(max_bits: u32) -> (f32, f32) {
-    let max = f32::from_bits(max_bits);
-    if max_bits >= INFINITY_BITS {
-        (f32::NAN, 0.0)
-    } else if max < SMALLEST_MAX {
-        (0.0, 0.0)
-    } else {
-        (max / MAX_QUANT, MAX_QUANT / max)
+        unsafe { target.put(group_idx, code, sum, &quants) };
     }
 }
 
@@ -55,25 +45,30 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
+    let halves = F::GROUP / QUANT_GROUP;
     let mut acc = [[0.0f32; TILE]; PANEL];
     for group in 0..in_features / F::GROUP {
         let weights = unpack_group::<F>(tile, group);
         let scales = unpack_scales::<F>(tile.scales, group);
         let mins = if F::HAS_MIN { unpack_scales::<F>(tile.mins, group) } else { [0.0; TILE] };
         for (row, acc) in acc[..panel.num_rows].iter_mut().enumerate() {
-            let meta = group * panel.num_rows + row;
-            let mut dot = [i32::from(F::ZERO_POINT) * panel.negated_sums[meta]; TILE];
-            for (element, weights) in weights[..F::GROUP].iter().enumerate() {
-                let quad = (group * F::GROUP + element) / QUAD;
-                let x = i32::from(panel.quants[(quad * panel.num_rows + row) * QUAD + element % QUAD]);
-                for (dot, weight) in dot.iter_mut().zip(weights) {
-                    *dot += weight * x;
+            let mut inner = [0.0; TILE];
+            for (half, weights) in weights[..F::GROUP].chunks_exact(QUANT_GROUP).enumerate() {
+                let x_group = group * halves + half;
+                let meta = x_group * panel.num_rows + row;
+                let (scale, offset) = (panel.scales[meta], panel.offsets[meta]);
+                let dots = half_dots(weights, F::ZERO_POINT, panel, x_group, row);
+                for (lane, inner) in inner.iter_mut().enumerate() {
+                    let sum = weight_sum(weights, F::ZERO_POINT, lane);
+                    let start = if half == 0 { offset * sum } else { offset.mul_add(sum, *inner) };
+                    *inner = scale.mul_add(dots[lane] as f32, start);
                 }
             }
             for (lane, acc) in acc.iter_mut().enumerate() {
-                *acc = (scales[lane] * panel.scales[meta]).mul_add(dot[lane] as f32, *acc);
+                *acc = scales[lane].mul_add(inner[lane], *acc);
                 if F::HAS_MIN {
-                    *acc = mins[lane].mul_add(panel.scaled_sums[meta], *acc);
+                    let sum = panel.sums[group * F::GROUP / SUM_GROUP * panel.num_rows + row];
+                    *acc = mins[lane].mul_add(sum, *acc);
                 }
             }
         }
@@ -111,6 +106,30 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
     }
     // SAFETY: by the contract.
     unsafe { store(&acc[..panel.num_rows], out) };
+}
+
+/// Weights of one group of activations, less the zero point, times the quants of row `row`.
+fn half_dots(
+    weights: &[[i32; TILE]],
+    zero_point: u8,
+    panel: &QuantizedPanel<'_>,
+    x_group: usize,
+    row: usize,
+) -> [i32; TILE] {
+    let mut dots = [i32::from(zero_point) * panel.negated_sums[x_group * panel.num_rows + row]; TILE];
+    for (element, weights) in weights.iter().enumerate() {
+        let quad = (x_group * QUANT_GROUP + element) / QUAD;
+        let x = i32::from(panel.quants[(quad * panel.num_rows + row) * QUAD + element % QUAD]);
+        for (dot, weight) in dots.iter_mut().zip(weights) {
+            *dot += weight * x;
+        }
+    }
+    dots
+}
+
+/// Sum of one lane's weights of one group of activations, less the zero point; exact in f32.
+fn weight_sum(weights: &[[i32; TILE]], zero_point: u8, lane: usize) -> f32 {
+    weights.iter().map(|weights| weights[lane] - i32::from(zero_point)).sum::<i32>() as f32
 }
 
 /// Quants of one group as [element][lane].

@@ -1,13 +1,14 @@
 //! The product: checks shapes, cuts the work into blocks, calls kernels.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::isa::{self, Isa, IsaKind};
 use crate::linear::{PANEL, TILE};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
-use crate::pack::{PackedWeight, dispatch_format};
-use crate::quantize::QuantizedRows;
+use crate::pack::{PackedWeight, Tile, dispatch_format};
+use crate::quantize::{QUANT_GROUP, QuantizedPanel, QuantizedRows};
 use crate::shared_mut::SharedMut;
 use crate::threads::split;
 
@@ -23,7 +24,7 @@ pub struct FloatRows<'a> {
     pub row_stride: usize,
 }
 
-/// The input of a product, as [`PackedWeight::needs_quantized_input`] says.
+/// The input of a product, of the kind that [`PackedWeight::needs_quantized_input`] says.
 #[derive(Debug, Clone, Copy)]
 pub enum LinearInput<'a> {
     /// For float weights.
@@ -51,6 +52,16 @@ pub(crate) struct PanelOutput<'a> {
     pub(crate) num_lanes: usize,
     /// Bias of those lanes.
     pub(crate) bias: Option<&'a [f32]>,
+}
+
+/// A sum for each output feature of a tile.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct LaneSums(pub(crate) [f32; TILE]);
+
+thread_local! {
+    /// Sums of a tile's weights, one for each group of activations. Grows to the longest rows that the thread meets.
+    static WEIGHT_SUMS: RefCell<Vec<LaneSums>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A panel of f32 rows.
@@ -125,19 +136,19 @@ impl Job<'_> {
         assert!(self.tiles.end <= weight.num_tiles(), "{:?} of {} tiles", self.tiles, weight.num_tiles());
         assert!(rows.start.is_multiple_of(PANEL), "{rows:?} does not begin at a panel");
         match (&self.input, weight.needs_quantized_input()) {
-            (LinearInput::Quantized(input), Some(group)) => {
+            (LinearInput::Quantized(input), true) => {
                 let shape = input.shape();
                 assert_eq!(shape.in_features(), weight.in_features(), "features of the input");
-                assert_eq!(shape.group(), group, "group of the input");
                 assert!(rows.end <= shape.num_rows(), "{rows:?} of {} rows", shape.num_rows());
                 let whole = rows.end.is_multiple_of(PANEL) || rows.end == shape.num_rows();
                 assert!(whole, "{rows:?} of {} does not end at a panel", shape.num_rows());
             }
-            (LinearInput::Float(input), None) => {
+            (LinearInput::Float(input), false) => {
                 let end = (rows.end - 1) * input.row_stride + weight.in_features();
                 assert!(end <= input.values.len(), "{rows:?} end at {end} of {}", input.values.len());
             }
-            (_, needed) => panic!("{} weights need {needed:?} as group of the input", weight.format()),
+            (_, true) => panic!("{} weights need a quantised input", weight.format()),
+            (_, false) => panic!("{} weights need a float input", weight.format()),
         }
         assert!(self.out.row_stride >= weight.out_features(), "output rows overlap");
         let end = (rows.end - 1) * self.out.row_stride + weight.out_features();
@@ -145,16 +156,13 @@ impl Job<'_> {
         assert!(self.bias.is_none_or(|bias| bias.len() == weight.out_features()), "length of the bias");
     }
 
-    /// Calls `kernel(first row, rows of the panel, tile)` in the order that keeps the caches: for a block of rows, for
-    /// a tile, for a panel.
-    fn for_each_panel(&self, row_bytes: usize, mut kernel: impl FnMut(usize, usize, usize)) {
+    /// Calls `kernel(rows, tile)` in the order that keeps the caches: for a block of rows, for a tile. Within, panels.
+    fn for_each_tile(&self, row_bytes: usize, mut kernel: impl FnMut(Range<usize>, usize)) {
         let block = (ROW_BLOCK_BYTES / row_bytes).next_multiple_of(PANEL).max(PANEL);
         for block_start in self.rows.clone().step_by(block) {
             let block_end = (block_start + block).min(self.rows.end);
             for tile in self.tiles.clone() {
-                for first_row in (block_start..block_end).step_by(PANEL) {
-                    kernel(first_row, PANEL.min(block_end - first_row), tile);
-                }
+                kernel(block_start..block_end, tile);
             }
         }
     }
@@ -179,24 +187,73 @@ impl Job<'_> {
 unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
     let LinearInput::Quantized(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();
-    job.for_each_panel(in_features, |first_row, num_rows, tile| {
-        let panel = input.panel(first_row);
-        debug_assert_eq!(panel.num_rows, num_rows);
-        let weights = job.weight.tile(tile);
-        // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
-        unsafe {
-            let out = job.panel_output(first_row, tile);
-            match job.isa.kind() {
-                IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, &weights, &panel, &out),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx2 => isa::avx2::linear_int::<F>(in_features, &weights, &panel, &out),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, &weights, &panel, &out),
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => unreachable!("an `Isa` exists only if the CPU has it"),
-            }
+    WEIGHT_SUMS.with_borrow_mut(|sums| {
+        let num_groups = in_features / QUANT_GROUP;
+        if sums.len() < num_groups {
+            sums.resize(num_groups, LaneSums([0.0; TILE]));
         }
+        job.for_each_tile(in_features, |rows, tile| {
+            let weights = job.weight.tile(tile);
+            // SAFETY: tile and panels have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
+            unsafe {
+                let sums = weight_sums::<F>(job.isa, &weights, rows.len(), &mut sums[..num_groups]);
+                for first_row in rows.step_by(PANEL) {
+                    let out = job.panel_output(first_row, tile);
+                    int_panel::<F>(job.isa, in_features, &weights, sums, &input.panel(first_row), &out);
+                }
+            }
+        });
     });
+}
+
+/// Sums of the weights of a tile, if the kernel wants them for so many rows.
+///
+/// # Safety
+/// `weights` has 16 elements for each of `sums`.
+unsafe fn weight_sums<'a, F: IntFormat>(
+    isa: Isa,
+    weights: &Tile<'_>,
+    num_rows: usize,
+    sums: &'a mut [LaneSums],
+) -> Option<&'a [LaneSums]> {
+    // SAFETY: by the contract; the `Isa` proves the CPU.
+    unsafe {
+        match isa.kind() {
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx2 => isa::avx2::weight_sums::<F>(weights, sums),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512 if num_rows > PANEL => isa::avx512::weight_sums::<F>(weights, sums),
+            _ => return None,
+        }
+    }
+    Some(sums)
+}
+
+/// # Safety
+/// Tile, sums and panel have `in_features` elements, `sums` are as [`weight_sums`] gives them, and nobody else uses
+/// the output.
+unsafe fn int_panel<F: IntFormat>(
+    isa: Isa,
+    in_features: usize,
+    weights: &Tile<'_>,
+    sums: Option<&[LaneSums]>,
+    panel: &QuantizedPanel<'_>,
+    out: &PanelOutput<'_>,
+) {
+    // SAFETY: by the contract; the `Isa` proves the CPU.
+    unsafe {
+        match isa.kind() {
+            IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, weights, panel, out),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx2 => {
+                isa::avx2::linear_int::<F>(in_features, weights, sums.unwrap_or_default(), panel, out)
+            }
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, weights, sums, panel, out),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("an `Isa` exists only if the CPU has it"),
+        }
+    }
 }
 
 /// # Safety
@@ -204,22 +261,25 @@ unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
 unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
     let LinearInput::Float(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();
-    job.for_each_panel(in_features * size_of::<f32>(), |first_row, num_rows, tile| {
-        let start = first_row * input.row_stride;
-        let values = &input.values[start..start + (num_rows - 1) * input.row_stride + in_features];
-        let panel = FloatPanel { num_rows, in_features, values, row_stride: input.row_stride };
+    job.for_each_tile(in_features * size_of::<f32>(), |rows, tile| {
         let weights = job.weight.tile(tile);
-        // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
-        unsafe {
-            let out = job.panel_output(first_row, tile);
-            match job.isa.kind() {
-                IsaKind::Scalar => isa::scalar::linear_float::<F>(&weights, &panel, &out),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx2 => isa::avx2::linear_float::<F>(&weights, &panel, &out),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx512 => isa::avx512::linear_float::<F>(&weights, &panel, &out),
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => unreachable!("an `Isa` exists only if the CPU has it"),
+        for first_row in rows.clone().step_by(PANEL) {
+            let num_rows = PANEL.min(rows.end - first_row);
+            let start = first_row * input.row_stride;
+            let values = &input.values[start..start + (num_rows - 1) * input.row_stride + in_features];
+            let panel = FloatPanel { num_rows, in_features, values, row_stride: input.row_stride };
+            // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
+            unsafe {
+                let out = job.panel_output(first_row, tile);
+                match job.isa.kind() {
+                    IsaKind::Scalar => isa::scalar::linear_float::<F>(&weights, &panel, &out),
+                    #[cfg(target_arch = "x86_64")]
+                    IsaKind::Avx2 => isa::avx2::linear_float::<F>(&weights, &panel, &out),
+                    #[cfg(target_arch = "x86_64")]
+                    IsaKind::Avx512 => isa::avx512::linear_float::<F>(&weights, &panel, &out),
+                    #[cfg(not(target_arch = "x86_64"))]
+                    _ => unreachable!("an `Isa` exists only if the CPU has it"),
+                }
             }
         }
     });

@@ -121,13 +121,13 @@ impl PackedWeight {
         self.quants.num_bytes() + self.scales.num_bytes() + self.mins.num_bytes()
     }
 
-    /// The group size in which the input must be quantised ([`crate::quantize`]), or `None` if the input stays f32.
-    pub fn needs_quantized_input(&self) -> Option<usize> {
-        fn int<F: IntFormat>() -> Option<usize> {
-            Some(F::GROUP)
+    /// True if the input must be quantised ([`crate::quantize`]), false if it stays f32.
+    pub fn needs_quantized_input(&self) -> bool {
+        fn int<F: IntFormat>() -> bool {
+            true
         }
-        fn float<F: FloatFormat>() -> Option<usize> {
-            None
+        fn float<F: FloatFormat>() -> bool {
+            false
         }
         dispatch_format!(self.format, int int, float float, ())
     }

@@ -25,8 +25,6 @@ pub enum BufferKind {
     Quantized {
         /// Features.
         width: usize,
-        /// Elements that share a scale.
-        group: usize,
     },
 }
 
@@ -98,7 +96,6 @@ pub enum Kernel {
     Quantize {
         x: View,
         out: usize,
-        group: usize,
     },
     Linear {
         x: LinearSource,

@@ -142,8 +142,8 @@ struct Lowering<'a> {
     buffers: Vec<Buffer>,
     /// Where each value lies, for each set of rows in which it was wanted.
     values: HashMap<(ValueId, RowSet), View>,
-    /// Quantised forms, by group size.
-    quantized: HashMap<(ValueId, RowSet, usize), usize>,
+    /// Quantised forms.
+    quantized: HashMap<(ValueId, RowSet), usize>,
     /// cos and sin of the step's positions, by frequencies.
     tables: HashMap<usize, View>,
     num_attentions: usize,
@@ -161,7 +161,7 @@ impl Lowering<'_> {
         let max_rows = self.max_rows(rows);
         let num_elements = match kind {
             BufferKind::Float { width } => max_rows * width,
-            BufferKind::Quantized { width, group } => QuantizedShape::new(max_rows, width, group).num_bytes(),
+            BufferKind::Quantized { width } => QuantizedShape::new(max_rows, width).num_bytes(),
         };
         self.buffers.push(Buffer { kind, rows, offset: 0, num_elements });
         self.buffers.len() - 1
@@ -202,15 +202,17 @@ impl Lowering<'_> {
         out
     }
 
-    fn source(&mut self, x: ValueId, rows: RowSet, group: Option<usize>) -> LinearSource {
+    fn source(&mut self, x: ValueId, rows: RowSet, is_quantized: bool) -> LinearSource {
         let view = self.operand(x, rows);
-        let Some(group) = group else { return LinearSource::Float(view) };
-        if let Some(buffer) = self.quantized.get(&(x, rows, group)) {
+        if !is_quantized {
+            return LinearSource::Float(view);
+        }
+        if let Some(buffer) = self.quantized.get(&(x, rows)) {
             return LinearSource::Quantized(*buffer);
         }
-        let out = self.new_buffer(BufferKind::Quantized { width: view.width, group }, rows);
-        self.emit(Kernel::Quantize { x: view, out, group }, rows);
-        self.quantized.insert((x, rows, group), out);
+        let out = self.new_buffer(BufferKind::Quantized { width: view.width }, rows);
+        self.emit(Kernel::Quantize { x: view, out }, rows);
+        self.quantized.insert((x, rows), out);
         LinearSource::Quantized(out)
     }
 

@@ -84,7 +84,7 @@ fn unlike_weights_do_not_concatenate() {
 }
 
 #[test]
-#[should_panic(expected = "Q4_0 weights need Some(32) as group of the input")]
+#[should_panic(expected = "Q4_0 weights need a quantised input")]
 fn float_input_for_integer_weights_panics() {
     let weight = PackedWeight::pack(Format::Q4_0, &[0; 18], 1, 32).unwrap();
     let mut y = [0.0];

@@ -19,20 +19,23 @@ fn fast_sets() -> Vec<Isa> {
 
 #[test]
 fn quantised_rows_have_the_same_bytes_in_every_instruction_set() {
-    for group in [16, 32] {
-        for num_rows in [1, 2, 7, 8, 9, 33] {
-            let mut random = Random(3);
-            let mut x = random.floats(num_rows * 96);
-            // Ties, negative zero, groups of nothing, subnormals and numbers that are not finite.
-            x[..4].copy_from_slice(&[127.0, 0.5, -1.5, -0.0]);
-            x[32..64].fill(0.0);
-            x[64..96].fill(1e-42);
-            x[70] = [f32::NAN, f32::NEG_INFINITY, 2e-31, -f32::MAX][num_rows % 4];
-            let (_, expected) = quantize(Isa::SCALAR, &x, 96, group);
-            for isa in fast_sets() {
-                let (_, actual) = quantize(isa, &x, 96, group);
-                assert!(actual.as_slice() == expected.as_slice(), "{isa} group {group} rows {num_rows}");
-            }
+    for num_rows in [1, 2, 7, 8, 9, 33] {
+        let mut random = Random(3);
+        let mut x = random.floats(num_rows * 128);
+        // Ties, zeros of both signs, constants, subnormals and numbers that are not finite.
+        x[..4].copy_from_slice(&[255.0, 0.5, 1.5, 0.0]);
+        x[4..16].fill(2.5);
+        x[16..32].fill(0.0);
+        x[20] = -0.0;
+        x[32..48].fill(-7.25);
+        x[48..80].fill(1e-42);
+        x[70] = [f32::NAN, f32::NEG_INFINITY, 2e-31, -f32::MAX][num_rows % 4];
+        x[80..96].fill(f32::MAX);
+        x[90] = [-f32::NAN, f32::INFINITY, f32::MIN, f32::from_bits(f32::MAX.to_bits() - 1)][num_rows % 4];
+        let (_, expected) = quantize(Isa::SCALAR, &x, 128);
+        for isa in fast_sets() {
+            let (_, actual) = quantize(isa, &x, 128);
+            assert!(actual.as_slice() == expected.as_slice(), "{isa} rows {num_rows}");
         }
     }
 }
@@ -81,7 +84,7 @@ fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
 #[test]
 fn largest_sums_do_not_overflow() {
     for format in Format::ALL {
-        // All quants at their largest or smallest, the input too: 8-bit sums of a group pass 2^20, 4-bit ones 2^14.
+        // All quants at their largest or smallest, the input too: 8-bit sums of a group pass 2^18, 4-bit ones 2^14.
         for fill in [0xff, 0x00, 0x7f, 0x80] {
             let mut bytes = vec![fill; format.row_bytes(512).unwrap() * 16];
             let halves = Random(6).weight(format, 16, 512);
@@ -96,8 +99,10 @@ fn largest_sums_do_not_overflow() {
                 }
             }
             let weight = PackedWeight::pack(format, &bytes, 16, 512).unwrap();
-            for x in [1.0, -1.0] {
-                let x = vec![x; 8 * 512];
+            // Quants of 127 but one of -128 a group, and the other way round.
+            for (most, one) in [(1.0, -1.0), (-1.0, 1.0)] {
+                let mut x = vec![most; 8 * 512];
+                x.iter_mut().step_by(16).for_each(|x| *x = one);
                 let expected = whole_product(Isa::SCALAR, &weight, &x);
                 for isa in fast_sets() {
                     let actual = whole_product(isa, &weight, &x);
@@ -176,7 +181,7 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
     let row_stride = out_features + 3;
     let mut y = vec![UNTOUCHED; num_rows * row_stride];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride };
-    let shape = weight.needs_quantized_input().map(|group| QuantizedShape::new(num_rows, in_features, group));
+    let shape = weight.needs_quantized_input().then(|| QuantizedShape::new(num_rows, in_features));
     let mut bytes = AlignedBytes::zeroed(shape.map_or(0, |shape| shape.num_bytes()));
     let shared_bytes = SharedMut::new(bytes.as_mut_slice());
     ThreadPool::new(num_threads).unwrap().run(|thread_idx, barrier| {

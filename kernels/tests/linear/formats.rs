@@ -63,9 +63,10 @@ fn products_are_within_rounding_of_the_exact_product() {
             for (row, x) in x.chunks_exact(in_features).enumerate() {
                 let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
                 // Integer formats: exactly the quantised input, and within half a quantisation step of the true one.
-                let (used, half_steps) = match weight.needs_quantized_input() {
-                    Some(group) => reference::quantized(x, group),
-                    None => (exact.clone(), vec![0.0; in_features]),
+                let (used, half_steps) = if weight.needs_quantized_input() {
+                    reference::quantized(x)
+                } else {
+                    (exact.clone(), vec![0.0; in_features])
                 };
                 for out in 0..out_features {
                     let row_bytes = format.row_bytes(in_features).unwrap();

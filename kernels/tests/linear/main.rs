@@ -20,8 +20,8 @@ use trunkline_kernels::shared_mut::SharedMut;
 const UNTOUCHED: f32 = 12345.0;
 
 /// Quantises rows of `in_features`.
-fn quantize(isa: Isa, x: &[f32], in_features: usize, group: usize) -> (QuantizedShape, AlignedBytes) {
-    let shape = QuantizedShape::new(x.len() / in_features, in_features, group);
+fn quantize(isa: Isa, x: &[f32], in_features: usize) -> (QuantizedShape, AlignedBytes) {
+    let shape = QuantizedShape::new(x.len() / in_features, in_features);
     let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
     let out = SharedMut::new(bytes.as_mut_slice());
     // SAFETY: one thread.
@@ -40,7 +40,7 @@ fn product(
     let num_rows = x.len() / weight.in_features();
     let mut y = vec![UNTOUCHED; num_rows * weight.out_features()];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: weight.out_features() };
-    let quantized = weight.needs_quantized_input().map(|group| quantize(isa, x, weight.in_features(), group));
+    let quantized = weight.needs_quantized_input().then(|| quantize(isa, x, weight.in_features()));
     let input = match &quantized {
         Some((shape, bytes)) => LinearInput::Quantized(QuantizedRows::new(*shape, bytes.as_slice())),
         None => LinearInput::Float(FloatRows { values: x, row_stride: weight.in_features() }),

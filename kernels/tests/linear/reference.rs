@@ -51,15 +51,18 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
 }
 
 /// A row of activations as quantisation leaves it, in f64, and half a step of each element.
-pub fn quantized(x: &[f32], group: usize) -> (Vec<f64>, Vec<f64>) {
+pub fn quantized(x: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let mut values = Vec::new();
     let mut half_steps = Vec::new();
-    for group in x.chunks(group) {
-        let max = group.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-        let scale = max / 127.0;
+    for group in x.chunks(16) {
+        let min = group.iter().copied().fold(f32::INFINITY, f32::min);
+        let range = group.iter().copied().fold(f32::NEG_INFINITY, f32::max) - min;
+        let scale = range / 255.0;
+        let offset = min + 128.0 * scale;
         for x in group {
-            let quant = if max > 0.0 { (x * (127.0 / max)).round_ties_even() } else { 0.0 };
-            values.push(f64::from(quant) * f64::from(scale));
+            let quant =
+                if range > 0.0 { ((x - min) * (255.0 / range)).round_ties_even() - 128.0 } else { 0.0 };
+            values.push(f64::from(quant) * f64::from(scale) + f64::from(offset));
             half_steps.push(0.5 * f64::from(scale));
         }
     }
