@@ -16,6 +16,9 @@ FILTERS = [
     (re.compile(r'"id": "(chatcmpl|cmpl)-[^"]+"'), r'"id": "\1-<id>"'),
     (re.compile(r'"created": \d+'), '"created": "<time>"'),
     (re.compile(r'"system_fingerprint": "[^"]+"'), '"system_fingerprint": "<fingerprint>"'),
+    # What depends on the machine: processor and memory.
+    (re.compile(r'"model_device_type": "[^"]+"'), '"model_device_type": "<device>"'),
+    (re.compile(r'"max_batch_total_tokens": \d+'), '"max_batch_total_tokens": "<pool>"'),
     (re.compile(r'"request_id": "[^"]+"'), '"request_id": "<id>"'),
 ]
 

@@ -181,8 +181,8 @@ def test_damaged_model_is_one_line(tmp_path: Path, kind: str) -> None:
 def test_unsupported_architecture_is_named(tmp_path: Path) -> None:
     tokenizer = {
         "version": "1.0",
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
-        "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
         "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
