@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -11,17 +12,16 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "integration-tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration-tests"))
 
-from harness import serving, sse_events
+from harness import ROOT, serving, sse_events
 
 QUESTION = "Give me three short tips for a long train journey."
 WIDTH = 100
 
 
 def main() -> None:
-    console = Console(record=True, width=WIDTH, file=Path("/dev/null").open("w"))
+    console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text("$ make serve", style="bold"))
     with serving() as server:
         for line in server.banner:
