@@ -1,0 +1,178 @@
+"""The pages of docs/ say what the code does: routes, fields, metrics, error codes, flags."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from harness import ROOT, TRUNKLINE, Trunkline
+
+DOCS = ROOT / "docs"
+# Routes that describe the others and stand in no OpenAPI document, with their answers.
+UNLISTED_ROUTES = {("GET", "/"): 307, ("GET", "/openapi.json"): 200, ("GET", "/docs"): 200}
+# Metrics that appear with their first sample, which a healthy server may never have.
+LATE_METRICS = {"trunkline_rejections_total"}
+# Schema of a request → the header of its section in docs/api.md.
+REQUESTS = {
+    "ChatCompletionRequest": "## `POST /v1/chat/completions`",
+    "ChatMessage": "## `POST /v1/chat/completions`",
+    "CompletionRequest": "## `POST /v1/completions`",
+    "GenerateRequest": "## `POST /generate`",
+    "GenerateParameters": "## `POST /generate`",
+    "TokenizeRequest": "## `POST /tokenize`",
+}
+# Source with a table of refused fields → the sections where they stand.
+REFUSED = {
+    "openai/mod.rs": ["## `POST /v1/chat/completions`", "## `POST /v1/completions`"],
+    "openai/chat.rs": ["## `POST /v1/chat/completions`"],
+    "openai/completions.rs": ["## `POST /v1/completions`"],
+    "tgi/generate.rs": ["## `POST /generate`"],
+}
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def first_cells(text: str) -> list[str]:
+    """The first cell of every table row."""
+    return [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+
+
+def named(cells: list[str]) -> set[str]:
+    """Everything in backticks."""
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def section(text: str, header: str) -> str:
+    start = text.index(f"\n{header}")
+    end = text.find("\n## ", start + 1)
+    return text[start : end if end > 0 else None]
+
+
+@pytest.fixture(scope="module")
+def openapi(server: Trunkline) -> dict[str, Any]:
+    document: dict[str, Any] = httpx.get(f"{server.base_url}/openapi.json").json()
+    return document
+
+
+def test_every_route_is_documented_and_every_documented_route_is_there(
+    server: Trunkline, openapi: dict[str, Any]
+) -> None:
+    listed = {(method.upper(), path) for path, methods in openapi["paths"].items() for method in methods}
+    documented = set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", page("api.md"), re.MULTILINE))
+    assert documented == listed | set(UNLISTED_ROUTES)
+    for (method, path), status in UNLISTED_ROUTES.items():
+        assert httpx.request(method, server.base_url + path).status_code == status, path
+
+
+@pytest.mark.parametrize("schema", REQUESTS)
+def test_every_request_field_is_in_its_table(openapi: dict[str, Any], schema: str) -> None:
+    fields = set(openapi["components"]["schemas"][schema]["properties"])
+    rows = [line for line in section(page("api.md"), REQUESTS[schema]).splitlines() if "| supported |" in line]
+    assert fields and not fields - named([row.split("|")[1] for row in rows])
+
+
+@pytest.mark.parametrize("source", REFUSED)
+def test_every_refused_field_is_in_its_table(source: str) -> None:
+    text = (ROOT / "router/src/dialects" / source).read_text()
+    fields = set(re.findall(r'Refused \{\s*field: "(\w+)"', text))
+    assert fields, "the table of refused fields has another form"
+    for header in REFUSED[source]:
+        rows = [line for line in section(page("api.md"), header).splitlines() if "| refused |" in line]
+        assert not fields - named([row.split("|")[1] for row in rows])
+
+
+def test_every_metric_is_documented_with_its_type_and_every_documented_one_is_there(server: Trunkline) -> None:
+    server.complete("The sea is", max_tokens=2)
+    text = httpx.get(f"{server.base_url}/metrics").text
+    types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    served = {f"{name}_total" if kind == "counter" else name: kind for name, kind in types.items()}
+    documented = dict(re.findall(r"^\| `([\w:]+)` \| (\w+) \|", page("metrics.md"), re.MULTILINE))
+    assert served.items() <= documented.items()
+    assert documented.keys() - served.keys() <= LATE_METRICS
+
+
+def codes_of(source: str, pattern: str) -> set[str]:
+    found = set(re.findall(pattern, (ROOT / source).read_text()))
+    assert found, f"the codes of {source} have another form"
+    return found
+
+
+def test_every_error_code_is_documented_and_every_documented_one_is_there() -> None:
+    codes = (
+        codes_of("router/src/error.rs", r'=> "([a-z_]+)",')
+        | codes_of("router/text/src/error.rs", r'=> "([a-z_]+)",')
+        | codes_of("server/trunkline_server/errors.py", r'code: ClassVar\[str\] = "([a-z_]+)"')
+        | codes_of("server/trunkline_server/wire.py", r'"([a-z_]+)": shard_pb2\.SEQUENCE_ERROR_CODE')
+    )
+    text = page("errors.md")
+    cells = first_cells(section(text, "## Answers of the server")) + first_cells(section(text, "## Errors of a start"))
+    assert named(cells) == codes
+
+
+def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \| request \| (\d+) \| (\d*) ?\|", page("errors.md"), re.MULTILINE)
+    openai = {code: int(status) for code, status, _ in rows}
+    tgi = {code: int(status) for code, _, status in rows if status}
+    user = [{"role": "user", "content": "x"}]
+    asked: list[tuple[str, bytes | dict[str, Any], dict[str, int]]] = [
+        ("/v1/chat/completions", b"{", openai),
+        ("/v1/chat/completions", {}, openai),
+        ("/v1/chat/completions", {"messages": 1}, openai),
+        ("/v1/chat/completions", {"messages": []}, openai),
+        ("/v1/chat/completions", {"messages": user, "n": 2}, openai),
+        ("/v1/chat/completions", {"messages": user, "model": "other"}, openai),
+        ("/v1/chat/completions", {"messages": user, "max_tokens": 10**9}, openai),
+        ("/v1/chat/completions", {"messages": user, "chat_template_kwargs": {"tools": 1}}, openai),
+        ("/v1/nothing", {}, openai),
+        ("/v1/models", {}, openai),
+        ("/generate", b"{", tgi),
+        ("/generate", {"inputs": 1}, tgi),
+        ("/generate", {"inputs": ""}, tgi),
+        ("/generate", {"inputs": "x", "parameters": {"best_of": 2}}, tgi),
+        ("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 10**9}}, tgi),
+        ("/nothing", {}, tgi),
+        ("/info", {}, tgi),
+    ]
+    seen = set()
+    for path, body, statuses in asked:
+        sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
+        answer = httpx.post(server.base_url + path, **sent)
+        error = answer.json()
+        code = error["code"] if "code" in error else error["error"]["code"]
+        assert answer.status_code == statuses[code], (path, body, code)
+        seen.add(code)
+    assert len(seen) == 9
+
+
+def test_every_flag_is_documented_with_variable_and_default() -> None:
+    text = subprocess.run([TRUNKLINE, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    # An option's own line, then its help up to the next one.
+    options = re.split(r"^ {2,6}(?:-\w, )?--([a-z][a-z-]+).*$", text, flags=re.MULTILINE)[1:]
+    flags = dict(zip(options[::2], options[1::2], strict=True))
+    rows = {row.split("`")[1]: row for row in page("operations.md").splitlines() if row.startswith("| `--")}
+    assert set(rows) == {f"--{flag}" for flag in flags}
+    for flag, described in flags.items():
+        row = rows[f"--{flag}"]
+        # A default in words stands in the help's sentence; one that is a value has its own line, after the variable's.
+        told = re.search(r"^ +\[env: (\w+)\](?:\n +\[default: (.+)\])?$", described, re.MULTILINE)
+        assert flag == "help" or told, f"the help of --{flag} has another form"
+        for value in told.groups() if told else ():
+            assert value is None or f"`{value}`" in row, f"{value} of --{flag}"
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: str(path.relative_to(DOCS)))
+def test_links_between_pages_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+def test_every_decision_is_in_the_index() -> None:
+    pages = {path.name for path in (DOCS / "decisions").glob("[0-9]*.md")}
+    assert pages == set(re.findall(r"\]\((\d{4}-[^)]+)\)", page("decisions/README.md")))
