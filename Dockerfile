@@ -16,7 +16,7 @@ FROM debian:trixie-slim
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --create-home --uid 10001 trunkline \
+    && useradd --create-home --uid 10001 trunkline \
     && install -d -o trunkline -g trunkline /models
 COPY --from=build /opt/trunkline /opt/trunkline
 USER trunkline
