@@ -1,8 +1,8 @@
 //! Times whole steps of a model in SmolLM2-135M's shape with random weights: `step_bench [threads] [case...]`.
 //!
 //! Cases: `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`; all of the usual ones by default. Prints tokens per second of
-//! the fastest and the median round, and the CPU time per token, which a busy machine disturbs less (waiting at barriers
-//! counts, so take it from one thread).
+//! the fastest and the median round, and the CPU time per token, which a busy machine disturbs less (waiting at
+//! barriers counts, so take it from one thread).
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Activations as signed bytes, for products with integer weights.
 //!
-//! Each row is cut into groups of [`QUANT_GROUP`] elements, and element `x` becomes `scale * quant + offset`, the quants
-//! spread from -128 at the group's smallest element to 127 at its largest. In f32, with `range = max - min`:
+//! Each row is cut into groups of [`QUANT_GROUP`] elements, and element `x` becomes `scale * quant + offset`, the
+//! quants spread from -128 at the group's smallest element to 127 at its largest. In f32, with `range = max - min`:
 //!
 //! ```text
 //! scale  = range / 255
@@ -9,9 +9,10 @@
 //! offset = min + 128 * scale
 //! ```
 //!
-//! A row's bits depend on that row alone. A group whose range is below 2^-100 has the scale 0, quants 0 and `min` as its
-//! offset. A group that holds NaN or an infinity, or whose range overflows, has the scale NaN, quants 0 and offset 0, so
-//! that its row's products are NaN and no other's. docs/decisions/0006 says why the groups are small and have offsets.
+//! A row's bits depend on that row alone. A group whose range is below 2^-100 has the scale 0, quants 0 and `min` as
+//! its offset. A group that holds NaN or an infinity, or whose range overflows, has the scale NaN, quants 0 and
+//! offset 0, so that its row's products are NaN and no other's. docs/decisions/0006 says why the groups are small and
+//! have offsets.
 
 use std::ops::Range;
 
@@ -317,5 +318,85 @@ unsafe fn row_target(shape: QuantizedShape, row: usize, base: *mut u8) -> RowTar
             quants: base.add(shape.quants_offset()).cast::<i8>().add(first * shape.in_features + lane * QUAD),
             stride,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    /// Quantises one row with every instruction set; returns the values that the last one's quants stand for, and the
+    /// sums of 32.
+    fn values_and_sums(x: &[f32]) -> (Vec<f64>, Vec<f32>) {
+        let shape = QuantizedShape::new(1, x.len());
+        let mut bytes = crate::aligned::AlignedBytes::zeroed(shape.num_bytes());
+        for isa in Isa::available() {
+            let out = SharedMut::new(bytes.as_mut_slice());
+            // SAFETY: one thread.
+            unsafe { quantize_rows(isa, shape, x, x.len(), 0..1, out) };
+        }
+        let rows = QuantizedRows::new(shape, bytes.as_slice());
+        let value = |(at, quant): (usize, &i8)| {
+            let group = at / QUANT_GROUP;
+            f64::from(rows.scales[group]) * f64::from(*quant) + f64::from(rows.offsets[group])
+        };
+        (rows.quants.iter().enumerate().map(value).collect(), rows.sums.to_vec())
+    }
+
+    #[test]
+    fn quants_span_the_range_of_their_group_wherever_it_lies() {
+        let mut random = Random::new(31);
+        for (offset, size) in [(0.0, 1.0), (1e3, 1e-2), (-3e-9, 4e-9), (2e30, 1e30), (0.5, 1e-20)] {
+            let x: Vec<f32> = (0..64).map(|_| offset + size * random.float()).collect();
+            let (values, sums) = values_and_sums(&x);
+            for (x, values) in x.chunks(QUANT_GROUP).zip(values.chunks(QUANT_GROUP)) {
+                let min = x.iter().copied().fold(f32::INFINITY, f32::min);
+                let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let largest = f64::from(min.abs().max(max.abs()));
+                // Half a step, and the rounding of f32.
+                let bound = 0.5001 * f64::from(max - min) / f64::from(STEPS) + 3e-7 * largest;
+                for (x, value) in x.iter().zip(values) {
+                    assert!((f64::from(*x) - value).abs() <= bound, "{x} as {value}, {min}..{max}");
+                }
+            }
+            for (sum, values) in sums.iter().zip(values.chunks(SUM_GROUP)) {
+                let magnitude: f64 = values.iter().map(|value| value.abs()).sum();
+                let exact: f64 = values.iter().sum();
+                assert!((f64::from(*sum) - exact).abs() <= 1e-6 * magnitude, "{sum} for {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn constant_groups_are_exact() {
+        for value in [0.0, 1.5, -0.1, 1e-45, f32::MAX, f32::MIN] {
+            let (values, _) = values_and_sums(&[value; 32]);
+            assert!(values.iter().all(|&actual| actual == f64::from(value)), "{value}: {values:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_without_a_finite_range_is_nan_and_its_neighbour_is_not() {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN] {
+            let mut x = [f32::MAX; 64];
+            x[17] = bad;
+            let (values, sums) = values_and_sums(&x);
+            assert!(values[16..32].iter().all(|value| value.is_nan()), "{bad}: {values:?}");
+            assert!(values[..16].iter().chain(&values[32..]).all(|value| value.is_finite()), "{bad}");
+            assert!(sums[0].is_nan(), "{bad}: {sums:?}");
+        }
+    }
+
+    #[test]
+    fn keys_order_as_numbers_and_are_their_own_inverse() {
+        let ascending =
+            [f32::NEG_INFINITY, f32::MIN, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, f32::MAX, f32::INFINITY];
+        let keys = ascending.map(|x| order_key(x.to_bits().cast_signed()));
+        assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
+        assert_eq!((keys[0], keys[9]), (NEGATIVE_INFINITY_KEY, INFINITY_KEY));
+        assert_eq!(keys.map(|key| order_key(key).cast_unsigned()), ascending.map(f32::to_bits));
+        assert!(order_key(f32::NAN.to_bits().cast_signed()) > INFINITY_KEY);
+        assert!(order_key((-f32::NAN).to_bits().cast_signed()) < NEGATIVE_INFINITY_KEY);
     }
 }

@@ -30,7 +30,8 @@ pub fn default_num_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Part `index` of `parts` nearly equal, contiguous parts of `range`; the first ones are one longer. Parts may be empty.
+/// Part `index` of `parts` nearly equal, contiguous parts of `range`; the first ones are one longer. Parts may be
+/// empty.
 ///
 /// Panics if `index >= parts`.
 pub fn split(range: Range<usize>, parts: usize, index: usize) -> Range<usize> {

@@ -1,8 +1,9 @@
 //! Kernels for AVX2, FMA and F16C.
 //!
-//! A tile's 16 output features are two registers of 8 lanes, computed one after the other; up to 4 rows at a time keep
-//! their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which 16 activations cannot
-//! overflow (4 pairs of 2 * 15 * 128). 8-bit weights would overflow it, so even and odd bytes are widened for `vpmaddwd`.
+//! A tile's 16 output features are two registers of 8 lanes, computed one after the other; up to 4 rows at a time
+//! keep their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which 16 activations cannot
+//! overflow (4 pairs of 2 * 15 * 128). 8-bit weights would overflow it, so even and odd bytes are widened for
+//! `vpmaddwd`.
 
 use std::arch::x86_64::*;
 
@@ -21,16 +22,16 @@ const VECTOR: usize = 64;
 /// Vectors of unpacked weights for one group of activations.
 const HALF_VECTORS: usize = QUANT_GROUP / QUAD;
 /// Most rows whose sums are kept in registers.
-const MAX_ROWS: usize = 4;
+pub(crate) const MAX_ROWS: usize = 4;
 
-/// Calls `$function::<F, R>` with the constant `R` of 1 to 4 that equals `$rows`.
+/// Calls `$function::<F, R>`, or with a further constant, with the constant `R` of 1 to 4 that equals `$rows`.
 macro_rules! dispatch_rows {
-    ($rows:expr, $function:ident::<$format:ident>($($argument:expr),*)) => {
+    ($rows:expr, $function:ident::<$format:ident $(, $constant:literal)?>($($argument:expr),*)) => {
         match $rows {
-            1 => $function::<$format, 1>($($argument),*),
-            2 => $function::<$format, 2>($($argument),*),
-            3 => $function::<$format, 3>($($argument),*),
-            4 => $function::<$format, 4>($($argument),*),
+            1 => $function::<$format, 1 $(, $constant)?>($($argument),*),
+            2 => $function::<$format, 2 $(, $constant)?>($($argument),*),
+            3 => $function::<$format, 3 $(, $constant)?>($($argument),*),
+            4 => $function::<$format, 4 $(, $constant)?>($($argument),*),
             rows => unreachable!("a part of {rows} rows"),
         }
     };
@@ -65,17 +66,14 @@ pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [Lane
     for (group, sums) in groups.zip(sums.chunks_exact_mut(halves)) {
         for (half, sums) in sums.iter_mut().enumerate() {
             for (part, sums) in sums.0.chunks_exact_mut(LANES).enumerate() {
+                // SAFETY: `group` has all vectors of a group, and the second part begins 8 lanes into a vector.
+                let group = unsafe { group.as_ptr().add(part * LANES * QUAD) };
                 let mut pairs = _mm256_setzero_si256();
                 for vector in 0..HALF_VECTORS {
-                    // SAFETY: `group` has all vectors of a group, and the second part begins 8 lanes into a vector.
-                    let weights =
-                        unsafe { load_quants::<F>(group.as_ptr().add(part * LANES * QUAD), half, vector) };
-                    // At most 2 * 255 each.
-                    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, _mm256_set1_epi8(1)));
+                    // SAFETY: likewise.
+                    pairs = add_pairs(pairs, unsafe { load_quants::<F>(group, half, vector) });
                 }
-                let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                let shift = _mm256_set1_epi32(i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
-                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, shift));
+                let sum = finish_sum::<F>(pairs);
                 // SAFETY: 8 floats.
                 unsafe { _mm256_storeu_ps(sums.as_mut_ptr(), sum) };
             }
@@ -83,7 +81,7 @@ pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [Lane
     }
 }
 
-/// One panel times one tile of integer weights; `sums` as [`weight_sums`] gives them.
+/// One panel times one tile of integer weights; `sums` as [`weight_sums`] gives them, or computed on the way.
 ///
 /// # Safety
 /// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
@@ -91,7 +89,7 @@ pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [Lane
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
-    sums: &[LaneSums],
+    sums: Option<&[LaneSums]>,
     panel: &QuantizedPanel<'_>,
     out: &PanelOutput<'_>,
 ) {
@@ -99,18 +97,25 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     assert!(tile.quants.len() >= num_groups * group_vectors::<F>() * VECTOR);
     assert!(tile.scales.len() >= num_groups * TILE * scale_bytes::<F>());
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * scale_bytes::<F>());
-    assert!(sums.len() >= in_features / QUANT_GROUP);
+    assert!(sums.is_none_or(|sums| sums.len() >= in_features / QUANT_GROUP));
     panel.check(in_features);
     for_each_part(panel.num_rows, out.num_lanes, |part, rows| {
         // SAFETY: lengths are checked; the rest by the contract.
-        unsafe { dispatch_rows!(rows, int_part::<F>(num_groups, tile, sums, panel, out, part)) }
+        unsafe {
+            match sums {
+                Some(sums) => {
+                    dispatch_rows!(rows, int_part::<F, true>(num_groups, tile, sums, panel, out, part));
+                }
+                None => dispatch_rows!(rows, int_part::<F, false>(num_groups, tile, &[], panel, out, part)),
+            }
+        }
     });
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the part has `R` rows.
+/// As [`linear_int`], which has checked the lengths; the part has `R` rows; `sums` are there if `HAS_SUMS`.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn int_part<F: IntFormat, const R: usize>(
+unsafe fn int_part<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
     num_groups: usize,
     tile: &Tile<'_>,
     sums: &[LaneSums],
@@ -129,8 +134,12 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
             for half in 0..halves {
                 let x_group = group * halves + half;
                 let x = panel.quants.as_ptr().add(x_group * QUANT_GROUP * panel_rows + part.first_row * QUAD);
-                let dots = half_dots::<F, R>(weights, half, x, panel_rows);
-                let sum = _mm256_loadu_ps((*sums.as_ptr().add(x_group)).0.as_ptr().add(part.first_lane));
+                let (dots, sum) = half_dots::<F, R, HAS_SUMS>(weights, half, x, panel_rows);
+                let sum = if HAS_SUMS {
+                    _mm256_loadu_ps((*sums.as_ptr().add(x_group)).0.as_ptr().add(part.first_lane))
+                } else {
+                    sum
+                };
                 for row in 0..R {
                     let meta = x_group * panel_rows + part.first_row + row;
                     let mut dot = dots[row];
@@ -167,23 +176,28 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
     unsafe { store(&acc, out, part) };
 }
 
-/// Weights of half `half` of a group times the half's activations, `R` rows of a panel of `panel_rows`.
+/// Weights of half `half` of a group times the half's activations, `R` rows of a panel of `panel_rows`; and the sum of
+/// those weights less the zero point, unless `HAS_SUMS`.
 ///
 /// # Safety
 /// The pointers are at the group's first lane of 8, and at the half's first row of `R`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn half_dots<F: IntFormat, const R: usize>(
+unsafe fn half_dots<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
     weights: *const u8,
     half: usize,
     x: *const i8,
     panel_rows: usize,
-) -> [__m256i; R] {
+) -> ([__m256i; R], __m256) {
+    let mut weight_pairs = _mm256_setzero_si256();
     let mut sums = [_mm256_setzero_si256(); R];
     for vector in 0..HALF_VECTORS {
         // SAFETY: by the contract.
         unsafe {
             let weights = load_quants::<F>(weights, half, vector);
+            if !HAS_SUMS {
+                weight_pairs = add_pairs(weight_pairs, weights);
+            }
             let even = _mm256_and_si256(weights, _mm256_set1_epi16(0xff));
             let odd = _mm256_srli_epi16::<8>(weights);
             for (row, sum) in sums.iter_mut().enumerate() {
@@ -199,7 +213,24 @@ unsafe fn half_dots<F: IntFormat, const R: usize>(
             }
         }
     }
-    if F::NIBBLES { sums.map(|sum| _mm256_madd_epi16(sum, _mm256_set1_epi16(1))) } else { sums }
+    let dots = if F::NIBBLES { sums.map(|sum| _mm256_madd_epi16(sum, _mm256_set1_epi16(1))) } else { sums };
+    (dots, finish_sum::<F>(weight_pairs))
+}
+
+/// `sums` plus the sums of neighbouring bytes of `weights`, at most 2 * 255 each.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_pairs(sums: __m256i, weights: __m256i) -> __m256i {
+    _mm256_add_epi16(sums, _mm256_maddubs_epi16(weights, _mm256_set1_epi8(1)))
+}
+
+/// Sums of 16 weights a lane, less the zero point, from the sums of pairs.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn finish_sum<F: IntFormat>(pairs: __m256i) -> __m256 {
+    let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    let shift = _mm256_set1_epi32(i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
+    _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, shift))
 }
 
 /// 8 lanes of vector `vector` of half `half` of a group: 4 unsigned weights a lane.

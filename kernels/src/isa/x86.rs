@@ -9,7 +9,8 @@ use crate::quantize::{GroupCode, QUANT_GROUP, RowTarget, STEPS_BELOW_ZERO};
 /// weights: 20 to 40 GB/s), 2 KiB gave a third of that gain, and 16 KiB cost a few per cent where weights were cached.
 const PREFETCH_BYTES: usize = 8 << 10;
 
-/// Asks for the cache line of weights that is [`PREFETCH_BYTES`] behind `pointer + offset`; beyond the end it is a no-op.
+/// Asks for the cache line of weights that is [`PREFETCH_BYTES`] behind `pointer + offset`; beyond the end it is a
+/// no-op.
 #[inline(always)]
 pub(super) fn prefetch(pointer: *const u8, offset: usize) {
     // SAFETY: a prefetch reads nothing and never faults.

@@ -16,9 +16,12 @@
 //!
 //! # Cost
 //! One row reads the weight once, front to back: memory bandwidth decides. Many rows go in panels of [`PANEL`] whose
-//! sums stay in registers; a tile of weights stays in L1 or L2 while the panels of a block of rows pass by. The sums of
-//! weights are not stored with them, which would cost bandwidth: a single panel computes them on its way, several have
-//! them computed once a tile, in a buffer that each thread keeps (4 bytes an input feature and output lane of a tile / 16).
+//! sums stay in registers; a tile of weights stays in L1 or L2 while the panels of a block of rows pass by.
+//!
+//! `w_sum` is not stored with the weights, which would cost bandwidth. Kernels sum the weights on their way where a
+//! tile
+//! is read for few rows; for more they are given the sums, made once a tile in a buffer that each thread keeps
+//! (4 bytes an input feature).
 
 mod product;
 

@@ -220,7 +220,7 @@ unsafe fn weight_sums<'a, F: IntFormat>(
     unsafe {
         match isa.kind() {
             #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx2 => isa::avx2::weight_sums::<F>(weights, sums),
+            IsaKind::Avx2 if num_rows > isa::avx2::MAX_ROWS => isa::avx2::weight_sums::<F>(weights, sums),
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512 if num_rows > PANEL => isa::avx512::weight_sums::<F>(weights, sums),
             _ => return None,
@@ -245,9 +245,7 @@ unsafe fn int_panel<F: IntFormat>(
         match isa.kind() {
             IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, weights, panel, out),
             #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx2 => {
-                isa::avx2::linear_int::<F>(in_features, weights, sums.unwrap_or_default(), panel, out)
-            }
+            IsaKind::Avx2 => isa::avx2::linear_int::<F>(in_features, weights, sums, panel, out),
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, weights, sums, panel, out),
             #[cfg(not(target_arch = "x86_64"))]

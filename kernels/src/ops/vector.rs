@@ -452,7 +452,8 @@ mod x86 {
 /// Defines a function that runs a generic kernel in the instantiation for an [`Isa`](crate::isa::Isa).
 ///
 /// `simd_entry! { /// doc  pub fn name = generic(x: &[f32], y: &mut [f32]) -> f32; }` makes
-/// `pub fn name(isa: Isa, x, y) -> f32`, which calls `unsafe fn generic::<L: Lanes>(x, y)`. The generic function must be
+/// `pub fn name(isa: Isa, x, y) -> f32`, which calls `unsafe fn generic::<L: Lanes>(x, y)`. The generic function must
+/// be
 /// `#[inline(always)]`, so that it is compiled with the instruction set's features. If it is sound for every input the
 /// entry is a `fn`; else an `unsafe fn`, whose doc says what the caller must promise.
 macro_rules! simd_entry {

@@ -1,4 +1,5 @@
-//! Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, binary16 `d`. Value: `d * sc * (q - 32)`.
+//! Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, binary16 `d`. Value: `d * sc * (q -
+//! 32)`.
 //!
 //! Two halves of 128 elements. In a half, 64 nibble bytes hold elements 0-31 and 32-63 low, 64-95 and 96-127 high; byte
 //! `j` of the 32 pair bytes holds the upper bits of elements `j`, `j + 32`, `j + 64`, `j + 96`, lowest pair first.
