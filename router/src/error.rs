@@ -27,6 +27,18 @@ pub enum ApiError {
         /// What the parser says, with line and column.
         detail: String,
     },
+    /// The body is JSON, but not an object.
+    #[error("body has the wrong form: {detail}")]
+    InvalidBody {
+        /// What was found and what was expected.
+        detail: String,
+    },
+    /// A field that has to be there is not.
+    #[error("`{field}` is missing")]
+    MissingField {
+        /// Path of the field, `messages[0].role`.
+        field: String,
+    },
     /// A field has the wrong type.
     #[error("`{field}`: {detail}")]
     InvalidType {
@@ -35,7 +47,7 @@ pub enum ApiError {
         /// What is wrong and what was expected.
         detail: String,
     },
-    /// A field is missing or its value is out of bounds.
+    /// A field's value is out of bounds.
     #[error("`{field}` {problem}")]
     InvalidValue {
         /// The field.
@@ -136,6 +148,19 @@ pub enum ApiError {
         /// When it may work.
         retry_after_s: u64,
     },
+    /// The request would wait longer than it may live.
+    #[error(
+        "the request cannot meet its deadline: the predicted wait is {predicted_wait_s:.1} s and `--request-timeout` \
+         leaves {deadline_in_s:.1} s; hint: retry after {retry_after_s} s or raise `--request-timeout`"
+    )]
+    DeadlineUnreachable {
+        /// Predicted wait until its first step.
+        predicted_wait_s: f64,
+        /// Time left until its deadline.
+        deadline_in_s: f64,
+        /// When it may work.
+        retry_after_s: u64,
+    },
     /// The request's time was over before it could be finished.
     #[error("the request's time of {limit_s} s is over; hint: raise `--request-timeout`")]
     DeadlineExceeded {
@@ -206,6 +231,8 @@ impl ApiError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::InvalidJson { .. }
+            | Self::InvalidBody { .. }
+            | Self::MissingField { .. }
             | Self::InvalidType { .. }
             | Self::InvalidValue { .. }
             | Self::UnsupportedField { .. }
@@ -216,7 +243,9 @@ impl ApiError {
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooManyRequests { .. } | Self::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyRequests { .. } | Self::QueueFull { .. } | Self::DeadlineUnreachable { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::Draining
             | Self::ModelLoading
             | Self::Terminated { .. }
@@ -248,7 +277,8 @@ impl ApiError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidJson { .. } => "invalid_json",
-            Self::InvalidType { .. } => "invalid_type",
+            Self::MissingField { .. } => "missing_field",
+            Self::InvalidBody { .. } | Self::InvalidType { .. } => "invalid_type",
             Self::InvalidValue { .. } => "invalid_value",
             Self::UnsupportedField { .. } => "unsupported_field",
             Self::UnknownModel { .. } => "model_not_found",
@@ -260,6 +290,7 @@ impl ApiError {
             Self::UnknownMethod { .. } => "method_not_allowed",
             Self::TooManyRequests { .. } => "too_many_requests",
             Self::QueueFull { .. } => "queue_full",
+            Self::DeadlineUnreachable { .. } => "deadline_unreachable",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::Draining => "draining",
             Self::Terminated { .. } => "terminated",
@@ -278,7 +309,8 @@ impl ApiError {
     /// The request's field at fault, if one is.
     pub fn param(&self) -> Option<&str> {
         match self {
-            Self::InvalidType { field, .. }
+            Self::MissingField { field }
+            | Self::InvalidType { field, .. }
             | Self::InvalidValue { field, .. }
             | Self::UnsupportedField { field, .. } => Some(field),
             Self::Text(TextError::InvalidMessage { field, .. }) => Some(field),
@@ -291,7 +323,9 @@ impl ApiError {
     /// Value of the `Retry-After` header in seconds.
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::QueueFull { retry_after_s, .. } => Some(*retry_after_s),
+            Self::QueueFull { retry_after_s, .. } | Self::DeadlineUnreachable { retry_after_s, .. } => {
+                Some(*retry_after_s)
+            }
             Self::TooManyRequests { .. }
             | Self::ShardLost
             | Self::ShardAway

@@ -117,7 +117,7 @@ impl Generation {
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                return Err(rejected(reason, retry_after_ms));
+                return Err(rejected(reason, retry_after_ms, request.max_new_tokens_field));
             }
             Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &around.limits)),
             _ => return Err(bug()),
@@ -170,7 +170,8 @@ impl Generation {
                     return Some(self.fail(error));
                 }
                 Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                    return Some(self.fail(rejected(reason, retry_after_ms)));
+                    let field = self.request.max_new_tokens_field;
+                    return Some(self.fail(rejected(reason, retry_after_ms, field)));
                 }
                 None if self.sequence.overflowed() => {
                     return Some(self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS }));
@@ -265,7 +266,12 @@ fn bug() -> ApiError {
     ApiError::Bug { request_id }
 }
 
-fn rejected(reason: RejectReason, retry_after_ms: Option<u64>) -> ApiError {
+/// `max_new_tokens_field`: what the client calls it.
+fn rejected(
+    reason: RejectReason,
+    retry_after_ms: Option<u64>,
+    max_new_tokens_field: &'static str,
+) -> ApiError {
     let retry_after_s = retry_after_ms.unwrap_or(1_000).div_ceil(1_000).max(1);
     match reason {
         RejectReason::QueueFull { num_waiting, max_queued_requests, oldest_wait_ms } => ApiError::QueueFull {
@@ -275,19 +281,18 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>) -> ApiError {
             ),
             retry_after_s,
         },
-        RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => ApiError::QueueFull {
-            detail: format!(
-                "the predicted wait of {:.1} s is longer than the request's {:.1} s",
-                predicted_wait_ms as f64 / 1e3,
-                deadline_in_ms as f64 / 1e3
-            ),
-            retry_after_s,
-        },
+        RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
+            ApiError::DeadlineUnreachable {
+                predicted_wait_s: predicted_wait_ms as f64 / 1e3,
+                deadline_in_s: deadline_in_ms as f64 / 1e3,
+                retry_after_s,
+            }
+        }
         RejectReason::TooLong { prompt_tokens, max_new_tokens, max_total_tokens } => {
             ApiError::ContextLength {
                 limit: u32::try_from(max_total_tokens).unwrap_or(u32::MAX),
                 prompt_tokens: prompt_tokens as usize,
-                field: "max_tokens",
+                field: max_new_tokens_field,
                 max_new_tokens: u64::from(max_new_tokens),
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }

@@ -13,6 +13,8 @@ pub struct GenerationRequest {
     pub prompt_token_ids: Vec<u32>,
     /// Most tokens to generate; prompt and output fit the context. At least 1.
     pub max_new_tokens: u32,
+    /// What the client calls `max_new_tokens`, for messages.
+    pub max_new_tokens_field: &'static str,
     /// How to choose tokens, all defaults filled in.
     pub sampling: SamplingParams,
     /// Tokens that end the output unless `ignore_eos`.

@@ -26,6 +26,8 @@ const MAX_SALT_BYTES: usize = 256;
 pub struct FieldNames {
     /// `max_tokens`, `max_completion_tokens` or `max_new_tokens`.
     pub max_new_tokens: &'static str,
+    /// `min_tokens` or `min_new_tokens`.
+    pub min_tokens: &'static str,
     /// `top_logprobs`, `logprobs` or `top_n_tokens`.
     pub top_logprobs: &'static str,
     /// The prompt.
@@ -115,12 +117,12 @@ impl Validator {
             if i64::from(sampling.min_tokens) > asked {
                 let problem =
                     format!("is {}, more than `{}` ({asked})", sampling.min_tokens, names.max_new_tokens);
-                return Err(ApiError::value("min_tokens", problem));
+                return Err(ApiError::value(names.min_tokens, problem));
             }
         }
         if sampling.min_tokens > self.max_total_tokens {
             let problem = format!("is {}, the limit is {}", sampling.min_tokens, self.max_total_tokens);
-            return Err(ApiError::value("min_tokens", problem));
+            return Err(ApiError::value(names.min_tokens, problem));
         }
         self.check_stops(&raw.stops)?;
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
@@ -179,12 +181,13 @@ impl Validator {
         if sampling.min_tokens > max_new_tokens {
             let problem =
                 format!("is {}, but only {max_new_tokens} tokens will be generated", sampling.min_tokens);
-            return Err(ApiError::value("min_tokens", problem));
+            return Err(ApiError::value(names.min_tokens, problem));
         }
         Ok(GenerationRequest {
             arrived,
             prompt_token_ids,
             max_new_tokens,
+            max_new_tokens_field: names.max_new_tokens,
             sampling,
             end_token_ids: self.end_token_ids.clone(),
             ignore_eos: raw.ignore_eos,
@@ -250,7 +253,7 @@ fn sampling(
             Bound::Above(0.0),
             MAX_REPETITION_PENALTY,
         )?,
-        min_tokens: count("min_tokens", raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,
+        min_tokens: count(names.min_tokens, raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,
         end_token_ids: Vec::new(),
         num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
         logprobs: raw.logprobs.is_some(),

@@ -137,7 +137,8 @@ pub struct LowLimits {
     /// Most tokens that one step computes [default: chosen by the backend]
     #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_BATCH_PREFILL_TOKENS", hide_env_values = true)]
     pub max_batch_prefill_tokens: Option<u32>,
-    /// Tokens that the KV cache holds [default: as fits in memory]
+    /// Tokens that the KV cache holds [default: 131072, or what a quarter of the available memory
+    /// holds if that is less]
     #[arg(long, value_name = "TOKENS", env = "TRUNKLINE_MAX_BATCH_TOTAL_TOKENS", hide_env_values = true)]
     pub max_batch_total_tokens: Option<u32>,
     /// Most sequences in one step [default: chosen by the backend]
@@ -188,7 +189,7 @@ pub struct LowCompute {
     /// What computes; `reference` is slow and needs torch
     #[arg(long, value_enum, default_value_t = Backend::Cpu, env = "TRUNKLINE_BACKEND", hide_env_values = true)]
     pub backend: Backend,
-    /// Threads of the CPU backend [default: one a core]
+    /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
 }

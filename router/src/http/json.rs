@@ -29,11 +29,28 @@ pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str
         let path = error.path().to_string();
         let inner = error.into_inner();
         let detail = describe(&inner);
-        match path.as_str() {
-            "." | "" => ApiError::InvalidJson { detail },
-            path => ApiError::InvalidType { field: format!("{prefix}{path}"), detail },
+        let parent = match path.as_str() {
+            "." | "" => prefix.to_owned(),
+            path => format!("{prefix}{path}."),
+        };
+        // serde reports these at the object, but knows which field it means.
+        if let Some(name) = field_after("missing field `", &detail) {
+            return ApiError::MissingField { field: format!("{parent}{name}") };
+        }
+        if let Some(name) = field_after("duplicate field `", &detail) {
+            return ApiError::InvalidType { field: format!("{parent}{name}"), detail };
+        }
+        match parent.strip_suffix('.') {
+            Some(field) => ApiError::InvalidType { field: field.to_owned(), detail },
+            None if inner.is_data() => ApiError::InvalidBody { detail },
+            None => ApiError::InvalidJson { detail },
         }
     })
+}
+
+/// The name that an error of serde's own begins with; it comes from our types, never from the client.
+fn field_after<'a>(start: &str, detail: &'a str) -> Option<&'a str> {
+    detail.strip_prefix(start)?.split('`').next()
 }
 
 /// Checks that `body` is one JSON object and holds no refused field. Keeps nothing of it.
@@ -43,7 +60,14 @@ fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), Ap
     deserializer
         .deserialize_map(Fields { refused, found: &mut found })
         .and_then(|()| deserializer.end())
-        .map_err(|error| ApiError::InvalidJson { detail: describe(&error) })?;
+        .map_err(|error| {
+            let detail = describe(&error);
+            match prefix.strip_suffix('.') {
+                _ if !error.is_data() => ApiError::InvalidJson { detail },
+                Some(field) => ApiError::InvalidType { field: field.to_owned(), detail },
+                None => ApiError::InvalidBody { detail },
+            }
+        })?;
     match found {
         Some(Refused { field, hint, .. }) => {
             Err(ApiError::UnsupportedField { field: format!("{prefix}{field}"), hint })
@@ -158,6 +182,22 @@ mod tests {
         let text = error(b"{\"messages\": \"a secret, expected nowhere\"}");
         assert!(!text.contains("secret"), "{text}");
         assert!(text.starts_with("`messages`: invalid type: a string, expected a sequence"), "{text}");
+    }
+
+    #[test]
+    fn missing_and_repeated_fields_are_named() {
+        let field = |body: &str, prefix: &str| {
+            let error = parse::<Body>(body.as_bytes(), REFUSED, prefix).unwrap_err();
+            (error.code(), error.param().map(str::to_owned))
+        };
+        let named = |code, field: &str| (code, Some(field.to_owned()));
+        assert_eq!(field("{}", ""), named("missing_field", "messages"));
+        assert_eq!(field("{}", "parameters."), named("missing_field", "parameters.messages"));
+        assert_eq!(field(r#"{"messages": [{}]}"#, ""), named("missing_field", "messages[0].role"));
+        assert_eq!(field(r#"{"messages": [], "top_k": 1, "top_k": 2}"#, ""), named("invalid_type", "top_k"));
+        assert_eq!(field("[]", ""), ("invalid_type", None));
+        assert_eq!(field("[]", "parameters."), named("invalid_type", "parameters"));
+        assert_eq!(field("{", ""), ("invalid_json", None));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::metrics::RouteLabels;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Routes that machines ask.
-const PROBES: [&str; 3] = ["/readyz", "/livez", "/health"];
+/// Routes that machines ask, many times a second while a model loads: refusing them rejects nobody's work.
+const PROBES: [&str; 4] = ["/readyz", "/livez", "/health", "/metrics"];
 
 /// The middleware of all routes.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -43,11 +43,13 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
     let ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(u64::MAX);
     match response.extensions().get::<Failure>().copied() {
         Some(Failure { code, class }) => {
-            app.metrics.observe_failure(class, code);
+            let is_probe = PROBES.contains(&route.as_str());
+            if !is_probe {
+                app.metrics.observe_failure(class, code);
+            }
             if class == ErrorClass::Bug {
                 tracing::error!(request_id, route, status, code, ms, "request failed");
-            } else if PROBES.contains(&route.as_str()) {
-                // Asked many times a second while a model loads.
+            } else if is_probe {
                 tracing::debug!(request_id, route, status, code, ms, "request refused");
             } else {
                 tracing::info!(request_id, route, status, code, ms, "request refused");

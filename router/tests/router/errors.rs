@@ -1,5 +1,7 @@
 //! What clients get wrong: status, code and words in the dialect's shape, and nothing left behind.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -55,6 +57,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
         "`min_tokens` is 9, more than `max_tokens` (8)",
     ),
     (r#"{"min_tokens": 1000000000}"#, "invalid_value", "`min_tokens`"),
+    (r#"{"min_tokens": 1, "min_tokens": 2}"#, "invalid_type", "duplicate field `min_tokens`"),
     (r#"{"n": 2}"#, "unsupported_field", "`n` is not supported"),
     (r#"{"n": 0}"#, "unsupported_field", "`n`"),
     (r#"{"stream": "yes"}"#, "invalid_type", "`stream`"),
@@ -65,9 +68,9 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"model": "other"}"#, "model_not_found", "`other`"),
     (r#"{"messages": []}"#, "invalid_value", "`messages` is empty"),
     (r#"{"messages": "hi"}"#, "invalid_type", "`messages`"),
-    (r#"{"messages": [{"content": "x"}]}"#, "invalid_type", "`messages[0]`: missing field `role`"),
+    (r#"{"messages": [{"content": "x"}]}"#, "missing_field", "`messages[0].role` is missing"),
     (r#"{"messages": [{"role": "user", "content": 5}]}"#, "invalid_type", "`messages[0].content`"),
-    (r#"{"messages": [{"role": "user"}]}"#, "invalid_value", "`messages[0].content` is missing"),
+    (r#"{"messages": [{"role": "user"}]}"#, "missing_field", "`messages[0].content` is missing"),
     (r#"{"messages": [{"role": "king", "content": "x"}]}"#, "invalid_value", "`messages[0].role`"),
     (
         r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#,
@@ -139,6 +142,45 @@ async fn malformed_bodies_are_400_and_never_500() {
 }
 
 #[tokio::test]
+async fn missing_fields_are_not_called_malformed() {
+    let router = Router::default().await;
+    for (path, body, code, param) in [
+        (CHAT, "{}", "missing_field", Some("messages")),
+        (CHAT, r#"{"messages": [{"content": "x"}]}"#, "missing_field", Some("messages[0].role")),
+        (
+            CHAT,
+            r#"{"messages": [{"role": "user", "content": [{"type": "text"}]}]}"#,
+            "missing_field",
+            Some("messages[0].content[0].text"),
+        ),
+        (COMPLETIONS, "{}", "missing_field", Some("prompt")),
+        (COMPLETIONS, r#"{"prompt": 5}"#, "invalid_type", Some("prompt")),
+        (COMPLETIONS, "[]", "invalid_type", None),
+        (COMPLETIONS, "{", "invalid_json", None),
+    ] {
+        let answer = router.post_bytes(path, body.as_bytes()).await;
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status, &error["code"]), (400, &json!(code)), "{body}: {error}");
+        assert_eq!(error["param"], json!(param), "{body}: {error}");
+        assert_eq!(answer.text().contains("not valid JSON"), code == "invalid_json", "{body}: {error}");
+    }
+    for (path, body, status, code) in [
+        ("/generate", "{}", 422, "missing_field"),
+        ("/generate_stream", "{}", 422, "missing_field"),
+        ("/", "{}", 422, "missing_field"),
+        ("/tokenize", "{}", 422, "missing_field"),
+        ("/generate", "[]", 422, "invalid_type"),
+        ("/generate", r#"{"inputs": "x", "parameters": []}"#, 422, "invalid_type"),
+        ("/generate", "{", 400, "invalid_json"),
+    ] {
+        let answer = router.post_bytes(path, body.as_bytes()).await;
+        let error = answer.json();
+        assert_eq!((answer.status, &error["code"]), (status, &json!(code)), "{path} {body}: {error}");
+        assert_eq!(error["error_type"], "validation");
+    }
+}
+
+#[tokio::test]
 async fn wrong_prompts_are_named() {
     let limits = Limits { max_input_tokens: Some(100), ..Limits::default() };
     let router = Router::start(ShardPlan::default(), limits).await;
@@ -161,7 +203,7 @@ async fn wrong_prompts_are_named() {
         assert!(error["message"].as_str().unwrap().contains(words), "{error}");
     }
     let missing = router.post(COMPLETIONS, &json!({})).await;
-    assert!(missing.json()["error"]["message"].as_str().unwrap().contains("missing field `prompt`"));
+    assert!(missing.json()["error"]["message"].as_str().unwrap().contains("`prompt` is missing"));
 }
 
 #[tokio::test]
@@ -180,7 +222,7 @@ async fn tgi_errors_have_tgis_shape() {
     let with = |parameters: Value| json!({"inputs": "x", "parameters": parameters});
     for (body, words) in [
         (json!({"inputs": ""}), "`inputs` is empty"),
-        (json!({}), "missing field `inputs`"),
+        (json!({}), "`inputs` is missing"),
         (json!({"inputs": 5}), "`inputs`"),
         (with(json!({"best_of": 3})), "`parameters.best_of` is not supported"),
         (with(json!({"grammar": {"type": "json"}})), "`parameters.grammar`"),
@@ -190,6 +232,13 @@ async fn tgi_errors_have_tgis_shape() {
         (with(json!({"temperature": 0})), "`temperature` is 0, must be greater than 0"),
         (with(json!({"max_new_tokens": 0})), "`max_new_tokens` is 0"),
         (with(json!({"max_new_tokens": 9000})), "maximum context length is 8192"),
+        (with(json!({"min_new_tokens": -1})), "`min_new_tokens` is -1"),
+        (with(json!({"min_new_tokens": 9000})), "`min_new_tokens` is 9000, the limit is 8192"),
+        (
+            with(json!({"min_new_tokens": 9, "max_new_tokens": 8})),
+            "`min_new_tokens` is 9, more than `max_new_tokens` (8)",
+        ),
+        (with(json!({"min_new_tokens": 101})), "`min_new_tokens` is 101, but only 100"),
         (with(json!({"truncate": 0})), "`truncate` is 0"),
         (with(json!({"top_n_tokens": 21})), "`top_n_tokens` is 21"),
         (with(json!({"top_k": "x"})), "`parameters.top_k`"),
@@ -282,5 +331,71 @@ async fn full_queue_is_429_with_retry_after_also_for_streams() {
     steps.add_permits(10_000);
     assert_eq!(running.answer().await.status, 200);
     assert_eq!(waiting.answer().await.status, 200);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn unreachable_deadline_is_429_and_named_as_such() {
+    // 8 tokens took 1000 s of the device, and 40 wait: the next one would start after 5000 s.
+    let plan = ShardPlan { num_blocks: 8, device_time_us: 1_000_000_000, ..ShardPlan::default().held() };
+    let steps = plan.steps.clone();
+    let limits = Limits { request_timeout: Some(Duration::from_secs(600)), ..Limits::default() };
+    let router = Router::start(plan, limits).await;
+    steps.add_permits(1);
+    router.post(COMPLETIONS, &json!({"prompt": vec![9; 8], "max_tokens": 1})).await.ok();
+    let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20});
+    let mut running = router.connect().await;
+    running.send("POST", COMPLETIONS, body(1).to_string().as_bytes()).await;
+    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    let mut waiting = router.connect().await;
+    waiting.send("POST", COMPLETIONS, body(2).to_string().as_bytes()).await;
+    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+
+    let refused = router.post(COMPLETIONS, &body(3)).await;
+    let error = refused.json()["error"].clone();
+    assert_eq!((refused.status, &error["code"]), (429, &json!("deadline_unreachable")), "{error}");
+    assert_eq!(error["type"], "rate_limit_error");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("deadline") && message.contains("`--request-timeout`"), "{message}");
+    assert!(message.contains("predicted wait is 5000.0 s") && !message.contains("queue"), "{message}");
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 4400);
+    let refused = router.post("/generate", &json!({"inputs": "x"})).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (429, &json!("deadline_unreachable")));
+    assert_eq!(refused.json()["error_type"], "overloaded");
+    assert_eq!(router.metric("trunkline_rejections_total{code=\"deadline_unreachable\"}").await, 2.0);
+    steps.add_permits(10_000);
+    assert_eq!(running.answer().await.status, 200);
+    assert_eq!(waiting.answer().await.status, 200);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn too_long_for_the_shard_that_came_back_names_the_clients_field() {
+    let plan = ShardPlan { num_blocks: 8, ..ShardPlan::default().held() };
+    let mut router = Router::start(plan, Limits::default()).await;
+    let mut running = router.connect().await;
+    let body = json!({"prompt": vec![1; 40], "max_tokens": 20});
+    running.send("POST", COMPLETIONS, body.to_string().as_bytes()).await;
+    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    let chat = |field: &str| json!({"messages": [{"role": "user", "content": "x"}], field: 33});
+    let mut waiting = Vec::new();
+    for (path, body, field) in [
+        ("/generate", json!({"inputs": "x", "parameters": {"max_new_tokens": 33}}), "max_new_tokens"),
+        (CHAT, chat("max_tokens"), "max_tokens"),
+        (CHAT, chat("max_completion_tokens"), "max_completion_tokens"),
+    ] {
+        let mut connection = router.connect().await;
+        connection.send("POST", path, body.to_string().as_bytes()).await;
+        waiting.push((connection, field));
+    }
+    router.wait("three to wait", |app| app.stats.borrow().num_waiting == 3).await;
+    router.kill_shard();
+    router.start_shard(ShardPlan { num_blocks: 4, ..ShardPlan::default() }).await;
+    assert_eq!(running.answer().await.status, 502);
+    for (mut connection, field) in waiting {
+        let answer = connection.answer().await;
+        assert!(answer.text().contains("context_length_exceeded"), "{}", answer.text());
+        assert!(answer.text().contains(&format!("`{field}` asks for 33 more")), "{}", answer.text());
+    }
     router.wait_idle().await;
 }

@@ -29,6 +29,8 @@ async fn not_ready_until_the_shard_is_there() {
     }
     let answer = router.post_bytes(CHAT, &streaming(1)).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("model_loading")));
+    // `/info` and the chat; probes reject nobody's work.
+    assert_eq!(router.metric("trunkline_rejections_total{code=\"model_loading\"}").await, 2.0);
     router.start_shard(ShardPlan::default()).await;
     assert_eq!(router.get("/readyz").await.status, 200);
     assert_eq!(router.get("/health").await.status, 200);

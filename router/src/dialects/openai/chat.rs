@@ -239,6 +239,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         } else {
             "max_tokens"
         },
+        min_tokens: "min_tokens",
         top_logprobs: "top_logprobs",
         prompt: "messages",
     };

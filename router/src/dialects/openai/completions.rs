@@ -27,8 +27,12 @@ use crate::validate::{FieldNames, RawParams};
 /// Tokens generated if the request does not say; OpenAI's own default.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
-const NAMES: FieldNames =
-    FieldNames { max_new_tokens: "max_tokens", top_logprobs: "logprobs", prompt: "prompt" };
+const NAMES: FieldNames = FieldNames {
+    max_new_tokens: "max_tokens",
+    min_tokens: "min_tokens",
+    top_logprobs: "logprobs",
+    prompt: "prompt",
+};
 
 /// A prompt: text, or token ids as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]

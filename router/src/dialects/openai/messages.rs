@@ -137,7 +137,7 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
     let content = match message.content {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => join(idx, parts)?,
-        None => return Err(ApiError::value(field("content"), "is missing")),
+        None => return Err(ApiError::MissingField { field: field("content") }),
     };
     let mut extra = Map::new();
     if let Some(name) = message.name {
@@ -154,7 +154,7 @@ fn join(idx: usize, parts: Vec<Part>) -> Result<String, ApiError> {
             let problem = "is not `text`; this server takes text alone";
             return Err(ApiError::value(field("type"), problem));
         }
-        let text = part.text.ok_or_else(|| ApiError::value(field("text"), "is missing"))?;
+        let text = part.text.ok_or_else(|| ApiError::MissingField { field: field("text") })?;
         joined.push_str(&text);
     }
     Ok(joined)

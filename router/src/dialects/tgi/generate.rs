@@ -25,8 +25,12 @@ use crate::validate::{FieldNames, RawParams};
 /// Tokens generated if the request does not say; TGI's own default.
 const DEFAULT_MAX_NEW_TOKENS: u32 = 100;
 
-const NAMES: FieldNames =
-    FieldNames { max_new_tokens: "max_new_tokens", top_logprobs: "top_n_tokens", prompt: "inputs" };
+const NAMES: FieldNames = FieldNames {
+    max_new_tokens: "max_new_tokens",
+    min_tokens: "min_new_tokens",
+    top_logprobs: "top_n_tokens",
+    prompt: "inputs",
+};
 
 /// Stands for probabilities that f32 cannot tell from 0, as JSON has no infinity.
 const LOWEST_LOGPROB: f32 = -9999.0;

@@ -33,9 +33,7 @@ impl ErrorResponse {
         let error_type = match (error.class(), error) {
             (_, ApiError::UnknownRoute { .. } | ApiError::UnknownMethod { .. }) => "not_found",
             (ErrorClass::Request, _) => "validation",
-            (ErrorClass::Overload, ApiError::TooManyRequests { .. } | ApiError::QueueFull { .. }) => {
-                "overloaded"
-            }
+            (ErrorClass::Overload, error) if error.status() == StatusCode::TOO_MANY_REQUESTS => "overloaded",
             (ErrorClass::Overload, _) => "unhealthy",
             (ErrorClass::Shard, _) => "generation",
             (ErrorClass::Bug, _) => "internal",

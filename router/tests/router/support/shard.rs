@@ -30,6 +30,8 @@ pub struct ShardPlan {
     pub contract_version: u32,
     /// What `Health` says of the running step.
     pub step_running_ms: u64,
+    /// What every result says it took.
+    pub device_time_us: u64,
 }
 
 impl Default for ShardPlan {
@@ -49,6 +51,7 @@ impl ShardPlan {
             max_step_tokens: 64,
             contract_version: trunkline_router::shard::CONTRACT_VERSION,
             step_running_ms: 0,
+            device_time_us: 100,
         }
     }
 
@@ -214,7 +217,7 @@ fn run_step(
             results.push(sample(plan, chunk.sequence_id, sequence));
         }
     }
-    proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: 100 }
+    proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us }
 }
 
 /// The script's next token. Logprobs are made up, but different for each: -1/8, -2/8, ...
