@@ -48,14 +48,15 @@ pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [Lane
     let groups = tile.quants.chunks_exact(group_vectors::<F>() * VECTOR);
     for (group, sums) in groups.zip(sums.chunks_exact_mut(halves)) {
         for (half, sums) in sums.iter_mut().enumerate() {
-            let mut sum = _mm512_set1_epi32(-i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
+            let (mut bytes, mut sum) = (_mm512_setzero_si512(), start_sum::<F>());
             for vector in 0..HALF_VECTORS {
                 // SAFETY: `group` has all vectors of a group; the store is of 16 floats.
                 let weights = unsafe { load_quants::<F>(group.as_ptr(), half, vector) };
-                sum = _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi8(1));
+                add_weights::<F>(&mut bytes, &mut sum, weights);
             }
+            let sum = finish_sum::<F>(bytes, sum);
             // SAFETY: 16 floats.
-            unsafe { _mm512_storeu_ps(sums.0.as_mut_ptr(), _mm512_cvtepi32_ps(sum)) };
+            unsafe { _mm512_storeu_ps(sums.0.as_mut_ptr(), sum) };
         }
     }
 }
@@ -121,11 +122,11 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
                         *dot = shift_by_zero_point::<F>(sum);
                     }
                 }
-                let mut sum = _mm512_set1_epi32(-i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
+                let (mut bytes, mut sum) = (_mm512_setzero_si512(), start_sum::<F>());
                 for vector in 0..HALF_VECTORS {
                     let weights = load_quants::<F>(quants, half, vector);
                     if !HAS_SUMS {
-                        sum = _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi8(1));
+                        add_weights::<F>(&mut bytes, &mut sum, weights);
                     }
                     let quads = x.add(vector * QUAD * R);
                     for (row, dot) in dot.iter_mut().enumerate() {
@@ -133,7 +134,7 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
                     }
                 }
                 let sum =
-                    if HAS_SUMS { _mm512_loadu_ps((*sums).0.as_ptr()) } else { _mm512_cvtepi32_ps(sum) };
+                    if HAS_SUMS { _mm512_loadu_ps((*sums).0.as_ptr()) } else { finish_sum::<F>(bytes, sum) };
                 for row in 0..R {
                     let offset = _mm512_set1_ps(*x_offsets.add(row));
                     let start = if half == 0 {
@@ -169,6 +170,33 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
         }
         store(&acc, out);
     }
+}
+
+/// Where the sum of 16 weights begins: less 16 times the zero point.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn start_sum<F: IntFormat>() -> __m512i {
+    _mm512_set1_epi32(-i32::from(F::ZERO_POINT) * QUANT_GROUP as i32)
+}
+
+/// Adds 4 weights a lane to `sum`; nibbles stay apart in `bytes`, where 4 of them fit: additions of bytes have more
+/// pipes than dot products.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn add_weights<F: IntFormat>(bytes: &mut __m512i, sum: &mut __m512i, weights: __m512i) {
+    if F::NIBBLES {
+        *bytes = _mm512_add_epi8(*bytes, weights);
+    } else {
+        *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi8(1));
+    }
+}
+
+/// The sum of 16 weights a lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn finish_sum<F: IntFormat>(bytes: __m512i, sum: __m512i) -> __m512 {
+    let sum = if F::NIBBLES { _mm512_dpbusd_epi32(sum, bytes, _mm512_set1_epi8(1)) } else { sum };
+    _mm512_cvtepi32_ps(sum)
 }
 
 /// Vector `vector` of half `half` of a group: 4 unsigned weights a lane.

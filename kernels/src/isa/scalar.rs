@@ -49,6 +49,9 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     let mut acc = [[0.0f32; TILE]; PANEL];
     for group in 0..in_features / F::GROUP {
         let weights = unpack_group::<F>(tile, group);
+        let sum = |half: usize| weight_sums(&weights[half * QUANT_GROUP..][..QUANT_GROUP], F::ZERO_POINT);
+        let sums: [[f32; TILE]; 2] =
+            std::array::from_fn(|half| if half < halves { sum(half) } else { [0.0; TILE] });
         let scales = unpack_scales::<F>(tile.scales, group);
         let mins = if F::HAS_MIN { unpack_scales::<F>(tile.mins, group) } else { [0.0; TILE] };
         for (row, acc) in acc[..panel.num_rows].iter_mut().enumerate() {
@@ -59,7 +62,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
                 let (scale, offset) = (panel.scales[meta], panel.offsets[meta]);
                 let dots = half_dots(weights, F::ZERO_POINT, panel, x_group, row);
                 for (lane, inner) in inner.iter_mut().enumerate() {
-                    let sum = weight_sum(weights, F::ZERO_POINT, lane);
+                    let sum = sums[half][lane];
                     let start = if half == 0 { offset * sum } else { offset.mul_add(sum, *inner) };
                     *inner = scale.mul_add(dots[lane] as f32, start);
                 }
@@ -127,9 +130,10 @@ fn half_dots(
     dots
 }
 
-/// Sum of one lane's weights of one group of activations, less the zero point; exact in f32.
-fn weight_sum(weights: &[[i32; TILE]], zero_point: u8, lane: usize) -> f32 {
-    weights.iter().map(|weights| weights[lane] - i32::from(zero_point)).sum::<i32>() as f32
+/// Sums of the weights of one group of activations, less the zero point; exact in f32.
+fn weight_sums(weights: &[[i32; TILE]], zero_point: u8) -> [f32; TILE] {
+    let sum = |lane: usize| weights.iter().map(|weights| weights[lane] - i32::from(zero_point)).sum::<i32>();
+    std::array::from_fn(|lane| sum(lane) as f32)
 }
 
 /// Quants of one group as [element][lane].
