@@ -75,24 +75,21 @@ def compare(backend: Any, texts: dict[str, list[int]], expected: dict[str, Logit
     )
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2"])
 def test_cpu_backend_is_as_close_as_eight_bit_activations_allow(
-    isa: str, monkeypatch: pytest.MonkeyPatch, texts: dict[str, list[int]], expected: dict[str, Logits]
+    texts: dict[str, list[int]], expected: dict[str, Logits]
 ) -> None:
-    from trunkline_server import _kernels
-
-    if not _kernels.cpu_features().get({"avx512": "avx512vnni"}.get(isa, isa)):
-        pytest.skip(f"this CPU has no {isa}")
-    monkeypatch.setenv("TRUNKLINE_ISA", isa)
+    """With the best instruction set at hand; the others give the same bits (`test_instruction_sets_agree`)."""
     difference, agreement, positions = compare(load("cpu"), texts, expected)
-    print(f"cpu {isa}: {positions} positions, mean |Δ logprob| {difference:.5f}, top-1 {agreement:.2%}")
+    print(f"cpu: {positions} positions, mean |Δ logprob| {difference:.5f}, top-1 {agreement:.2%}")
     assert positions >= 2000
     assert difference <= MAX_MEAN_DIFFERENCE
     assert agreement >= MIN_TOP1_AGREEMENT
 
 
 def test_reference_backend_equals_transformers(texts: dict[str, list[int]], expected: dict[str, Logits]) -> None:
-    difference, agreement, positions = compare(load("reference"), texts, expected)
+    short = {name: ids for name, ids in texts.items() if name != "document"}
+    difference, agreement, positions = compare(load("reference"), short, expected)
     print(f"reference: {positions} positions, mean |Δ logprob| {difference:.7f}, top-1 {agreement:.2%}")
+    assert positions >= 2000
     assert difference <= 1e-4
     assert agreement >= 0.999
