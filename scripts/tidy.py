@@ -136,7 +136,7 @@ def imports(node: ast.AST, module: str) -> list[str]:
 
 
 def check_pure(path: Path, text: str) -> list[str]:
-    """The core crates reach for no clock, file, thread, lock, environment or random order, and depend on none that do."""
+    """The core crates reach for no clock, file, thread, lock, environment or random order, nor depend on what does."""
     name = path.relative_to(ROOT)
     crate = next((crate for crate in PURE_CRATES if str(name).startswith(f"{crate}/")), None)
     if crate is None:
