@@ -48,39 +48,53 @@ impl Request {
     }
 }
 
+/// What becomes of the closing `error:` line of a child that is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClosingLine {
+    /// Passed through, unless the child ended by a user's mistake of its own.
+    Tell,
+    /// Dropped, however the child ended: another error is about to be told, likely about the same mistake.
+    Drop,
+}
+
 /// Ends one process and whatever is in its group: SIGTERM, then SIGKILL after `patience` or at a second signal.
-pub fn stop(process: Process, patience: Duration, request: Request, events: &Receiver<Event>) -> Stopped {
+pub fn stop(
+    process: Process,
+    patience: Duration,
+    request: Request,
+    closing_line: ClosingLine,
+    events: &Receiver<Event>,
+) -> Stopped {
     let begin = Instant::now();
     process.signal(Signal::TERM);
     while !process.has_ended() {
         let left = patience.saturating_sub(begin.elapsed());
         match events.recv_timeout(left) {
             Ok(Event::Signal(signal)) if request.is_repeated_by(signal) => {
-                kill(process);
+                kill(process, closing_line);
                 return Stopped::Interrupted(signal);
             }
             // A copy of the first signal, or an end, which the loop's condition looks at.
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 if !process.has_ended() {
-                    kill(process);
+                    kill(process, closing_line);
                     return Stopped::Killed;
                 }
             }
         }
     }
-    Stopped::Ended(reap(process))
+    Stopped::Ended(reap(process, closing_line))
 }
 
-fn kill(process: Process) {
+fn kill(process: Process, closing_line: ClosingLine) {
     process.signal(Signal::KILL);
-    reap(process);
+    reap(process, closing_line);
 }
 
-/// Two closing lines about one mistake would be one too many: that of a child that is being stopped is dropped.
-fn reap(process: Process) -> Exit {
+fn reap(process: Process, closing_line: ClosingLine) -> Exit {
     let (exit, mut tail) = process.reap();
-    if exit != Exit::Code(EXIT_USER_MISTAKE) {
+    if closing_line == ClosingLine::Tell && exit != Exit::Code(EXIT_USER_MISTAKE) {
         tail.release();
     }
     exit
@@ -120,7 +134,7 @@ pub fn drain(
     for (process, patience) in in_order {
         let Some(process) = process else { continue };
         let role = process.role();
-        match stop(process, patience, request, events) {
+        match stop(process, patience, request, ClosingLine::Tell, events) {
             Stopped::Ended(exit) if exit.is_success() => log.debug("ended", &[("process", &role)]),
             // The shard's answer to SIGTERM before its handler is set, that is, while it still loads.
             Stopped::Ended(Exit::Signal(ended_by)) if ended_by == Signal::TERM.as_raw() => {
@@ -153,7 +167,7 @@ pub fn abandon(rest: impl IntoIterator<Item = Process>, events: &Receiver<Event>
     let request = Request::now(Signal::TERM.as_raw());
     rest.iter().for_each(|process| process.signal(Signal::TERM));
     for process in rest {
-        stop(process, ABANDON_TIMEOUT, request, events);
+        stop(process, ABANDON_TIMEOUT, request, ClosingLine::Drop, events);
     }
 }
 

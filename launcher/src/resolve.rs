@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::args::high::ModelRef;
-use crate::drain::{Request, Stopped, stop};
+use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::process::{Event, Exit, Process, Role};
 use crate::programs;
@@ -49,7 +49,9 @@ pub fn run(
     while !process.has_ended() {
         // The resolver's end wakes this; a closed channel cannot be, since `sender` lives.
         if let Ok(Event::Signal(signal)) = events.recv() {
-            if let Stopped::Interrupted(second) = stop(process, STOP_TIMEOUT, Request::now(signal), events) {
+            let request = Request::now(signal);
+            let stopped = stop(process, STOP_TIMEOUT, request, ClosingLine::Tell, events);
+            if let Stopped::Interrupted(second) = stopped {
                 return Err(LauncherError::Interrupted { signal: second });
             }
             return Err(LauncherError::Interrupted { signal });

@@ -62,6 +62,17 @@ fn mistake_that_both_find_is_told_once_and_by_the_shard() {
     server.assert_nothing_left();
 }
 
+/// A router on its way out is ended by SIGTERM, with no exit code that tells of the mistake.
+#[test]
+fn mistake_is_told_once_if_the_router_is_stopped_between_its_word_and_its_end() {
+    let bench =
+        Bench::new().with("FAKE_SHARD", "refuse-after-router").with("FAKE_ROUTER", "refuse-and-linger");
+    let mut server = bench.serve(&[]);
+    assert_eq!(server.wait(), 2);
+    assert_one_error(&server.bench.stderr(), "error: tensor `x` is damaged");
+    server.assert_nothing_left();
+}
+
 #[test]
 fn router_that_refuses_alone_is_heard() {
     let mut server = Bench::new().with("FAKE_ROUTER", "refuse").serve(&[]);

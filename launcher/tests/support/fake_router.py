@@ -56,6 +56,10 @@ if behaviour == "crash":
 if behaviour == "refuse":
     print("error: no tokenizer", file=sys.stderr)
     sys.exit(2)
+if behaviour == "refuse-and-linger":
+    print("error: no tokenizer", file=sys.stderr, flush=True)
+    note("refused")
+    signal.pause()
 terminated = threading.Event()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 

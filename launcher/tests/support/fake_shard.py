@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 JOURNAL = os.environ["FAKE_JOURNAL"]
@@ -58,6 +59,11 @@ def serve():
     note("shard", "start", argv=sys.argv[3:], folder=str(folder), folder_mode=folder_mode)
     behaviour = os.environ.get("FAKE_SHARD", "serve")
     if behaviour == "refuse":
+        print("error: tensor `x` is damaged", file=sys.stderr)
+        sys.exit(2)
+    if behaviour == "refuse-after-router":
+        while '"refused"' not in Path(os.environ["FAKE_JOURNAL"]).read_text():
+            time.sleep(0.005)
         print("error: tensor `x` is damaged", file=sys.stderr)
         sys.exit(2)
     if behaviour == "crash" or (behaviour == "crash-later" and runs > 0):
