@@ -43,20 +43,26 @@ class Bench:
 
         return asyncio.run(all_streams())
 
-    def decode(self, streams: int) -> tuple[float, float, float]:
-        """Output tokens a second over all streams (steady part), median ITL in ms, device time a step in ms."""
-        before = self.device_time()
+    def decode(self, streams: int) -> tuple[float, float]:
+        """Output tokens a second over all streams (steady part), median ITL in ms."""
         done = self.run([self.prompt(DECODE_PROMPT) for _ in range(streams)], DECODE_TOKENS)
-        after = self.device_time()
         begin = max(s.events[0] for s in done)
         end = min(s.events[-1] for s in done)
         tokens = sum(begin < t <= end for s in done for t in s.events)
-        gaps = [gap for s in done for gap in s.itl_s]
-        return (
-            tokens / (end - begin),
-            statistics.median(gaps) * 1e3,
-            (after[0] - before[0]) / (after[1] - before[1]) * 1e3,
-        )
+        return tokens / (end - begin), statistics.median(gap for s in done for gap in s.itl_s) * 1e3
+
+    def overhead(self) -> tuple[float, float]:
+        """Device time of a step in ms, and what the client waits for beside it: router, gRPC, Python, HTTP.
+
+        One stream from a prompt of one token: every step is one decode, and the wall time of the whole answer, the
+        way there and back included, is divided by the number of its steps.
+        """
+        before = self.device_time()
+        (done,) = self.run([self.prompt(1)], DECODE_TOKENS)
+        after = self.device_time()
+        steps = after[1] - before[1]
+        device_s, wall_s = after[0] - before[0], done.events[-1] - done.sent
+        return device_s / steps * 1e3, (wall_s - device_s) / steps * 1e3
 
     def device_time(self) -> tuple[float, float]:
         """Sum in seconds and count of the device time of all steps so far."""
@@ -88,12 +94,12 @@ def report(server: Trunkline, repeat: int) -> None:
     bench.decode(8)
     print("| measure | value |\n|---|---|")
     for streams in (1, 8, 32):
-        rates, gaps, device = zip(*(bench.decode(streams) for _ in range(repeat)), strict=True)
+        rates, gaps = zip(*(bench.decode(streams) for _ in range(repeat)), strict=True)
         print(f"| decode, {streams} streams, tok/s | {spread(list(rates))} |")
-        added = [gap - step for gap, step in zip(gaps, device, strict=True)]
         print(f"| … ITL p50, ms | {spread(list(gaps), 2)} |")
-        print(f"| … device time a step, ms | {spread(list(device), 2)} |")
-        print(f"| … outside the device a step, ms | {spread(added, 2)} |")
+    device, added = zip(*(bench.overhead() for _ in range(repeat)), strict=True)
+    print(f"| one stream: device time a step, ms | {spread(list(device), 3)} |")
+    print(f"| … and what router, gRPC, Python and HTTP add, ms | {spread(list(added), 3)} |")
     for length in (512, 2048):
         print(f"| prefill of {length}, tok/s | {spread([bench.prefill(length) for _ in range(repeat)])} |")
     cold, warm, hit = zip(*(bench.history(6000) for _ in range(repeat)), strict=True)
