@@ -110,6 +110,7 @@ def test_killed_launcher_takes_its_children_along() -> None:
     server.process.kill()
     server.process.wait()
     wait_for(lambda: not any(alive(pid) for pid in children), "children of a killed launcher to end", 10)
+    assert not [path for path in Path(server.runtime.name).rglob("*") if path.is_socket()]
     server.close()
 
 

@@ -33,7 +33,7 @@ def serve(options: argparse.Namespace) -> int:
     began = time.monotonic()
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
-        lifeline.watch(STANDARD_INPUT)
+        lifeline.watch(STANDARD_INPUT, Path(options.socket))
     # numpy's matrix library starts a thread per core on import, and nothing here asks it for products.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     model_path = Path(options.model)
