@@ -50,9 +50,11 @@ def load(backend: str) -> Backend:
     return build(backend, open_checkpoint(embedded_gguf()), BackendOptions(max_batch_total_tokens=4096))
 
 
-def log_softmax(logits: Logits) -> Logits:
-    shifted: Logits = logits - logits.max(axis=-1, keepdims=True)
-    result: Logits = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+def logprobs(logits: Logits, following: list[int]) -> Logits:
+    """Log softmax of row p at the token that follows position p."""
+    rows = torch.from_numpy(logits[: len(following)].copy())
+    chosen = rows[torch.arange(len(following)), torch.tensor(following)]
+    result: Logits = (chosen - torch.logsumexp(rows, dim=-1)).numpy()
     return result
 
 
@@ -61,11 +63,9 @@ def compare(backend: Any, texts: dict[str, list[int]], expected: dict[str, Logit
     differences, agreements = [], []
     for name, ids in texts.items():
         got = backend.score(ids)
-        following = np.array(ids[1:])
-        rows = np.arange(len(following))
-        ours, theirs = log_softmax(got)[rows, following], log_softmax(expected[name])[rows, following]
+        ours, theirs = logprobs(got, ids[1:]), logprobs(expected[name], ids[1:])
         same = got[:-1].argmax(axis=-1) == expected[name][:-1].argmax(axis=-1)
-        print(f"{name}: {len(rows)} positions, {np.abs(ours - theirs).mean():.5f}, top-1 {same.mean():.2%}")
+        print(f"{name}: {len(ours)} positions, {np.abs(ours - theirs).mean():.5f}, top-1 {same.mean():.2%}")
         differences.append(np.abs(ours - theirs))
         agreements.append(same)
     return (
