@@ -110,6 +110,12 @@ sim: ## scheduler simulation: make sim SEED=42
 bench: build .venv-test/.stamp ## speed through HTTP, and what the router and Python add to a step
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
+.PHONY: bench-limits
+bench-limits: ## what this machine can do at most: bandwidth, unit rates, barrier (to benchmark/results/limits.json)
+	cargo build --release --quiet -p trunkline-kernels --example limits
+	mkdir -p benchmark/results
+	$(BIN)/examples/limits --output benchmark/results/limits.json $(ARGS)
+
 # ---- environments ----------------------------------------------------------------------------------------------------
 
 .tools/.stamp: requirements/tools.txt

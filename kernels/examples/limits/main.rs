@@ -1,0 +1,233 @@
+//! Measures what this machine can do at most: `limits [--threads N] [--output PATH]`.
+//!
+//! Bandwidth of reads from each cache and from memory, multiply-adds in registers for each instruction set, and the
+//! time of a barrier of the pool that the kernels run on; each with one thread and with all. Every figure is the best
+//! of many short repeats, so that neighbours on the machine matter little. Prints a table and writes JSON to PATH:
+//!
+//! - `machine`: CPU, usable CPUs, bytes of its caches;
+//! - `threads`: what "all" means;
+//! - `read`: `{level, bytes_per_thread, one_thread, all_threads}` in GB/s (1e9 bytes), `memory` last;
+//! - `rates`: `{operation, instruction_set, instruction, one_thread, all_threads}` in GMAC/s: one multiply-add is two
+//!   operations of the data sheets;
+//! - `barrier_ns`: `{threads, ns}`.
+#![allow(clippy::print_stdout)] // a report is what it is for
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod arch;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "portable.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
+mod caches;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use trunkline_kernels::aligned::AlignedBytes;
+use trunkline_kernels::shared_mut::SharedMut;
+use trunkline_kernels::threads::{ThreadPool, default_num_threads};
+
+/// Each figure is the best repeat of this long a while; a repeat takes about [`REPEAT_SECONDS`].
+const FIGURE_TIME: Duration = Duration::from_millis(800);
+const REPEAT_SECONDS: f64 = 0.5e-3;
+/// Memory is read over at least this much, all threads together, and at least this many times the last cache.
+const MIN_MEMORY_BYTES: usize = 256 << 20;
+const MEMORY_TIMES_LAST_CACHE: usize = 4;
+const BARRIERS_PER_RUN: u32 = 200;
+
+/// Multiply-adds of one instruction in registers.
+pub struct Rate {
+    /// What is multiplied: `f32_fma`, `bf16_dot`, `int8_dot`.
+    pub operation: &'static str,
+    /// As the kernels name it.
+    pub instruction_set: &'static str,
+    /// The instructions timed.
+    pub instruction: &'static str,
+    /// Multiply-adds of one pass of the loop.
+    pub macs_per_pass: usize,
+    /// Runs so many passes.
+    pub run: fn(passes: usize),
+}
+
+/// One figure, with one thread and with all.
+struct Figure {
+    one_thread: f64,
+    all_threads: f64,
+}
+
+/// Best units per second of `work`, done by all threads of a pool at once; `units` are of one call on one thread.
+fn best_rate(pool: &mut ThreadPool, units: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let mut best = f64::INFINITY;
+    let begin = Instant::now();
+    while begin.elapsed() < FIGURE_TIME {
+        let start = Instant::now();
+        pool.run(|thread_idx, _| work(thread_idx));
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    (units * pool.num_threads()) as f64 / best
+}
+
+/// How many calls of `work(n)` per repeat: `n` that takes [`REPEAT_SECONDS`].
+fn passes_per_repeat(work: impl Fn(usize)) -> usize {
+    let mut passes = 1;
+    loop {
+        let start = Instant::now();
+        work(passes);
+        let seconds = start.elapsed().as_secs_f64();
+        if seconds >= REPEAT_SECONDS / 4.0 {
+            return ((passes as f64 * REPEAT_SECONDS / seconds) as usize).max(1);
+        }
+        passes *= 4;
+    }
+}
+
+struct Pools {
+    one: ThreadPool,
+    all: ThreadPool,
+}
+
+impl Pools {
+    fn rate(&mut self, rate: &Rate) -> Figure {
+        let passes = passes_per_repeat(rate.run);
+        let measure = |pool: &mut ThreadPool| {
+            best_rate(pool, passes * rate.macs_per_pass, |_| (rate.run)(passes)) / 1e9
+        };
+        Figure { one_thread: measure(&mut self.one), all_threads: measure(&mut self.all) }
+    }
+
+    /// Reads of so many bytes by each thread, again and again.
+    fn read(&mut self, bytes_per_thread: usize) -> Figure {
+        let measure = |pool: &mut ThreadPool| {
+            let mut bytes = AlignedBytes::zeroed(bytes_per_thread * pool.num_threads());
+            let shared = SharedMut::new(bytes.as_mut_slice());
+            let part = |thread_idx: usize| thread_idx * bytes_per_thread..(thread_idx + 1) * bytes_per_thread;
+            // Each thread touches its own part first, so that it lies in its node's memory.
+            // SAFETY: the parts are disjoint.
+            pool.run(|thread_idx, _| unsafe { shared.slice_mut(part(thread_idx)) }.fill(1));
+            let read = |read: fn(&[u8]), thread_idx: usize, passes: usize| {
+                // SAFETY: nobody writes any more.
+                let bytes = unsafe { shared.slice(part(thread_idx)) };
+                (0..passes).for_each(|_| read(bytes));
+            };
+            let measure = |pool: &mut ThreadPool, reader: fn(&[u8])| {
+                let passes = passes_per_repeat(|passes| read(reader, 0, passes));
+                best_rate(pool, passes * bytes_per_thread, |thread_idx| read(reader, thread_idx, passes))
+                    / 1e9
+            };
+            arch::READERS.iter().map(|reader| measure(pool, *reader)).fold(0.0, f64::max)
+        };
+        Figure { one_thread: measure(&mut self.one), all_threads: measure(&mut self.all) }
+    }
+
+    /// Nanoseconds from barrier to barrier while all threads do nothing else.
+    fn barrier_ns(&mut self) -> f64 {
+        let mut best = f64::INFINITY;
+        let begin = Instant::now();
+        while begin.elapsed() < FIGURE_TIME {
+            let nanos = std::sync::atomic::AtomicU64::new(0);
+            self.all.run(|thread_idx, barrier| {
+                barrier.wait();
+                let start = Instant::now();
+                (0..BARRIERS_PER_RUN).for_each(|_| barrier.wait());
+                if thread_idx == 0 {
+                    let elapsed = start.elapsed().as_nanos() as u64;
+                    nanos.store(elapsed, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+            best = best.min(nanos.into_inner() as f64);
+        }
+        best / f64::from(BARRIERS_PER_RUN)
+    }
+}
+
+struct Arguments {
+    threads: usize,
+    output: Option<String>,
+}
+
+fn arguments() -> Result<Arguments> {
+    let mut parsed = Arguments { threads: default_num_threads(), output: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().with_context(|| format!("`{name}` has no value"))?;
+        match name.as_str() {
+            "--threads" => parsed.threads = value.parse().context("`--threads`")?,
+            "--output" => parsed.output = Some(value),
+            _ => bail!("unknown argument `{name}`; hint: `--threads N`, `--output PATH`"),
+        }
+    }
+    Ok(parsed)
+}
+
+/// Working sets per thread: half of each cache, so that other things fit beside; a shared cache is shared out.
+fn levels(caches: &[caches::Cache], threads: usize) -> Vec<(String, usize)> {
+    let mut levels: Vec<(String, usize)> = Vec::new();
+    for cache in caches {
+        let bytes = cache.bytes / 2 / cache.num_sharers.min(threads).max(1);
+        // A share that the level before holds too would measure that one.
+        if levels.last().is_none_or(|(_, before)| bytes > 3 * *before) {
+            levels.push((format!("l{}", cache.level), bytes.next_multiple_of(4096)));
+        }
+    }
+    let last = caches.last().map_or(0, |cache| cache.bytes);
+    let memory = MIN_MEMORY_BYTES.max(MEMORY_TIMES_LAST_CACHE * last).div_ceil(threads);
+    levels.push(("memory".to_owned(), memory.next_multiple_of(4096)));
+    levels
+}
+
+fn row(name: &str, unit: &str, figure: &Figure) {
+    println!("| {name} | {:.1} | {:.1} | {unit} |", figure.one_thread, figure.all_threads);
+}
+
+fn main() -> Result<()> {
+    let Arguments { threads, output } = arguments()?;
+    let caches = caches::of_this_machine();
+    let mut pools = Pools { one: ThreadPool::new(1)?, all: ThreadPool::new(threads)? };
+    println!("{}, {threads} threads\n", caches::cpu_name());
+    println!("| limit | one thread | all threads | unit |\n|---|---|---|---|");
+    let mut reads = Vec::new();
+    for (level, bytes_per_thread) in levels(&caches, threads) {
+        let figure = pools.read(bytes_per_thread);
+        row(&format!("read {level}, {} KiB a thread", bytes_per_thread >> 10), "GB/s", &figure);
+        reads.push(serde_json::json!({
+            "level": level,
+            "bytes_per_thread": bytes_per_thread,
+            "one_thread": figure.one_thread,
+            "all_threads": figure.all_threads,
+        }));
+    }
+    let mut rates = Vec::new();
+    for rate in arch::rates() {
+        let figure = pools.rate(&rate);
+        let name = format!("{}, {}: `{}`", rate.operation, rate.instruction_set, rate.instruction);
+        row(&name, "GMAC/s", &figure);
+        rates.push(serde_json::json!({
+            "operation": rate.operation,
+            "instruction_set": rate.instruction_set,
+            "instruction": rate.instruction,
+            "one_thread": figure.one_thread,
+            "all_threads": figure.all_threads,
+        }));
+    }
+    let barrier_ns = pools.barrier_ns();
+    println!("| barrier of {threads} threads | | {barrier_ns:.0} | ns |");
+    let cache_list: Vec<_> = caches
+        .iter()
+        .map(|c| serde_json::json!({"level": c.level, "bytes": c.bytes, "shared_by_cpus": c.num_sharers}))
+        .collect();
+    let report = serde_json::json!({
+        "machine": {"cpu": caches::cpu_name(), "usable_cpus": default_num_threads(), "caches": cache_list},
+        "threads": threads,
+        "read": reads,
+        "rates": rates,
+        "barrier_ns": {"threads": threads, "ns": barrier_ns},
+    });
+    if let Some(path) = output {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(&path, text).with_context(|| format!("write `{path}`"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Loops of x86-64. Rates are inline assembly, so that nothing is folded away and every chain has its own register.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::Rate;
+
+/// Two bf16 of 1, an f32 of about 1, four bytes that are small: no accumulator overflows.
+const OPERAND: i32 = 0x3f80_3f80;
+/// Chains that do not wait for each other: more than the instructions of any kind that are in flight at once.
+const CHAINS: usize = 12;
+/// How far ahead a read asks for lines, as the kernels do.
+const PREFETCH_BYTES: usize = 8 << 10;
+const LINE_BYTES: usize = 64;
+
+/// A loop of [`CHAINS`] independent chains over registers 0 to 11; 13 and 14 are operands and 15 holds ones.
+macro_rules! chains {
+    ($name:ident, $features:literal, $register:literal, $($line:literal),+) => {
+        fn $name(passes: usize) {
+            #[target_feature(enable = $features)]
+            unsafe fn run(passes: usize) {
+                // SAFETY: touches registers alone, all declared; the caller has seen the features.
+                unsafe {
+                    asm!(
+                        "vmovd xmm13, {operand:e}",
+                        "vmovd xmm15, {ones:e}",
+                        concat!("vpbroadcastd ", $register, "13, xmm13"),
+                        concat!("vpbroadcastd ", $register, "14, xmm13"),
+                        concat!("vpbroadcastd ", $register, "15, xmm15"),
+                        ".irp r,0,1,2,3,4,5,6,7,8,9,10,11",
+                        "vpxor xmm\\r, xmm\\r, xmm\\r",
+                        ".endr",
+                        "2:",
+                        ".irp r,0,1,2,3,4,5,6,7,8,9,10,11",
+                        $($line,)+
+                        ".endr",
+                        "dec {passes}",
+                        "jnz 2b",
+                        operand = in(reg) OPERAND,
+                        ones = in(reg) 0x0001_0001,
+                        passes = inout(reg) passes => _,
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                        out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                        out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _,
+                        out("xmm15") _,
+                        options(nostack, nomem),
+                    );
+                }
+            }
+            // SAFETY: `rates` lists it only where the CPU has the features.
+            unsafe { run(passes.max(1)) }
+        }
+    };
+}
+
+chains!(f32_avx2, "avx2,fma", "ymm", "vfmadd231ps ymm\\r, ymm13, ymm14");
+chains!(f32_avx512, "avx512f", "zmm", "vfmadd231ps zmm\\r, zmm13, zmm14");
+chains!(bf16_avx512, "avx512f,avx512bf16", "zmm", "vdpbf16ps zmm\\r, zmm13, zmm14");
+// The sum of pairs as 16 bits, of those as 32 bits, and the addition: what AVX2 needs for four multiply-adds a lane.
+chains!(
+    int8_avx2,
+    "avx2",
+    "ymm",
+    "vpmaddubsw ymm12, ymm13, ymm14",
+    "vpmaddwd ymm12, ymm12, ymm15",
+    "vpaddd ymm\\r, ymm\\r, ymm12"
+);
+chains!(int8_avxvnni, "avx2,avxvnni", "ymm", "{{vex}} vpdpbusd ymm\\r, ymm13, ymm14");
+chains!(int8_avx512, "avx512f,avx512vnni", "zmm", "vpdpbusd zmm\\r, zmm13, zmm14");
+
+const YMM_BYTES: usize = 32;
+const ZMM_BYTES: usize = 64;
+
+/// What this CPU has.
+pub fn rates() -> Vec<Rate> {
+    let mut rates = Vec::new();
+    let mut add =
+        |is_there: bool, operation, instruction_set, instruction, run, register_bytes, element_bytes| {
+            if is_there {
+                let macs_per_pass = CHAINS * register_bytes / element_bytes;
+                rates.push(Rate { operation, instruction_set, instruction, macs_per_pass, run });
+            }
+        };
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+    let avx512_bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+    let avx512_vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+    let avx_vnni = avx2 && is_x86_feature_detected!("avxvnni");
+    add(avx2, "f32_fma", "avx2", "vfmadd231ps ymm", f32_avx2 as fn(usize), YMM_BYTES, 4);
+    add(avx512, "f32_fma", "avx512", "vfmadd231ps zmm", f32_avx512, ZMM_BYTES, 4);
+    add(avx512_bf16, "bf16_dot", "avx512", "vdpbf16ps zmm", bf16_avx512, ZMM_BYTES, 2);
+    add(avx2, "int8_dot", "avx2", "vpmaddubsw, vpmaddwd, vpaddd ymm", int8_avx2, YMM_BYTES, 1);
+    add(avx_vnni, "int8_dot", "avxvnni", "vpdpbusd ymm", int8_avxvnni, YMM_BYTES, 1);
+    add(avx512_vnni, "int8_dot", "avx512", "vpdpbusd zmm", int8_avx512, ZMM_BYTES, 1);
+    rates
+}
+
+/// Ways to read; the fastest counts. The hardware's own prefetcher stops at every page.
+pub const READERS: [fn(&[u8]); 2] = [read::<false>, read::<true>];
+
+fn read<const PREFETCH: bool>(bytes: &[u8]) {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: just seen.
+        unsafe { read_avx512::<PREFETCH>(bytes) }
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: just seen.
+        unsafe { read_avx2::<PREFETCH>(bytes) }
+    } else {
+        std::hint::black_box(bytes.iter().fold(0u8, |sum, byte| sum ^ byte));
+    }
+}
+
+/// Asks for the lines of the piece of 8 lines that is [`PREFETCH_BYTES`] behind `piece`.
+#[inline(always)]
+fn prefetch(piece: &[u8]) {
+    for line in 0..8 {
+        let ahead = piece.as_ptr().wrapping_add(PREFETCH_BYTES + line * LINE_BYTES);
+        // SAFETY: a prefetch reads nothing and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+unsafe fn read_avx512<const PREFETCH: bool>(bytes: &[u8]) {
+    let mut sums = [_mm512_setzero_si512(); 8];
+    for piece in bytes.chunks_exact(8 * LINE_BYTES) {
+        if PREFETCH {
+            prefetch(piece);
+        }
+        for (i, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the i-th line of the piece.
+            let line = unsafe { _mm512_loadu_si512(piece.as_ptr().add(i * LINE_BYTES).cast()) };
+            *sum = _mm512_or_si512(*sum, line);
+        }
+    }
+    std::hint::black_box(sums);
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn read_avx2<const PREFETCH: bool>(bytes: &[u8]) {
+    let mut sums = [_mm256_setzero_si256(); 8];
+    for piece in bytes.chunks_exact(8 * LINE_BYTES) {
+        if PREFETCH {
+            prefetch(piece);
+        }
+        for half in piece.chunks_exact(4 * LINE_BYTES) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the i-th half line.
+                let line = unsafe { _mm256_loadu_si256(half.as_ptr().add(i * YMM_BYTES).cast()) };
+                *sum = _mm256_or_si256(*sum, line);
+            }
+        }
+    }
+    std::hint::black_box(sums);
+}
