@@ -19,6 +19,7 @@ use crate::program::{Program, ProgramBuilder, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
+use crate::weight_cache::{CacheState, Miss, WeightCache};
 use attention_plan::{AttentionPlan, PlanLimits};
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceTable};
@@ -144,6 +145,14 @@ fn as_floats(map: &mut MmapMut) -> &mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), len) }
 }
 
+fn start_threads(threads: usize) -> Result<ThreadPool, ProgramError> {
+    const MAX_THREADS: usize = 1024;
+    if threads == 0 || threads > MAX_THREADS {
+        return Err(ProgramError::Limit { name: "threads", value: threads, most: MAX_THREADS });
+    }
+    ThreadPool::new(threads).map_err(|source| ProgramError::Threads { threads, source })
+}
+
 impl ProgramBuilder {
     /// Packs the weights, maps the memory and starts the threads: `threads` of them, on the best instruction set of
     /// this machine or the forced one.
@@ -153,19 +162,43 @@ impl ProgramBuilder {
 
     /// [`ProgramBuilder::build`] for a given instruction set.
     pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
-        Executor::new(self.lower()?, threads, isa)
+        let mut pool = start_threads(threads)?;
+        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
+    }
+
+    /// [`ProgramBuilder::build`] with the packed weights that `cache` has; else they are packed, and whoever can keep
+    /// them is in the answer.
+    pub fn build_cached(
+        self,
+        threads: usize,
+        cache: WeightCache,
+    ) -> Result<(Executor, CacheState), ProgramError> {
+        let isa = Isa::detect()?;
+        let mut pool = start_threads(threads)?;
+        let mut found = Err(Miss::Absent);
+        let program = self.lower_on(&mut pool, |table, pool| match cache.open(table, pool) {
+            Ok((region, note)) => {
+                found = Ok(note);
+                Some(region)
+            }
+            Err(miss) => {
+                found = Err(miss);
+                None
+            }
+        })?;
+        let state = match found {
+            Ok(note) => CacheState::Mapped(note),
+            Err(miss) => CacheState::Missed(miss, cache.writer(&program.image)),
+        };
+        Ok((Executor::new(program, pool, isa)?, state))
     }
 }
 
 impl Executor {
-    fn new(program: Program, threads: usize, isa: Isa) -> Result<Self, ProgramError> {
-        const MAX_THREADS: usize = 1024;
-        if threads == 0 || threads > MAX_THREADS {
-            return Err(ProgramError::Limit { name: "threads", value: threads, most: MAX_THREADS });
-        }
+    fn new(program: Program, pool: ThreadPool, isa: Isa) -> Result<Self, ProgramError> {
+        let threads = pool.num_threads();
         let config = program.config;
         let kv = KvPool::new(config.geometry, config.num_blocks)?;
-        let pool = ThreadPool::new(threads).map_err(|source| ProgramError::Threads { threads, source })?;
         let mut limits = PlanLimits {
             geometry: config.geometry,
             heads_per_kv_head: program.heads_per_kv_head,

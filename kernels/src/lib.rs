@@ -35,6 +35,7 @@ pub mod shared_mut;
 #[cfg(test)]
 mod testing;
 pub mod threads;
+pub mod weight_cache;
 
 /// Changes whenever the bits of any result change: a cache of K and V made by another version is of no use.
 pub const NUMERICS_VERSION: u32 = 2;

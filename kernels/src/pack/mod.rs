@@ -10,12 +10,21 @@ pub(crate) mod q4_k;
 pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 pub(crate) mod q8_0;
+mod region;
+mod source;
 mod weight;
 
 pub use format::{Format, PackError};
 pub(crate) use plane::Plane;
+pub(crate) use region::Region;
+pub use source::{SourceBytes, SourceRows};
+pub(crate) use source::{check_heads, interleaved_row};
 pub use weight::PackedWeight;
-pub(crate) use weight::{Tile, group_vectors};
+pub(crate) use weight::{Tile, TileMut, WeightLayout, group_vectors};
+
+/// Changes whenever a packed weight has other bytes than before, or in another order: weights packed by another version
+/// are packed again.
+pub const LAYOUT_VERSION: u32 = 1;
 
 /// Calls `$int::<F>` or `$float::<F>` with the type `F` of a [`Format`].
 macro_rules! dispatch_format {
