@@ -116,6 +116,12 @@ bench-limits: ## what this machine can do at most: bandwidth, unit rates, barrie
 	mkdir -p benchmark/results
 	$(BIN)/examples/limits --output benchmark/results/limits.json $(ARGS)
 
+.PHONY: bench-kernels
+bench-kernels: ## steps without a server: tokens per second, time by kind of kernel beside the limits (ARGS="2 decode:8:512")
+	cargo build --release --quiet -p trunkline-kernels --example step_bench
+	test -e benchmark/results/limits.json || $(MAKE) bench-limits
+	$(BIN)/examples/step_bench --profile --limits benchmark/results/limits.json $(ARGS)
+
 # ---- environments ----------------------------------------------------------------------------------------------------
 
 .tools/.stamp: requirements/tools.txt
