@@ -110,6 +110,10 @@ sim: ## scheduler simulation: make sim SEED=42
 bench: build .venv-test/.stamp ## speed through HTTP, and what the router and Python add to a step
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: build .venv-test/.stamp ## side by side with other servers (ARGS="--quick --peers trunkline,openvino")
+	PYTHONPATH=benchmark $(TEST_PYTHON) -m peers $(ARGS)
+
 .PHONY: bench-limits
 bench-limits: ## what this machine can do at most: bandwidth, unit rates, barrier (to benchmark/results/limits.json)
 	cargo build --release --quiet -p trunkline-kernels --example limits
