@@ -110,11 +110,21 @@ sim: ## scheduler simulation: make sim SEED=42
 bench: build .venv-test/.stamp ## speed through HTTP, and what the router and Python add to a step
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: build .venv-test/.stamp ## side by side with other servers (ARGS="--quick --peers trunkline,openvino")
+	PYTHONPATH=benchmark $(TEST_PYTHON) -m peers $(ARGS)
+
 .PHONY: bench-limits
 bench-limits: ## what this machine can do at most: bandwidth, unit rates, barrier (to benchmark/results/limits.json)
 	cargo build --release --quiet -p trunkline-kernels --example limits
 	mkdir -p benchmark/results
 	$(BIN)/examples/limits --output benchmark/results/limits.json $(ARGS)
+
+.PHONY: bench-kernels
+bench-kernels: ## steps without a server: tokens per second, time by kind of kernel beside the limits (ARGS="2 decode:8:512")
+	cargo build --release --quiet -p trunkline-kernels --example step_bench
+	test -e benchmark/results/limits.json || $(MAKE) bench-limits
+	$(BIN)/examples/step_bench --profile --limits benchmark/results/limits.json $(ARGS)
 
 # ---- environments ----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 //! Runs steps: holds weights, KV pool, sequences and threads.
 
 mod attention_plan;
+mod profile;
 mod run;
 mod sequence;
 #[cfg(test)]
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
 
+pub use profile::InstructionTime;
 pub use sequence::Chunk;
 
 use crate::isa::Isa;
@@ -21,6 +23,7 @@ use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 use crate::weight_cache::{CacheState, Miss, WeightCache};
 use attention_plan::{AttentionPlan, PlanLimits};
+use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceTable};
 
@@ -106,6 +109,7 @@ enum Fate {
 struct ThreadScratch {
     attention: Scratch,
     sampler: Sampler,
+    profile: Option<ThreadProfile>,
 }
 
 /// A built model and everything that its steps need. Memory for steps is allocated once, here.
@@ -209,6 +213,7 @@ impl Executor {
         let scratch = || ThreadScratch {
             attention: Scratch::new(config.geometry.head_size, program.heads_per_kv_head),
             sampler: Sampler::default(),
+            profile: None,
         };
         Ok(Self {
             floats: map(program.num_floats, size_of::<f32>())?,
@@ -249,6 +254,24 @@ impl Executor {
     pub fn device(&self) -> String {
         let threads = self.pool.num_threads();
         format!("cpu {}, {threads} {}", self.isa, if threads == 1 { "thread" } else { "threads" })
+    }
+
+    /// From now on notes where time goes, from zero; costs two looks at the clock per instruction and thread.
+    pub fn start_profile(&mut self) {
+        let num_instructions = self.program.instructions.len();
+        for scratch in &mut self.scratch {
+            scratch.profile = Some(ThreadProfile::new(num_instructions));
+        }
+    }
+
+    /// Time since [`Executor::start_profile`], one for each of the program's instructions, and stops noting it. All
+    /// zero if it was not started. What follows the last instruction, sampling, is not in it.
+    pub fn end_profile(&mut self) -> Vec<InstructionTime> {
+        let num_instructions = self.program.instructions.len();
+        let profiles = self.scratch.iter().filter_map(|scratch| scratch.profile.as_ref());
+        let times = profile::mean(profiles, num_instructions);
+        self.scratch.iter_mut().for_each(|scratch| scratch.profile = None);
+        times
     }
 
     /// The program that it runs.
@@ -446,7 +469,7 @@ impl Executor {
         self.pool.run(|thread_idx, barrier| {
             // SAFETY: each thread has its own index.
             let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
-            step.run(thread_idx, barrier, &mut scratch.attention);
+            step.run(thread_idx, barrier, &mut scratch.attention, scratch.profile.as_mut());
             if samplers.is_empty() {
                 return;
             }

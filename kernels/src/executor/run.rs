@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attention_plan::{AttentionPlan, PlanItem, PlanLimits};
+use super::profile::{Stopwatch, ThreadProfile};
 use super::sequence::SequenceTable;
 use crate::isa::Isa;
 use crate::kv_pool::KvView;
@@ -88,10 +89,18 @@ pub(super) struct Step<'a> {
 #[allow(clippy::undocumented_unsafe_blocks, reason = "all rest on the two rules above")]
 impl Step<'_> {
     /// All instructions. Ends without a barrier.
-    pub(super) fn run(&self, thread_idx: usize, barrier: &Barrier, scratch: &mut Scratch) {
-        for instruction in &self.program.instructions {
+    pub(super) fn run(
+        &self,
+        thread_idx: usize,
+        barrier: &Barrier,
+        scratch: &mut Scratch,
+        profile: Option<&mut ThreadProfile>,
+    ) {
+        let mut stopwatch = Stopwatch::start(profile);
+        for (index, instruction) in self.program.instructions.iter().enumerate() {
             if instruction.barrier_before {
                 barrier.wait();
+                stopwatch.waited(index);
             }
             match instruction.kernel {
                 Kernel::Linear { .. } => self.run_linear(instruction, thread_idx),
@@ -102,6 +111,7 @@ impl Step<'_> {
                     }
                 }
             }
+            stopwatch.worked(index);
         }
     }
 

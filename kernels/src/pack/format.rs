@@ -3,80 +3,101 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A storage format of GGUF (ggml `docs/gguf.md`, block layouts in `ggml-common.h`) and of safetensors (the floats).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(non_camel_case_types)] // the names that every GGUF tool prints
-pub enum Format {
+use super::float::FloatFormat;
+use super::int::IntFormat;
+
+/// Makes [`Format`] and `dispatch_format!` of the table below: for each format its name, whether it stores numbers as
+/// `float` or `int` ([`FloatFormat`], [`IntFormat`]), and the type that says how.
+macro_rules! formats {
+    ($d:tt $($(#[$doc:meta])* $name:ident: $kind:ident $layout:path;)*) => {
+        /// A storage format of GGUF (ggml `docs/gguf.md`, block layouts in `ggml-common.h`) and of safetensors (the
+        /// floats).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[allow(non_camel_case_types)] // the names that every GGUF tool prints
+        pub enum Format {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Format {
+            /// All of them.
+            pub const ALL: [Format; [$(Format::$name),*].len()] = [$(Format::$name),*];
+
+            /// As GGUF tools write it: `Q4_1`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Format::$name => stringify!($name),)*
+                }
+            }
+        }
+
+        /// Calls `$int::<F>` or `$float::<F>` with the type `F` of a [`Format`].
+        macro_rules! dispatch_format {
+            ($d format:expr, int $d int:ident, float $d float:ident, ($d($d argument:expr),* $d(,)?)) => {
+                match $d format {
+                    $($crate::pack::Format::$name => $crate::pack::call_kind!(
+                        $kind, int $d int, float $d float, $layout, ($d($d argument),*)
+                    ),)*
+                }
+            };
+        }
+        pub(crate) use dispatch_format;
+    };
+}
+
+/// Calls the function of the kind that the table gives a format.
+macro_rules! call_kind {
+    (int, int $int:ident, float $float:ident, $layout:path, $arguments:tt) => { $int::<$layout> $arguments };
+    (float, int $int:ident, float $float:ident, $layout:path, $arguments:tt) => { $float::<$layout> $arguments };
+}
+pub(crate) use call_kind;
+
+// The table: a format is a file that says how its blocks are laid out, and a line here.
+formats! { $
     /// IEEE 754 binary32.
-    F32,
+    F32: float crate::pack::float::F32;
     /// IEEE 754 binary16.
-    F16,
+    F16: float crate::pack::float::F16;
     /// The upper half of binary32.
-    BF16,
+    BF16: float crate::pack::float::Bf16;
     /// 32 signed bytes and a binary16 scale.
-    Q8_0,
+    Q8_0: int crate::pack::q8_0::Q8_0;
     /// 32 nibbles less 8 and a binary16 scale.
-    Q4_0,
+    Q4_0: int crate::pack::q4_0::Q4_0;
     /// 32 nibbles, a binary16 scale and a binary16 minimum.
-    Q4_1,
+    Q4_1: int crate::pack::q4_1::Q4_1;
+    /// 32 5-bit numbers less 16 and a binary16 scale.
+    Q5_0: int crate::pack::q5_0::Q5_0;
+    /// 32 5-bit numbers, a binary16 scale and a binary16 minimum.
+    Q5_1: int crate::pack::q5_1::Q5_1;
     /// 256 nibbles in groups of 32 with 6-bit scales and minima.
-    Q4_K,
+    Q4_K: int crate::pack::q4_k::Q4K;
     /// 256 5-bit numbers in groups of 32 with 6-bit scales and minima.
-    Q5_K,
+    Q5_K: int crate::pack::q5_k::Q5K;
     /// 256 6-bit numbers less 32 in groups of 16 with 8-bit scales.
-    Q6_K,
+    Q6_K: int crate::pack::q6_k::Q6K;
 }
 
 impl Format {
-    /// All of them.
-    pub const ALL: [Format; 9] = [
-        Format::F32,
-        Format::F16,
-        Format::BF16,
-        Format::Q8_0,
-        Format::Q4_0,
-        Format::Q4_1,
-        Format::Q4_K,
-        Format::Q5_K,
-        Format::Q6_K,
-    ];
-
-    /// As GGUF tools write it: `Q4_1`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::F32 => "F32",
-            Format::F16 => "F16",
-            Format::BF16 => "BF16",
-            Format::Q8_0 => "Q8_0",
-            Format::Q4_0 => "Q4_0",
-            Format::Q4_1 => "Q4_1",
-            Format::Q4_K => "Q4_K",
-            Format::Q5_K => "Q5_K",
-            Format::Q6_K => "Q6_K",
-        }
-    }
-
     /// Elements of a block: a row is a whole number of blocks. 1 for floats.
     pub fn block_elements(self) -> usize {
-        match self {
-            Format::F32 | Format::F16 | Format::BF16 => 1,
-            Format::Q8_0 | Format::Q4_0 | Format::Q4_1 => 32,
-            Format::Q4_K | Format::Q5_K | Format::Q6_K => 256,
+        fn int<F: IntFormat>() -> usize {
+            F::BLOCK_ELEMENTS
         }
+        fn float<F: FloatFormat>() -> usize {
+            1
+        }
+        dispatch_format!(self, int int, float float, ())
     }
 
     /// Bytes of a block.
     pub fn block_bytes(self) -> usize {
-        match self {
-            Format::F32 => 4,
-            Format::F16 | Format::BF16 => 2,
-            Format::Q8_0 => 34,
-            Format::Q4_0 => 18,
-            Format::Q4_1 => 20,
-            Format::Q4_K => 144,
-            Format::Q5_K => 176,
-            Format::Q6_K => 210,
+        fn int<F: IntFormat>() -> usize {
+            F::BLOCK_BYTES
         }
+        fn float<F: FloatFormat>() -> usize {
+            F::ELEMENT_BYTES
+        }
+        dispatch_format!(self, int int, float float, ())
     }
 
     /// True if a product with such a weight reads a quantised input, false if it reads f32.
@@ -149,9 +170,7 @@ impl FromStr for Format {
 #[non_exhaustive]
 pub enum PackError {
     /// No such format, or none that kernels exist for.
-    #[error(
-        "weight format {name:?} is not supported; hint: use one of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K"
-    )]
+    #[error("weight format {name:?} is not supported; hint: use one of {}", Format::ALL.map(Format::name).join(", "))]
     UnknownFormat {
         /// The name received.
         name: String,

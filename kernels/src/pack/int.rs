@@ -74,6 +74,15 @@ pub(crate) fn half_value(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
+/// The 32 quants of a Q5_0 or Q5_1 block: `fifth_bits` in the order of elements, nibbles of elements 0 to 15 low.
+pub(crate) fn unpack_five_bits(fifth_bits: &[u8], nibbles: &[u8], out: &mut UnpackedBlock) {
+    let fifth = |element: usize| (fifth_bits[element / 8] >> (element % 8) & 1) << 4;
+    for (index, byte) in nibbles.iter().enumerate() {
+        out.quants[index] = (byte & 15) | fifth(index);
+        out.quants[index + 16] = (byte >> 4) | fifth(index + 16);
+    }
+}
+
 /// Scale and minimum number `index` of the 8 pairs of 6 bits in the 12 bytes of a Q4_K or Q5_K block.
 pub(crate) fn six_bit_scale_and_min(packed: &[u8], index: usize) -> (u8, u8) {
     if index < 4 {

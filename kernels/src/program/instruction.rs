@@ -132,6 +132,25 @@ pub enum Kernel {
 }
 
 impl Kernel {
+    /// For people: what it does.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kernel::Embedding { .. } => "embedding",
+            Kernel::RopeTable { .. } => "rope table",
+            Kernel::Gather { .. } => "gather",
+            Kernel::Copy { .. } => "copy",
+            Kernel::RmsNorm { .. } => "norm",
+            Kernel::HeadRmsNorm { .. } => "head norm",
+            Kernel::Quantize { .. } => "quantise",
+            Kernel::Linear { .. } => "linear",
+            Kernel::Rope { .. } => "rope",
+            Kernel::WriteKv { .. } => "write kv",
+            Kernel::Attention { .. } => "attention",
+            Kernel::SiluMul { .. } => "silu mul",
+            Kernel::Add { .. } => "add",
+        }
+    }
+
     /// True if row i of every operand is touched by the thread that owns row i alone, so that a following such kernel
     /// needs no barrier.
     pub(super) fn is_row_wise(&self) -> bool {

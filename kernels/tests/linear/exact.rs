@@ -9,6 +9,7 @@ use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{ThreadPool, split};
 
 use crate::random::Random;
+use crate::reference;
 use crate::{UNTOUCHED, bits, product, quantize, whole_product};
 
 fn fast_sets() -> Vec<Isa> {
@@ -91,11 +92,11 @@ fn largest_sums_do_not_overflow() {
             for (block, sane) in
                 bytes.chunks_mut(format.block_bytes()).zip(halves.chunks(format.block_bytes()))
             {
-                match format {
-                    Format::F32 | Format::F16 | Format::BF16 => block.copy_from_slice(sane),
-                    Format::Q6_K => block[208..].copy_from_slice(&sane[208..]),
-                    Format::Q8_0 | Format::Q4_0 => block[..2].copy_from_slice(&sane[..2]),
-                    _ => block[..4].copy_from_slice(&sane[..4]),
+                if format.block_elements() == 1 {
+                    block.copy_from_slice(sane);
+                }
+                for &at in reference::halves(format) {
+                    block[at..at + 2].copy_from_slice(&sane[at..at + 2]);
                 }
             }
             let weight = PackedWeight::pack(format, &bytes, 16, 512).unwrap();

@@ -3,6 +3,8 @@
 use half::f16;
 use trunkline_kernels::pack::Format;
 
+use crate::reference;
+
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 pub struct Random(pub u64);
 
@@ -43,13 +45,8 @@ impl Random {
             }
             _ => {
                 let mut bytes: Vec<u8> = (0..num_bytes).map(|_| self.bits() as u8).collect();
-                let halves: &[usize] = match format {
-                    Format::Q8_0 | Format::Q4_0 => &[0],
-                    Format::Q6_K => &[208],
-                    _ => &[0, 2],
-                };
                 for block in bytes.chunks_exact_mut(format.block_bytes()) {
-                    for &at in halves {
+                    for &at in reference::halves(format) {
                         block[at..at + 2].copy_from_slice(&f16::from_f32(0.1 * self.float()).to_le_bytes());
                     }
                 }

@@ -17,6 +17,16 @@ fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(min))
 }
 
+/// Where in a block of an integer format its binary16 numbers are: scales, and minima in formats that have them.
+pub fn halves(format: Format) -> &'static [usize] {
+    match format {
+        Format::F32 | Format::F16 | Format::BF16 => &[],
+        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 => &[0],
+        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
+        Format::Q6_K => &[208],
+    }
+}
+
 /// Element `k` of a row.
 pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
     let block = &row[k / format.block_elements() * format.block_bytes()..][..format.block_bytes()];
@@ -29,6 +39,14 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
         Format::Q8_0 => f32::from(block[2 + k] as i8) * half_at(block, 0),
         Format::Q4_0 => (f32::from(nibble(block[2 + k % 16], k >= 16)) - 8.0) * half_at(block, 0),
         Format::Q4_1 => f32::from(nibble(block[4 + k % 16], k >= 16)) * half_at(block, 0) + half_at(block, 2),
+        Format::Q5_0 => {
+            let fifth = (block[2 + k / 8] >> (k % 8)) % 2;
+            (f32::from(nibble(block[6 + k % 16], k >= 16) + 16 * fifth) - 16.0) * half_at(block, 0)
+        }
+        Format::Q5_1 => {
+            let fifth = (block[4 + k / 8] >> (k % 8)) % 2;
+            f32::from(nibble(block[8 + k % 16], k >= 16) + 16 * fifth) * half_at(block, 0) + half_at(block, 2)
+        }
         Format::Q4_K => {
             let (scale, min) = k_pair(&block[4..16], k / 32);
             let quant = nibble(block[16 + k / 64 * 32 + k % 32], k % 64 >= 32);

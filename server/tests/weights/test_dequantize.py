@@ -8,12 +8,17 @@ import pytest
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor, stored_bytes
 
+# Where in a group the f16 scales and minima are.
+SCALE_OFFSETS = {
+    "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2],
+    "Q6_K": [208],
+}  # fmt: skip
+
 
 def random_groups(format_name: str, num_groups: int, seed: int) -> np.ndarray:
     """Random bytes whose f16 scales are finite."""
     raw = np.random.default_rng(seed).integers(0, 256, (num_groups, FORMATS[format_name].group_bytes), dtype=np.uint8)
-    scale_offsets = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
-    for offset in scale_offsets.get(format_name, []):
+    for offset in SCALE_OFFSETS.get(format_name, []):
         raw[:, offset + 1] &= 0xBF  # clears the top exponent bit: no infinity, no NaN
     if format_name in ("F32", "F16", "BF16"):
         raw[:, -1] &= 0xBF

@@ -63,6 +63,16 @@ def _q4_1(groups: Bytes) -> Floats:
     return _half(groups, 0) * _nibbles(groups[:, 4:]).astype(np.float32) + _half(groups, 2)
 
 
+def _q5_0(groups: Bytes) -> Floats:
+    """f16 scale, 4 bytes of fifth bits, 32 nibbles; numbers minus 16."""
+    return _half(groups, 0) * (_five_bits(groups[:, 2:6], groups[:, 6:]).astype(np.float32) - np.float32(16))
+
+
+def _q5_1(groups: Bytes) -> Floats:
+    """f16 scale, f16 minimum, 4 bytes of fifth bits, 32 nibbles."""
+    return _half(groups, 0) * _five_bits(groups[:, 4:8], groups[:, 8:]).astype(np.float32) + _half(groups, 2)
+
+
 def _q4_k(groups: Bytes) -> Floats:
     """f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum), 256 nibbles in 8 runs of 32."""
     scales, minima = _scales_and_minima(groups)
@@ -106,6 +116,11 @@ def _nibbles(packed: Bytes) -> Bytes:
     return np.concatenate([packed & np.uint8(0x0F), packed >> np.uint8(4)], axis=1)
 
 
+def _five_bits(fifth_bits: Bytes, packed: Bytes) -> Bytes:
+    """[groups, 32]: fifth bit i, counted from the lowest, goes above nibble i."""
+    return _nibbles(packed) | (np.unpackbits(fifth_bits, axis=1, bitorder="little") << np.uint8(4))
+
+
 def _nibbles_of_64(packed: Bytes) -> Bytes:
     """[groups, 8, 32]: each 32 bytes hold two runs, in the low and in the high nibbles."""
     runs = packed.reshape(-1, 4, 1, 32)
@@ -132,6 +147,8 @@ _DECODERS: dict[str, Callable[[Bytes], Floats]] = {
     "Q8_0": _q8_0,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,

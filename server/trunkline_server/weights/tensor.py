@@ -27,6 +27,8 @@ FORMATS: dict[str, Format] = {
     "Q8_0": Format(32, 34),
     "Q4_0": Format(32, 18),
     "Q4_1": Format(32, 20),
+    "Q5_0": Format(32, 22),
+    "Q5_1": Format(32, 24),
     "Q4_K": Format(256, 144),
     "Q5_K": Format(256, 176),
     "Q6_K": Format(256, 210),

@@ -1,0 +1,86 @@
+"""A process tree of a peer: its log, its memory, its CPU time, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from harness import descendants
+
+STOP_S = 20.0
+
+
+class Died(RuntimeError):
+    """A peer's process ended, or was not ready in time; the message has the end of its log."""
+
+
+class Child:
+    def __init__(self, command: list[str | Path], log: Path, *, env: dict[str, str], pipes: bool = False) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path = log
+        self._log = log.open("wb")
+        pipe = subprocess.PIPE if pipes else subprocess.DEVNULL
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=pipe,
+            stdout=subprocess.PIPE if pipes else self._log,
+            stderr=self._log,
+            env=env,
+            start_new_session=True,
+        )
+
+    def check(self) -> None:
+        if self.process.poll() is not None:
+            raise Died(f"ended with {self.process.returncode}: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The last lines of the log that say something."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        errors = [line.strip() for line in lines if "error" in line.lower() and "Traceback" not in line]
+        tail = [line.strip() for line in lines if line.strip()][-1:]
+        return (errors[-1:] or tail or ["it said nothing"])[0][:300]
+
+    def pids(self) -> list[int]:
+        return [self.process.pid, *descendants(self.process.pid)]
+
+    def memory_bytes(self) -> int:
+        """Proportional share of resident memory over the whole tree: a page that two map is counted once."""
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1]) * 1024
+        return total
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the whole tree so far."""
+        ticks = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL for what is left of the tree."""
+        pids = self.pids()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()

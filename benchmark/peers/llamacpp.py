@@ -1,0 +1,103 @@
+"""llama.cpp: its own server, and its library through the low-level binding, both from one build.
+
+The source comes with the package of its Python binding, which pins the commit. Compiling it takes about ten minutes on
+two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+from .environment import INSIDE, Environment, InstallError, clean_environ, run
+from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
+from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
+
+ENVIRONMENT = Environment("llamacpp")
+SOURCE = ENVIRONMENT.folder / "src"
+BUILD = ENVIRONMENT.folder / "build"
+BINDING = "llama-cpp-python==0.3.36"
+OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "GGML_NATIVE": "ON",
+    "GGML_CCACHE": "OFF",
+    "LLAMA_BUILD_TESTS": "OFF",
+    "LLAMA_BUILD_EXAMPLES": "OFF",
+    "LLAMA_BUILD_APP": "OFF",
+    "LLAMA_BUILD_UI": "OFF",
+    "LLAMA_USE_PREBUILT_UI": "OFF",
+    "LLAMA_OPENSSL": "OFF",
+}
+RECIPE = f"{BINDING} {OPTIONS}"
+
+
+def install() -> None:
+    if ENVIRONMENT.installed(RECIPE):
+        return
+    log = ENVIRONMENT.install()
+    downloads = ENVIRONMENT.folder / "sdist"
+    pip = [ENVIRONMENT.python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    run([*pip, "--no-binary", "llama-cpp-python", "-d", downloads, BINDING], log)
+    (archive,) = downloads.glob("*.tar.gz")
+    unpack(archive, SOURCE)
+    shutil.rmtree(downloads)
+    tools = ENVIRONMENT.python.parent
+    env = clean_environ() | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
+    run([tools / "cmake", "-S", SOURCE / "vendor/llama.cpp", "-B", BUILD, "-G", "Ninja", *options], log, env=env)
+    run([tools / "cmake", "--build", BUILD, "--target", "llama-server"], log, env=env)
+    ENVIRONMENT.done(RECIPE)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpacks the one folder of a source package as `target`; keeps an older one's build out of it."""
+    fresh = target.with_suffix(".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    with tarfile.open(archive) as tar:
+        tar.extractall(fresh, filter="data")
+    inner = list(fresh.iterdir())
+    if len(inner) != 1:
+        raise InstallError(f"{archive.name} holds {len(inner)} entries at its top, 1 expected")
+    shutil.rmtree(target, ignore_errors=True)
+    inner[0].rename(target)
+    fresh.rmdir()
+
+
+class Server(Peer):
+    def install(self, setting: Setting) -> None:
+        install()
+
+    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
+        # A slot for each sequence, with a whole context of its own: no sequence waits, none moves.
+        slots = ["--parallel", str(MAX_SEQUENCES), "--ctx-size", str(MAX_SEQUENCES * CONTEXT_TOKENS)]
+        # Prompts live in their slots; copies in host memory on top of that would only cost.
+        slots += ["--cache-ram", "0", "--no-kv-unified"]
+        threads = ["--threads", str(setting.threads), "--threads-batch", str(setting.threads), "--threads-http", "4"]
+        return start_http(
+            self,
+            setting,
+            first,
+            lambda port: [
+                *(BUILD / "bin/llama-server", "--model", setting.gguf, "--offline", "--jinja"),
+                *("--host", "127.0.0.1", "--port", str(port), *slots, *threads),
+            ],
+            clean_environ(),
+        )
+
+
+class Raw(Peer):
+    def install(self, setting: Setting) -> None:
+        install()
+
+    def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
+        env = clean_environ() | {"LLAMA_CPP_LIB_PATH": str(BUILD / "bin"), "PYTHONPATH": str(SOURCE)}
+        command = [ENVIRONMENT.python, INSIDE / "llamacpp_raw.py", setting.gguf, str(setting.threads)]
+        return start_raw(self, setting, first, command, env)
+
+
+PEERS = [
+    Server("llamacpp", "llama.cpp", "HTTP", "Q4_1", ENVIRONMENT, note="llama-server, 32 slots"),
+    Raw("llamacpp-raw", "llama.cpp", "raw", "Q4_1", ENVIRONMENT, note="llama_decode, no prefix cache"),
+]

@@ -1,0 +1,39 @@
+"""What the figures were measured on: the processor, and its own limits where they were measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+
+
+def describe(threads: int) -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    named = {key.strip(): value.strip() for key, value in facts.items()}
+    flags = set(named.get("flags", "").split())
+    sets = [s for s in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "avx_vnni") if s in flags]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return (
+        f"{named.get('model name', platform.machine())}; {len(os.sched_getaffinity(0))} CPUs, {threads} threads; "
+        f"{', '.join(sets) or 'no vector extension of note'}; {memory:.0f} GB; {platform.system()} {platform.release()}"
+    )
+
+
+def limits(path: Path) -> str:
+    """The machine's measured limits as one line each; says so when nobody measured them."""
+    if not path.is_file():
+        return "The machine's own limits were not measured; hint: make bench-limits"
+    flat: list[str] = []
+
+    def walk(name: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{name} {key}".strip(), inner)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            flat.append(f"| {name.replace('_', ' ')} | {value:,.4g} |")
+
+    walk("", json.loads(path.read_text()))
+    return "\n".join(["The machine's own limits (`make bench-limits`):", "", "| | |", "|---|---|", *flat])

@@ -1,0 +1,8 @@
+"""All peers, in the order in which they are visited."""
+
+from __future__ import annotations
+
+from . import llamacpp, openvino, trunkline
+from .peer import Peer
+
+PEERS: list[Peer] = [*trunkline.PEERS, *llamacpp.PEERS, *openvino.PEERS]

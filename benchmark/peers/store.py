@@ -1,0 +1,61 @@
+"""The measurements of a run: one JSON line each, written as they are made, so that an interrupted run can go on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Metrics = dict[str, Any]
+
+
+@dataclass
+class Store:
+    """`settings`: what must be the same when a run is resumed. Failures have `error` in their metrics."""
+
+    path: Path
+    settings: dict[str, Any]
+    measured: dict[tuple[str, str, int], Metrics] = field(default_factory=dict)
+
+    def open(self, *, resume: bool) -> None:
+        """Begins anew, or reads what an interrupted run has left.
+
+        Raises:
+            ValueError: when that run had other settings.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if resume and self.path.is_file():
+            head, *lines = self.path.read_text().splitlines()
+            if json.loads(head) != {"settings": self.settings}:
+                raise ValueError(f"{self.path} was begun with other settings; hint: leave --resume out")
+            for line in lines:
+                made = json.loads(line)
+                if "error" not in made["metrics"]:
+                    self.measured[made["peer"], made["workload"], made["round"]] = made["metrics"]
+        else:
+            self.path.write_text(json.dumps({"settings": self.settings}) + "\n")
+
+    def add(self, peer: str, workload: str, number: int, metrics: Metrics) -> None:
+        self.measured[peer, workload, number] = metrics
+        with self.path.open("a") as out:
+            out.write(json.dumps({"peer": peer, "workload": workload, "round": number, "metrics": metrics}) + "\n")
+
+    def has(self, peer: str, workload: str, number: int) -> bool:
+        return (peer, workload, number) in self.measured
+
+    def of(self, peer: str, workload: str) -> list[Metrics]:
+        """All rounds of one cell, in order."""
+        return [m for (p, w, _), m in sorted(self.measured.items()) if (p, w) == (peer, workload)]
+
+    def cut_off(self, peer: str, workload: str) -> bool:
+        return any("over_s" in m for m in self.of(peer, workload))
+
+    def error(self, peer: str, workload: str) -> str | None:
+        """Why a cell has no figure; None when it has one."""
+        errors = [m["error"] for m in self.of(peer, workload) if "error" in m]
+        return errors[0] if errors and len(errors) == len(self.of(peer, workload)) else None
+
+    def values(self, peer: str, workload: str, metric: str) -> list[float]:
+        """One metric over the rounds that have it."""
+        return [m[metric] for m in self.of(peer, workload) if metric in m]

@@ -1,0 +1,206 @@
+"""What is asked of every peer: data, the same tokens for each of them, from one seed.
+
+A prompt is a list of words that are one token each, so that it is the same prompt as token ids and as text, and a
+tokenizer that reads the text back makes the same ids of it. No two prompts share a prefix unless a workload says so.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+CONTEXT_TOKENS = 8192
+# What every peer may keep of K and V: 32 conversations of 6,000 tokens and something over.
+KV_TOKENS = 200_704
+MAX_SEQUENCES = 32
+
+
+@dataclass(frozen=True)
+class Prompt:
+    ids: list[int]
+    text: str
+
+
+class Vocabulary:
+    """Words of one token each, with a leading space, and prompts made of them."""
+
+    def __init__(self, words: list[tuple[int, str]], seed: int) -> None:
+        self._words = words
+        self._random = random.Random(seed)
+
+    def prompt(self, num_tokens: int) -> Prompt:
+        chosen = self._random.choices(self._words, k=num_tokens)
+        return Prompt([token_id for token_id, _ in chosen], "".join(word for _, word in chosen))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`repeats`: measurements in a full run. `expected_s`: typical time of one. `limit_s`: cut off and said so."""
+
+    name: str
+    title: str
+    repeats: int = 5
+    expected_s: float = 5.0
+    limit_s: float = 60.0
+    raw: bool = False
+    """Also measured without HTTP."""
+
+
+@dataclass(frozen=True)
+class Start(Workload):
+    """Process start to first token, memory and CPU time when idle."""
+
+    idle_s: float = 3.0
+
+
+@dataclass(frozen=True)
+class Overhead(Workload):
+    """What one stream waits for beside the device, per step; for a server that tells its device time."""
+
+    output_tokens: int = 128
+
+
+@dataclass(frozen=True)
+class Decode(Workload):
+    streams: int = 1
+    prompt_tokens: int = 32
+    output_tokens: int = 128
+
+
+@dataclass(frozen=True)
+class Prefill(Workload):
+    prompt_tokens: int = 512
+
+
+@dataclass(frozen=True)
+class History(Workload):
+    """A history nobody has seen, then the same with a little more."""
+
+    prompt_tokens: int = 6000
+    more_tokens: int = 32
+    output_tokens: int = 8
+
+
+@dataclass(frozen=True)
+class Interruption(Workload):
+    """A long prompt that arrives among running streams."""
+
+    streams: int = 8
+    prompt_tokens: int = 4000
+    after_tokens: int = 32
+    max_output_tokens: int = 3000
+
+
+@dataclass(frozen=True)
+class Arrivals(Workload):
+    """Requests of mixed lengths: open loop at `rate_per_s` (Poisson), or closed loop by `clients` if that is set."""
+
+    rate_per_s: float = 0.0
+    clients: int = 0
+    num_requests: int = 40
+    prompt_tokens: tuple[int, int] = (64, 640)
+    output_tokens: tuple[int, int] = (32, 96)
+
+
+@dataclass(frozen=True)
+class Chat(Workload):
+    """Conversations that grow by turns to 6,000 tokens; the client thinks before each turn."""
+
+    conversations: int = 8
+    turns: int = 10
+    user_tokens: int = 528
+    output_tokens: int = 64
+    think_s: float = 1.0
+    """Mean of an exponential, cut at three times the mean."""
+
+
+@dataclass(frozen=True)
+class Request:
+    at_s: float
+    prompt: Prompt
+    output_tokens: int
+
+
+def arrivals(workload: Arrivals, vocabulary: Vocabulary, seed: int) -> list[Request]:
+    """The requests of an arrival workload; with clients, all are there at once and wait for a client."""
+    rng = random.Random(f"{workload.name}/{seed}")
+    at, made = 0.0, []
+    for _ in range(workload.num_requests):
+        if workload.rate_per_s:
+            at += rng.expovariate(workload.rate_per_s)
+        prompt = vocabulary.prompt(rng.randint(*workload.prompt_tokens))
+        made.append(Request(at, prompt, rng.randint(*workload.output_tokens)))
+    return made
+
+
+@dataclass(frozen=True)
+class Turn:
+    think_s: float
+    user: str
+
+
+@dataclass
+class Conversation:
+    turns: list[Turn] = field(default_factory=list)
+
+
+def conversations(workload: Chat, vocabulary: Vocabulary, seed: int) -> list[Conversation]:
+    rng = random.Random(f"{workload.name}/{seed}")
+    made = []
+    for _ in range(workload.conversations):
+        thinks = [min(rng.expovariate(1 / workload.think_s), 3 * workload.think_s) for _ in range(workload.turns)]
+        made.append(Conversation([Turn(t, vocabulary.prompt(workload.user_tokens).text.strip()) for t in thinks]))
+    return made
+
+
+# Groups are visited in turn, so that measurements which are compared lie close together in time.
+STEADY = [
+    Start("start", "process start to first token", expected_s=12, limit_s=300),
+    *(
+        Decode(f"decode-{n}", f"decode, {n} streams" if n > 1 else "decode, one stream", streams=n, raw=True)
+        for n in (1, 8, 32)
+    ),
+    Overhead("overhead", "one stream: time per step outside kernels", expected_s=2),
+    *(
+        Prefill(f"prefill-{n}", f"prefill of {n:,}", prompt_tokens=n, raw=True, expected_s=n / 1000 + 1)
+        for n in (128, 512, 2048, 4096, 8000)
+    ),
+    History("history", "6,000-token history", raw=True, expected_s=8),
+]
+LOADED = [
+    Interruption("interruption", "4,000 tokens arrive among 8 streams", repeats=3, expected_s=8),
+    Arrivals("poisson-1", "open loop, 1 request/s", repeats=3, rate_per_s=1, num_requests=24, expected_s=26),
+    Arrivals("poisson-3", "open loop, 3 requests/s", repeats=3, rate_per_s=3, num_requests=60, expected_s=24),
+    Arrivals("closed-16", "closed loop, 16 clients", repeats=3, clients=16, num_requests=64, expected_s=20),
+]
+CHATS = [
+    Chat("chat-8", "8 conversations of 10 turns", repeats=2, expected_s=60, limit_s=150),
+    Chat("chat-32", "32 conversations of 10 turns", repeats=2, conversations=32, expected_s=140, limit_s=200),
+]
+GROUPS: list[list[Workload]] = [STEADY, LOADED, CHATS]
+
+_QUICK = {
+    "decode-1": {"output_tokens": 64},
+    "decode-8": {"output_tokens": 48},
+    "decode-32": {"output_tokens": 32},
+    "interruption": {"prompt_tokens": 2048},
+    "poisson-3": {"num_requests": 15},
+    "closed-16": {"num_requests": 24},
+    "chat-8": {"turns": 3, "think_s": 0.2},
+}
+_QUICK_LEFT_OUT = {"prefill-8000", "poisson-1", "chat-32"}
+QUICK_LIMIT_S = 40.0
+
+
+def quick() -> list[list[Workload]]:
+    """A few minutes: fewer workloads, shorter, once each but for the steady ones (twice)."""
+    groups = []
+    for group in GROUPS:
+        small = [w for w in group if w.name not in _QUICK_LEFT_OUT]
+        made = []
+        for w in small:
+            limit_s = w.limit_s if isinstance(w, Start) else QUICK_LIMIT_S
+            repeats = 2 if group is STEADY else 1
+            made.append(replace(w, repeats=repeats, limit_s=limit_s, **_QUICK.get(w.name, {})))
+        groups.append(made)
+    return groups

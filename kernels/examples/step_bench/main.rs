@@ -1,0 +1,291 @@
+//! Times whole steps of a model in SmolLM2-135M's shape with random weights:
+//! `step_bench [--profile] [--step-tokens N] [--limits PATH] [threads] [case...]`.
+//!
+//! Cases: `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens behind a computed history); all
+//! of the usual ones by default. Prints tokens per second of the fastest and the median round, and the CPU time per
+//! token, which a busy machine disturbs less (waiting at barriers counts, so take it from one thread).
+//!
+//! `--profile` adds a table for each case: mean time per step of each kind of kernel over all threads and rounds, the
+//! time that threads waited before it, its rates, and, with `--limits` (what `make bench-limits` wrote), the share of
+//! the roof: the time that its multiply-adds or its bytes must take at least, whichever is more, by the time it took.
+//! The roof of integer products is the rate of 8-bit dot products, that of attention the rate of f32 multiply-adds;
+//! bytes are those of weights, or of K and V, read once from memory.
+#![allow(clippy::print_stdout)] // a report is what it is for
+
+mod model;
+mod profile;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use trunkline_kernels::executor::{Chunk, Executor};
+use trunkline_kernels::sampling::SamplingParams;
+
+use model::{BLOCK_SIZE, Random, VOCAB};
+use profile::{ChunkShape, Limits, Profile};
+
+const DEFAULT_STEP_TOKENS: usize = 512;
+const ROUNDS: usize = 7;
+const STEPS_PER_ROUND: usize = 16;
+const USUAL_CASES: [&str; 7] = [
+    "decode:1:512",
+    "decode:8:512",
+    "decode:32:512",
+    "prefill:512",
+    "prefill:2048",
+    "prefill:6000",
+    "extend:6000:32",
+];
+
+fn tokens(num: usize) -> Vec<u32> {
+    let mut random = Random(7);
+    (0..num).map(|_| (random.next() % VOCAB as u64) as u32).collect()
+}
+
+/// Runs cases on one executor.
+struct Bench {
+    executor: Executor,
+    step_tokens: usize,
+    limits: Option<Limits>,
+    profiles: bool,
+}
+
+/// Steps and what they cost, for a profile; nothing without one.
+struct Steps<'a> {
+    executor: &'a mut Executor,
+    profile: Option<Profile<'a>>,
+}
+
+impl Steps<'_> {
+    fn step(&mut self, chunks: &[Chunk]) -> Result<()> {
+        for result in self.executor.step(chunks) {
+            result.outcome.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+        }
+        if let Some(profile) = &mut self.profile {
+            let shape = |chunk: &Chunk| ChunkShape {
+                first_position: chunk.first_position as usize,
+                num_tokens: chunk.num_tokens as usize,
+                samples: chunk.sample,
+            };
+            profile.add_step(self.executor.program(), &chunks.iter().map(shape).collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+
+    /// Positions `positions` of sequence `id`, whose blocks begin at `first_block`, in whole steps.
+    fn prefill(
+        &mut self,
+        id: u64,
+        first_block: usize,
+        positions: std::ops::Range<usize>,
+        step_tokens: usize,
+        sample: bool,
+    ) -> Result<()> {
+        for first in positions.clone().step_by(step_tokens) {
+            let end = (first + step_tokens).min(positions.end);
+            let blocks = first.div_ceil(BLOCK_SIZE)..end.div_ceil(BLOCK_SIZE);
+            self.step(&[Chunk {
+                sequence_id: id,
+                first_position: first as u32,
+                num_tokens: (end - first) as u32,
+                new_block_ids: blocks.map(|block| (first_block + block) as u32).collect(),
+                sample: sample && end == positions.end,
+            }])?;
+        }
+        Ok(())
+    }
+
+    fn table(self) -> String {
+        let Self { executor, profile } = self;
+        profile.map_or_else(String::new, |profile| profile.end(executor))
+    }
+}
+
+/// CPU seconds of this process so far.
+fn cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Wall and CPU seconds of each round.
+#[derive(Default)]
+struct Rounds {
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+impl Rounds {
+    fn time(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let (start, cpu) = (Instant::now(), cpu_seconds());
+        work()?;
+        self.wall.push(start.elapsed().as_secs_f64());
+        self.cpu.push(cpu_seconds() - cpu);
+        Ok(())
+    }
+}
+
+fn report(name: &str, num_tokens: usize, rounds: Rounds) -> String {
+    let (mut seconds, mut cpu) = (rounds.wall, rounds.cpu);
+    cpu.sort_by(f64::total_cmp);
+    let cpu_us = cpu[0] / num_tokens as f64 * 1e6;
+    seconds.sort_by(f64::total_cmp);
+    let rate = |s: f64| num_tokens as f64 / s;
+    let (best, median) = (seconds[0], seconds[seconds.len() / 2]);
+    format!(
+        "{name:20} best {:8.1} tok/s  median {:8.1} tok/s  cpu {cpu_us:7.1} us/token",
+        rate(best),
+        rate(median)
+    )
+}
+
+impl Bench {
+    /// With a profile that starts now, if profiles are wanted.
+    fn steps(&mut self) -> Steps<'_> {
+        let limits = self.limits.as_ref();
+        let profile = self.profiles.then(|| Profile::start(&mut self.executor, limits));
+        Steps { executor: &mut self.executor, profile }
+    }
+
+    fn plain_steps(&mut self) -> Steps<'_> {
+        Steps { executor: &mut self.executor, profile: None }
+    }
+
+    fn run(&mut self, case: &str) -> Result<String> {
+        let parts: Vec<&str> = case.split(':').collect();
+        match parts[..] {
+            ["prefill", tokens] => self.extend(0, tokens.parse()?),
+            ["extend", history, new] => self.extend(history.parse()?, new.parse()?),
+            ["decode", sequences, context] => self.decode(sequences.parse()?, context.parse()?),
+            _ => anyhow::bail!("unknown case {case:?}"),
+        }
+    }
+
+    fn extend(&mut self, history: usize, new: usize) -> Result<String> {
+        let step_tokens = self.step_tokens;
+        let mut rounds = Rounds::default();
+        let total = history + new;
+        self.executor.start(1, tokens(total), total, SamplingParams::default())?;
+        self.plain_steps().prefill(1, 0, 0..history, step_tokens, false)?;
+        self.executor.end(1)?;
+        let mut steps = self.steps();
+        // What was computed is in the blocks still: a prefix hit begins behind it, with the same table.
+        let history_blocks: Vec<u32> = (0..history.div_ceil(BLOCK_SIZE) as u32).collect();
+        for _ in 0..ROUNDS {
+            steps.executor.start(1, tokens(total), total, SamplingParams::default())?;
+            rounds.time(|| {
+                if history == 0 {
+                    return steps.prefill(1, 0, 0..new, step_tokens, true);
+                }
+                let new_blocks = history.div_ceil(BLOCK_SIZE)..total.div_ceil(BLOCK_SIZE);
+                let new_block_ids =
+                    history_blocks.iter().copied().chain(new_blocks.map(|b| b as u32)).collect();
+                steps.step(&[Chunk {
+                    sequence_id: 1,
+                    first_position: history as u32,
+                    num_tokens: new as u32,
+                    new_block_ids,
+                    sample: true,
+                }])
+            })?;
+            steps.executor.end(1)?;
+        }
+        let table = steps.table();
+        let name = if history == 0 { format!("prefill {new}") } else { format!("extend {history} by {new}") };
+        Ok(report(&name, new, rounds) + "\n" + &table)
+    }
+
+    fn decode(&mut self, num_sequences: usize, context: usize) -> Result<String> {
+        let step_tokens = self.step_tokens;
+        let num_steps = ROUNDS * STEPS_PER_ROUND;
+        let blocks_per_sequence = (context + num_steps).div_ceil(BLOCK_SIZE);
+        for i in 0..num_sequences {
+            self.executor.start(i as u64, tokens(context), context, SamplingParams::default())?;
+            let first_block = i * blocks_per_sequence;
+            self.plain_steps().prefill(i as u64, first_block, 0..context - 1, step_tokens, false)?;
+        }
+        let mut rounds = Rounds::default();
+        let mut position = context - 1;
+        let mut num_blocks = position.div_ceil(BLOCK_SIZE);
+        let mut steps = self.steps();
+        for _ in 0..ROUNDS {
+            rounds.time(|| {
+                for _ in 0..STEPS_PER_ROUND {
+                    let wanted = (position + 1).div_ceil(BLOCK_SIZE);
+                    let chunk = |i: usize| Chunk {
+                        sequence_id: i as u64,
+                        first_position: position as u32,
+                        num_tokens: 1,
+                        new_block_ids: (num_blocks..wanted)
+                            .map(|b| (i * blocks_per_sequence + b) as u32)
+                            .collect(),
+                        sample: true,
+                    };
+                    steps.step(&(0..num_sequences).map(chunk).collect::<Vec<_>>())?;
+                    (position, num_blocks) = (position + 1, wanted);
+                }
+                Ok(())
+            })?;
+        }
+        let table = steps.table();
+        self.executor.reset();
+        let name = format!("decode {num_sequences} at {context}");
+        Ok(report(&name, num_sequences * STEPS_PER_ROUND, rounds) + "\n" + &table)
+    }
+}
+
+struct Arguments {
+    threads: usize,
+    cases: Vec<String>,
+    step_tokens: usize,
+    limits: Option<Limits>,
+    profiles: bool,
+}
+
+fn arguments() -> Result<Arguments> {
+    let mut parsed = Arguments {
+        threads: trunkline_kernels::threads::default_num_threads(),
+        cases: Vec::new(),
+        step_tokens: DEFAULT_STEP_TOKENS,
+        limits: None,
+        profiles: false,
+    };
+    let mut has_threads = false;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().with_context(|| format!("`{argument}` has no value"));
+        match argument.as_str() {
+            "--profile" => parsed.profiles = true,
+            "--step-tokens" => parsed.step_tokens = value()?.parse().context("`--step-tokens`")?,
+            "--limits" => parsed.limits = Some(Limits::read(&value()?)?),
+            option if option.starts_with('-') => anyhow::bail!("unknown option `{option}`"),
+            threads if !has_threads => {
+                parsed.threads = threads.parse().context("threads")?;
+                has_threads = true;
+            }
+            case => parsed.cases.push(case.to_owned()),
+        }
+    }
+    if parsed.cases.is_empty() {
+        parsed.cases = USUAL_CASES.map(String::from).into();
+    }
+    Ok(parsed)
+}
+
+fn main() -> Result<()> {
+    let Arguments { threads, cases, step_tokens, limits, profiles } = arguments()?;
+    let start = Instant::now();
+    let executor = model::build(threads, step_tokens)?;
+    println!(
+        "{}, {} MiB of weights, built in {:.2} s",
+        executor.device(),
+        executor.weight_bytes() >> 20,
+        start.elapsed().as_secs_f64()
+    );
+    let mut bench = Bench { executor, step_tokens, limits, profiles };
+    for case in cases {
+        println!("{}", bench.run(&case)?);
+    }
+    Ok(())
+}
