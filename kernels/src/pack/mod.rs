@@ -16,8 +16,8 @@ mod region;
 mod source;
 mod weight;
 
-pub(crate) use format::{call_kind, dispatch_format};
 pub use format::{Format, PackError};
+pub(crate) use format::{call_kind, dispatch_format};
 pub(crate) use plane::Plane;
 pub(crate) use region::Region;
 pub use source::{SourceBytes, SourceRows};

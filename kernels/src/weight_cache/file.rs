@@ -5,7 +5,8 @@
 //! image's offset, image's bytes           8, 8
 //! key, note's bytes, note                 32, 4, 64
 //! number of entries                       4
-//! each: kind, format, number of parts     1, 1, 2
+//! each: kind, zero, number of parts       1, 1, 2
+//!       format's name                     8
 //!       rows, columns, offset, bytes      8 each; offset in the image
 //!       checksum of its bytes             8
 //!       parts                             4 each
@@ -35,6 +36,10 @@ const MAGIC: &[u8; 8] = b"TRNKWGT\n";
 /// Magic to number of entries.
 const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 8 + KEY_BYTES + 4 + MAX_NOTE_BYTES + 4;
 const CHECKSUM_BYTES: usize = 8;
+/// Longest name of a format, and more.
+const NAME_BYTES: usize = 8;
+/// An entry without its parts.
+const ENTRY_BYTES: usize = 4 + NAME_BYTES + 4 * 8 + CHECKSUM_BYTES;
 /// More than the header of any model: 2^16 tensors of a few parts.
 const MAX_HEADER_BYTES: usize = 16 << 20;
 /// Images begin at pages, larger ones at huge pages, so that the system can map them so.
@@ -74,7 +79,7 @@ impl Header {
         note: &str,
         checksum: impl Fn(&Entry) -> u64,
     ) -> Self {
-        let entry_bytes = |entry: &Entry| 4 + 5 * 8 + 4 * entry.parts.len();
+        let entry_bytes = |entry: &Entry| ENTRY_BYTES + 4 * entry.parts.len();
         let len = FIXED_BYTES + table.entries.iter().map(entry_bytes).sum::<usize>() + CHECKSUM_BYTES;
         let boundary = if table.num_bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
         let image_offset = len.next_multiple_of(boundary);
@@ -92,12 +97,16 @@ impl Header {
         for entry in &table.entries {
             let (kind, format, rows, columns) = match entry.kind {
                 EntryKind::Matrix(layout) => {
-                    (0, format_code(layout.format()), layout.out_features(), layout.in_features())
+                    (0, layout.format(), layout.out_features(), layout.in_features())
                 }
-                EntryKind::Vector { len } => (1, format_code(Format::F32), 1, len),
+                EntryKind::Vector { len } => (1, Format::F32, 1, len),
             };
-            bytes.extend([kind, format]);
+            bytes.extend([kind, 0]);
             bytes.extend((entry.parts.len() as u16).to_le_bytes());
+            // By name, which stays when formats are added.
+            let mut name = [0; NAME_BYTES];
+            name[..format.name().len()].copy_from_slice(format.name().as_bytes());
+            bytes.extend(name);
             for number in [rows, columns, entry.offset, entry.num_bytes] {
                 bytes.extend((number as u64).to_le_bytes());
             }
@@ -120,10 +129,6 @@ impl Header {
         out.write_all(&vec![0; self.image_offset - self.bytes.len()])?;
         image.chunks(WRITE_BYTES).try_for_each(|piece| out.write_all(piece))
     }
-}
-
-fn format_code(format: Format) -> u8 {
-    Format::ALL.iter().position(|known| *known == format).expect("all formats are listed") as u8
 }
 
 /// What the header of a file says that the program does not know itself.
@@ -158,11 +163,11 @@ fn read_header(
     let note = note.and_then(|note| std::str::from_utf8(note).ok()).unwrap_or_default().to_owned();
     // Every other byte follows from key, program and code: the header is right if it is the one we would write.
     let mut checksums = Vec::with_capacity(table.entries.len());
-    let mut at = FIXED_BYTES + 4 + 4 * 8;
+    let mut at = FIXED_BYTES + ENTRY_BYTES - CHECKSUM_BYTES;
     for entry in &table.entries {
         let stored = covered.get(at..at + 8).ok_or("was made for another program")?;
         checksums.push(u64::from_le_bytes(stored.try_into().expect("8 bytes")));
-        at += 5 * 8 + 4 + 4 * entry.parts.len();
+        at += ENTRY_BYTES + 4 * entry.parts.len();
     }
     let next = AtomicUsize::new(0);
     let expected = Header::build(table, key, &note, |_| checksums[next.fetch_add(1, Ordering::Relaxed)]);
