@@ -90,7 +90,9 @@ class Trunkline:
         self.runtime = tempfile.TemporaryDirectory(prefix="tl-")
         command = [str(TRUNKLINE), "serve", *([model] if model else []), "--port", str(self.port), *args]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_")}
-        environment |= {"TMPDIR": self.runtime.name, "XDG_RUNTIME_DIR": self.runtime.name} | (env or {})
+        environment |= {"TMPDIR": self.runtime.name, "XDG_RUNTIME_DIR": self.runtime.name}
+        # Else every test would begin with what another one left in the user's folder.
+        environment |= {"TRUNKLINE_WEIGHTS_CACHE": "off"} | (env or {})
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL, env=environment
         )

@@ -26,6 +26,7 @@ pub mod kv_pool;
 pub mod linear;
 pub mod ops;
 pub mod pack;
+pub mod page_sums;
 pub mod program;
 #[cfg(feature = "python")]
 mod python;

@@ -71,6 +71,9 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     push(&mut command, "--max-batch-total-tokens", config.limits.max_batch_total_tokens);
     push(&mut command, "--max-step-tokens", config.limits.max_step_tokens);
     push(&mut command, "--max-step-sequences", config.limits.max_step_sequences);
+    if let Some(weights_cache) = &config.weights_cache {
+        command.arg("--weights-cache").arg(weights_cache);
+    }
     push_common(&mut command, config);
     command
 }

@@ -18,6 +18,7 @@ from trunkline_server.errors import InvalidArgument, UserError
 EXIT_CODE_USER_MISTAKE = 2
 
 BACKENDS = ("cpu", "reference")
+CACHE_OFF = "off"
 MAX_THREADS = 1024
 MAX_STEP_TOKENS = 1 << 16
 MAX_STEP_SEQUENCES = 1 << 12
@@ -79,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
         "--max-step-tokens", type=_count(MAX_STEP_TOKENS), metavar="N", help="tokens that a step computes"
     )
     serve.add_argument("--max-step-sequences", type=_count(MAX_STEP_SEQUENCES), metavar="N", help="sequences in a step")
+    serve.add_argument(
+        "--weights-cache",
+        metavar="DIR",
+        help=f"folder of packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's folder of caches",
+    )
     serve.add_argument("--json-output", action="store_true", help="log lines as JSON objects")
     serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
     serve.add_argument("--lifeline", action="store_true", help="end at once when standard input ends")

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trunkline_server import lifeline
+from trunkline_server.cli import CACHE_OFF
 
 if TYPE_CHECKING:
     from trunkline_server.models.config import ModelConfig
@@ -34,8 +35,6 @@ def serve(options: argparse.Namespace) -> int:
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
         lifeline.watch(STANDARD_INPUT, Path(options.socket))
-    # numpy's matrix library starts a thread per core on import, and nothing here asks it for products.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     model_path = Path(options.model)
     logger.info("loading model", extra={"fields": {"path": model_path, "backend": options.backend}})
 
@@ -58,6 +57,7 @@ def serve(options: argparse.Namespace) -> int:
             max_batch_total_tokens=options.max_batch_total_tokens,
             max_step_tokens=options.max_step_tokens,
             max_step_sequences=options.max_step_sequences,
+            weights_cache=_cache_folder(options.weights_cache),
         ),
     )
 
@@ -87,6 +87,7 @@ def serve(options: argparse.Namespace) -> int:
             }
         },
     )
+    threading.Thread(target=backend.after_start, name="after-start", daemon=True).start()
     signals.wait()
     loop.stop_taking_plans()
     logger.info("stopping")
@@ -117,6 +118,14 @@ class _Signals:
         if not self._is_held:
             os._exit(0)
         os.write(self._write_end, b"\0")
+
+
+def _cache_folder(option: str | None) -> Path | None:
+    from trunkline_server.backends.cpu.weight_cache import default_folder
+
+    if option == CACHE_OFF:
+        return None
+    return default_folder() if option is None else Path(option).absolute()
 
 
 def _end_process(_bug: BaseException) -> None:

@@ -36,11 +36,11 @@ impl SourceBytes {
         }
     }
 
-    /// Says that the bytes are not needed for now: those of a mapped file leave this process's memory, and are read
-    /// from the file again if they are looked at after all.
-    pub fn drop_pages(&self) {
+    /// Says that the bytes of `range` are not needed for now: whole pages of a mapped file leave this process's memory,
+    /// and are read from the file again if they are looked at after all.
+    pub fn drop_pages(&self, range: std::ops::Range<usize>) {
         if let Self::Borrowed { bytes, is_mapped: true } = self {
-            drop_pages(bytes);
+            drop_pages(&bytes[range]);
         }
     }
 }

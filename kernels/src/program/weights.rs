@@ -155,7 +155,7 @@ impl WeightImage {
                 // SAFETY: the counter gives each piece to one thread, and pieces of entries that lie apart are apart.
                 unsafe { matrix.pack_piece(*piece, shared) };
                 if matrix.num_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    matrix.sources.iter().for_each(|source| source.bytes.drop_pages());
+                    matrix.drop_pages();
                 }
             }
         });
@@ -207,6 +207,10 @@ impl<'a> Matrix<'a> {
         let tiles_per_piece = (PIECE_BYTES / (num_bytes / layout.num_tiles()).max(1)).max(1);
         let num_left = AtomicUsize::new(layout.num_tiles().div_ceil(tiles_per_piece));
         Ok(Self { layout, offset: entry.offset, sources, parts, tiles_per_piece, num_left })
+    }
+
+    fn drop_pages(&self) {
+        self.sources.iter().for_each(|source| source.bytes.drop_pages(0..source.bytes.as_slice().len()));
     }
 
     fn num_pieces(&self) -> usize {

@@ -1,5 +1,6 @@
 //! What the arguments mean: every value within its range and in accord with the others, or one line that says why not.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe};
@@ -19,6 +20,8 @@ const MAX_BODY_BYTES: u64 = 1 << 30;
 /// More tokens than any model's context or any machine's memory; keeps sums of two limits inside 32 bits.
 const MAX_TOKENS: u32 = 1 << 31;
 const MAX_NAME_BYTES: usize = 4096;
+/// In place of a folder.
+const CACHE_OFF: &str = "off";
 
 /// What to do.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ pub struct ServeConfig {
     pub backend: Backend,
     /// Threads of the CPU backend; the shard chooses if absent.
     pub threads: Option<u32>,
+    /// Where packed weights are kept, absolute, or `off`; the shard chooses if absent.
+    pub weights_cache: Option<PathBuf>,
     /// Text or JSON, for all processes.
     pub log_format: Format,
     /// How much, for all processes.
@@ -111,6 +116,7 @@ impl ServeConfig {
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
             threads: threads(&low.compute)?,
+            weights_cache: low.compute.weights_cache.map(weights_cache).transpose()?,
             log_format: if low.logging.json_output { Format::Json } else { Format::Text },
             log_level: low.logging.log_level,
         })
@@ -172,6 +178,19 @@ fn port(text: &str) -> Result<u16, LauncherError> {
 
 fn threads(low: &LowCompute) -> Result<Option<u32>, LauncherError> {
     low.threads.map(|threads| in_range("--threads", threads, 1, MAX_THREADS)).transpose()
+}
+
+/// A folder relative to where the launcher was started, or the word that turns the cache off.
+fn weights_cache(path: PathBuf) -> Result<PathBuf, LauncherError> {
+    if path.as_os_str() == CACHE_OFF {
+        return Ok(path);
+    }
+    std::path::absolute(&path).map_err(|error| {
+        LauncherError::usage(format!(
+            "`--weights-cache` is `{}`: {error}; hint: give a folder, or `{CACHE_OFF}`",
+            path.display()
+        ))
+    })
 }
 
 impl Limits {

@@ -192,6 +192,10 @@ pub struct LowCompute {
     /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
+    /// Folder in which packed weights are kept for the next start, or `off` [default: trunkline/weights
+    /// in the user's folder of caches]
+    #[arg(long, value_name = "DIR|off", env = "TRUNKLINE_WEIGHTS_CACHE", hide_env_values = true)]
+    pub weights_cache: Option<PathBuf>,
 }
 
 /// What to log and how.

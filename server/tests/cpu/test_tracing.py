@@ -21,7 +21,8 @@ class RecordingBuilder:
         self.weights: list[tuple[str, tuple[int, ...]]] = []
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
-    def weight(self, format_name: str, data: Any, shape: tuple[int, ...]) -> int:
+    def weight(self, format_name: str, data: Any, shape: tuple[int, ...], **how: Any) -> int:
+        assert how == {"interleaved_head": None, "is_mapped": False}
         assert data.nbytes == 4 * np.prod(shape)
         self.weights.append((format_name, shape))
         return len(self.weights) - 1

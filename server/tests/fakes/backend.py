@@ -71,6 +71,9 @@ class FakeBackend:
     def num_sequences(self) -> int:
         return len(self._sequences)
 
+    def after_start(self) -> None:
+        pass
+
     def start(
         self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
     ) -> None:

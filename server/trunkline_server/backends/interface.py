@@ -83,6 +83,10 @@ class Backend(Protocol):
 
     info: BackendInfo
 
+    def after_start(self) -> None:
+        """Work that may wait until the shard is ready; called once, from another thread than all other calls."""
+        ...
+
     def start(
         self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
     ) -> None:

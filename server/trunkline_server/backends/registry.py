@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trunkline_server.errors import BackendUnavailable
 
@@ -21,8 +22,9 @@ class BackendOptions:
     max_batch_total_tokens: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
+    weights_cache: Path | None = None
 
-    def given(self) -> dict[str, int]:
+    def given(self) -> dict[str, Any]:
         """Those that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -47,7 +49,8 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         raise BackendUnavailable(
             "the reference backend needs torch", hint="`pip install trunkline-server[reference]`"
         ) from error
-    return ReferenceBackend(checkpoint, **options.given())
+    # Nothing is packed, so there is nothing to keep.
+    return ReferenceBackend(checkpoint, **replace(options, weights_cache=None).given())
 
 
 _BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {

@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-import numpy as np
+import struct
 
 from trunkline_server.models.config import ModelConfig, RopeScaling
 from trunkline_server.models.ops import Rope
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def rope(config: ModelConfig) -> Rope:
     """The rotary embedding of `config`, computed in f64 and rounded to f32 once."""
     scaling, dim = config.rope_scaling, config.head_size
-    inv_freq = config.rope_theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    inv_freq = [config.rope_theta ** (-element / dim) for element in range(0, dim, 2)]
     attention_factor = 1.0
     if scaling.kind == "linear":
-        inv_freq = inv_freq / scaling.factor
+        inv_freq = [freq / scaling.factor for freq in inv_freq]
     elif scaling.kind == "factors":
-        inv_freq = inv_freq / np.asarray(scaling.factors, dtype=np.float64)
+        inv_freq = [freq / factor for freq, factor in zip(inv_freq, scaling.factors, strict=True)]
     elif scaling.kind == "llama3":
-        inv_freq = _llama3(inv_freq, scaling)
+        inv_freq = [_llama3(freq, scaling) for freq in inv_freq]
     elif scaling.kind == "yarn":
         inv_freq, attention_factor = _yarn(inv_freq, config.rope_theta, dim, scaling)
-    rounded = inv_freq.astype(np.float32)
-    return Rope(dim=dim, inv_freq=tuple(rounded.tolist()), attention_factor=attention_factor)
+    layout = f"{len(inv_freq)}f"
+    rounded = struct.unpack(layout, struct.pack(layout, *inv_freq))
+    return Rope(dim=dim, inv_freq=rounded, attention_factor=attention_factor)
 
 
-def _llama3(inv_freq: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:
+def _llama3(inv_freq: float, scaling: RopeScaling) -> float:
     """Llama 3.1: long wavelengths are stretched, short ones kept, those between blended."""
     trained = scaling.original_max_position_embeddings
     wavelength = 2 * math.pi / inv_freq
+    if wavelength < trained / scaling.high_freq_factor:
+        return inv_freq
+    if wavelength > trained / scaling.low_freq_factor:
+        return inv_freq / scaling.factor
     smooth = (trained / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    blended = (1 - smooth) * inv_freq / scaling.factor + smooth * inv_freq
-    stretched = np.where(wavelength > trained / scaling.low_freq_factor, inv_freq / scaling.factor, blended)
-    return np.where(wavelength < trained / scaling.high_freq_factor, inv_freq, stretched)
+    return (1 - smooth) * inv_freq / scaling.factor + smooth * inv_freq
 
 
-def _yarn(
-    inv_freq: NDArray[np.float64], theta: float, dim: int, scaling: RopeScaling
-) -> tuple[NDArray[np.float64], float]:
+def _yarn(inv_freq: list[float], theta: float, dim: int, scaling: RopeScaling) -> tuple[list[float], float]:
     """YaRN, arXiv:2309.00071, section 3.2 and 3.4: "NTK by parts" and the attention factor."""
 
     def rotations_to_dim(rotations: float) -> float:
@@ -56,8 +52,10 @@ def _yarn(
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
-    ramp = np.clip((np.arange(dim // 2, dtype=np.float64) - low) / (high - low), 0, 1)
-    scaled = inv_freq / scaling.factor * ramp + inv_freq * (1 - ramp)
+    scaled = []
+    for index, freq in enumerate(inv_freq):
+        ramp = min(max((index - low) / (high - low), 0.0), 1.0)
+        scaled.append(freq / scaling.factor * ramp + freq * (1 - ramp))
     return scaled, _yarn_attention_factor(scaling)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
-
-import numpy as np
 
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.fingerprint import fingerprint_bytes
+from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufFile, TensorInfo
-from trunkline_server.weights.naming import PERMUTED_ARCHITECTURES, is_permuted, safetensors_name, unpermute_rows
+from trunkline_server.weights.identity import SourceIdentity, identify
+from trunkline_server.weights.mapping import MappedFile
+from trunkline_server.weights.naming import PERMUTED_ARCHITECTURES, is_permuted, safetensors_name
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
 from trunkline_server.weights.tensor import Tensor
 
@@ -39,14 +41,18 @@ class Checkpoint(Protocol):
     def tensor(self, name: str) -> Tensor:
         """The weight of this name.
 
-        A view of the mapped file, or (query and key projections of a GGUF file) a copy made for this call.
+        A view of the mapped file; `interleaved_head` is set for query and key projections of some GGUF files.
         `tensor("lm_head.weight").name` is "model.embed_tokens.weight" where the head is tied.
         Raises KeyError for a name that is not in `names()`, UnsupportedFormat.
         """
         ...
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, page_sums: PageSums | None = None) -> str:
         """Hash of all bytes of weights and config files: see `fingerprint.py` for what it is good for."""
+        ...
+
+    def identity(self) -> SourceIdentity:
+        """The same, told without reading all bytes: see `identity.py` for what it is good for."""
         ...
 
 
@@ -85,14 +91,14 @@ class GgufCheckpoint:
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
-        tensor = self._file.tensor(self._gguf_names[name])
-        tensor = Tensor(name=name, format=tensor.format, shape=tensor.shape, data=tensor.data)
-        if self._is_permuted and is_permuted(name):
-            return unpermute_rows(tensor, self.config.head_size)
-        return tensor
+        head_size = self.config.head_size if self._is_permuted and is_permuted(name) else None
+        return replace(self._file.tensor(self._gguf_names[name]), name=name, interleaved_head=head_size)
 
-    def fingerprint(self) -> str:
-        return fingerprint_bytes([self._file.bytes])
+    def fingerprint(self, page_sums: PageSums | None = None) -> str:
+        return fingerprint_bytes([self._file.file.bytes], page_sums)
+
+    def identity(self) -> SourceIdentity:
+        return identify([(self._file.file, self._file.header_bytes)])
 
 
 class SafetensorsCheckpoint:
@@ -122,10 +128,18 @@ class SafetensorsCheckpoint:
         name = _resolve(self.config, name)
         return self._holders[name].tensor(name)
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, page_sums: PageSums | None = None) -> str:
+        return fingerprint_bytes([self._config_file().bytes, *(file.file.bytes for file in self._files())], page_sums)
+
+    def identity(self) -> SourceIdentity:
+        return identify([(file.file, file.header_bytes) for file in self._files()], [self._config_file()])
+
+    def _config_file(self) -> MappedFile:
+        return MappedFile(self.path / "config.json")
+
+    def _files(self) -> list[SafetensorsFile]:
         files = {file.path.name: file for file in self._holders.values()}
-        config = np.frombuffer((self.path / "config.json").read_bytes(), dtype=np.uint8)
-        return fingerprint_bytes([config, *(files[name].bytes for name in sorted(files))])
+        return [files[name] for name in sorted(files)]
 
 
 def _resolve(config: ModelConfig, name: str) -> str:
@@ -167,4 +181,4 @@ def _rope_factors(file: GgufFile) -> tuple[float, ...] | None:
         raise DamagedFile(
             file.path, f"tensor `rope_freqs.weight` is {tensor.format} {list(tensor.shape)}, not a short F32 row"
         )
-    return tuple(np.frombuffer(tensor.data.tobytes(), dtype="<f4").tolist())
+    return struct.unpack(f"<{tensor.num_elements}f", bytes(tensor.data))

@@ -23,16 +23,24 @@ _CHUNK_ELEMENTS = 1 << 20
 
 
 def dequantize(tensor: Tensor) -> Floats:
-    """The tensor in its shape, f32, a fresh array. Exact: every format's values are f32 numbers up to one rounding."""
+    """The tensor in its shape, its rows in the model's order, f32, a fresh array.
+
+    Exact: every format's values are f32 numbers up to one rounding.
+    """
     stored_as = FORMATS[tensor.format]
     decode = _DECODERS[tensor.format]
-    groups = tensor.data.reshape(-1, stored_as.group_bytes)
+    groups = np.frombuffer(tensor.data, dtype=np.uint8).reshape(-1, stored_as.group_bytes)
     result = np.empty((groups.shape[0], stored_as.group_elements), dtype=np.float32)
     step = _CHUNK_ELEMENTS // stored_as.group_elements
     for begin in range(0, groups.shape[0], step):
         # Copied, so that the views below are aligned wherever the tensor lies in its file.
         result[begin : begin + step] = decode(groups[begin : begin + step].copy())
-    return result.reshape(tensor.shape)
+    values: Floats = result.reshape(tensor.shape)
+    if tensor.interleaved_head is None:
+        return values
+    # Rows 0, h, 1, h + 1, ... of each head: see naming.py.
+    halves = values.reshape(-1, tensor.interleaved_head // 2, 2, *tensor.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
 
 
 def _f32(groups: Bytes) -> Floats:

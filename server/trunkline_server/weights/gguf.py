@@ -19,15 +19,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
 from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor, stored_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -111,9 +106,9 @@ class GgufFile:
         return self._metadata
 
     @property
-    def bytes(self) -> NDArray[np.uint8]:
+    def file(self) -> MappedFile:
         """The whole file."""
-        return self._file.bytes
+        return self._file
 
     def tensor(self, name: str) -> Tensor:
         """A tensor under its GGUF name, a view of the mapping. Raises KeyError."""
@@ -123,6 +118,7 @@ class GgufFile:
             format=info.format,
             shape=info.shape,
             data=self._file.bytes[info.offset : info.offset + info.num_bytes],
+            is_mapped=True,
         )
 
     def array(self, key: str) -> list[Scalar]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from trunkline_server.errors import DamagedFile, ModelNotFound
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class MappedFile:
     """The bytes of one file. Pages are read when touched; the mapping lives as long as this object or a view of it.
 
+    status: the file's as it was opened.
     Raises ModelNotFound if the file cannot be opened, DamagedFile if it is empty.
     """
 
@@ -24,6 +20,7 @@ class MappedFile:
         self.path = path
         try:
             with path.open("rb") as file:
+                self.status = os.fstat(file.fileno())
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise ModelNotFound(f"`{path}` does not exist") from None
@@ -31,11 +28,11 @@ class MappedFile:
             raise ModelNotFound(f"`{path}` cannot be read: {error.strerror or error}") from error
         except ValueError:  # what mmap raises for length 0
             raise DamagedFile(path, "the file is empty") from None
-        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self.bytes = memoryview(self._map)
 
     @property
     def num_bytes(self) -> int:
-        return int(self.bytes.shape[0])
+        return self.bytes.nbytes
 
     @property
     def buffer(self) -> mmap.mmap:

@@ -6,17 +6,13 @@ the conversion to GGUF therefore reorders the rows of the query and key projecti
     safetensors   a0 a1 a2 a3 | b0 b1 b2 b3        element i of the first half pairs with element i of the second
     GGUF          a0 b0 a1 b1 a2 b2 a3 b3          pairs are neighbours
 
-`unpermute_rows` undoes it. A row is a whole number of quantised groups, so raw rows are moved without decoding them.
+Such a tensor says so (`Tensor.interleaved_head`), and whoever reads its rows undoes it: `dequantize`, and the kernels
+as they pack.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-
-import numpy as np
-
-from trunkline_server.weights.tensor import Tensor
 
 # Architectures whose conversion reorders rows (`LlamaModel.permute` in llama.cpp's converter).
 PERMUTED_ARCHITECTURES = frozenset({"llama", "smollm3"})
@@ -57,14 +53,3 @@ def safetensors_name(gguf_name: str) -> str | None:
 def is_permuted(name: str) -> bool:
     """Whether the tensor of this safetensors name has its rows reordered in `PERMUTED_ARCHITECTURES`."""
     return name.startswith("model.layers.") and (".self_attn.q_proj." in name or ".self_attn.k_proj." in name)
-
-
-def unpermute_rows(tensor: Tensor, head_size: int) -> Tensor:
-    """Rows of each head back in the order of safetensors. Copies the tensor once."""
-    num_rows = tensor.shape[0]
-    # A bias is a row of single elements: the same move, element by element.
-    row_bytes = tensor.num_bytes // num_rows
-    pairs = tensor.data.reshape(num_rows // head_size, head_size // 2, 2, row_bytes)
-    data = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
-    data.flags.writeable = False
-    return replace(tensor, data=data)

@@ -14,15 +14,10 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
 from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_JSON_BYTES = 1 << 26  # of `config.json` and the index
@@ -72,9 +67,9 @@ class SafetensorsFile:
         self._check_coverage()
 
     @property
-    def bytes(self) -> NDArray[np.uint8]:
+    def file(self) -> MappedFile:
         """The whole file."""
-        return self._file.bytes
+        return self._file
 
     def tensor(self, name: str) -> Tensor:
         """A tensor, as a view of the mapping. Raises KeyError, UnsupportedFormat."""
@@ -85,7 +80,7 @@ class SafetensorsFile:
                 hint="formats read are F32, F16, BF16",
             )
         data = self._file.bytes[info.offset : info.offset + info.num_bytes]
-        return Tensor(name=name, format=info.dtype, shape=info.shape, data=data)
+        return Tensor(name=name, format=info.dtype, shape=info.shape, data=data, is_mapped=True)
 
     def _info(self, name: str, entry: object) -> TensorInfo:
         if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():

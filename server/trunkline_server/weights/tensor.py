@@ -40,19 +40,23 @@ MAX_DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One weight, raw.
+    """One weight, as its file holds it.
 
     name: as in the model's safetensors, e.g. `model.layers.0.self_attn.q_proj.weight`.
     format: a key of `FORMATS`.
     shape: in elements, outermost first, so a linear weight is [N, K] and its rows are contiguous.
-    data: [num_bytes] uint8, contiguous, read-only; a view of the mapped file (or of a permuted copy). It may begin at
-        any address: whoever needs an aligned one copies.
+    data: its bytes, contiguous, read-only; a view of the mapped file. It may begin at any address: whoever needs an
+        aligned one copies.
+    interleaved_head: rows of a head, if the file has those of each head in another order: see `naming.py`.
+    is_mapped: `data` is pages of a file mapped read-only, which may be dropped from memory and read again.
     """
 
     name: str
     format: str
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]
+    data: memoryview | NDArray[np.uint8]
+    interleaved_head: int | None = None
+    is_mapped: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -60,7 +64,7 @@ class Tensor:
 
     @property
     def num_bytes(self) -> int:
-        return int(self.data.shape[0])
+        return self.data.nbytes
 
     @property
     def row_bytes(self) -> int:

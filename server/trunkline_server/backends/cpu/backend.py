@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from trunkline_server._kernels import Executor
@@ -22,10 +21,22 @@ _chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_b
 class CpuBackend:
     """Implements `Backend`: hands everything to the executor, which holds weights, pool and sequences."""
 
-    def __init__(self, executor: Executor, info: BackendInfo, *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        info: BackendInfo,
+        *,
+        vocab_size: int,
+        after_start: Callable[[], None] | None = None,
+    ) -> None:
         self.info = info
+        self._after_start = after_start
         self._executor = executor
         self._vocab_size = vocab_size
+
+    def after_start(self) -> None:
+        if self._after_start is not None:
+            self._after_start()
 
     def start(
         self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
@@ -49,5 +60,7 @@ class CpuBackend:
         self._executor.reset()
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        import numpy as np  # not for serving, and slow to import
+
         logits = np.frombuffer(self._executor.score(token_ids), dtype=np.float32)
         return logits.reshape(len(token_ids), self._vocab_size)

@@ -12,6 +12,7 @@ from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.cores import default_threads
 from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
+from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit
 from trunkline_server.models import registry
@@ -45,9 +46,11 @@ def build(
     max_step_sequences: int | None = None,
     block_size: int = BLOCK_SIZE,
     available_bytes: int | None = None,
+    weights_cache: Path | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model. available_bytes: for tests; None asks the system.
 
+    weights_cache: folder of packed weights; None packs each time.
     Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
     """
     try:
@@ -76,7 +79,8 @@ def build(
         )
         ops = TracingOps(builder, checkpoint)
         registry.forward(ops, config)
-        executor: Executor = builder.build(threads or default_threads())
+        packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache)
+        executor: Executor = builder.build(threads or default_threads(), cache=None if packed is None else packed.cache)
     except MemoryError as error:
         raise DoesNotFit(
             f"the system does not give the memory for {num_blocks} KV blocks and the weights: {error}",
@@ -85,9 +89,11 @@ def build(
     except ValueError as error:
         # The model is intact and known, but has a shape that the kernels are not made for.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
-    logger.info(
-        "weights loaded", extra={"fields": {"tensors": ops.num_weights, "weight_mib": executor.weight_bytes >> 20}}
-    )
+    if packed is None:
+        logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
+        fingerprint = fingerprint_of(checkpoint)
+    else:
+        fingerprint = packed.found(executor, checkpoint)
     info = BackendInfo(
         device=executor.device,
         block_size=block_size,
@@ -97,11 +103,9 @@ def build(
         max_step_sequences=max_step_sequences,
         kv_dtype=KV_DTYPE,
         weight_bytes=executor.weight_bytes,
-        numeric_fingerprint=numeric_fingerprint(
-            checkpoint.fingerprint(), KV_DTYPE, str(_kernels.NUMERICS_VERSION), str(block_size)
-        ),
+        numeric_fingerprint=numeric_fingerprint(fingerprint, KV_DTYPE, str(_kernels.NUMERICS_VERSION), str(block_size)),
     )
-    return CpuBackend(executor, info, vocab_size=config.vocab_size)
+    return CpuBackend(executor, info, vocab_size=config.vocab_size, after_start=None if packed is None else packed.keep)
 
 
 def numeric_fingerprint(*parts: str) -> str:

@@ -9,16 +9,21 @@ from trunkline_server.models.ops import Rope
 if TYPE_CHECKING:
     from trunkline_server._kernels import ProgramBuilder
     from trunkline_server.weights.checkpoint import Checkpoint
+    from trunkline_server.weights.tensor import Tensor
 
 
 class TracingOps:
-    """Implements `Ops[int]`: values are the builder's ids. A weight is given to the builder when it is first used."""
+    """Implements `Ops[int]`: values are the builder's ids. A weight is given to the builder when it is first used.
+
+    tensors: the weights given so far, in the order of their numbers.
+    """
 
     def __init__(self, builder: ProgramBuilder, checkpoint: Checkpoint) -> None:
         self._builder = builder
         self._checkpoint = checkpoint
         # By the name under which it is stored, so that a tied head is the embedding and not a copy of it.
         self._weight_ids: dict[str, int] = {}
+        self.tensors: list[Tensor] = []
 
     @property
     def num_weights(self) -> int:
@@ -59,6 +64,13 @@ class TracingOps:
         tensor = self._checkpoint.tensor(name)
         weight_id = self._weight_ids.get(tensor.name)
         if weight_id is None:
-            weight_id = self._builder.weight(tensor.format, tensor.data, tensor.shape)
+            weight_id = self._builder.weight(
+                tensor.format,
+                tensor.data,
+                tensor.shape,
+                interleaved_head=tensor.interleaved_head,
+                is_mapped=tensor.is_mapped,
+            )
             self._weight_ids[tensor.name] = weight_id
+            self.tensors.append(tensor)
         return weight_id

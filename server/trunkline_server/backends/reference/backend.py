@@ -82,6 +82,9 @@ class ReferenceBackend:
             numeric_fingerprint=_numeric_fingerprint(checkpoint),
         )
 
+    def after_start(self) -> None:
+        pass
+
     def start(
         self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
     ) -> None:

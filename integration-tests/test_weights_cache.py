@@ -1,0 +1,51 @@
+"""The second start maps the weights that the first one packed, and answers with the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+from harness import Trunkline, wait_for
+
+REQUEST = {"prompt": "A trunk line is", "max_tokens": 24, "temperature": 0.7, "seed": 5, "logprobs": 3}
+
+
+def answer(server: Trunkline) -> Any:
+    response = httpx.post(f"{server.base_url}/v1/completions", json=REQUEST, timeout=60)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"]
+
+
+def test_the_second_start_maps_the_weights_and_answers_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "packed"
+    first = Trunkline("--weights-cache", str(folder)).wait_ready()
+    try:
+        expected = answer(first)
+        wait_for(lambda: "packed weights kept" in first.log(), "the file of packed weights")
+        assert "weights packed" in first.log()
+        # Beside the first one, which goes on.
+        second = Trunkline(env={"TRUNKLINE_WEIGHTS_CACHE": str(folder)}).wait_ready()
+        try:
+            assert "weights mapped" in second.log()
+            assert answer(second) == expected
+            maps = Path(f"/proc/{second.shard_pid()}/maps").read_text()
+            assert str(next(folder.glob("*.weights"))) in maps
+        finally:
+            second.stop()
+        assert answer(first) == expected
+    finally:
+        first.stop()
+    # A byte changed on the disk: a warning, and the same answers.
+    (file,) = folder.glob("*.weights")
+    with file.open("r+b") as raw:
+        raw.seek(file.stat().st_size // 2)
+        byte = raw.read(1)[0]
+        raw.seek(-1, 1)
+        raw.write(bytes([byte ^ 16]))
+    third = Trunkline("--weights-cache", str(folder)).wait_ready()
+    try:
+        assert "WARN shard: the cache of packed weights is of no use" in third.log()
+        assert answer(third) == expected
+    finally:
+        third.stop()
