@@ -20,6 +20,7 @@
 //! ```
 
 pub mod aligned;
+pub mod cpus;
 pub mod executor;
 pub mod isa;
 pub mod kv_pool;

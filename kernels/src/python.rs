@@ -13,6 +13,7 @@ use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::Format;
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::sampling::SamplingParams;
+use crate::threads::{Pinning, UnknownPinning, default_num_threads};
 
 impl From<ProgramError> for PyErr {
     fn from(error: ProgramError) -> Self {
@@ -148,12 +149,17 @@ impl PyProgramBuilder {
     }
 
     /// Packs the weights, maps the memory, starts the threads. The builder is used up, also on an error.
-    fn build(&mut self, py: Python<'_>, threads: usize) -> PyResult<PyExecutor> {
+    /// `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
+    #[pyo3(signature = (threads=None, pinning="auto"))]
+    fn build(&mut self, py: Python<'_>, threads: Option<usize>, pinning: &str) -> PyResult<PyExecutor> {
         self.builder()?;
+        let pinning: Pinning =
+            pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
+        let threads = threads.unwrap_or_else(default_num_threads);
         let builder = self.builder.take();
-        let built = py.detach(|| builder.map(|builder| builder.build(threads)));
+        let built = py.detach(|| builder.map(|builder| builder.build(threads, pinning)));
         let executor = built.ok_or_else(|| PyValueError::new_err("the program is built already"))??;
-        Ok(PyExecutor { executor })
+        Ok(PyExecutor { executor, results: Vec::new() })
     }
 }
 
@@ -161,6 +167,8 @@ impl PyProgramBuilder {
 #[pyclass(name = "Executor", module = "trunkline_server._kernels")]
 struct PyExecutor {
     executor: Executor,
+    /// Of the last step: kept for its memory.
+    results: Vec<SequenceResult>,
 }
 
 type PyChunk = (u64, u32, u32, Vec<u32>, bool);
@@ -200,9 +208,9 @@ impl PyExecutor {
                 sample,
             })
             .collect();
-        let executor = &mut self.executor;
-        let results = py.detach(|| executor.step(&chunks));
-        let results = results.into_iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
+        let Self { executor, results } = self;
+        py.detach(|| executor.step_into(&chunks, results));
+        let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
     }
 
@@ -227,6 +235,13 @@ impl PyExecutor {
         self.executor.weight_bytes()
     }
 
+    /// Threads that compute, whether they are pinned, and the NUMA nodes that they may use.
+    #[getter]
+    fn threads(&self) -> (usize, bool, Vec<usize>) {
+        let threads = self.executor.threads();
+        (threads.num_threads(), threads.is_pinned(), threads.nodes().to_vec())
+    }
+
     #[getter]
     fn device(&self) -> String {
         self.executor.device()
@@ -234,10 +249,11 @@ impl PyExecutor {
 }
 
 /// (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
-fn outcome<'py>(py: Python<'py>, result: SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
-    match result.outcome {
+fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
+    match &result.outcome {
         Ok(token) => {
-            (result.sequence_id, token.token_id, token.logprob, token.top_logprobs).into_pyobject(py)
+            let likeliest = &token.top_logprobs[..];
+            (result.sequence_id, token.token_id, token.logprob, likeliest).into_pyobject(py)
         }
         Err(failure) => (result.sequence_id, failure.code(), failure.message()).into_pyobject(py),
     }
