@@ -48,7 +48,7 @@ class Stream:
         return (self.e2e_s - self.ttft_s) / max(self.num_tokens - 1, 1)
 
 
-class _Receiver(asyncio.Protocol):
+class Receiver(asyncio.Protocol):
     """Takes an HTTP/1.1 response apart: status, headers, body with or without chunks, events of the body."""
 
     def __init__(self, watch: Callable[[int], None] | None) -> None:
@@ -150,7 +150,7 @@ async def post(
     head += [f"Content-Length: {len(body)}", "", ""]
     loop = asyncio.get_running_loop()
     sent = time.monotonic()
-    transport, receiver = await loop.create_connection(lambda: _Receiver(watch), host, port)
+    transport, receiver = await loop.create_connection(lambda: Receiver(watch), host, port)
     try:
         transport.write("\r\n".join(head).encode() + body)
         await receiver.ended
@@ -158,10 +158,15 @@ async def post(
         transport.close()
     if receiver.status != 200:
         raise HttpError(f"{path} answered {receiver.status}: {bytes(receiver.body[:500]).decode(errors='replace')}")
-    return _parse(sent, receiver.events)
+    return parse(sent, receiver.events)
 
 
-def _parse(sent: float, events: list[tuple[float, bytes]]) -> Stream:
+def parse(sent: float, events: list[tuple[float, bytes]]) -> Stream:
+    """The answer that a stream's events make.
+
+    Raises:
+        HttpError: when one of them tells of an error.
+    """
     result = Stream(sent=sent)
     texts = []
     for when, data in events:

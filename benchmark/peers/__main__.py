@@ -11,15 +11,16 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from harness import embedded_gguf
 
 from .environment import INSIDE, ROOT, Environment, InstallError, run
-from .machine import describe, limits
+from .machine import describe, first_of_each_core, limits
 from .metrics import Slo
-from .peer import Peer, Setting, physical_cores
+from .peer import Peer, Setting
 from .report import Report
 from .roster import PEERS
 from .runner import Runner
@@ -28,7 +29,8 @@ from .words import single_token_words
 from .workload import GROUPS, Overhead, Start, Workload, quick
 
 RESULTS = ROOT / "benchmark/results"
-START_LIMIT_S = 300.0
+# vLLM compiles kernels at its first start.
+START_LIMIT_S = 600.0
 
 
 def arguments() -> argparse.Namespace:
@@ -41,7 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=0, help="rounds of each workload, instead of its own number")
     parser.add_argument("--slo-ttft-ms", type=float, default=1000, help="goodput: longest time to first token")
     parser.add_argument("--slo-tpot-ms", type=float, default=50, help="goodput: longest time per further token")
-    parser.add_argument("--threads", type=int, default=physical_cores(), help="of every peer")
+    parser.add_argument("--threads", type=int, default=len(first_of_each_core()), help="of every peer")
     parser.add_argument("--seed", type=int, default=1, help="of the prompts")
     parser.add_argument("--model", type=Path, help="a GGUF; default: the embedded model")
     parser.add_argument("--output", type=Path, help="folder of the results")
@@ -100,6 +102,7 @@ def main() -> int:
         "slo_ttft_ms": options.slo_ttft_ms,
         "slo_tpot_ms": options.slo_tpot_ms,
         "model": gguf.name,
+        "weights_mb": gguf.stat().st_size / 1e6,
     }
     store = Store(output / "peers.jsonl", settings)
     try:
@@ -140,7 +143,8 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted; hint: the same command with --resume goes on")
     write()
-    plot(output, say)
+    report.plots = plot(output, say)
+    write()
     print("\n" + report.reach())
     say(f"done: {shown(output)}/peers.md")
     return 0
@@ -164,10 +168,11 @@ def heading(options: argparse.Namespace, gguf: Path) -> list[str]:
     ]
 
 
-def plot(output: Path, say: object) -> None:
-    """Draws the plots in an environment of their own; a run without them is still a run."""
+def plot(output: Path, say: Callable[[str], None]) -> list[str]:
+    """Draws the plots in an environment of their own, and names them; a run without them is still a run."""
     environment = Environment("plot")
-    assert callable(say)
+    for old in output.glob("*.svg"):
+        old.unlink()
     try:
         if not environment.installed():
             environment.install()
@@ -175,6 +180,7 @@ def plot(output: Path, say: object) -> None:
         run([environment.python, INSIDE / "plots.py", output / "peers.json", output], environment.folder / "plot.log")
     except InstallError as failure:
         say(f"no plots: {failure}")
+    return sorted(path.stem for path in output.glob("*.svg"))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from harness import descendants
 
 STOP_S = 20.0
+ERROR = re.compile(r"\b\w*Error\b|\berror:", re.IGNORECASE)
 
 
 class Died(RuntimeError):
@@ -40,10 +42,9 @@ class Child:
 
     def last_words(self) -> str:
         """The last lines of the log that say something."""
-        lines = self.log_path.read_text(errors="replace").splitlines()
-        errors = [line.strip() for line in lines if "error" in line.lower() and "Traceback" not in line]
-        tail = [line.strip() for line in lines if line.strip()][-1:]
-        return (errors[-1:] or tail or ["it said nothing"])[0][:300]
+        lines = [line.strip() for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if ERROR.search(line) and "WARNING" not in line]
+        return (errors or lines or ["it said nothing"])[-1][-300:]
 
     def pids(self) -> list[int]:
         return [self.process.pid, *descendants(self.process.pid)]

@@ -8,6 +8,15 @@ import platform
 from pathlib import Path
 
 
+def first_of_each_core(at_most: int | None = None) -> list[int]:
+    """One CPU of each physical core that this process may use, hyperthreads left out."""
+    cores: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.setdefault(siblings.read_text().strip() if siblings.is_file() else str(cpu), cpu)
+    return list(cores.values())[:at_most]
+
+
 def describe(threads: int) -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []

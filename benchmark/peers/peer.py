@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import queue
 import threading
 import time
@@ -55,20 +54,23 @@ class Endpoint(ABC):
 class HttpEndpoint(Endpoint):
     """Speaks the OpenAI dialect on a loopback port. `text_only`: prompts go as text, not as token ids."""
 
-    def __init__(self, child: Child, port: int, more: dict[str, Any], *, text_only: bool) -> None:
+    def __init__(self, child: Child, port: int, model: str | None, *, text_only: bool) -> None:
         self.child = child
         self.port = port
         self.start_s = 0.0
-        self._more = more
+        self.model = model
         self._text_only = text_only
 
+    def fields(self, max_tokens: int, **asked: Any) -> dict[str, Any]:
+        """The body of a request: greedy, streamed, exactly `max_tokens` tokens."""
+        return fields_of(max_tokens, **asked) | ({"model": self.model} if self.model else {})
+
     async def complete(self, prompt: Prompt, max_tokens: int, watch: Watch | None = None) -> Stream:
-        content = prompt.text if self._text_only else prompt.ids
-        fields = fields_of(max_tokens, prompt=content) | self._more
+        fields = self.fields(max_tokens, prompt=prompt.text if self._text_only else prompt.ids)
         return checked(await post("127.0.0.1", self.port, "/v1/completions", fields, watch), max_tokens)
 
     async def chat(self, messages: list[dict[str, str]], max_tokens: int) -> Stream:
-        fields = fields_of(max_tokens, messages=messages) | self._more
+        fields = self.fields(max_tokens, messages=messages)
         return checked(await post("127.0.0.1", self.port, "/v1/chat/completions", fields), max_tokens)
 
     def batch(self, prompts: list[Prompt], max_tokens: int, limit_s: float) -> list[Stream]:
@@ -194,13 +196,14 @@ def start_http(
     command: Callable[[int], list[str | Path]],
     env: dict[str, str],
     *,
-    more: dict[str, Any] | None = None,
+    kind: type[HttpEndpoint] = HttpEndpoint,
+    model: str | None = None,
     text_only: bool = False,
 ) -> HttpEndpoint:
-    """Starts an HTTP server on a free port; `command` makes its command line from the port."""
+    """Starts an HTTP server on a free port; `command` makes its command line from the port, `model` names it there."""
     port = free_port()
     child = Child(command(port), peer.log(), env=env)
-    endpoint = HttpEndpoint(child, port, more or {}, text_only=text_only)
+    endpoint = kind(child, port, model, text_only=text_only)
     try:
         endpoint.await_first_token(first, setting.start_limit_s)
     except BaseException:
@@ -221,12 +224,3 @@ def start_raw(
         raise
     endpoint.start_s = time.monotonic() - child.started
     return endpoint
-
-
-def physical_cores() -> int:
-    """CPUs this process may use, hyperthreads of one core counted once."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
-    return len(cores)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .peer import Peer
@@ -68,6 +68,8 @@ class Report:
     workloads: list[Workload]
     head: list[str]
     """Lines about the machine and the run."""
+    plots: list[str] = field(default_factory=list)
+    """Names of the plots that lie beside the report."""
 
     def markdown(self) -> str:
         parts = ["# Trunkline beside its peers", *self.head, self.reach(), self.who()]
@@ -75,6 +77,7 @@ class Report:
             parts.append(self.table(workload))
             if isinstance(workload, Chat):
                 parts.append(self.turns(workload))
+        parts += [f"![{name}]({name}.svg)" for name in self.plots]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def reach(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import llamacpp, openvino, trunkline
+from . import llamacpp, openvino, transformers, trunkline, vllm
 from .peer import Peer
 
-PEERS: list[Peer] = [*trunkline.PEERS, *llamacpp.PEERS, *openvino.PEERS]
+PEERS: list[Peer] = [*trunkline.PEERS, *llamacpp.PEERS, *openvino.PEERS, *vllm.PEERS, *transformers.PEERS]

@@ -26,9 +26,12 @@ class Store:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if resume and self.path.is_file():
-            head, *lines = self.path.read_text().splitlines()
+            # A line that a kill cut short was no measurement.
+            whole = self.path.read_text().rpartition("\n")[0]
+            head, *lines = whole.splitlines() or ["{}"]
             if json.loads(head) != {"settings": self.settings}:
                 raise ValueError(f"{self.path} was begun with other settings; hint: leave --resume out")
+            self.path.write_text(whole + "\n")
             for line in lines:
                 made = json.loads(line)
                 if "error" not in made["metrics"]:

@@ -20,12 +20,12 @@ use crate::ops::attention::Scratch;
 use crate::program::{Program, ProgramBuilder, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
-use crate::threads::ThreadPool;
+use crate::threads::{Pinning, ThreadPool};
 use crate::weight_cache::{CacheState, Miss, WeightCache};
 use attention_plan::{AttentionPlan, PlanLimits};
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
-use sequence::{ChunkLimits, Sequence, SequenceTable};
+use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
 
 /// A call that makes no sense; the executor is as before.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +98,7 @@ pub struct SequenceResult {
 }
 
 /// What becomes of a chunk while the step runs.
+#[derive(Debug)]
 enum Fate {
     Failed(SequenceFailure),
     /// It samples, as the i-th of the rows that do.
@@ -133,7 +134,20 @@ pub struct Executor {
     num_steps: u64,
     counters: Vec<AtomicUsize>,
     scratch: Vec<ThreadScratch>,
-    outcomes: Vec<Option<Result<SampledToken, NotFinite>>>,
+    /// Slots of the sequences that sample in this step.
+    samplers: Vec<usize>,
+    fates: Vec<Fate>,
+    outcomes: Vec<Outcome>,
+    /// Lists of likeliest tokens from results that the caller gave back.
+    spare_lists: Vec<Vec<(u32, f32)>>,
+}
+
+/// What sampling led to, for one of the step's samplers.
+#[derive(Debug, Default)]
+struct Outcome {
+    token: Option<Result<SampledToken, NotFinite>>,
+    /// Taken for the token's list.
+    list: Vec<(u32, f32)>,
 }
 
 /// Zeroed memory that becomes resident when it is first touched.
@@ -149,24 +163,26 @@ fn as_floats(map: &mut MmapMut) -> &mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), len) }
 }
 
-fn start_threads(threads: usize) -> Result<ThreadPool, ProgramError> {
+fn start_threads(threads: usize, pinning: Pinning) -> Result<ThreadPool, ProgramError> {
     const MAX_THREADS: usize = 1024;
     if threads == 0 || threads > MAX_THREADS {
         return Err(ProgramError::Limit { name: "threads", value: threads, most: MAX_THREADS });
     }
-    ThreadPool::new(threads).map_err(|source| ProgramError::Threads { threads, source })
+    ThreadPool::with_pinning(threads, pinning).map_err(|source| ProgramError::Threads { threads, source })
 }
 
 impl ProgramBuilder {
     /// Packs the weights, maps the memory and starts the threads: `threads` of them, on the best instruction set of
     /// this machine or the forced one.
-    pub fn build(self, threads: usize) -> Result<Executor, ProgramError> {
-        self.build_for(threads, Isa::detect()?)
+    pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
+        let isa = Isa::detect()?;
+        let mut pool = start_threads(threads, pinning)?;
+        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
     }
 
-    /// [`ProgramBuilder::build`] for a given instruction set.
+    /// [`ProgramBuilder::build`] for a given instruction set, with threads left to the system.
     pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
-        let mut pool = start_threads(threads)?;
+        let mut pool = start_threads(threads, Pinning::Off)?;
         Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
     }
 
@@ -175,10 +191,11 @@ impl ProgramBuilder {
     pub fn build_cached(
         self,
         threads: usize,
+        pinning: Pinning,
         cache: WeightCache,
     ) -> Result<(Executor, CacheState), ProgramError> {
         let isa = Isa::detect()?;
-        let mut pool = start_threads(threads)?;
+        let mut pool = start_threads(threads, pinning)?;
         let mut found = Err(Miss::Absent);
         let program = self.lower_on(&mut pool, |table, pool| match cache.open(table, pool) {
             Ok((region, note)) => {
@@ -212,21 +229,24 @@ impl Executor {
         limits.state_capacity = limits.wanted_state_capacity(config.num_blocks);
         let scratch = || ThreadScratch {
             attention: Scratch::new(config.geometry.head_size, program.heads_per_kv_head),
-            sampler: Sampler::default(),
+            sampler: Sampler::new(program.vocab_size),
             profile: None,
         };
         Ok(Self {
             floats: map(program.num_floats, size_of::<f32>())?,
             quantized: map(program.num_quantized_bytes, 1)?,
             states: map(limits.state_capacity, size_of::<f32>())?,
-            plan: AttentionPlan::default(),
+            plan: AttentionPlan::for_steps(&limits, config.max_step_tokens, config.max_step_sequences),
             sequences: SequenceTable::default(),
-            rows: StepRows::default(),
+            rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],
             num_steps: 0,
             counters: (0..program.num_attentions).map(|_| AtomicUsize::new(0)).collect(),
             scratch: (0..threads).map(|_| scratch()).collect(),
-            outcomes: Vec::new(),
+            samplers: Vec::with_capacity(config.max_step_sequences),
+            fates: Vec::with_capacity(config.max_step_sequences),
+            outcomes: Vec::with_capacity(config.max_step_sequences),
+            spare_lists: Vec::with_capacity(config.max_step_sequences),
             program,
             isa,
             pool,
@@ -254,6 +274,11 @@ impl Executor {
     pub fn device(&self) -> String {
         let threads = self.pool.num_threads();
         format!("cpu {}, {threads} {}", self.isa, if threads == 1 { "thread" } else { "threads" })
+    }
+
+    /// The threads that compute.
+    pub fn threads(&self) -> &ThreadPool {
+        &self.pool
     }
 
     /// From now on notes where time goes, from zero; costs two looks at the clock per instruction and thread.
@@ -287,7 +312,13 @@ impl Executor {
         num_prompt_tokens: usize,
         sampling: SamplingParams,
     ) -> Result<(), ExecutorError> {
-        let sequence = Sequence::new(token_ids, num_prompt_tokens, sampling)
+        let config = self.program.config;
+        let capacity = SequenceCapacity {
+            num_tokens: config.num_blocks * config.geometry.block_size,
+            num_blocks: config.num_blocks,
+            vocab_size: self.program.vocab_size,
+        };
+        let sequence = Sequence::new(token_ids, num_prompt_tokens, sampling, &capacity)
             .map_err(|what| ExecutorError::BadStart { sequence_id, what })?;
         if self.sequences.insert(sequence_id, sequence) {
             Ok(())
@@ -320,36 +351,53 @@ impl Executor {
         Ok(self.kv.copy_block(source, destination, num_tokens)?)
     }
 
+    /// [`Executor::step_into`] new memory.
+    pub fn step(&mut self, chunks: &[Chunk]) -> Vec<SequenceResult> {
+        let mut results = Vec::new();
+        self.step_into(chunks, &mut results);
+        results
+    }
+
     /// One forward pass over `chunks`: one result for each that samples, and one for each that failed, in order.
     ///
     /// A sampled token is appended to its sequence. A chunk that cannot be fails alone; the others are not touched.
-    pub fn step(&mut self, chunks: &[Chunk]) -> Vec<SequenceResult> {
+    /// `results` is overwritten and its memory used again: with the same `results` from step to step, steps that fail
+    /// nowhere allocate nothing.
+    pub fn step_into(&mut self, chunks: &[Chunk], results: &mut Vec<SequenceResult>) {
+        for result in results.drain(..) {
+            if let Ok(SampledToken { top_logprobs, .. }) = result.outcome
+                && self.spare_lists.len() < self.spare_lists.capacity()
+            {
+                self.spare_lists.push(top_logprobs);
+            }
+        }
         self.rows.clear();
+        self.samplers.clear();
+        self.fates.clear();
         self.num_steps += 1;
-        let mut samplers = Vec::with_capacity(chunks.len());
-        let mut fates = Vec::with_capacity(chunks.len());
         for chunk in chunks {
-            fates.push(match self.admit(chunk) {
+            let fate = match self.admit(chunk) {
                 Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
                 Ok(slot) if chunk.sample => {
                     self.rows.samples.push(self.rows.token_ids.len() - 1);
-                    samplers.push(slot);
-                    Fate::Samples(samplers.len() - 1)
+                    self.samplers.push(slot);
+                    Fate::Samples(self.samplers.len() - 1)
                 }
                 Ok(_) => Fate::Silent,
-            });
+            };
+            self.fates.push(fate);
         }
-        self.forward(&samplers);
-        let mut results = Vec::with_capacity(chunks.len());
-        for (chunk, fate) in chunks.iter().zip(fates) {
+        self.forward();
+        let mut fates = std::mem::take(&mut self.fates);
+        for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
             let outcome = match fate {
                 Fate::Silent => continue,
                 Fate::Failed(failure) => Err(failure),
-                Fate::Samples(index) => self.finish_sample(samplers[index], index),
+                Fate::Samples(index) => self.finish_sample(self.samplers[index], index),
             };
             results.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
         }
-        results
+        self.fates = fates;
     }
 
     /// Logits [tokens, V] of every position of one text, row after row.
@@ -380,6 +428,7 @@ impl Executor {
         for first in (0..num_tokens).step_by(slice) {
             let count = slice.min(num_tokens - first);
             self.rows.clear();
+            self.samplers.clear();
             self.num_steps += 1;
             let new_block_ids = if first == 0 { (0..num_blocks).collect() } else { Vec::new() };
             self.admit(&Chunk {
@@ -390,7 +439,7 @@ impl Executor {
                 sample: false,
             })?;
             self.rows.samples.extend(0..count);
-            self.forward(&[]);
+            self.forward();
             let logits = &self.program.buffers[self.program.logits.buffer];
             let start = logits.offset;
             let floats = as_floats(&mut self.floats);
@@ -439,16 +488,24 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Runs the step's rows; then chooses a token for each of `samplers`, slots of the sequences that sample.
-    fn forward(&mut self, samplers: &[usize]) {
+    /// Runs the step's rows; then chooses a token for each of the samplers.
+    fn forward(&mut self) {
         if self.rows.token_ids.is_empty() {
             return;
         }
         let chunks = self.rows.chunks.iter().map(|chunk| (chunk.first_position, chunk.num_tokens));
         self.plan.rebuild(chunks, &self.limits);
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
-        self.outcomes.clear();
-        self.outcomes.resize(samplers.len(), None);
+        let samplers = &self.samplers[..];
+        if self.outcomes.len() < samplers.len() {
+            self.outcomes.resize_with(samplers.len(), Outcome::default);
+        }
+        for outcome in &mut self.outcomes[..samplers.len()] {
+            outcome.token = None;
+            if outcome.list.capacity() == 0 {
+                outcome.list = self.spare_lists.pop().unwrap_or_default();
+            }
+        }
         let step = Step {
             isa: self.isa,
             program: &self.program,
@@ -482,14 +539,16 @@ impl Executor {
                     unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
                 let sequence = step.sequences.at(*slot);
                 let num_output = sequence.token_ids.len() - sequence.num_prompt_tokens;
-                *outcome = Some(scratch.sampler.sample(
+                let sampled = scratch.sampler.sample(
                     step.isa,
                     logits,
                     &sequence.sampling,
                     &sequence.counts,
                     num_output,
                     sequence.token_ids.len() as u32,
-                ));
+                    &mut outcome.list,
+                );
+                outcome.token = Some(sampled);
             }
         });
     }
@@ -497,7 +556,7 @@ impl Executor {
     /// Appends the token that was chosen as the `index`-th of the step to its sequence.
     fn finish_sample(&mut self, slot: usize, index: usize) -> Result<SampledToken, SequenceFailure> {
         let sequence = self.sequences.at_mut(slot);
-        match self.outcomes[index].take() {
+        match self.outcomes[index].token.take() {
             Some(Ok(token)) => {
                 sequence.push_sampled(token.token_id);
                 Ok(token)

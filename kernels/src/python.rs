@@ -14,7 +14,7 @@ use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::sampling::SamplingParams;
-use crate::threads::{ThreadPool, default_num_threads};
+use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
 use crate::weight_cache::{CacheState, CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, Miss, WeightCache};
 
 impl From<ProgramError> for PyErr {
@@ -192,27 +192,31 @@ impl PyProgramBuilder {
     }
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
-    /// also on an error.
-    #[pyo3(signature = (threads, *, cache=None))]
+    /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
+    #[pyo3(signature = (threads=None, pinning="auto", *, cache=None))]
     fn build(
         &mut self,
         py: Python<'_>,
-        threads: usize,
+        threads: Option<usize>,
+        pinning: &str,
         cache: Option<&PyWeightCache>,
     ) -> PyResult<PyExecutor> {
         self.builder()?;
+        let pinning: Pinning =
+            pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
+        let threads = threads.unwrap_or_else(default_num_threads);
         let builder =
             self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
         let cache = cache.map(|cache| cache.cache.clone());
         let built = py.detach(|| match cache {
             Some(cache) => {
-                builder.build_cached(threads, cache).map(|(executor, state)| (executor, Some(state)))
+                builder.build_cached(threads, pinning, cache).map(|(executor, state)| (executor, Some(state)))
             }
-            None => Ok((builder.build(threads)?, None)),
+            None => Ok((builder.build(threads, pinning)?, None)),
         });
         self.held.clear();
         let (executor, cache) = built?;
-        Ok(PyExecutor { executor, cache })
+        Ok(PyExecutor { executor, results: Vec::new(), cache })
     }
 }
 
@@ -261,6 +265,8 @@ impl PyCacheWriter {
 #[pyclass(name = "Executor", module = "trunkline_server._kernels")]
 struct PyExecutor {
     executor: Executor,
+    /// Of the last step: kept for its memory.
+    results: Vec<SequenceResult>,
     /// `None` if there is no cache, or its writer was taken.
     cache: Option<CacheState>,
 }
@@ -302,9 +308,9 @@ impl PyExecutor {
                 sample,
             })
             .collect();
-        let executor = &mut self.executor;
-        let results = py.detach(|| executor.step(&chunks));
-        let results = results.into_iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
+        let Self { executor, results, .. } = self;
+        py.detach(|| executor.step_into(&chunks, results));
+        let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
     }
 
@@ -352,6 +358,13 @@ impl PyExecutor {
         self.executor.weight_bytes()
     }
 
+    /// Threads that compute, whether they are pinned, and the NUMA nodes that they may use.
+    #[getter]
+    fn threads(&self) -> (usize, bool, Vec<usize>) {
+        let threads = self.executor.threads();
+        (threads.num_threads(), threads.is_pinned(), threads.nodes().to_vec())
+    }
+
     #[getter]
     fn device(&self) -> String {
         self.executor.device()
@@ -359,10 +372,11 @@ impl PyExecutor {
 }
 
 /// (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
-fn outcome<'py>(py: Python<'py>, result: SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
-    match result.outcome {
+fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
+    match &result.outcome {
         Ok(token) => {
-            (result.sequence_id, token.token_id, token.logprob, token.top_logprobs).into_pyobject(py)
+            let likeliest = &token.top_logprobs[..];
+            (result.sequence_id, token.token_id, token.logprob, likeliest).into_pyobject(py)
         }
         Err(failure) => (result.sequence_id, failure.code(), failure.message()).into_pyobject(py),
     }

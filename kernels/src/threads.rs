@@ -15,8 +15,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
+
+use crate::cpus::{UsableCpus, pin, unpin};
 
 /// How long a thread spins for the others inside a step before it sleeps.
 const STEP_SPIN: Duration = Duration::from_micros(100);
@@ -25,9 +27,57 @@ const IDLE_SPIN: Duration = Duration::from_micros(50);
 /// Spins between two looks at the clock.
 const SPINS_PER_CLOCK: u32 = 32;
 
-/// Number of threads that this process may run at once: CPU affinity and cgroup quota counted in, at least 1.
+/// Number of threads that compute best here: one per core that the calling thread may use, within the cgroup's quota.
 pub fn default_num_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    UsableCpus::detect().default_num_threads()
+}
+
+/// Whether each thread of a pool stays on a core of its own.
+///
+/// Pinned threads never share a core, as the system may let them when a neighbour of low priority runs on the other
+/// one; they cannot give way to a neighbour either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pinning {
+    /// On if the threads take every core that they may use, where no other choice is better.
+    #[default]
+    Auto,
+    /// Pinned.
+    On,
+    /// Left to the system.
+    Off,
+}
+
+/// Not one of `auto`, `on` and `off`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pinning {name:?} is unknown; hint: use `auto`, `on` or `off`")]
+pub struct UnknownPinning {
+    /// The name received.
+    pub name: String,
+}
+
+impl std::str::FromStr for Pinning {
+    type Err = UnknownPinning;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPinning> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(UnknownPinning { name: name.to_owned() }),
+        }
+    }
+}
+
+impl Pinning {
+    /// CPUs for each thread; `None` leaves them to the system.
+    fn placement(self, num_threads: usize, usable: &UsableCpus) -> Option<Vec<Vec<usize>>> {
+        let is_pinned = match self {
+            Self::Auto => num_threads > 1 && usable.are_all_taken_by(num_threads),
+            Self::On => true,
+            Self::Off => false,
+        };
+        if is_pinned { usable.placement(num_threads) } else { None }
+    }
 }
 
 /// Part `index` of `parts` nearly equal, contiguous parts of `range`; the first ones are one longer. Parts may be
@@ -271,6 +321,11 @@ impl Shared {
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// CPUs of each thread, if threads are pinned.
+    placement: Option<Vec<Vec<usize>>>,
+    /// The caller of `run` that has been pinned last.
+    pinned_caller: Option<ThreadId>,
+    nodes: Vec<usize>,
 }
 
 impl std::fmt::Debug for ThreadPool {
@@ -280,11 +335,21 @@ impl std::fmt::Debug for ThreadPool {
 }
 
 impl ThreadPool {
-    /// Starts `num_threads - 1` workers; 0 counts as 1. Fails if the system refuses a thread.
+    /// [`ThreadPool::with_pinning`], with threads left to the system.
     pub fn new(num_threads: usize) -> std::io::Result<Self> {
+        Self::with_pinning(num_threads, Pinning::Off)
+    }
+
+    /// Starts `num_threads - 1` workers; 0 counts as 1. Fails if the system refuses a thread.
+    ///
+    /// CPUs are those that the calling thread may use. A thread that cannot be pinned runs where the system likes. The
+    /// thread that calls [`ThreadPool::run`] is pinned by its first call, until the pool is dropped.
+    pub fn with_pinning(num_threads: usize, pinning: Pinning) -> std::io::Result<Self> {
         let num_threads = num_threads.max(1);
+        let usable = UsableCpus::detect();
         // With more threads than CPUs whoever spins keeps the one it waits for from running.
-        let may_spin = num_threads <= default_num_threads();
+        let may_spin = num_threads <= usable.max_parallel_threads();
+        let placement = pinning.placement(num_threads, &usable);
         let spin = |duration| if may_spin { duration } else { Duration::ZERO };
         let mut pool = Self {
             shared: Arc::new(Shared {
@@ -295,11 +360,21 @@ impl ThreadPool {
                 panic: Mutex::new(None),
             }),
             workers: Vec::with_capacity(num_threads - 1),
+            placement,
+            pinned_caller: None,
+            nodes: usable.nodes(),
         };
         for thread_idx in 1..num_threads {
             let shared = Arc::clone(&pool.shared);
+            let cpus = pool.placement.as_ref().map(|placement| placement[thread_idx].clone());
             let builder = std::thread::Builder::new().name(format!("kernel-{thread_idx}"));
-            match builder.spawn(move || shared.work(thread_idx)) {
+            let work = move || {
+                if let Some(cpus) = cpus {
+                    pin(&cpus);
+                }
+                shared.work(thread_idx);
+            };
+            match builder.spawn(work) {
                 Ok(worker) => pool.workers.push(worker),
                 Err(error) => {
                     pool.abandon();
@@ -308,6 +383,26 @@ impl ThreadPool {
             }
         }
         Ok(pool)
+    }
+
+    /// True if each thread has a core, or a CPU, of its own.
+    pub fn is_pinned(&self) -> bool {
+        self.placement.is_some()
+    }
+
+    /// NUMA nodes on which its threads may run.
+    pub fn nodes(&self) -> &[usize] {
+        &self.nodes
+    }
+
+    /// Puts the calling thread on the CPUs of thread 0.
+    fn pin_caller(&mut self) {
+        let Some(placement) = &self.placement else { return };
+        let thread = std::thread::current().id();
+        if self.pinned_caller != Some(thread) {
+            pin(&placement[0]);
+            self.pinned_caller = Some(thread);
+        }
     }
 
     /// Number of threads that run a closure, the caller among them.
@@ -323,6 +418,7 @@ impl ThreadPool {
     where
         F: Fn(usize, &Barrier<'_>) + Sync,
     {
+        self.pin_caller();
         let shared = &*self.shared;
         if self.workers.is_empty() {
             shared.run_job(&job, 0);
@@ -353,6 +449,9 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
+        if self.pinned_caller == Some(std::thread::current().id()) {
+            unpin();
+        }
         if self.workers.is_empty() {
             return;
         }

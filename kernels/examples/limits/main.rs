@@ -2,7 +2,8 @@
 //!
 //! Bandwidth of reads from each cache and from memory, multiply-adds in registers for each instruction set, and the
 //! time of a barrier of the pool that the kernels run on; each with one thread and with all. Every figure is the best
-//! of many short repeats, so that neighbours on the machine matter little. Prints a table and writes JSON to PATH:
+//! of many short repeats on pinned threads, so that neighbours on the machine matter little. Prints a table and writes
+//! JSON to PATH:
 //!
 //! - `machine`: CPU, usable CPUs, bytes of its caches;
 //! - `threads`: what "all" means;
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::shared_mut::SharedMut;
-use trunkline_kernels::threads::{ThreadPool, default_num_threads};
+use trunkline_kernels::threads::{Pinning, ThreadPool, default_num_threads};
 
 /// Each figure is the best repeat of this long a while; a repeat takes about [`REPEAT_SECONDS`].
 const FIGURE_TIME: Duration = Duration::from_millis(800);
@@ -185,7 +186,8 @@ fn row(name: &str, unit: &str, figure: &Figure) {
 fn main() -> Result<()> {
     let Arguments { threads, output } = arguments()?;
     let caches = caches::of_this_machine();
-    let mut pools = Pools { one: ThreadPool::new(1)?, all: ThreadPool::new(threads)? };
+    let pool = |threads| ThreadPool::with_pinning(threads, Pinning::On);
+    let mut pools = Pools { one: pool(1)?, all: pool(threads)? };
     println!("{}, {threads} threads\n", caches::cpu_name());
     println!("| limit | one thread | all threads | unit |\n|---|---|---|---|");
     let mut reads = Vec::new();

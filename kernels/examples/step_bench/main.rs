@@ -1,8 +1,8 @@
 //! Times whole steps of a model in SmolLM2-135M's shape with random weights:
-//! `step_bench [--profile] [--step-tokens N] [--limits PATH] [threads] [case...]`.
+//! `step_bench [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
 //!
-//! Cases: `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens behind a computed history); all
-//! of the usual ones by default. Prints tokens per second of the fastest and the median round, and the CPU time per
+//! Cases: `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens behind a computed history);
+//! all of the usual ones by default. Prints tokens per second of the fastest and the median round, and the CPU time per
 //! token, which a busy machine disturbs less (waiting at barriers counts, so take it from one thread).
 //!
 //! `--profile` adds a table for each case: mean time per step of each kind of kernel over all threads and rounds, the
@@ -18,8 +18,9 @@ mod profile;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use trunkline_kernels::executor::{Chunk, Executor};
+use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::sampling::SamplingParams;
+use trunkline_kernels::threads::{Pinning, default_num_threads};
 
 use model::{BLOCK_SIZE, Random, VOCAB};
 use profile::{ChunkShape, Limits, Profile};
@@ -53,13 +54,15 @@ struct Bench {
 /// Steps and what they cost, for a profile; nothing without one.
 struct Steps<'a> {
     executor: &'a mut Executor,
+    results: Vec<SequenceResult>,
     profile: Option<Profile<'a>>,
 }
 
 impl Steps<'_> {
     fn step(&mut self, chunks: &[Chunk]) -> Result<()> {
-        for result in self.executor.step(chunks) {
-            result.outcome.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+        self.executor.step_into(chunks, &mut self.results);
+        for result in &self.results {
+            result.outcome.as_ref().map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
         }
         if let Some(profile) = &mut self.profile {
             let shape = |chunk: &Chunk| ChunkShape {
@@ -96,7 +99,7 @@ impl Steps<'_> {
     }
 
     fn table(self) -> String {
-        let Self { executor, profile } = self;
+        let Self { executor, profile, .. } = self;
         profile.map_or_else(String::new, |profile| profile.end(executor))
     }
 }
@@ -145,11 +148,11 @@ impl Bench {
     fn steps(&mut self) -> Steps<'_> {
         let limits = self.limits.as_ref();
         let profile = self.profiles.then(|| Profile::start(&mut self.executor, limits));
-        Steps { executor: &mut self.executor, profile }
+        Steps { executor: &mut self.executor, results: Vec::new(), profile }
     }
 
     fn plain_steps(&mut self) -> Steps<'_> {
-        Steps { executor: &mut self.executor, profile: None }
+        Steps { executor: &mut self.executor, results: Vec::new(), profile: None }
     }
 
     fn run(&mut self, case: &str) -> Result<String> {
@@ -237,6 +240,7 @@ impl Bench {
 
 struct Arguments {
     threads: usize,
+    pinning: Pinning,
     cases: Vec<String>,
     step_tokens: usize,
     limits: Option<Limits>,
@@ -245,7 +249,8 @@ struct Arguments {
 
 fn arguments() -> Result<Arguments> {
     let mut parsed = Arguments {
-        threads: trunkline_kernels::threads::default_num_threads(),
+        threads: default_num_threads(),
+        pinning: Pinning::default(),
         cases: Vec::new(),
         step_tokens: DEFAULT_STEP_TOKENS,
         limits: None,
@@ -257,6 +262,7 @@ fn arguments() -> Result<Arguments> {
         let mut value = || arguments.next().with_context(|| format!("`{argument}` has no value"));
         match argument.as_str() {
             "--profile" => parsed.profiles = true,
+            "--pin" => parsed.pinning = value()?.parse()?,
             "--step-tokens" => parsed.step_tokens = value()?.parse().context("`--step-tokens`")?,
             "--limits" => parsed.limits = Some(Limits::read(&value()?)?),
             option if option.starts_with('-') => anyhow::bail!("unknown option `{option}`"),
@@ -274,9 +280,9 @@ fn arguments() -> Result<Arguments> {
 }
 
 fn main() -> Result<()> {
-    let Arguments { threads, cases, step_tokens, limits, profiles } = arguments()?;
+    let Arguments { threads, pinning, cases, step_tokens, limits, profiles } = arguments()?;
     let start = Instant::now();
-    let executor = model::build(threads, step_tokens)?;
+    let executor = model::build(threads, pinning, step_tokens)?;
     println!(
         "{}, {} MiB of weights, built in {:.2} s",
         executor.device(),

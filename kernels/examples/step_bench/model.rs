@@ -5,6 +5,7 @@ use trunkline_kernels::executor::Executor;
 use trunkline_kernels::kv_pool::KvGeometry;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, WeightId};
+use trunkline_kernels::threads::Pinning;
 
 const LAYERS: usize = 30;
 const HIDDEN: usize = 576;
@@ -49,7 +50,7 @@ fn matrix(
 }
 
 /// Builds it for steps of so many tokens.
-pub fn build(threads: usize, max_step_tokens: usize) -> Result<Executor> {
+pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result<Executor> {
     let geometry = KvGeometry {
         num_layers: LAYERS,
         num_kv_heads: KV_HEADS,
@@ -95,5 +96,5 @@ pub fn build(threads: usize, max_step_tokens: usize) -> Result<Executor> {
     let norm = b.weight(Format::F32, ones(HIDDEN), &[HIDDEN])?;
     let x = b.rms_norm(x, norm, 1e-5)?;
     b.logits(x, embedding)?;
-    Ok(b.build(threads)?)
+    Ok(b.build(threads, pinning)?)
 }

@@ -85,6 +85,17 @@ impl PlanLimits {
 }
 
 impl AttentionPlan {
+    /// Room for the largest steps.
+    pub(super) fn for_steps(limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
+        let block_size = limits.geometry.block_size;
+        let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));
+        // A chunk may begin and end inside of blocks.
+        let num_blocks = max_tokens / block_size + 2 * max_chunks;
+        let num_pieces = (num_blocks * pieces_per_block).min(max_tokens) * limits.geometry.num_kv_heads;
+        let wanted = WANTED_ITEMS_PER_THREAD * limits.num_threads;
+        Self { items: Vec::with_capacity(num_pieces + 2 * wanted), splits: Vec::with_capacity(wanted) }
+    }
+
     /// Plans for chunks of (first position, tokens), back to back. Cost O(pieces log pieces).
     pub(super) fn rebuild(&mut self, chunks: impl Iterator<Item = (usize, usize)>, limits: &PlanLimits) {
         self.items.clear();
@@ -114,7 +125,10 @@ impl AttentionPlan {
             first_row += num_tokens;
         }
         self.cut_long_items(limits);
-        self.items.sort_by_key(|item| std::cmp::Reverse(item.cost()));
+        // In place: a stable sort would allocate.
+        self.items.sort_unstable_by_key(|item| {
+            (std::cmp::Reverse(item.cost()), item.first_row, item.kv_head, item.first_segment)
+        });
     }
 
     /// Cuts pieces at segments where there are too few for the threads.

@@ -32,7 +32,7 @@ pub(super) struct AcceptedChunk {
 }
 
 /// The rows of a step; kept from step to step for their memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StepRows {
     pub(super) chunks: Vec<AcceptedChunk>,
     pub(super) token_ids: Vec<u32>,
@@ -44,6 +44,17 @@ pub(super) struct StepRows {
 }
 
 impl StepRows {
+    /// Room for the largest steps.
+    pub(super) fn for_steps(max_tokens: usize, max_chunks: usize) -> Self {
+        Self {
+            chunks: Vec::with_capacity(max_chunks),
+            token_ids: Vec::with_capacity(max_tokens),
+            positions: Vec::with_capacity(max_tokens),
+            slots: Vec::with_capacity(max_tokens),
+            samples: Vec::with_capacity(max_chunks),
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.chunks.clear();
         self.token_ids.clear();

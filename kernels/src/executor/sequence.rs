@@ -22,6 +22,20 @@ pub struct Chunk {
     pub sample: bool,
 }
 
+/// How far a sequence may grow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SequenceCapacity {
+    /// Positions and blocks of the whole pool.
+    pub(super) num_tokens: usize,
+    pub(super) num_blocks: usize,
+    /// Rows of the output head.
+    pub(super) vocab_size: usize,
+}
+
+/// Room is made at once for this many tokens, as far as the pool holds them, so that no step makes it. Untouched room
+/// takes no memory.
+const MAX_RESERVED_TOKENS: usize = 1 << 18;
+
 /// One started sequence.
 #[derive(Debug)]
 pub(super) struct Sequence {
@@ -38,9 +52,10 @@ pub(super) struct Sequence {
 impl Sequence {
     /// Checks what `start` was told.
     pub(super) fn new(
-        token_ids: Vec<u32>,
+        mut token_ids: Vec<u32>,
         num_prompt_tokens: usize,
         sampling: SamplingParams,
+        capacity: &SequenceCapacity,
     ) -> Result<Self, String> {
         let num_tokens = token_ids.len();
         if num_tokens == 0 || num_tokens > MAX_TOKENS {
@@ -50,11 +65,14 @@ impl Sequence {
             return Err(format!("`num_prompt_tokens` is {num_prompt_tokens}, expected 1 to {num_tokens}"));
         }
         sampling.check()?;
-        let counts = TokenCounts::new(&sampling, &token_ids, num_prompt_tokens);
+        let counts = TokenCounts::new(&sampling, &token_ids, num_prompt_tokens, capacity.vocab_size);
+        // One more than positions: the token that is sampled behind the last one.
+        let reserved = capacity.num_tokens.min(MAX_RESERVED_TOKENS) + 1;
+        token_ids.reserve_exact(reserved.saturating_sub(num_tokens));
         Ok(Self {
             token_ids,
             num_prompt_tokens,
-            block_table: Vec::new(),
+            block_table: Vec::with_capacity(capacity.num_blocks.min(MAX_RESERVED_TOKENS)),
             num_computed: None,
             sampling,
             counts,
@@ -181,8 +199,10 @@ mod tests {
 
     const LIMITS: ChunkLimits = ChunkLimits { num_blocks: 4, block_size: 16, num_embeddings: 100 };
 
+    const CAPACITY: SequenceCapacity = SequenceCapacity { num_tokens: 64, num_blocks: 4, vocab_size: 100 };
+
     fn sequence() -> Sequence {
-        Sequence::new((0..20).collect(), 18, SamplingParams::default()).unwrap()
+        Sequence::new((0..20).collect(), 18, SamplingParams::default(), &CAPACITY).unwrap()
     }
 
     fn chunk(first_position: u32, num_tokens: u32, new_block_ids: &[u32], sample: bool) -> Chunk {
@@ -218,8 +238,9 @@ mod tests {
 
     #[test]
     fn bad_starts_are_refused() {
-        let start =
-            |tokens: Vec<u32>, num_prompt| Sequence::new(tokens, num_prompt, SamplingParams::default());
+        let start = |tokens: Vec<u32>, num_prompt| {
+            Sequence::new(tokens, num_prompt, SamplingParams::default(), &CAPACITY)
+        };
         assert!(start(vec![], 0).unwrap_err().contains("`token_ids` has 0 tokens"));
         assert!(start(vec![1], 2).unwrap_err().contains("`num_prompt_tokens` is 2, expected 1 to 1"));
         assert!(start(vec![1], 0).is_err());

@@ -1,43 +1,41 @@
 //! Kernels for AVX2, FMA and F16C.
 //!
 //! A tile's 16 output features are two registers of 8 lanes, computed one after the other; up to 4 rows at a time
-//! keep their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which 16 activations cannot
-//! overflow (4 pairs of 2 * 15 * 128). 8-bit weights would overflow it, so even and odd bytes are widened for
+//! keep their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which a group of 32 cannot
+//! overflow (8 quads of 2 * 15 * 128). 8-bit weights would overflow it, so even and odd bytes are widened for
 //! `vpmaddwd`.
 
 use std::arch::x86_64::*;
 
 use crate::isa::x86::prefetch;
 use crate::linear::{FLOAT_RUN, QUAD, TILE};
-use crate::linear::{FloatPanel, LaneSums, PanelOutput};
+use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
-use crate::quantize::{QUANT_GROUP, QuantizedPanel, SUM_GROUP};
+use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 /// Lanes of a register.
 const LANES: usize = 8;
 /// Bytes of a vector of a tile: two registers.
 const VECTOR: usize = 64;
-/// Vectors of unpacked weights for one group of activations.
-const HALF_VECTORS: usize = QUANT_GROUP / QUAD;
 /// Most rows whose sums are kept in registers.
-pub(crate) const MAX_ROWS: usize = 4;
+const MAX_ROWS: usize = 4;
 
-/// Calls `$function::<F, R>`, or with a further constant, with the constant `R` of 1 to 4 that equals `$rows`.
+/// Calls `$function::<F, R>` with the constant `R` of 1 to 4 that equals `$rows`.
 macro_rules! dispatch_rows {
-    ($rows:expr, $function:ident::<$format:ident $(, $constant:literal)?>($($argument:expr),*)) => {
+    ($rows:expr, $function:ident::<$format:ident>($($argument:expr),*)) => {
         match $rows {
-            1 => $function::<$format, 1 $(, $constant)?>($($argument),*),
-            2 => $function::<$format, 2 $(, $constant)?>($($argument),*),
-            3 => $function::<$format, 3 $(, $constant)?>($($argument),*),
-            4 => $function::<$format, 4 $(, $constant)?>($($argument),*),
+            1 => $function::<$format, 1>($($argument),*),
+            2 => $function::<$format, 2>($($argument),*),
+            3 => $function::<$format, 3>($($argument),*),
+            4 => $function::<$format, 4>($($argument),*),
             rows => unreachable!("a part of {rows} rows"),
         }
     };
 }
 
-/// Part of a panel times part of a tile.
+/// Some rows times part of a tile.
 #[derive(Clone, Copy)]
 struct Part {
     first_row: usize,
@@ -45,211 +43,185 @@ struct Part {
     first_lane: usize,
 }
 
-/// Calls `kernel(part, rows)` for every part of a panel and a tile that has a lane to write.
-fn for_each_part(panel_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part, usize)) {
+/// Calls `kernel(part, rows)` for every part of rows and a tile that has a lane to write.
+fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part, usize)) {
     for first_lane in (0..num_lanes).step_by(LANES) {
-        for first_row in (0..panel_rows).step_by(MAX_ROWS) {
-            kernel(Part { first_row, first_lane }, MAX_ROWS.min(panel_rows - first_row));
+        for first_row in (0..num_rows).step_by(MAX_ROWS) {
+            kernel(Part { first_row, first_lane }, MAX_ROWS.min(num_rows - first_row));
         }
     }
 }
 
-/// Sums of a tile's weights over every group of activations, less the zero point: 16 lanes a group.
+/// Rows times one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has the features.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [LaneSums]) {
-    let halves = F::GROUP / QUANT_GROUP;
-    assert!(tile.quants.len() >= sums.len() / halves * group_vectors::<F>() * VECTOR);
-    let groups = tile.quants.chunks_exact(group_vectors::<F>() * VECTOR);
-    for (group, sums) in groups.zip(sums.chunks_exact_mut(halves)) {
-        for (half, sums) in sums.iter_mut().enumerate() {
-            for (part, sums) in sums.0.chunks_exact_mut(LANES).enumerate() {
-                // SAFETY: `group` has all vectors of a group, and the second part begins 8 lanes into a vector.
-                let group = unsafe { group.as_ptr().add(part * LANES * QUAD) };
-                let mut pairs = _mm256_setzero_si256();
-                for vector in 0..HALF_VECTORS {
-                    // SAFETY: likewise.
-                    pairs = add_pairs(pairs, unsafe { load_quants::<F>(group, half, vector) });
-                }
-                let sum = finish_sum::<F>(pairs);
-                // SAFETY: 8 floats.
-                unsafe { _mm256_storeu_ps(sums.as_mut_ptr(), sum) };
-            }
-        }
-    }
-}
-
-/// One panel times one tile of integer weights; `sums` as [`weight_sums`] gives them, or computed on the way.
-///
-/// # Safety
-/// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
+/// The CPU has the features; `out` may be written for the block's rows and `num_lanes` lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
-    sums: Option<&[LaneSums]>,
-    panel: &QuantizedPanel<'_>,
-    out: &PanelOutput<'_>,
+    block: &QuantizedBlock<'_>,
+    out: &TileOutput<'_>,
 ) {
     let num_groups = in_features / F::GROUP;
     assert!(tile.quants.len() >= num_groups * group_vectors::<F>() * VECTOR);
     assert!(tile.scales.len() >= num_groups * TILE * scale_bytes::<F>());
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * scale_bytes::<F>());
-    assert!(sums.is_none_or(|sums| sums.len() >= in_features / QUANT_GROUP));
-    panel.check(in_features);
-    for_each_part(panel.num_rows, out.num_lanes, |part, rows| {
+    block.check(in_features);
+    for_each_part(block.num_rows(), out.num_lanes, |part, rows| {
         // SAFETY: lengths are checked; the rest by the contract.
-        unsafe {
-            match sums {
-                Some(sums) => {
-                    dispatch_rows!(rows, int_part::<F, true>(num_groups, tile, sums, panel, out, part));
-                }
-                None => dispatch_rows!(rows, int_part::<F, false>(num_groups, tile, &[], panel, out, part)),
-            }
-        }
+        unsafe { dispatch_rows!(rows, int_part::<F>(in_features, tile, block, out, part)) }
     });
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the part has `R` rows; `sums` are there if `HAS_SUMS`.
+/// As [`linear_int`], which has checked the lengths; the part has `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn int_part<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
-    num_groups: usize,
+unsafe fn int_part<F: IntFormat, const R: usize>(
+    in_features: usize,
     tile: &Tile<'_>,
-    sums: &[LaneSums],
-    panel: &QuantizedPanel<'_>,
-    out: &PanelOutput<'_>,
+    block: &QuantizedBlock<'_>,
+    out: &TileOutput<'_>,
     part: Part,
 ) {
-    let (panel_rows, halves) = (panel.num_rows, F::GROUP / QUANT_GROUP);
     let mut acc = [_mm256_setzero_ps(); R];
-    for group in 0..num_groups {
-        // SAFETY: group, rows and lanes are within the lengths checked before.
-        unsafe {
-            let weights =
-                tile.quants.as_ptr().add(group * group_vectors::<F>() * VECTOR + part.first_lane * QUAD);
-            let mut inner = [_mm256_setzero_ps(); R];
-            for half in 0..halves {
-                let x_group = group * halves + half;
-                let x = panel.quants.as_ptr().add(x_group * QUANT_GROUP * panel_rows + part.first_row * QUAD);
-                let (dots, sum) = half_dots::<F, R, HAS_SUMS>(weights, half, x, panel_rows);
-                let sum = if HAS_SUMS {
-                    _mm256_loadu_ps((*sums.as_ptr().add(x_group)).0.as_ptr().add(part.first_lane))
-                } else {
-                    sum
-                };
+    let parts = QUANT_GROUP / F::GROUP;
+    // SAFETY: groups, rows and lanes are within the lengths checked before.
+    unsafe {
+        let groups = block.groups.as_ptr().add(part.first_row * block.row_stride);
+        for (row, acc) in acc.iter_mut().enumerate() {
+            *acc = _mm256_set1_ps(*block.starts.as_ptr().add(part.first_row + row));
+        }
+        for x_group in 0..in_features / QUANT_GROUP {
+            let x: [*const QuantGroup; R] =
+                std::array::from_fn(|row| groups.add(row * block.row_stride + x_group));
+            let vectors = x_group * parts * group_vectors::<F>();
+            let quants = tile.quants.as_ptr().add(vectors * VECTOR + part.first_lane * QUAD);
+            for w_part in 0..parts {
+                let dots = dots::<F, R>(quants, &x, w_part);
+                let at = ((x_group * parts + w_part) * TILE + part.first_lane) * scale_bytes::<F>();
+                let scale = load_scales::<F>(tile.scales.as_ptr().add(at));
                 for row in 0..R {
-                    let meta = x_group * panel_rows + part.first_row + row;
-                    let mut dot = dots[row];
-                    if F::ZERO_POINT != 0 {
-                        let shift = i32::from(F::ZERO_POINT) * *panel.negated_sums.as_ptr().add(meta);
-                        dot = _mm256_add_epi32(dot, _mm256_set1_epi32(shift));
-                    }
-                    let offset = _mm256_set1_ps(*panel.offsets.as_ptr().add(meta));
-                    let start = if half == 0 {
-                        _mm256_mul_ps(offset, sum)
-                    } else {
-                        _mm256_fmadd_ps(offset, sum, inner[row])
-                    };
-                    let scale = _mm256_set1_ps(*panel.scales.as_ptr().add(meta));
-                    inner[row] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), start);
+                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps((*x[row]).scale));
+                    acc[row] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dots[row]), acc[row]);
                 }
-            }
-            let at = (group * TILE + part.first_lane) * scale_bytes::<F>();
-            let scale = load_scales::<F>(tile.scales.as_ptr().add(at));
-            for (acc, inner) in acc.iter_mut().zip(inner) {
-                *acc = _mm256_fmadd_ps(scale, inner, *acc);
             }
             if F::HAS_MIN {
+                let at = (x_group * TILE + part.first_lane) * scale_bytes::<F>();
                 let min = load_scales::<F>(tile.mins.as_ptr().add(at));
-                let x_sums =
-                    panel.sums.as_ptr().add(group * F::GROUP / SUM_GROUP * panel_rows + part.first_row);
-                for (row, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm256_fmadd_ps(min, _mm256_set1_ps(*x_sums.add(row)), *acc);
+                for (acc, x) in acc.iter_mut().zip(x) {
+                    *acc = _mm256_fmadd_ps(min, _mm256_set1_ps((*x).sum), *acc);
                 }
             }
         }
+        store(&acc, out, part);
     }
-    // SAFETY: by the contract.
-    unsafe { store(&acc, out, part) };
 }
 
-/// Weights of half `half` of a group times the half's activations, `R` rows of a panel of `panel_rows`; and the sum of
-/// those weights less the zero point, unless `HAS_SUMS`.
+/// Weights, less the zero point, times quants: of the weights' group `part` among those that meet the groups `x`.
 ///
 /// # Safety
-/// The pointers are at the group's first lane of 8, and at the half's first row of `R`.
+/// `quants` points to the first lane of 8 of the weights that meet `x`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn half_dots<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
-    weights: *const u8,
-    half: usize,
-    x: *const i8,
-    panel_rows: usize,
-) -> ([__m256i; R], __m256) {
-    let mut weight_pairs = _mm256_setzero_si256();
+unsafe fn dots<F: IntFormat, const R: usize>(
+    quants: *const u8,
+    x: &[*const QuantGroup; R],
+    part: usize,
+) -> [__m256i; R] {
+    // Pairs of 16 bits for nibbles, else sums of 32 bits.
     let mut sums = [_mm256_setzero_si256(); R];
-    for vector in 0..HALF_VECTORS {
-        // SAFETY: by the contract.
-        unsafe {
-            let weights = load_quants::<F>(weights, half, vector);
-            if !HAS_SUMS {
-                weight_pairs = add_pairs(weight_pairs, weights);
-            }
-            let even = _mm256_and_si256(weights, _mm256_set1_epi16(0xff));
-            let odd = _mm256_srli_epi16::<8>(weights);
-            for (row, sum) in sums.iter_mut().enumerate() {
-                let x = broadcast_quad(x.add((vector * panel_rows + row) * QUAD));
-                if F::NIBBLES {
-                    *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(weights, x));
+    // SAFETY: by the contract.
+    unsafe {
+        for quad in part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD {
+            let weights = load_quad::<F>(quants, quad);
+            for (sum, x) in sums.iter_mut().zip(x) {
+                let product = products::<F>(weights, broadcast_quad((**x).low.as_ptr().add(quad * QUAD)));
+                *sum = if F::NIBBLES {
+                    _mm256_add_epi16(*sum, product)
                 } else {
-                    let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-                    let x_odd = _mm256_srai_epi16::<8>(x);
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(even, x_even));
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(odd, x_odd));
-                }
+                    _mm256_add_epi32(*sum, product)
+                };
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(x) {
+            if F::NIBBLES {
+                *sum = _mm256_madd_epi16(*sum, _mm256_set1_epi16(1));
+            }
+            let (group, quad) = (&**x, (**x).top_quad as usize % GROUP_QUADS);
+            if quad * QUAD / F::GROUP == part {
+                let high = products::<F>(top_quad::<F>(quants, group), broadcast_quad(group.high.as_ptr()));
+                let high = if F::NIBBLES {
+                    _mm256_madd_epi16(high, _mm256_set1_epi16(256))
+                } else {
+                    _mm256_slli_epi32::<8>(high)
+                };
+                *sum = _mm256_add_epi32(*sum, high);
+            }
+            if F::ZERO_POINT != 0 {
+                let negated_sum = match (F::GROUP < QUANT_GROUP, part) {
+                    (false, _) => group.negated_sum,
+                    (true, 0) => group.negated_half_sum,
+                    (true, _) => group.negated_sum - group.negated_half_sum,
+                };
+                let shift = i32::from(F::ZERO_POINT) * negated_sum;
+                *sum = _mm256_add_epi32(*sum, _mm256_set1_epi32(shift));
             }
         }
     }
-    let dots = if F::NIBBLES { sums.map(|sum| _mm256_madd_epi16(sum, _mm256_set1_epi16(1))) } else { sums };
-    (dots, finish_sum::<F>(weight_pairs))
+    sums
 }
 
-/// `sums` plus the sums of neighbouring bytes of `weights`, at most 2 * 255 each.
+/// Unsigned weights times signed quants, 4 a lane: sums of pairs in 16 bits for nibbles, else of quads in 32.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add_pairs(sums: __m256i, weights: __m256i) -> __m256i {
-    _mm256_add_epi16(sums, _mm256_maddubs_epi16(weights, _mm256_set1_epi8(1)))
+fn products<F: IntFormat>(weights: __m256i, x: __m256i) -> __m256i {
+    if F::NIBBLES {
+        return _mm256_maddubs_epi16(weights, x);
+    }
+    let even = _mm256_and_si256(weights, _mm256_set1_epi16(0xff));
+    let odd = _mm256_srli_epi16::<8>(weights);
+    let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+    let x_odd = _mm256_srai_epi16::<8>(x);
+    _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd))
 }
 
-/// Sums of 16 weights a lane, less the zero point, from the sums of pairs.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn finish_sum<F: IntFormat>(pairs: __m256i) -> __m256 {
-    let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    let shift = _mm256_set1_epi32(i32::from(F::ZERO_POINT) * QUANT_GROUP as i32);
-    _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, shift))
-}
-
-/// 8 lanes of vector `vector` of half `half` of a group: 4 unsigned weights a lane.
+/// 8 lanes of the weights that meet a group's top quad: 4 unsigned weights a lane.
 ///
 /// # Safety
-/// `group` points to the group's first lane of 8.
+/// `quants` points to the first lane of 8 of the weights that meet `group`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load_quants<F: IntFormat>(group: *const u8, half: usize, vector: usize) -> __m256i {
-    let at = if F::NIBBLES { vector } else { half * HALF_VECTORS + vector } * VECTOR;
-    if half == 0 || !F::NIBBLES {
-        prefetch(group, at);
+unsafe fn top_quad<F: IntFormat>(quants: *const u8, group: &QuantGroup) -> __m256i {
+    let num_vectors = if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS };
+    let vector = group.top_quad as usize % num_vectors;
+    // SAFETY: by the contract.
+    let bytes = unsafe { _mm256_loadu_si256(quants.add(vector * VECTOR).cast()) };
+    if F::NIBBLES {
+        let shift = _mm256_set1_epi32(group.nibble_shift.cast_signed());
+        _mm256_and_si256(_mm256_srlv_epi32(bytes, shift), _mm256_set1_epi8(15))
+    } else {
+        bytes
+    }
+}
+
+/// 8 lanes of quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane.
+///
+/// # Safety
+/// `quants` points to the first lane of 8 of those weights.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m256i {
+    let vector = if F::NIBBLES { quad % (GROUP_QUADS / 2) } else { quad };
+    if vector == quad {
+        prefetch(quants, vector * VECTOR);
     }
     // SAFETY: by the contract.
-    let bytes = unsafe { _mm256_loadu_si256(group.add(at).cast()) };
-    match (F::NIBBLES, half) {
+    let bytes = unsafe { _mm256_loadu_si256(quants.add(vector * VECTOR).cast()) };
+    match (F::NIBBLES, vector == quad) {
         (false, _) => bytes,
-        (true, 0) => _mm256_and_si256(bytes, _mm256_set1_epi8(15)),
-        (true, _) => _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(15)),
+        (true, true) => _mm256_and_si256(bytes, _mm256_set1_epi8(15)),
+        (true, false) => _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(15)),
     }
 }
 
@@ -261,7 +233,7 @@ unsafe fn load_quants<F: IntFormat>(group: *const u8, half: usize, vector: usize
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
     panel: &FloatPanel<'_>,
-    out: &PanelOutput<'_>,
+    out: &TileOutput<'_>,
 ) {
     assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
     assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
@@ -277,7 +249,7 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
 unsafe fn float_part<F: FloatFormat, const R: usize>(
     tile: &Tile<'_>,
     panel: &FloatPanel<'_>,
-    out: &PanelOutput<'_>,
+    out: &TileOutput<'_>,
     part: Part,
 ) {
     let mut acc = [_mm256_setzero_ps(); R];
@@ -358,7 +330,7 @@ unsafe fn broadcast_quad(pointer: *const i8) -> __m256i {
 /// `out` may be written for the part's `R` rows and its lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store<const R: usize>(acc: &[__m256; R], out: &PanelOutput<'_>, part: Part) {
+unsafe fn store<const R: usize>(acc: &[__m256; R], out: &TileOutput<'_>, part: Part) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     // At most 16.
     let num_lanes = _mm256_set1_epi32((out.num_lanes - part.first_lane) as i32);

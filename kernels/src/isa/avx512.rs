@@ -2,220 +2,203 @@
 //!
 //! A tile's 16 output features are the 16 lanes of a register. `vpdpbusd` takes 4 unsigned weights a lane times 4
 //! signed activations, which are broadcast from memory; 8 rows keep 8 integer and 8 float sums in registers, so each
-//! weight is loaded and unpacked once for 8 rows. Sketch for 4 bits, a group of 32 and 8 rows: 64 `vpdpbusd` and 8
-//! times (2 conversions, 5 or 6 FMA) for 8 loads and 12 unpacking operations.
+//! weight is loaded and unpacked once for 8 rows. What bounds products of many rows is the pipe that multiplies (Zen 4:
+//! one instruction of 512 bits a cycle, be it `vpdpbusd`, FMA or `vmulps`). Per 16 output features, group of 32 and row
+//! it takes 8 low quads, 1 high quad, 1 FMA, 1 FMA for minima, and 1 product of scales unless those come from a table;
+//! unpacking, shifts, conversions and additions have pipes of their own.
 
 use std::arch::x86_64::*;
 
 use crate::isa::x86::prefetch;
-use crate::linear::{FLOAT_RUN, QUAD, TILE};
-use crate::linear::{FloatPanel, LaneSums, PanelOutput};
+use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
+use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
-use crate::quantize::{QUANT_GROUP, QuantizedPanel};
+use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 /// Bytes of a register.
 const VECTOR: usize = 64;
-/// Vectors of unpacked weights for one group of activations.
-const HALF_VECTORS: usize = QUANT_GROUP / QUAD;
 
-/// Calls `$function::<F, R>`, or with further constants, with the constant `R` of 1 to 8 that equals `$rows`.
+/// Calls `$function::<F, R>` with the constant `R` of 1 to 8 that equals `$rows`.
 macro_rules! dispatch_rows {
-    ($rows:expr, $function:ident::<$format:ident $(, $constant:literal)?>($($argument:expr),*)) => {
+    ($rows:expr, $function:ident::<$format:ident>($($argument:expr),*)) => {
         match $rows {
-            1 => $function::<$format, 1 $(, $constant)?>($($argument),*),
-            2 => $function::<$format, 2 $(, $constant)?>($($argument),*),
-            3 => $function::<$format, 3 $(, $constant)?>($($argument),*),
-            4 => $function::<$format, 4 $(, $constant)?>($($argument),*),
-            5 => $function::<$format, 5 $(, $constant)?>($($argument),*),
-            6 => $function::<$format, 6 $(, $constant)?>($($argument),*),
-            7 => $function::<$format, 7 $(, $constant)?>($($argument),*),
-            8 => $function::<$format, 8 $(, $constant)?>($($argument),*),
+            1 => $function::<$format, 1>($($argument),*),
+            2 => $function::<$format, 2>($($argument),*),
+            3 => $function::<$format, 3>($($argument),*),
+            4 => $function::<$format, 4>($($argument),*),
+            5 => $function::<$format, 5>($($argument),*),
+            6 => $function::<$format, 6>($($argument),*),
+            7 => $function::<$format, 7>($($argument),*),
+            8 => $function::<$format, 8>($($argument),*),
             rows => unreachable!("a panel of {rows} rows"),
         }
     };
 }
 
-/// Sums of a tile's weights over every group of activations, less the zero point: one vector a group.
+/// Rows times one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) unsafe fn weight_sums<F: IntFormat>(tile: &Tile<'_>, sums: &mut [LaneSums]) {
-    let halves = F::GROUP / QUANT_GROUP;
-    assert!(tile.quants.len() >= sums.len() / halves * group_vectors::<F>() * VECTOR);
-    let groups = tile.quants.chunks_exact(group_vectors::<F>() * VECTOR);
-    for (group, sums) in groups.zip(sums.chunks_exact_mut(halves)) {
-        for (half, sums) in sums.iter_mut().enumerate() {
-            let (mut bytes, mut sum) = (_mm512_setzero_si512(), start_sum::<F>());
-            for vector in 0..HALF_VECTORS {
-                // SAFETY: `group` has all vectors of a group; the store is of 16 floats.
-                let weights = unsafe { load_quants::<F>(group.as_ptr(), half, vector) };
-                add_weights::<F>(&mut bytes, &mut sum, weights);
-            }
-            let sum = finish_sum::<F>(bytes, sum);
-            // SAFETY: 16 floats.
-            unsafe { _mm512_storeu_ps(sums.0.as_mut_ptr(), sum) };
-        }
-    }
-}
-
-/// One panel times one tile of integer weights; `sums` as [`weight_sums`] gives them, or computed on the way.
-///
-/// # Safety
-/// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
+/// The CPU has the features; `out` may be written for the block's rows and `num_lanes` lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
-    sums: Option<&[LaneSums]>,
-    panel: &QuantizedPanel<'_>,
-    out: &PanelOutput<'_>,
+    block: &QuantizedBlock<'_>,
+    out: &TileOutput<'_>,
 ) {
     let num_groups = in_features / F::GROUP;
     assert!(tile.quants.len() >= num_groups * group_vectors::<F>() * VECTOR);
     assert!(tile.scales.len() >= num_groups * scale_vector_bytes::<F>());
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * scale_vector_bytes::<F>());
-    panel.check(in_features);
-    // SAFETY: lengths are checked; the rest by the contract.
-    unsafe {
-        match sums {
-            Some(sums) => {
-                assert!(sums.len() >= in_features / QUANT_GROUP);
-                let sums = sums.as_ptr();
-                dispatch_rows!(panel.num_rows, int_panel::<F, true>(num_groups, tile, sums, panel, out));
-            }
-            None => {
-                let sums = std::ptr::null();
-                dispatch_rows!(panel.num_rows, int_panel::<F, false>(num_groups, tile, sums, panel, out));
-            }
-        }
+    block.check(in_features);
+    for first_row in (0..block.num_rows()).step_by(PANEL) {
+        let rows = PANEL.min(block.num_rows() - first_row);
+        let out = out.row(first_row);
+        // SAFETY: lengths are checked; the rest by the contract.
+        unsafe { dispatch_rows!(rows, int_panel::<F>(in_features, tile, block, first_row, &out)) }
     }
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the panel has `R` rows; `sums` are there if `HAS_SUMS`.
+/// As [`linear_int`], which has checked the lengths; the block has `R` rows from `first_row` on.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_SUMS: bool>(
-    num_groups: usize,
+unsafe fn int_panel<F: IntFormat, const R: usize>(
+    in_features: usize,
     tile: &Tile<'_>,
-    mut sums: *const LaneSums,
-    panel: &QuantizedPanel<'_>,
-    out: &PanelOutput<'_>,
+    block: &QuantizedBlock<'_>,
+    first_row: usize,
+    out: &TileOutput<'_>,
 ) {
     let mut acc = [_mm512_setzero_ps(); R];
     let mut quants = tile.quants.as_ptr();
     let (mut scales, mut mins) = (tile.scales.as_ptr(), tile.mins.as_ptr());
-    let mut x = panel.quants.as_ptr();
-    let (mut x_scales, mut x_offsets) = (panel.scales.as_ptr(), panel.offsets.as_ptr());
-    let (mut x_negated_sums, mut x_sums) = (panel.negated_sums.as_ptr(), panel.sums.as_ptr());
-    // SAFETY: every pointer advances by one group a turn, `num_groups` times, within the lengths checked before.
+    // SAFETY: every pointer advances by one group a turn, within the lengths checked before.
     unsafe {
-        for _ in 0..num_groups {
-            let mut inner = [_mm512_setzero_ps(); R];
-            for half in 0..F::GROUP / QUANT_GROUP {
-                let mut dot = [_mm512_setzero_si512(); R];
-                if F::ZERO_POINT != 0 {
-                    for (row, dot) in dot.iter_mut().enumerate() {
-                        let sum = _mm512_set1_epi32(*x_negated_sums.add(row));
-                        *dot = shift_by_zero_point::<F>(sum);
-                    }
-                }
-                let (mut bytes, mut sum) = (_mm512_setzero_si512(), start_sum::<F>());
-                for vector in 0..HALF_VECTORS {
-                    let weights = load_quants::<F>(quants, half, vector);
-                    if !HAS_SUMS {
-                        add_weights::<F>(&mut bytes, &mut sum, weights);
-                    }
-                    let quads = x.add(vector * QUAD * R);
-                    for (row, dot) in dot.iter_mut().enumerate() {
-                        *dot = _mm512_dpbusd_epi32(*dot, weights, broadcast_quad(quads.add(row * QUAD)));
-                    }
-                }
-                let sum =
-                    if HAS_SUMS { _mm512_loadu_ps((*sums).0.as_ptr()) } else { finish_sum::<F>(bytes, sum) };
+        let groups = block.groups.as_ptr().add(first_row * block.row_stride);
+        for (row, acc) in acc.iter_mut().enumerate() {
+            *acc = _mm512_set1_ps(*block.starts.as_ptr().add(first_row + row));
+        }
+        for x_group in 0..in_features / QUANT_GROUP {
+            let x: [*const QuantGroup; R] =
+                std::array::from_fn(|row| groups.add(row * block.row_stride + x_group));
+            let high = high_dots::<F, R>(quants, &x);
+            for part in 0..QUANT_GROUP / F::GROUP {
+                let dot = dots::<F, R>(quants, &x, &high, part);
+                let scale = load_scales::<F>(scales);
                 for row in 0..R {
-                    let offset = _mm512_set1_ps(*x_offsets.add(row));
-                    let start = if half == 0 {
-                        _mm512_mul_ps(offset, sum)
-                    } else {
-                        _mm512_fmadd_ps(offset, sum, inner[row])
-                    };
-                    let scale = _mm512_set1_ps(*x_scales.add(row));
-                    inner[row] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot[row]), start);
+                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps((*x[row]).scale));
+                    acc[row] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot[row]), acc[row]);
                 }
-                if HAS_SUMS {
-                    sums = sums.add(1);
-                }
-                x = x.add(QUANT_GROUP * R);
-                x_scales = x_scales.add(R);
-                x_offsets = x_offsets.add(R);
-                x_negated_sums = x_negated_sums.add(R);
-            }
-            let scale = load_scales::<F>(scales);
-            for (acc, inner) in acc.iter_mut().zip(inner) {
-                *acc = _mm512_fmadd_ps(scale, inner, *acc);
+                scales = scales.add(scale_vector_bytes::<F>());
             }
             if F::HAS_MIN {
                 let min = load_scales::<F>(mins);
-                for (row, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm512_fmadd_ps(min, _mm512_set1_ps(*x_sums.add(row)), *acc);
+                for (acc, x) in acc.iter_mut().zip(x) {
+                    *acc = _mm512_fmadd_ps(min, _mm512_set1_ps((*x).sum), *acc);
                 }
                 mins = mins.add(scale_vector_bytes::<F>());
-                x_sums = x_sums.add(R);
             }
-            quants = quants.add(group_vectors::<F>() * VECTOR);
-            scales = scales.add(scale_vector_bytes::<F>());
+            quants = quants.add(x_group_bytes::<F>());
         }
         store(&acc, out);
     }
 }
 
-/// Where the sum of 16 weights begins: less 16 times the zero point.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn start_sum<F: IntFormat>() -> __m512i {
-    _mm512_set1_epi32(-i32::from(F::ZERO_POINT) * QUANT_GROUP as i32)
+/// Bytes of the weights that meet one group of activations.
+const fn x_group_bytes<F: IntFormat>() -> usize {
+    group_vectors::<F>() * VECTOR * (QUANT_GROUP / F::GROUP)
 }
 
-/// Adds 4 weights a lane to `sum`; nibbles stay apart in `bytes`, where 4 of them fit: additions of bytes have more
-/// pipes than dot products.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn add_weights<F: IntFormat>(bytes: &mut __m512i, sum: &mut __m512i, weights: __m512i) {
-    if F::NIBBLES {
-        *bytes = _mm512_add_epi8(*bytes, weights);
-    } else {
-        *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi8(1));
-    }
-}
-
-/// The sum of 16 weights a lane.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn finish_sum<F: IntFormat>(bytes: __m512i, sum: __m512i) -> __m512 {
-    let sum = if F::NIBBLES { _mm512_dpbusd_epi32(sum, bytes, _mm512_set1_epi8(1)) } else { sum };
-    _mm512_cvtepi32_ps(sum)
-}
-
-/// Vector `vector` of half `half` of a group: 4 unsigned weights a lane.
+/// The high bytes of each row's top quad times their weights, times 256.
 ///
 /// # Safety
-/// `group` points to a group's vectors.
+/// `quants` points to the weights that meet the groups `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn high_dots<F: IntFormat, const R: usize>(
+    quants: *const u8,
+    x: &[*const QuantGroup; R],
+) -> [__m512i; R] {
+    let mut dots = [_mm512_setzero_si512(); R];
+    for (dot, x) in dots.iter_mut().zip(x) {
+        // SAFETY: by the contract; `top_quad` is below 8, and is taken modulo 8 or 4 in case it is not.
+        unsafe {
+            let quad = (**x).top_quad as usize;
+            let weights = if F::NIBBLES {
+                let bytes = _mm512_loadu_si512(quants.add(quad % (GROUP_QUADS / 2) * VECTOR).cast());
+                let shift = _mm512_set1_epi32((**x).nibble_shift.cast_signed());
+                _mm512_and_si512(_mm512_srlv_epi32(bytes, shift), _mm512_set1_epi8(15))
+            } else {
+                _mm512_loadu_si512(quants.add(quad % GROUP_QUADS * VECTOR).cast())
+            };
+            let high = broadcast_quad((**x).high.as_ptr());
+            *dot = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(_mm512_setzero_si512(), weights, high));
+        }
+    }
+    dots
+}
+
+/// Weights, less the zero point, times quants: of the weights' group `part` among those that meet the groups `x`.
+///
+/// # Safety
+/// As [`high_dots`], whose result is `high`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn dots<F: IntFormat, const R: usize>(
+    quants: *const u8,
+    x: &[*const QuantGroup; R],
+    high: &[__m512i; R],
+    part: usize,
+) -> [__m512i; R] {
+    let mut dots = *high;
+    // SAFETY: by the contract.
+    unsafe {
+        for (dot, x) in dots.iter_mut().zip(x) {
+            if F::GROUP < QUANT_GROUP {
+                let is_here = (**x).top_quad as usize / (F::GROUP / QUAD) == part;
+                *dot = _mm512_maskz_mov_epi32(if is_here { u16::MAX } else { 0 }, *dot);
+            }
+            if F::ZERO_POINT != 0 {
+                let half = _mm512_set1_epi32((**x).negated_half_sum);
+                let whole = _mm512_set1_epi32((**x).negated_sum);
+                let sum = match (F::GROUP < QUANT_GROUP, part) {
+                    (false, _) => whole,
+                    (true, 0) => half,
+                    (true, _) => _mm512_sub_epi32(whole, half),
+                };
+                *dot = _mm512_add_epi32(*dot, shift_by_zero_point::<F>(sum));
+            }
+        }
+        for quad in part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD {
+            let weights = load_quad::<F>(quants, quad);
+            for (dot, x) in dots.iter_mut().zip(x) {
+                let low = broadcast_quad((**x).low.as_ptr().add(quad * QUAD));
+                *dot = _mm512_dpbusd_epi32(*dot, weights, low);
+            }
+        }
+    }
+    dots
+}
+
+/// Quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane.
+///
+/// # Safety
+/// `quants` points to those weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn load_quants<F: IntFormat>(group: *const u8, half: usize, vector: usize) -> __m512i {
-    let at = if F::NIBBLES { vector } else { half * HALF_VECTORS + vector } * VECTOR;
-    if half == 0 || !F::NIBBLES {
-        prefetch(group, at);
+unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m512i {
+    let vector = if F::NIBBLES { quad % (GROUP_QUADS / 2) } else { quad };
+    if vector == quad {
+        prefetch(quants, vector * VECTOR);
     }
     // SAFETY: by the contract.
-    let bytes = unsafe { _mm512_loadu_si512(group.add(at).cast()) };
-    match (F::NIBBLES, half) {
+    let bytes = unsafe { _mm512_loadu_si512(quants.add(vector * VECTOR).cast()) };
+    match (F::NIBBLES, vector == quad) {
         (false, _) => bytes,
-        (true, 0) => _mm512_and_si512(bytes, _mm512_set1_epi8(15)),
-        (true, _) => _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(15)),
+        (true, true) => _mm512_and_si512(bytes, _mm512_set1_epi8(15)),
+        (true, false) => _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(15)),
     }
 }
 
@@ -227,7 +210,7 @@ unsafe fn load_quants<F: IntFormat>(group: *const u8, half: usize, vector: usize
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
     panel: &FloatPanel<'_>,
-    out: &PanelOutput<'_>,
+    out: &TileOutput<'_>,
 ) {
     assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
     assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
@@ -241,7 +224,7 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
 unsafe fn float_panel<F: FloatFormat, const R: usize>(
     tile: &Tile<'_>,
     panel: &FloatPanel<'_>,
-    out: &PanelOutput<'_>,
+    out: &TileOutput<'_>,
 ) {
     let mut acc = [_mm512_setzero_ps(); R];
     let (weights, x) = (tile.quants.as_ptr(), panel.values.as_ptr());
@@ -326,13 +309,13 @@ fn shift_by_zero_point<F: IntFormat>(sum: __m512i) -> __m512i {
     }
 }
 
-/// Adds the bias and writes a panel's sums.
+/// Adds the bias and writes rows' sums.
 ///
 /// # Safety
 /// `out` may be written for `R` rows and its lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn store<const R: usize>(acc: &[__m512; R], out: &PanelOutput<'_>) {
+unsafe fn store<const R: usize>(acc: &[__m512; R], out: &TileOutput<'_>) {
     let lanes = (u32::from(u16::MAX) >> (TILE - out.num_lanes)) as __mmask16;
     // SAFETY: masked to the lanes that exist, in the output and in the bias.
     unsafe {

@@ -1,83 +1,84 @@
 //! Portable kernels, written for reading: the oracle of the others.
 
 use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
-use crate::linear::{FloatPanel, PanelOutput};
+use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Tile, group_vectors};
-use crate::quantize::{
-    GroupCode, QUANT_GROUP, QuantizedPanel, RowTarget, STEPS_BELOW_ZERO, SUM_GROUP, order_key,
-};
+use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 /// Elements of the largest group of weights.
 const MAX_GROUP: usize = 32;
 
-/// Quantises one row; see [`crate::quantize`].
-///
-/// # Safety
-/// `target` is a row of `x.len()` elements, and nobody else uses it.
-pub(crate) unsafe fn quantize_row(x: &[f32], target: RowTarget) {
-    for (group_idx, values) in x.chunks_exact(QUANT_GROUP).enumerate() {
-        let keys = || values.iter().map(|value| order_key(value.to_bits().cast_signed()));
-        let code = GroupCode::new(keys().min().unwrap_or(0), keys().max().unwrap_or(0));
-        let mut quants = [0i8; QUANT_GROUP];
-        let mut sum = 0;
-        if code.reciprocal != 0.0 {
-            for (quant, value) in quants.iter_mut().zip(values) {
-                let steps = ((value - code.min) * code.reciprocal).round_ties_even() as i32;
-                // Steps are 0 to 255.
-                *quant = (steps - STEPS_BELOW_ZERO) as i8;
-                sum += i32::from(*quant);
+/// Quantises one row; see [`crate::quantize`]. False if it is not finite.
+pub(crate) fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
+    let mut is_finite = true;
+    for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
+        // Bits of magnitudes order as the magnitudes, NaN above all.
+        let magnitude_bits = |x: &f32| x.abs().to_bits().cast_signed();
+        let mut quads = [0; GROUP_QUADS];
+        for (quad, x) in quads.iter_mut().zip(x.chunks_exact(QUAD)) {
+            *quad = x.iter().map(magnitude_bits).fold(0, i32::max);
+        }
+        let top = quads.into_iter().fold(0, i32::max);
+        let top_quad = quads.iter().position(|&quad| quad == top).unwrap_or(0);
+        quads[top_quad] = 0;
+        let code = GroupCode::new(top, quads.into_iter().fold(0, i32::max));
+        is_finite &= code.is_finite;
+        let mut quants = [0i32; QUANT_GROUP];
+        if code.is_finite {
+            for (quant, x) in quants.iter_mut().zip(x) {
+                *quant = (x * code.reciprocal).round_ties_even() as i32;
             }
         }
-        // SAFETY: by the contract.
-        unsafe { target.put(group_idx, code, sum, &quants) };
+        for (low, quant) in group.low.iter_mut().zip(quants) {
+            // The low byte, as the remainder that the high byte leaves.
+            *low = quant as i8;
+        }
+        for (high, quant) in group.high.iter_mut().zip(&quants[top_quad * QUAD..]) {
+            // |quant| <= 127 + 256 * 127.
+            *high = ((quant + 128) >> 8) as i8;
+        }
+        let half_sum = quants[..QUANT_GROUP / 2].iter().sum();
+        group.put_numbers(code, top_quad as u32, quants.iter().sum(), half_sum);
     }
+    is_finite
 }
 
-/// One panel times one tile of integer weights.
+/// Rows times one tile of integer weights.
 ///
 /// # Safety
-/// `out` may be written for the panel's rows and `num_lanes` lanes.
+/// `out` may be written for the block's rows and `num_lanes` lanes.
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
-    panel: &QuantizedPanel<'_>,
-    out: &PanelOutput<'_>,
+    block: &QuantizedBlock<'_>,
+    out: &TileOutput<'_>,
 ) {
-    let halves = F::GROUP / QUANT_GROUP;
-    let mut acc = [[0.0f32; TILE]; PANEL];
-    for group in 0..in_features / F::GROUP {
-        let weights = unpack_group::<F>(tile, group);
-        let sum = |half: usize| weight_sums(&weights[half * QUANT_GROUP..][..QUANT_GROUP], F::ZERO_POINT);
-        let sums: [[f32; TILE]; 2] =
-            std::array::from_fn(|half| if half < halves { sum(half) } else { [0.0; TILE] });
-        let scales = unpack_scales::<F>(tile.scales, group);
-        let mins = if F::HAS_MIN { unpack_scales::<F>(tile.mins, group) } else { [0.0; TILE] };
-        for (row, acc) in acc[..panel.num_rows].iter_mut().enumerate() {
-            let mut inner = [0.0; TILE];
-            for (half, weights) in weights[..F::GROUP].chunks_exact(QUANT_GROUP).enumerate() {
-                let x_group = group * halves + half;
-                let meta = x_group * panel.num_rows + row;
-                let (scale, offset) = (panel.scales[meta], panel.offsets[meta]);
-                let dots = half_dots(weights, F::ZERO_POINT, panel, x_group, row);
-                for (lane, inner) in inner.iter_mut().enumerate() {
-                    let sum = sums[half][lane];
-                    let start = if half == 0 { offset * sum } else { offset.mul_add(sum, *inner) };
-                    *inner = scale.mul_add(dots[lane] as f32, start);
-                }
-            }
-            for (lane, acc) in acc.iter_mut().enumerate() {
-                *acc = scales[lane].mul_add(inner[lane], *acc);
-                if F::HAS_MIN {
-                    let sum = panel.sums[group * F::GROUP / SUM_GROUP * panel.num_rows + row];
-                    *acc = mins[lane].mul_add(sum, *acc);
+    for first_row in (0..block.num_rows()).step_by(PANEL) {
+        let starts = &block.starts[first_row..block.num_rows().min(first_row + PANEL)];
+        let mut acc = [[0.0; TILE]; PANEL];
+        acc.iter_mut().zip(starts).for_each(|(acc, &start)| acc.fill(start));
+        let acc = &mut acc[..starts.len()];
+        for group in 0..in_features / F::GROUP {
+            let weights = unpack_group::<F>(tile, group);
+            let scales = unpack_scales::<F>(tile.scales, group);
+            let mins = if F::HAS_MIN { unpack_scales::<F>(tile.mins, group) } else { [0.0; TILE] };
+            let (x_group, within) = (group * F::GROUP / QUANT_GROUP, group * F::GROUP % QUANT_GROUP);
+            for (row, acc) in acc.iter_mut().enumerate() {
+                let x = &block.groups[(first_row + row) * block.row_stride + x_group];
+                let dots = dots(&weights[..F::GROUP], F::ZERO_POINT, &quants(x)[within..]);
+                for (lane, acc) in acc.iter_mut().enumerate() {
+                    *acc = (scales[lane] * x.scale).mul_add(dots[lane] as f32, *acc);
+                    if F::HAS_MIN {
+                        *acc = mins[lane].mul_add(x.sum, *acc);
+                    }
                 }
             }
         }
+        // SAFETY: by the contract.
+        unsafe { store(acc, &out.row(first_row)) };
     }
-    // SAFETY: by the contract.
-    unsafe { store(&acc[..panel.num_rows], out) };
 }
 
 /// One panel times one tile of float weights.
@@ -87,7 +88,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
     panel: &FloatPanel<'_>,
-    out: &PanelOutput<'_>,
+    out: &TileOutput<'_>,
 ) {
     let mut acc = [[0.0f32; TILE]; PANEL];
     for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
@@ -111,29 +112,24 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
     unsafe { store(&acc[..panel.num_rows], out) };
 }
 
-/// Weights of one group of activations, less the zero point, times the quants of row `row`.
-fn half_dots(
-    weights: &[[i32; TILE]],
-    zero_point: u8,
-    panel: &QuantizedPanel<'_>,
-    x_group: usize,
-    row: usize,
-) -> [i32; TILE] {
-    let mut dots = [i32::from(zero_point) * panel.negated_sums[x_group * panel.num_rows + row]; TILE];
-    for (element, weights) in weights.iter().enumerate() {
-        let quad = (x_group * QUANT_GROUP + element) / QUAD;
-        let x = i32::from(panel.quants[(quad * panel.num_rows + row) * QUAD + element % QUAD]);
+/// The quants of a group.
+fn quants(group: &QuantGroup) -> [i32; QUANT_GROUP] {
+    let mut quants = group.low.map(i32::from);
+    for (quant, high) in quants[group.top_quad as usize * QUAD..].iter_mut().zip(group.high) {
+        *quant += 256 * i32::from(high);
+    }
+    quants
+}
+
+/// Weights [element][lane], less the zero point, times quants.
+fn dots(weights: &[[i32; TILE]], zero_point: u8, quants: &[i32]) -> [i32; TILE] {
+    let mut dots = [0; TILE];
+    for (weights, quant) in weights.iter().zip(quants) {
         for (dot, weight) in dots.iter_mut().zip(weights) {
-            *dot += weight * x;
+            *dot += (weight - i32::from(zero_point)) * quant;
         }
     }
     dots
-}
-
-/// Sums of the weights of one group of activations, less the zero point; exact in f32.
-fn weight_sums(weights: &[[i32; TILE]], zero_point: u8) -> [f32; TILE] {
-    let sum = |lane: usize| weights.iter().map(|weights| weights[lane] - i32::from(zero_point)).sum::<i32>();
-    std::array::from_fn(|lane| sum(lane) as f32)
 }
 
 /// Quants of one group as [element][lane].
@@ -171,7 +167,7 @@ fn unpack_scales<F: IntFormat>(plane: &[u8], group: usize) -> [f32; TILE] {
 ///
 /// # Safety
 /// `out` may be written for the rows of `acc` and its lanes.
-unsafe fn store(acc: &[[f32; TILE]], out: &PanelOutput<'_>) {
+unsafe fn store(acc: &[[f32; TILE]], out: &TileOutput<'_>) {
     for (row, acc) in acc.iter().enumerate() {
         for (lane, acc) in acc[..out.num_lanes].iter().enumerate() {
             let value = out.bias.map_or(*acc, |bias| acc + bias[lane]);

@@ -1,14 +1,13 @@
 //! The product: checks shapes, cuts the work into blocks, calls kernels.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::isa::{self, Isa, IsaKind};
 use crate::linear::{PANEL, TILE};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
-use crate::pack::{PackedWeight, Tile, dispatch_format};
-use crate::quantize::{QUANT_GROUP, QuantizedPanel, QuantizedRows};
+use crate::pack::{PackedWeight, dispatch_format};
+use crate::quantize::{QuantGroup, QuantizedRows};
 use crate::shared_mut::SharedMut;
 use crate::threads::split;
 
@@ -42,9 +41,9 @@ pub struct LinearOutput<'a> {
     pub row_stride: usize,
 }
 
-/// Where a kernel puts one panel's sums of one tile.
+/// Where a kernel puts rows' sums of one tile.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PanelOutput<'a> {
+pub(crate) struct TileOutput<'a> {
     /// Row 0, lane 0.
     pub(crate) values: *mut f32,
     pub(crate) row_stride: usize,
@@ -54,14 +53,11 @@ pub(crate) struct PanelOutput<'a> {
     pub(crate) bias: Option<&'a [f32]>,
 }
 
-/// A sum for each output feature of a tile.
-#[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-pub(crate) struct LaneSums(pub(crate) [f32; TILE]);
-
-thread_local! {
-    /// Sums of a tile's weights, one for each group of activations. Grows to the longest rows that the thread meets.
-    static WEIGHT_SUMS: RefCell<Vec<LaneSums>> = const { RefCell::new(Vec::new()) };
+impl TileOutput<'_> {
+    /// From row `row` on, which is one of these or the end.
+    pub(crate) fn row(&self, row: usize) -> Self {
+        Self { values: self.values.wrapping_add(row * self.row_stride), ..*self }
+    }
 }
 
 /// A panel of f32 rows.
@@ -140,8 +136,6 @@ impl Job<'_> {
                 let shape = input.shape();
                 assert_eq!(shape.in_features(), weight.in_features(), "features of the input");
                 assert!(rows.end <= shape.num_rows(), "{rows:?} of {} rows", shape.num_rows());
-                let whole = rows.end.is_multiple_of(PANEL) || rows.end == shape.num_rows();
-                assert!(whole, "{rows:?} of {} does not end at a panel", shape.num_rows());
             }
             (LinearInput::Float(input), false) => {
                 let end = (rows.end - 1) * input.row_stride + weight.in_features();
@@ -169,10 +163,10 @@ impl Job<'_> {
 
     /// # Safety
     /// `first_row` and `tile` are of this job.
-    unsafe fn panel_output(&self, first_row: usize, tile: usize) -> PanelOutput<'_> {
+    unsafe fn tile_output(&self, first_row: usize, tile: usize) -> TileOutput<'_> {
         let first = tile * TILE;
         let num_lanes = TILE.min(self.weight.out_features() - first);
-        PanelOutput {
+        TileOutput {
             // SAFETY: inside `out`, as `check` has seen.
             values: unsafe { self.out.values.as_mut_ptr().add(first_row * self.out.row_stride + first) },
             row_stride: self.out.row_stride,
@@ -187,71 +181,23 @@ impl Job<'_> {
 unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
     let LinearInput::Quantized(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();
-    WEIGHT_SUMS.with_borrow_mut(|sums| {
-        let num_groups = in_features / QUANT_GROUP;
-        if sums.len() < num_groups {
-            sums.resize(num_groups, LaneSums([0.0; TILE]));
-        }
-        job.for_each_tile(in_features, |rows, tile| {
-            let weights = job.weight.tile(tile);
-            // SAFETY: tile and panels have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
-            unsafe {
-                let sums = weight_sums::<F>(job.isa, &weights, rows.len(), &mut sums[..num_groups]);
-                for first_row in rows.step_by(PANEL) {
-                    let out = job.panel_output(first_row, tile);
-                    int_panel::<F>(job.isa, in_features, &weights, sums, &input.panel(first_row), &out);
-                }
+    let row_bytes = input.shape().row_stride() * size_of::<QuantGroup>();
+    job.for_each_tile(row_bytes, |rows, tile| {
+        let (weights, block) = (job.weight.tile(tile), input.block(rows.clone()));
+        // SAFETY: tile and rows have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
+        unsafe {
+            let out = job.tile_output(rows.start, tile);
+            match job.isa.kind() {
+                IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, &weights, &block, &out),
+                #[cfg(target_arch = "x86_64")]
+                IsaKind::Avx2 => isa::avx2::linear_int::<F>(in_features, &weights, &block, &out),
+                #[cfg(target_arch = "x86_64")]
+                IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, &weights, &block, &out),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("an `Isa` exists only if the CPU has it"),
             }
-        });
+        }
     });
-}
-
-/// Sums of the weights of a tile, if the kernel wants them for so many rows.
-///
-/// # Safety
-/// `weights` has 16 elements for each of `sums`.
-unsafe fn weight_sums<'a, F: IntFormat>(
-    isa: Isa,
-    weights: &Tile<'_>,
-    num_rows: usize,
-    sums: &'a mut [LaneSums],
-) -> Option<&'a [LaneSums]> {
-    // SAFETY: by the contract; the `Isa` proves the CPU.
-    unsafe {
-        match isa.kind() {
-            #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx2 if num_rows > isa::avx2::MAX_ROWS => isa::avx2::weight_sums::<F>(weights, sums),
-            #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx512 if num_rows > PANEL => isa::avx512::weight_sums::<F>(weights, sums),
-            _ => return None,
-        }
-    }
-    Some(sums)
-}
-
-/// # Safety
-/// Tile, sums and panel have `in_features` elements, `sums` are as [`weight_sums`] gives them, and nobody else uses
-/// the output.
-unsafe fn int_panel<F: IntFormat>(
-    isa: Isa,
-    in_features: usize,
-    weights: &Tile<'_>,
-    sums: Option<&[LaneSums]>,
-    panel: &QuantizedPanel<'_>,
-    out: &PanelOutput<'_>,
-) {
-    // SAFETY: by the contract; the `Isa` proves the CPU.
-    unsafe {
-        match isa.kind() {
-            IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, weights, panel, out),
-            #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx2 => isa::avx2::linear_int::<F>(in_features, weights, sums, panel, out),
-            #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, weights, sums, panel, out),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("an `Isa` exists only if the CPU has it"),
-        }
-    }
 }
 
 /// # Safety
@@ -268,7 +214,7 @@ unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
             let panel = FloatPanel { num_rows, in_features, values, row_stride: input.row_stride };
             // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
             unsafe {
-                let out = job.panel_output(first_row, tile);
+                let out = job.tile_output(first_row, tile);
                 match job.isa.kind() {
                     IsaKind::Scalar => isa::scalar::linear_float::<F>(&weights, &panel, &out),
                     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,8 @@
 //! The crate's own exponential: softmax and SiLU need one whose bits do not depend on the instruction set or libm.
 
-use super::vector::{Lanes, simd_entry};
+use super::vector::Lanes;
+#[cfg(test)]
+use super::vector::simd_entry;
 
 /// Inputs below this give 0 (the result would be subnormal); exp(LOWEST) is just above 2^-126.
 const LOWEST: f32 = -87.336_54;
@@ -37,6 +39,7 @@ pub unsafe fn exp<L: Lanes>(x: L) -> L {
     }
 }
 
+#[cfg(test)]
 #[inline(always)]
 unsafe fn exp_slice<L: Lanes>(x: &mut [f32]) {
     let n = x.len();
@@ -50,6 +53,7 @@ unsafe fn exp_slice<L: Lanes>(x: &mut [f32]) {
     }
 }
 
+#[cfg(test)]
 simd_entry! {
     /// e^x of each element, in place; see [`exp`].
     pub fn exp_in_place = exp_slice(x: &mut [f32]);

@@ -1,5 +1,6 @@
 //! From logits to a token: penalties, filters and the counter-based generator, as docs/architecture.md, "Sampling".
 
+mod buckets;
 pub mod philox;
 pub mod processors;
 pub mod sampler;

@@ -1,7 +1,5 @@
 //! What sampling parameters do to logits before a token is chosen, in the order of application.
 
-use std::collections::HashMap;
-
 /// As `SamplingParams` in shard.proto, field by field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -83,29 +81,44 @@ impl SamplingParams {
 /// Which tokens a sequence holds and how often its output holds them; empty where no penalty asks for it.
 #[derive(Clone, Debug, Default)]
 pub struct TokenCounts {
-    /// Token id to occurrences in the output; 0 for tokens of the prompt alone.
-    in_output: HashMap<u32, u32>,
-    is_needed: bool,
+    /// By token id: 0 if the sequence does not hold it, else 1 more than its occurrences in the output.
+    marks: Vec<u32>,
+    /// Tokens that it holds, each once, in order of their first occurrence.
+    held: Vec<u32>,
 }
 
 impl TokenCounts {
-    /// Counts `token_ids`, of which the first `num_prompt_tokens` are the prompt. Cost O(tokens) if a penalty is set.
-    pub fn new(params: &SamplingParams, token_ids: &[u32], num_prompt_tokens: usize) -> Self {
-        let mut counts = Self { in_output: HashMap::new(), is_needed: params.needs_counts() };
-        if counts.is_needed {
-            for token_id in &token_ids[..num_prompt_tokens] {
-                counts.in_output.entry(*token_id).or_insert(0);
-            }
-            token_ids[num_prompt_tokens..].iter().for_each(|token_id| counts.push_output(*token_id));
+    /// Counts `token_ids`, of which the first `num_prompt_tokens` are the prompt; those beyond the vocabulary are
+    /// passed over. Cost O(V) if a penalty is set; pushes allocate nothing.
+    pub fn new(
+        params: &SamplingParams,
+        token_ids: &[u32],
+        num_prompt_tokens: usize,
+        vocab_size: usize,
+    ) -> Self {
+        let mut counts = Self::default();
+        if params.needs_counts() {
+            counts.marks.resize(vocab_size, 0);
+            counts.held.reserve_exact(vocab_size);
+            let (prompt, output) = token_ids.split_at(num_prompt_tokens);
+            prompt.iter().for_each(|token_id| counts.push(*token_id, 0));
+            output.iter().for_each(|token_id| counts.push_output(*token_id));
         }
         counts
     }
 
     /// Counts one more token of the output.
     pub fn push_output(&mut self, token_id: u32) {
-        if self.is_needed {
-            *self.in_output.entry(token_id).or_insert(0) += 1;
+        self.push(token_id, 1);
+    }
+
+    fn push(&mut self, token_id: u32, num_outputs: u32) {
+        let Some(mark) = self.marks.get_mut(token_id as usize) else { return };
+        if *mark == 0 {
+            *mark = 1;
+            self.held.push(token_id);
         }
+        *mark += num_outputs;
     }
 }
 
@@ -113,8 +126,7 @@ impl TokenCounts {
 ///
 /// Tokens beyond the vocabulary are passed over.
 pub fn process(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts, num_output: usize) -> bool {
-    // Each token has its own logit, so the map's order does not matter.
-    for (token_id, count) in &counts.in_output {
+    for token_id in &counts.held {
         let Some(logit) = logits.get_mut(*token_id as usize) else { continue };
         if params.repetition_penalty != 1.0 {
             *logit = if *logit > 0.0 {
@@ -123,8 +135,9 @@ pub fn process(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts
                 *logit * params.repetition_penalty
             };
         }
-        if *count > 0 {
-            *logit -= *count as f32 * params.frequency_penalty + params.presence_penalty;
+        let num_in_output = counts.marks[*token_id as usize] - 1;
+        if num_in_output > 0 {
+            *logit -= num_in_output as f32 * params.frequency_penalty + params.presence_penalty;
         }
     }
     let is_masked = num_output < params.min_tokens as usize && !params.end_token_ids.is_empty();
@@ -135,7 +148,7 @@ pub fn process(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts
             }
         }
     }
-    is_masked || !counts.in_output.is_empty()
+    is_masked || !counts.held.is_empty()
 }
 
 #[cfg(test)]
@@ -150,7 +163,7 @@ mod tests {
             frequency_penalty: 0.25,
             ..Default::default()
         };
-        let mut counts = TokenCounts::new(&params, &[0, 1, 1, 2], 3);
+        let mut counts = TokenCounts::new(&params, &[0, 1, 1, 2], 3, 5);
         counts.push_output(2);
         counts.push_output(4);
         let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0];
@@ -161,7 +174,7 @@ mod tests {
     #[test]
     fn end_tokens_are_masked_only_below_min_tokens_and_unknown_ids_do_no_harm() {
         let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
-        let counts = TokenCounts::new(&params, &[0], 1);
+        let counts = TokenCounts::new(&params, &[0], 1, 2);
         let mut logits = [1.0, 2.0];
         assert!(!process(&mut logits, &params, &counts, 2));
         assert_eq!(logits, [1.0, 2.0]);

@@ -1,13 +1,15 @@
 //! The choice of one token.
 
+use super::buckets::{Buckets, Row};
 use super::philox::uniform;
 use super::processors::{SamplingParams, TokenCounts, process};
-use super::scan::{Largest, gather, key_token, largest, mass};
+use super::scan::{Largest, count, gather, key_token, largest, mass, weigh};
 use crate::isa::Isa;
-use crate::ops::exp::exp_in_place;
 
 /// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
 const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
+/// More candidates than this are not sorted but put into [`Buckets`]; the result is the same.
+const MAX_SORTED: usize = 1024;
 /// Keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
 const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 
@@ -33,13 +35,26 @@ pub struct Sampler {
     raw: Vec<f32>,
     keys: Vec<u64>,
     weights: Vec<f32>,
+    buckets: Buckets,
 }
 
 impl Sampler {
+    /// For rows of this many logits: then no draw allocates. Untouched room takes no memory.
+    pub fn new(vocab_size: usize) -> Self {
+        Self {
+            raw: Vec::with_capacity(vocab_size),
+            keys: Vec::with_capacity(vocab_size),
+            weights: Vec::with_capacity(vocab_size),
+            buckets: Buckets::default(),
+        }
+    }
+
     /// Chooses the token at `position` by `params`. `logits` is overwritten.
     ///
     /// The result is a function of the arguments alone, the same on every instruction set. Cost: three passes over the
-    /// vocabulary, and a sort of the candidates that can matter; O(V log V) if the distribution is nearly flat.
+    /// vocabulary and a sort of the candidates that can matter; where these are many, two more passes, and a sort of
+    /// the one or two of [`Buckets`] that decide. `list` is taken for the likeliest tokens, for its memory.
+    #[allow(clippy::too_many_arguments, reason = "a row, a sequence's state and an output")]
     pub fn sample(
         &mut self,
         isa: Isa,
@@ -48,6 +63,7 @@ impl Sampler {
         counts: &TokenCounts,
         num_output: usize,
         position: u32,
+        list: &mut Vec<(u32, f32)>,
     ) -> Result<SampledToken, NotFinite> {
         let Largest::Finite(mut top) = largest(isa, logits) else { return Err(NotFinite) };
         let wants_logprobs = params.logprobs || params.num_top_logprobs > 0;
@@ -55,7 +71,7 @@ impl Sampler {
         let log_mass = if wants_logprobs { mass(isa, logits, top, 1.0).ln() } else { 0.0 };
         let raw_top = top;
         let logprob = |logit: f32| (f64::from(logit) - f64::from(raw_top) - log_mass) as f32;
-        let top_logprobs = self.top(isa, logits, top, params.num_top_logprobs as usize, &logprob);
+        self.top(isa, logits, top, params.num_top_logprobs as usize, &logprob, list);
         let keeps_raw = wants_logprobs && has_processors(params, num_output);
         if keeps_raw {
             self.raw.clear();
@@ -72,10 +88,10 @@ impl Sampler {
         };
         let raw = if keeps_raw { &self.raw[..] } else { logits };
         let logprob = if wants_logprobs { logprob(raw[token_id as usize]) } else { 0.0 };
-        Ok(SampledToken { token_id, logprob, top_logprobs })
+        Ok(SampledToken { token_id, logprob, top_logprobs: std::mem::take(list) })
     }
 
-    /// The `count` likeliest tokens with their logprobs.
+    /// The `count` likeliest tokens with their logprobs, into `list`.
     fn top(
         &mut self,
         isa: Isa,
@@ -83,14 +99,16 @@ impl Sampler {
         top: f32,
         count: usize,
         logprob: &dyn Fn(f32) -> f32,
-    ) -> Vec<(u32, f32)> {
+        list: &mut Vec<(u32, f32)>,
+    ) {
+        list.clear();
         if count == 0 {
-            return Vec::new();
+            return;
         }
         self.gather_at_least(isa, logits, top, 1.0, count);
-        self.keys.sort_unstable();
-        let likeliest = self.keys.iter().take(count).map(|key| key_token(*key));
-        likeliest.map(|id| (id, logprob(logits[id as usize]))).collect()
+        self.keep_first(count);
+        let likeliest = self.keys.iter().map(|key| key_token(*key));
+        list.extend(likeliest.map(|id| (id, logprob(logits[id as usize]))));
     }
 
     /// Fills `keys` with at least `count` of the likeliest tokens (or all), unsorted.
@@ -123,8 +141,16 @@ impl Sampler {
         }
         let total = mass(isa, logits, top, inverse);
         for depth in DEPTHS {
+            let lowest = top - depth * params.temperature;
+            if count(isa, logits, lowest) > MAX_SORTED {
+                self.weights.clear();
+                self.weights.extend_from_slice(logits);
+                weigh(isa, &mut self.weights, top, inverse);
+                let row = Row { logits, weights: &mut self.weights, top, inverse_temperature: inverse };
+                return self.buckets.draw(row, &mut self.keys, params, u, total);
+            }
             self.keys.clear();
-            gather(isa, logits, top - depth * params.temperature, &mut self.keys);
+            gather(isa, logits, lowest, &mut self.keys);
             self.keys.sort_unstable();
             self.weigh(isa, logits, top, inverse);
             if let Some(token_id) = self.decide(params, u, total, depth == f32::INFINITY) {
@@ -145,10 +171,9 @@ impl Sampler {
 
     /// Weights exp((logit - top) / temperature) of `keys`, in their order.
     fn weigh(&mut self, isa: Isa, logits: &[f32], top: f32, inverse_temperature: f32) {
-        let scaled = |key: &u64| (logits[key_token(*key) as usize] - top) * inverse_temperature;
         self.weights.clear();
-        self.weights.extend(self.keys.iter().map(scaled));
-        exp_in_place(isa, &mut self.weights);
+        self.weights.extend(self.keys.iter().map(|key| logits[key_token(*key) as usize]));
+        weigh(isa, &mut self.weights, top, inverse_temperature);
     }
 
     /// Applies top_p and min_p to the sorted candidates, of total weight `total`, and draws. `None` if candidates that
@@ -173,17 +198,21 @@ impl Sampler {
             }
             kept = cumulative;
         }
+        let target = draw_target(u, kept);
         let mut cumulative = 0.0;
         for (key, weight) in self.keys[..num_kept].iter().zip(&self.weights) {
             cumulative += f64::from(*weight);
-            if cumulative > u * kept {
+            if cumulative > target {
                 return Some(key_token(*key));
             }
         }
-        // Rounding left the last sum just below the mass: the last token that can be drawn at all.
-        let last = self.weights[..num_kept].iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
-        (is_filtered || is_complete).then(|| key_token(self.keys[last]))
+        None
     }
+}
+
+/// What the cumulative weight of the drawn token is the first to exceed: `u` times the mass, and always less than it.
+pub(super) fn draw_target(u: f64, kept: f64) -> f64 {
+    (u * kept).min(kept.next_down())
 }
 
 /// True if [`process`] may change logits.

@@ -3,8 +3,9 @@
 use crate::ops::exp::exp;
 use crate::ops::vector::{LANES, Lanes, simd_entry};
 
-/// Elements whose f32 sum goes into the f64 total at once: bounds the rounding error of the f32 lanes.
-const SUM_RUN: usize = 1024;
+/// Weights below this are rounded to multiples of 2^-33, which those from it on are anyway, having 24 bits: sums of
+/// them in f64 are exact up to 2^20, so that no order of summation changes a result.
+const EXACT_FROM: f32 = 1.0 / 1024.0;
 
 /// The largest logit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,25 +35,62 @@ unsafe fn largest_generic<L: Lanes>(x: &[f32]) -> Largest {
     if num_bad > 0.0 || largest == lowest { Largest::NotFinite } else { Largest::Finite(largest) }
 }
 
+/// exp(x), rounded as [`EXACT_FROM`] says.
+#[inline(always)]
+unsafe fn weight<L: Lanes>(x: L) -> L {
+    // SAFETY: the caller has seen that the CPU has the lanes.
+    unsafe {
+        let (exact, limit) = (exp(x), L::splat(EXACT_FROM));
+        exact.select_below(limit, exact.add(limit).sub(limit), exact)
+    }
+}
+
 #[inline(always)]
 unsafe fn mass_generic<L: Lanes>(x: &[f32], largest: f32, inverse_temperature: f32) -> f64 {
-    let mut total = 0.0;
-    for run in x.chunks(SUM_RUN) {
-        // SAFETY: loads stay below the run's length.
+    let mut sums = [0.0f64; LANES];
+    let mut i = 0;
+    while i < x.len() {
+        let lanes = (x.len() - i).min(LANES);
+        let mut weights = [0.0f32; LANES];
+        // SAFETY: loads and stores stay below the lengths.
         unsafe {
-            let mut sum = L::splat(0.0);
-            let mut i = 0;
-            while i < run.len() {
-                let lanes = (run.len() - i).min(LANES);
-                let v = L::load_first(run.as_ptr().add(i), lanes).sub(L::splat(largest));
-                let v = L::select_first(lanes, v, L::splat(f32::NEG_INFINITY));
-                sum = sum.add(exp(v.mul(L::splat(inverse_temperature))));
-                i += LANES;
-            }
-            total += f64::from(sum.sum());
+            let v = L::load_first(x.as_ptr().add(i), lanes).sub(L::splat(largest));
+            let v = L::select_first(lanes, v, L::splat(f32::NEG_INFINITY));
+            weight(v.mul(L::splat(inverse_temperature))).store(weights.as_mut_ptr());
         }
+        for (sum, weight) in sums.iter_mut().zip(weights) {
+            *sum += f64::from(weight);
+        }
+        i += LANES;
     }
-    total
+    sums.iter().sum()
+}
+
+#[inline(always)]
+unsafe fn weigh_generic<L: Lanes>(x: &mut [f32], largest: f32, inverse_temperature: f32) {
+    let mut i = 0;
+    while i < x.len() {
+        let lanes = (x.len() - i).min(LANES);
+        // SAFETY: loads and stores stay below the length.
+        unsafe {
+            let v = L::load_first(x.as_ptr().add(i), lanes).sub(L::splat(largest));
+            weight(v.mul(L::splat(inverse_temperature))).store_first(x.as_mut_ptr().add(i), lanes);
+        }
+        i += LANES;
+    }
+}
+
+#[inline(always)]
+unsafe fn count_generic<L: Lanes>(x: &[f32], lowest: f32) -> usize {
+    let (mut i, mut count) = (0, 0);
+    while i < x.len() {
+        let lanes = (x.len() - i).min(LANES);
+        // SAFETY: loads stay below the length.
+        let found = unsafe { L::load_first(x.as_ptr().add(i), lanes).at_least(L::splat(lowest)) };
+        count += (found & ((1u32 << lanes) - 1) as u16).count_ones() as usize;
+        i += LANES;
+    }
+    count
 }
 
 #[inline(always)]
@@ -90,8 +128,18 @@ simd_entry! {
 }
 
 simd_entry! {
-    /// Sum of exp((x - largest) * inverse_temperature): f32 in lanes over runs of [`SUM_RUN`], runs in f64, in order.
+    /// Sum of the weights exp((x - largest) * inverse_temperature), exact in any order up to 2^20.
     pub fn mass = mass_generic(x: &[f32], largest: f32, inverse_temperature: f32) -> f64;
+}
+
+simd_entry! {
+    /// Replaces logits by the weights that [`mass`] sums.
+    pub fn weigh = weigh_generic(x: &mut [f32], largest: f32, inverse_temperature: f32) -> ();
+}
+
+simd_entry! {
+    /// How many elements are at least `lowest`.
+    pub fn count = count_generic(x: &[f32], lowest: f32) -> usize;
 }
 
 simd_entry! {

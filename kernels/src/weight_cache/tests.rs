@@ -11,6 +11,7 @@ use crate::kv_pool::KvGeometry;
 use crate::pack::Format;
 use crate::program::{ProgramBuilder, ProgramConfig};
 use crate::testing::{Random, bits};
+use crate::threads::Pinning;
 
 const HIDDEN: usize = 64;
 const VOCAB: usize = 70;
@@ -50,7 +51,7 @@ fn cache(folder: &Path) -> WeightCache {
 }
 
 fn build(cache: WeightCache) -> (Executor, CacheState) {
-    builder(1).build_cached(THREADS, cache).unwrap()
+    builder(1).build_cached(THREADS, Pinning::Off, cache).unwrap()
 }
 
 fn scores(mut executor: Executor) -> Vec<u32> {

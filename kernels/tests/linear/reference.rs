@@ -72,15 +72,17 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
 pub fn quantized(x: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let mut values = Vec::new();
     let mut half_steps = Vec::new();
-    for group in x.chunks(16) {
-        let min = group.iter().copied().fold(f32::INFINITY, f32::min);
-        let range = group.iter().copied().fold(f32::NEG_INFINITY, f32::max) - min;
-        let scale = range / 255.0;
-        let offset = min + 128.0 * scale;
+    let largest = |x: &[f32]| x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    for group in x.chunks(32) {
+        // All quads in descending order of their largest magnitude: the first is in 16 bits, the second sets the scale.
+        let mut quads: Vec<f32> = group.chunks(4).map(largest).collect();
+        quads.sort_by(|a, b| b.total_cmp(a));
+        let needed = (quads[1] * (1.0 / 127.0)).max(quads[0] * (1.0 / 32639.0)).max(2f32.powi(-100));
+        // The smallest number with a significand of 4 bits that is not below.
+        let power = 2f32.powf(needed.log2().floor());
+        let scale = (needed / power * 8.0).ceil() / 8.0 * power;
         for x in group {
-            let quant =
-                if range > 0.0 { ((x - min) * (255.0 / range)).round_ties_even() - 128.0 } else { 0.0 };
-            values.push(f64::from(quant) * f64::from(scale) + f64::from(offset));
+            values.push(f64::from((x * (1.0 / scale)).round_ties_even()) * f64::from(scale));
             half_steps.push(0.5 * f64::from(scale));
         }
     }

@@ -52,6 +52,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {**_YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.7, "truncate": False}},
     ),
     "llama_biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
+    # Rows of whole blocks of every format.
+    "llama_wide": ("LlamaConfig", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 32}),
     "mistral_wide_window": ("MistralConfig", {"sliding_window": 512}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),

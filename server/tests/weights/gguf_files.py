@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import torch
 import transformers
+from tests.weights.k_quants import quantize_k
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -42,6 +43,13 @@ def permute(rows: np.ndarray, num_heads: int) -> np.ndarray:
     )
 
 
+def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
+    """A tensor's bytes in a format, or its own dtype if that is the format."""
+    if format_name.endswith("_K"):
+        return quantize_k(values, format_name)
+    return gguf.quantize(values, gguf.GGMLQuantizationType[format_name])
+
+
 def write_model(model: transformers.PreTrainedModel, path: Path, quantization: str = "F32") -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32."""
     config = model.config
@@ -68,7 +76,7 @@ def write_model(model: transformers.PreTrainedModel, path: Path, quantization: s
             num_heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
             values = permute(values, num_heads)
         stored_as = gguf.GGMLQuantizationType[quantization if values.ndim == 2 else "F32"]
-        writer.add_tensor(gguf_name(name), gguf.quantize(values, stored_as), raw_dtype=stored_as)
+        writer.add_tensor(gguf_name(name), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sampling::scan::sort_key;
 use crate::testing::Random;
 
 fn sample(
@@ -8,8 +9,8 @@ fn sample(
     position: u32,
 ) -> Result<SampledToken, NotFinite> {
     let mut logits = logits.to_vec();
-    let counts = TokenCounts::new(params, &[0], 1);
-    Sampler::default().sample(isa, &mut logits, params, &counts, 0, position)
+    let counts = TokenCounts::new(params, &[0], 1, logits.len());
+    Sampler::new(logits.len()).sample(isa, &mut logits, params, &counts, 0, position, &mut Vec::new())
 }
 
 fn best() -> Isa {
@@ -56,6 +57,97 @@ fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
         }
     }
     (order[num_kept - 1] as u32, 0.0)
+}
+
+/// The same with the weights that the sampler uses, whose sums are exact: no margin. Sorts the whole vocabulary.
+fn exact_oracle(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
+    let mut keys: Vec<u64> =
+        logits.iter().enumerate().map(|(id, logit)| sort_key(*logit, id as u32)).collect();
+    keys.sort_unstable();
+    let top = logits[key_token(keys[0]) as usize];
+    let mut weights: Vec<f32> = keys.iter().map(|key| logits[key_token(*key) as usize]).collect();
+    let inverse = (1.0 / params.temperature).min(MAX_INVERSE_TEMPERATURE);
+    weigh(Isa::SCALAR, &mut weights, top, inverse);
+    if params.top_k > 0 {
+        weights.truncate(params.top_k as usize);
+    }
+    let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+    let reach = if params.top_p < 1.0 { f64::from(params.top_p) * total } else { f64::INFINITY };
+    let mut kept = 0.0;
+    for (i, weight) in weights.iter().enumerate() {
+        if i > 0 && (kept >= reach || *weight < params.min_p) {
+            break;
+        }
+        kept += f64::from(*weight);
+    }
+    let target = (u * kept).min(kept.next_down());
+    let mut cumulative = 0.0;
+    let drawn = weights.iter().position(|weight| {
+        cumulative += f64::from(*weight);
+        cumulative > target
+    });
+    key_token(keys[drawn.unwrap()])
+}
+
+#[test]
+fn draws_without_sorting_are_those_of_the_sorted_vocabulary_to_the_last_bit() {
+    let mut num_bucketed = 0;
+    for seed in 0..400u32 {
+        let mut random = Random::new(u64::from(seed) + 1000);
+        let vocab = [1, 17, MAX_SORTED, MAX_SORTED + 1, 3000, 20_000][random.below(6)];
+        let spread = [0.0, 0.01, 0.5, 3.0][random.below(4)];
+        let grid = [8.0, 1024.0, 1e7][random.below(3)];
+        let mut logits: Vec<f32> =
+            (0..vocab).map(|_| (random.normal() * spread * grid).round() / grid - 0.5).collect();
+        if random.below(3) == 0 {
+            let masked = random.below(vocab);
+            logits[masked] = f32::NEG_INFINITY;
+            logits[random.below(vocab)] = 1.0;
+            logits[random.below(vocab)] = -1e30;
+        }
+        let params = SamplingParams {
+            temperature: [1e-3, 0.3, 1.0, 2.0, 100.0][random.below(5)],
+            top_p: [1.0, 0.999, 0.9, 0.5, 1e-6][random.below(5)],
+            top_k: [0, 0, 0, 2000][random.below(4)],
+            min_p: [0.0, 0.0, 0.05, 0.9, 1.0][random.below(5)],
+            seed: u64::from(seed) << 20,
+            ..Default::default()
+        };
+        let what = format!("seed {seed}: vocabulary {vocab}, spread {spread}, {params:?}");
+        if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            continue;
+        }
+        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let lowest = top - DEPTHS[0] * params.temperature;
+        num_bucketed += u32::from(count(Isa::SCALAR, &logits, lowest) > MAX_SORTED && params.top_k == 0);
+        let expected = exact_oracle(&logits, &params, uniform(params.seed, 0, seed));
+        for isa in Isa::available() {
+            assert_eq!(sample(isa, &logits, &params, seed).unwrap().token_id, expected, "{what}: {isa}");
+        }
+    }
+    assert!(num_bucketed > 60, "only {num_bucketed} of 400 cases had too many candidates to sort");
+}
+
+#[test]
+fn every_place_of_a_draw_is_that_of_the_sorted_vocabulary() {
+    let mut random = Random::new(5);
+    let logits: Vec<f32> = (0..3000).map(|_| random.normal()).collect();
+    let (mut weights, mut keys) = (Vec::new(), Vec::new());
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for (temperature, top_p, min_p) in [(1.0, 1.0, 0.0), (0.7, 0.95, 0.0), (2.0, 0.8, 0.2)] {
+        let params = SamplingParams { temperature, top_p, min_p, ..Default::default() };
+        let total = mass(best(), &logits, top, 1.0 / temperature);
+        for place in 0..=200 {
+            let u = if place == 200 { 1f64.next_down() } else { f64::from(place) / 200.0 };
+            weights.clear();
+            weights.extend_from_slice(&logits);
+            weigh(best(), &mut weights, top, 1.0 / temperature);
+            let inverse_temperature = 1.0 / temperature;
+            let row = Row { logits: &logits, weights: &mut weights, top, inverse_temperature };
+            let drawn = Buckets::default().draw(row, &mut keys, &params, u, total);
+            assert_eq!(drawn, exact_oracle(&logits, &params, u), "{params:?}, u {u}");
+        }
+    }
 }
 
 fn random_params(random: &mut Random, position: u32) -> SamplingParams {

@@ -1,0 +1,69 @@
+"""transformers with torch in bf16: a plain greedy loop, and its own server with continuous batching."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .environment import INSIDE, Environment, clean_environ
+from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
+from .safetensors import convert, folder_of
+from .workload import KV_TOKENS, Prompt
+
+ENVIRONMENT = Environment("transformers")
+BLOCK_TOKENS = 256
+STEP_TOKENS = 2048
+
+
+def install(setting: Setting) -> None:
+    if not ENVIRONMENT.installed():
+        ENVIRONMENT.install()
+        ENVIRONMENT.done()
+    convert(setting.gguf, ENVIRONMENT)
+
+
+class Endpoint(HttpEndpoint):
+    """Its server takes text alone, refuses fields that it does not know, and goes on past the end token by setting."""
+
+    def fields(self, max_tokens: int, **asked: Any) -> dict[str, Any]:
+        settings = {"max_new_tokens": max_tokens, "do_sample": False, "eos_token_id": -1, "pad_token_id": 2}
+        known = {"model": self.model, "stream": True, "max_tokens": max_tokens}
+        return known | {"generation_config": json.dumps(settings)} | asked
+
+
+class Server(Peer):
+    def install(self, setting: Setting) -> None:
+        install(setting)
+
+    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
+        program, folder = ENVIRONMENT.python.parent / "transformers", folder_of(setting.gguf)
+        options = ["--device", "cpu", "--dtype", "bfloat16", "--continuous-batching"]
+        # Its own choice is a share of all memory and steps of 8,192 tokens.
+        options += ["--cb-num-blocks", str(KV_TOKENS // BLOCK_TOKENS), "--cb-max-batch-tokens", str(STEP_TOKENS)]
+        env = clean_environ() | {"OMP_NUM_THREADS": str(setting.threads)}
+        return start_http(
+            self,
+            setting,
+            first,
+            lambda port: [program, "serve", folder, "--host", "127.0.0.1", "--port", str(port), *options],
+            env,
+            kind=Endpoint,
+            model=str(folder),
+            text_only=True,
+        )
+
+
+class Raw(Peer):
+    def install(self, setting: Setting) -> None:
+        install(setting)
+
+    def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
+        script = INSIDE / "transformers_raw.py"
+        command = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(setting.threads)]
+        return start_raw(self, setting, first, command, clean_environ())
+
+
+PEERS = [
+    Server("transformers", "transformers", "HTTP", "bf16", ENVIRONMENT, note="transformers serve"),
+    Raw("transformers-raw", "transformers", "raw", "bf16", ENVIRONMENT, note="greedy loop, no prefix cache"),
+]

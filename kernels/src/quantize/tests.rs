@@ -1,0 +1,114 @@
+use super::*;
+use crate::testing::Random;
+
+/// Quantises one row with every instruction set; returns what its sums start from, the values that the last one's
+/// quants stand for, and the groups.
+fn values_and_groups(x: &[f32]) -> (f32, Vec<f64>, Vec<QuantGroup>) {
+    let shape = QuantizedShape::new(1, x.len());
+    let mut bytes = crate::aligned::AlignedBytes::zeroed(shape.num_bytes());
+    for isa in Isa::available() {
+        let out = SharedMut::new(bytes.as_mut_slice());
+        // SAFETY: one thread.
+        unsafe { quantize_rows(isa, shape, x, x.len(), 0..1, out) };
+    }
+    let block = QuantizedRows::new(shape, bytes.as_slice()).block(0..1);
+    let groups = block.groups[..shape.groups_per_row()].to_vec();
+    let value = |at: usize| {
+        let group = &groups[at / QUANT_GROUP];
+        let element = at % QUANT_GROUP;
+        let is_top = element / QUAD == group.top_quad as usize;
+        let high = if is_top { f64::from(group.high[element % QUAD]) } else { 0.0 };
+        f64::from(group.scale) * (f64::from(group.low[element]) + 256.0 * high)
+    };
+    (block.starts[0], (0..x.len()).map(value).collect(), groups)
+}
+
+/// Largest magnitude among `x`.
+fn largest(x: &[f32]) -> f32 {
+    x.iter().fold(0.0, |largest, x| largest.max(x.abs()))
+}
+
+#[test]
+fn quants_are_as_fine_as_the_largest_of_the_other_quads_allows() {
+    let mut random = Random::new(31);
+    for outlier in [1.0, 40.0, 1e5, 1e20] {
+        for size in [1.0, 1e-9, 1e9] {
+            let mut x: Vec<f32> = (0..128).map(|_| size * random.float()).collect();
+            for group in x.chunks_mut(QUANT_GROUP) {
+                group[random.below(QUANT_GROUP)] *= outlier;
+            }
+            let (start, values, groups) = values_and_groups(&x);
+            assert_eq!(start.to_bits(), 0);
+            for (group, (x, values)) in
+                groups.iter().zip(x.chunks(QUANT_GROUP).zip(values.chunks(QUANT_GROUP)))
+            {
+                let top = group.top_quad as usize;
+                let others = [&x[..top * QUAD], &x[(top + 1) * QUAD..]].concat();
+                assert_eq!(largest(&x[top * QUAD..][..QUAD]), largest(x));
+                // A significand of 4 bits is at most an eighth above what is needed.
+                let needed = f64::from((largest(&others) / 127.0).max(largest(x) / 32639.0));
+                let scale = f64::from(group.scale);
+                assert!((0.9999 * needed..=1.1251 * needed).contains(&scale), "{scale} for {needed}");
+                for (x, value) in x.iter().zip(values) {
+                    let bound = 0.5 * scale + 3e-7 * f64::from(x.abs());
+                    assert!((f64::from(*x) - value).abs() <= bound, "{x} as {value}, {group:?}");
+                }
+                let sum: f64 = values.iter().sum();
+                assert!((f64::from(group.sum) - sum).abs() <= 1e-7 * sum.abs());
+                assert_eq!(f64::from(group.negated_sum), (-sum / scale).round());
+                let half_sum: f64 = values[..16].iter().sum();
+                assert_eq!(f64::from(group.negated_half_sum), (-half_sum / scale).round());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scale_is_its_level_times_a_power_of_two() {
+    let mut random = Random::new(32);
+    let x: Vec<f32> = (0..32 * 200).map(|at| 1.07f32.powi(at / 32 - 100) * random.float()).collect();
+    let (_, _, groups) = values_and_groups(&x);
+    for group in groups {
+        let power = f32::from_bits((1.0f32.to_bits().cast_signed() + group.exponent).cast_unsigned());
+        assert_eq!(level_value(group.level()) * power, group.scale);
+    }
+}
+
+#[test]
+fn of_equal_quads_the_first_is_on_top() {
+    for first in 0..GROUP_QUADS {
+        let mut x = [0.5; QUANT_GROUP];
+        for quad in first..GROUP_QUADS {
+            x[quad * QUAD + quad % QUAD] = if quad % 2 == 0 { -2.0 } else { 2.0 };
+        }
+        let (_, _, groups) = values_and_groups(&x);
+        assert_eq!(groups[0].top_quad as usize, first);
+        assert_eq!(groups[0].nibble_shift, if first < 4 { 0 } else { 4 });
+    }
+}
+
+#[test]
+fn zeros_and_what_is_next_to_nothing_are_zeros() {
+    for value in [0.0, -0.0, f32::from_bits(1), 1e-42, -f32::MIN_POSITIVE, 1e-32] {
+        let (start, values, groups) = values_and_groups(&[value; 32]);
+        assert_eq!((start, groups[0].scale), (0.0, SMALLEST_SCALE));
+        assert!(values.iter().all(|&actual| actual == 0.0), "{value}: {values:?}");
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_starts_from_nan() {
+    let limit = f32::from_bits(TOO_LARGE_BITS.cast_unsigned());
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN, limit] {
+        let mut x = [1.0; 96];
+        x[33] = bad;
+        let (start, values, groups) = values_and_groups(&x);
+        assert!(start.is_nan(), "{bad}");
+        assert!(values[32..64].iter().all(|&value| value == 0.0), "{bad}: {values:?}");
+        assert!(groups.iter().all(|group| group.scale.is_finite() && group.sum.is_finite()), "{bad}");
+    }
+    let largest = f32::from_bits(TOO_LARGE_BITS.cast_unsigned() - 1);
+    let (start, values, _) = values_and_groups(&[largest; 32]);
+    assert_eq!(start, 0.0);
+    assert!(values.iter().all(|value| (value / f64::from(largest) - 1.0).abs() < 0.01), "{values:?}");
+}

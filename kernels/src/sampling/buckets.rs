@@ -1,0 +1,144 @@
+//! The draw from many candidates without sorting them: tokens in buckets of nearly equal logits, so that only the
+//! bucket where the kept tokens end and the one where the draw falls are sorted.
+//!
+//! Sums of weights are exact ([`super::scan::mass`]), so the token is the one that sorting all of them would give.
+
+use super::processors::SamplingParams;
+use super::sampler::draw_target;
+use super::scan::{key_token, sort_key};
+
+const NUM_BUCKETS: usize = 2048;
+/// Scaled distances from the largest logit that are told apart: farther tokens have the weight 0 or nearly so.
+const MAX_DISTANCE: f32 = 24.0;
+
+/// Logits, and their weights before any filter.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// Of all tokens.
+    pub logits: &'a [f32],
+    /// In the same order; overwritten.
+    pub weights: &'a mut [f32],
+    /// The largest logit.
+    pub top: f32,
+    /// Not 0.
+    pub inverse_temperature: f32,
+}
+
+/// Working memory: the mass of each bucket.
+#[derive(Debug)]
+pub struct Buckets {
+    masses: Box<[f64; NUM_BUCKETS]>,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self { masses: Box::new([0.0; NUM_BUCKETS]) }
+    }
+}
+
+/// Which bucket a logit belongs to: larger logits never to a later one.
+#[derive(Clone, Copy)]
+struct Scale {
+    top: f32,
+    buckets_per_logit: f32,
+}
+
+impl Scale {
+    fn new(row: &Row<'_>) -> Self {
+        let finite =
+            |lowest: f32, logit: &f32| if *logit > f32::NEG_INFINITY { lowest.min(*logit) } else { lowest };
+        let lowest = row.logits.iter().fold(row.top, finite);
+        // The last bucket is for the lowest logit and all that are beyond the distance.
+        let distance = (row.top - lowest).min(MAX_DISTANCE / row.inverse_temperature).max(f32::MIN_POSITIVE);
+        Self { top: row.top, buckets_per_logit: ((NUM_BUCKETS - 1) as f32 / distance).min(f32::MAX) }
+    }
+
+    fn bucket(self, logit: f32) -> usize {
+        // The conversion saturates.
+        (((self.top - logit) * self.buckets_per_logit) as usize).min(NUM_BUCKETS - 1)
+    }
+}
+
+impl Buckets {
+    /// Applies min_p and top_p and draws: the first token, likeliest first, at which the cumulative weight exceeds `u`
+    /// times the kept mass. `total` is the mass of the row; `keys` is working memory. Cost O(V) and two small sorts.
+    pub fn draw(
+        &mut self,
+        row: Row<'_>,
+        keys: &mut Vec<u64>,
+        params: &SamplingParams,
+        u: f64,
+        total: f64,
+    ) -> u32 {
+        let scale = Scale::new(&row);
+        let Row { logits, weights, .. } = row;
+        if params.min_p > 0.0 {
+            drop_below(logits, weights, params.min_p);
+        }
+        self.masses.fill(0.0);
+        for (logit, weight) in logits.iter().zip(&*weights) {
+            self.masses[scale.bucket(*logit)] += f64::from(*weight);
+        }
+        let weights = &*weights;
+        let weight = |key: &u64| f64::from(weights[key_token(*key) as usize]);
+        let mut kept = self.masses.iter().sum();
+        let reach = f64::from(params.top_p) * total;
+        if params.top_p < 1.0
+            && let Some((bucket, mut cumulative)) = self.first(|cumulative| cumulative >= reach)
+        {
+            sort_bucket(bucket, scale, logits, weights, keys);
+            for key in &*keys {
+                if cumulative >= reach {
+                    break;
+                }
+                cumulative += weight(key);
+            }
+            kept = cumulative;
+        }
+        let target = draw_target(u, kept);
+        let (bucket, mut cumulative) =
+            self.first(|cumulative| cumulative > target).unwrap_or((NUM_BUCKETS - 1, 0.0));
+        sort_bucket(bucket, scale, logits, weights, keys);
+        let drawn = keys.iter().find(|key| {
+            cumulative += weight(key);
+            cumulative > target
+        });
+        // There is one: the mass of the bucket is what its tokens weigh.
+        drawn.or(keys.last()).map_or(0, |key| key_token(*key))
+    }
+
+    /// The first bucket behind which the cumulative mass `is_enough`, and the mass before it.
+    fn first(&self, is_enough: impl Fn(f64) -> bool) -> Option<(usize, f64)> {
+        let mut cumulative = 0.0;
+        for (bucket, mass) in self.masses.iter().enumerate() {
+            if is_enough(cumulative + mass) {
+                return Some((bucket, cumulative));
+            }
+            cumulative += mass;
+        }
+        None
+    }
+}
+
+/// The tokens of a bucket that have a weight, as sorted keys.
+fn sort_bucket(bucket: usize, scale: Scale, logits: &[f32], weights: &[f32], keys: &mut Vec<u64>) {
+    keys.clear();
+    for (token_id, (logit, weight)) in logits.iter().zip(weights).enumerate() {
+        if scale.bucket(*logit) == bucket && *weight > 0.0 {
+            keys.push(sort_key(*logit, token_id as u32));
+        }
+    }
+    keys.sort_unstable();
+}
+
+/// Takes the weight of the first token, likeliest first, that is below `min_p`, and of all behind it.
+fn drop_below(logits: &[f32], weights: &mut [f32], min_p: f32) {
+    let below = logits.iter().zip(&*weights).enumerate().filter(|(_, (_, weight))| **weight < min_p);
+    let first = below.map(|(token_id, (logit, _))| sort_key(*logit, token_id as u32)).min();
+    let Some(first) = first else { return };
+    for (token_id, (logit, weight)) in logits.iter().zip(weights).enumerate() {
+        if sort_key(*logit, token_id as u32) >= first {
+            *weight = 0.0;
+        }
+    }
+}

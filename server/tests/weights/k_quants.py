@@ -1,0 +1,60 @@
+"""Quantisers of the K formats, which the `gguf` package can only read: each group by its range, no search."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def quantize_k(values: np.ndarray, format_name: str) -> np.ndarray:
+    """Rows [N, K] of f32 as bytes [N, row bytes]. Layouts: `block_q4_K` and so on in ggml-common.h."""
+    blocks = values.astype(np.float32).reshape(-1, 256)
+    raw = _q6_k(blocks) if format_name == "Q6_K" else _with_minima(blocks, {"Q4_K": 4, "Q5_K": 5}[format_name])
+    return raw.reshape(values.shape[0], -1)
+
+
+def _halves(values: np.ndarray) -> np.ndarray:
+    return values.astype("<f2").reshape(-1, 1).view(np.uint8)
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """0 where the denominator is 0."""
+    return np.divide(
+        numerator, denominator, out=np.zeros(np.broadcast(numerator, denominator).shape), where=denominator != 0
+    )
+
+
+def _with_minima(blocks: np.ndarray, bits: int) -> np.ndarray:
+    """Q4_K and Q5_K: `d * sc * q - dmin * m` over groups of 32."""
+    groups = blocks.reshape(-1, 8, 32)
+    low = np.minimum(groups.min(axis=2), 0)
+    step = (groups.max(axis=2) - low) / (2**bits - 1)
+    d = (step.max(axis=1) / 63).astype(np.float16).astype(np.float32)
+    dmin = (-low.min(axis=1) / 63).astype(np.float16).astype(np.float32)
+    scales = np.clip(np.rint(_ratio(step, d[:, None])), 0, 63).astype(np.uint8)
+    minima = np.clip(np.rint(_ratio(-low, dmin[:, None])), 0, 63).astype(np.uint8)
+    offset, width = dmin[:, None] * minima, d[:, None] * scales
+    quants = np.clip(np.rint(_ratio(groups + offset[:, :, None], width[:, :, None])), 0, 2**bits - 1).astype(np.uint8)
+    first = (scales[:, :4] & 63) | (scales[:, 4:] >> 4 << 6)
+    second = (minima[:, :4] & 63) | (minima[:, 4:] >> 4 << 6)
+    third = (scales[:, 4:] & 15) | (minima[:, 4:] & 15) << 4
+    pairs = quants.reshape(-1, 4, 2, 32)
+    nibbles = ((pairs[:, :, 0] & 15) | (pairs[:, :, 1] & 15) << 4).reshape(-1, 128)
+    parts = [_halves(d), _halves(dmin), first, second, third]
+    if bits == 5:
+        run = np.arange(8, dtype=np.uint8)[None, :, None]
+        parts.append(np.bitwise_or.reduce(quants >> 4 << run, axis=1))
+    return np.concatenate([*parts, nibbles], axis=1)
+
+
+def _q6_k(blocks: np.ndarray) -> np.ndarray:
+    """`d * sc * (q - 32)` over groups of 16."""
+    groups = blocks.reshape(-1, 16, 16)
+    step = np.abs(groups).max(axis=2) / 31
+    d = (step.max(axis=1) / 127).astype(np.float16).astype(np.float32)
+    scales = np.clip(np.rint(_ratio(step, d[:, None])), 0, 127).astype(np.uint8)
+    quants = np.rint(_ratio(groups, (d[:, None] * scales)[:, :, None]))
+    parts = (np.clip(quants, -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    nibbles = ((parts[:, :, :2] & 15) | (parts[:, :, 2:] & 15) << 4).reshape(-1, 128)
+    shift = np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None]
+    pairs = np.bitwise_or.reduce(parts >> 4 << shift, axis=2).reshape(-1, 64)
+    return np.concatenate([nibbles, pairs, scales, _halves(d)], axis=1)
