@@ -3,6 +3,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use memmap2::{MmapMut, MmapOptions};
+
 /// Alignment of every buffer in bytes: a cache line, and the widest vector.
 pub const ALIGNMENT_BYTES: usize = 64;
 
@@ -14,6 +16,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub struct AlignedBytes {
     pointer: NonNull<u8>,
     len: usize,
+    /// Where a large buffer lies: zero already, so that it becomes resident only where it is written.
+    map: Option<MmapMut>,
 }
 
 // SAFETY: owns plain bytes.
@@ -24,20 +28,32 @@ unsafe impl Sync for AlignedBytes {}
 impl AlignedBytes {
     /// `len` zero bytes. Aborts if memory is out, as every allocation of the standard library does.
     pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
-        if len == 0 {
-            return Self { pointer: NonNull::<Line>::dangling().cast(), len };
+        if len >= HUGE_PAGE_BYTES {
+            return Self::mapped(len);
         }
+        if len == 0 {
+            return Self { pointer: NonNull::<Line>::dangling().cast(), len, map: None };
+        }
+        let layout = Self::layout(len);
         // SAFETY: the layout is not empty.
         let pointer = unsafe { alloc_zeroed(layout) };
         let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        Self { pointer, len, map: None }
+    }
+
+    /// A mapping of its own, one huge page longer so that it can begin at one.
+    fn mapped(len: usize) -> Self {
+        let padded = len.saturating_add(HUGE_PAGE_BYTES);
+        let map = MmapOptions::new().len(padded).map_anon();
+        let Ok(mut map) = map else { handle_alloc_error(Self::layout(HUGE_PAGE_BYTES)) };
+        let padding = map.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        let pointer = NonNull::from(&mut map[padding..][..len]).cast();
         advise_huge_pages(pointer.as_ptr(), len);
-        Self { pointer, len }
+        Self { pointer, len, map: Some(map) }
     }
 
     fn layout(len: usize) -> Layout {
-        let alignment = if len >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGNMENT_BYTES };
-        Layout::from_size_align(len, alignment).expect("a buffer is smaller than the address space")
+        Layout::from_size_align(len, ALIGNMENT_BYTES).expect("a buffer is smaller than the address space")
     }
 
     /// The bytes.
@@ -65,7 +81,7 @@ impl AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        if self.len > 0 {
+        if self.len > 0 && self.map.is_none() {
             // SAFETY: allocated with this layout in `zeroed`.
             unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.len)) }
         }
@@ -78,10 +94,8 @@ struct Line;
 
 #[cfg(target_os = "linux")]
 fn advise_huge_pages(pointer: *mut u8, len: usize) {
-    if len >= HUGE_PAGE_BYTES {
-        // SAFETY: the range is ours, and the advice changes no content. Refusal (old kernel, huge pages off) is fine.
-        unsafe { libc::madvise(pointer.cast(), len, libc::MADV_HUGEPAGE) };
-    }
+    // SAFETY: the range is ours, and the advice changes no content. Refusal (old kernel, huge pages off) is fine.
+    unsafe { libc::madvise(pointer.cast(), len, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -27,6 +27,7 @@ pub mod kv_pool;
 pub mod linear;
 pub mod ops;
 pub mod pack;
+pub mod page_sums;
 pub mod program;
 #[cfg(feature = "python")]
 mod python;
@@ -36,6 +37,7 @@ pub mod shared_mut;
 #[cfg(test)]
 mod testing;
 pub mod threads;
+pub mod weight_cache;
 
 /// Changes whenever the bits of any result change: a cache of K and V made by another version is of no use.
 pub const NUMERICS_VERSION: u32 = 3;

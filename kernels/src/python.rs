@@ -1,19 +1,21 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use crate::isa::Isa;
 use crate::kv_pool::{KvGeometry, KvPoolError};
-use crate::pack::Format;
+use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::sampling::SamplingParams;
-use crate::threads::{Pinning, UnknownPinning, default_num_threads};
+use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
+use crate::weight_cache::{CacheState, CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, Miss, WeightCache};
 
 impl From<ProgramError> for PyErr {
     fn from(error: ProgramError) -> Self {
@@ -45,19 +47,45 @@ fn isa() -> PyResult<&'static str> {
     Isa::detect().map(Isa::name).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// The bytes of a C-contiguous buffer, copied.
-fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+/// The buffer of `data`; fails unless it is C-contiguous.
+fn buffer_of(data: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     let buffer = PyUntypedBuffer::get(data)?;
     if !buffer.is_c_contiguous() {
         return Err(PyTypeError::new_err("`data` is not C-contiguous; hint: copy it first"));
     }
-    let len = buffer.len_bytes();
-    if len == 0 {
-        return Ok(Vec::new());
+    Ok(buffer)
+}
+
+/// The bytes of a buffer. They stay where they are while it lives.
+fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
+    if buffer.len_bytes() == 0 {
+        return &[];
     }
-    // SAFETY: a C-contiguous buffer is `len_bytes` readable bytes from `buf_ptr`, held by `buffer` meanwhile.
-    let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), len) };
-    Ok(bytes.to_vec())
+    // SAFETY: a C-contiguous buffer is `len_bytes` readable bytes from `buf_ptr`.
+    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) }
+}
+
+/// u64 little-endian for each page of 4 KiB: see `weights/fingerprint.py`.
+#[pyfunction]
+#[pyo3(signature = (pages, *, is_mapped=false))]
+fn page_sums<'py>(
+    py: Python<'py>,
+    pages: &Bound<'py, PyAny>,
+    is_mapped: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let buffer = buffer_of(pages)?;
+    // SAFETY: as in `PyProgramBuilder::weight`, with the buffer held by this call.
+    let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
+    let bytes = source.as_slice();
+    if !bytes.len().is_multiple_of(crate::page_sums::PAGE_BYTES) {
+        return Err(PyValueError::new_err(format!("`pages` has {} bytes, not whole pages", bytes.len())));
+    }
+    let sums = py.detach(|| {
+        let mut pool = ThreadPool::new(default_num_threads())?;
+        Ok::<_, std::io::Error>(crate::page_sums::page_sums(&source, &mut pool))
+    })?;
+    let sums: Vec<u8> = sums.into_iter().flat_map(u64::to_le_bytes).collect();
+    Ok(PyBytes::new(py, &sums))
 }
 
 /// Records a model's step, one call per operation; each returns the id of its result.
@@ -65,6 +93,8 @@ fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 struct PyProgramBuilder {
     /// `None` once built.
     builder: Option<ProgramBuilder>,
+    /// What the builder's weights borrow from: dropped after it, with the interpreter's lock held.
+    held: Vec<PyUntypedBuffer>,
 }
 
 impl PyProgramBuilder {
@@ -89,15 +119,28 @@ impl PyProgramBuilder {
     ) -> PyResult<Self> {
         let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
-        Ok(Self { builder: Some(ProgramBuilder::new(config)?) })
+        Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new() })
     }
 
-    fn weight(&mut self, format: &str, data: &Bound<'_, PyAny>, shape: Vec<usize>) -> PyResult<usize> {
+    #[pyo3(signature = (format, data, shape, *, interleaved_head=None, is_mapped=false))]
+    fn weight(
+        &mut self,
+        format: &str,
+        data: &Bound<'_, PyAny>,
+        shape: Vec<usize>,
+        interleaved_head: Option<usize>,
+        is_mapped: bool,
+    ) -> PyResult<usize> {
         let format: Format = format
             .parse()
             .map_err(|error| PyValueError::new_err(format!("`format` is {format:?}: {error}")))?;
-        let builder = self.builder()?;
-        Ok(builder.weight(format, bytes_of(data)?, &shape)?.0)
+        let buffer = buffer_of(data)?;
+        // SAFETY: the buffer is held for longer than the builder, and its owner says of which pages it is. Who writes
+        // to it meanwhile gets other weights than they asked for.
+        let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
+        let weight = self.builder()?.weight_from(format, bytes, &shape, interleaved_head)?;
+        self.held.push(buffer);
+        Ok(weight.0)
     }
 
     fn embedding(&mut self, w: usize) -> PyResult<usize> {
@@ -148,18 +191,73 @@ impl PyProgramBuilder {
         Ok(self.builder()?.logits(ValueId(x), WeightId(w))?.0)
     }
 
-    /// Packs the weights, maps the memory, starts the threads. The builder is used up, also on an error.
-    /// `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
-    #[pyo3(signature = (threads=None, pinning="auto"))]
-    fn build(&mut self, py: Python<'_>, threads: Option<usize>, pinning: &str) -> PyResult<PyExecutor> {
+    /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
+    /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
+    #[pyo3(signature = (threads=None, pinning="auto", *, cache=None))]
+    fn build(
+        &mut self,
+        py: Python<'_>,
+        threads: Option<usize>,
+        pinning: &str,
+        cache: Option<&PyWeightCache>,
+    ) -> PyResult<PyExecutor> {
         self.builder()?;
         let pinning: Pinning =
             pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
         let threads = threads.unwrap_or_else(default_num_threads);
-        let builder = self.builder.take();
-        let built = py.detach(|| builder.map(|builder| builder.build(threads, pinning)));
-        let executor = built.ok_or_else(|| PyValueError::new_err("the program is built already"))??;
-        Ok(PyExecutor { executor, results: Vec::new() })
+        let builder =
+            self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
+        let cache = cache.map(|cache| cache.cache.clone());
+        let built = py.detach(|| match cache {
+            Some(cache) => {
+                builder.build_cached(threads, pinning, cache).map(|(executor, state)| (executor, Some(state)))
+            }
+            None => Ok((builder.build(threads, pinning)?, None)),
+        });
+        self.held.clear();
+        let (executor, cache) = built?;
+        Ok(PyExecutor { executor, results: Vec::new(), cache })
+    }
+}
+
+/// Where packed weights are kept: see `kernels/src/weight_cache.rs`.
+#[pyclass(name = "WeightCache", module = "trunkline_server._kernels", frozen)]
+struct PyWeightCache {
+    cache: WeightCache,
+}
+
+#[pymethods]
+impl PyWeightCache {
+    #[new]
+    #[pyo3(signature = (folder, *, key, max_bytes))]
+    fn new(folder: PathBuf, key: [u8; KEY_BYTES], max_bytes: u64) -> Self {
+        Self { cache: WeightCache { folder, key, max_bytes } }
+    }
+
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.cache.path()
+    }
+}
+
+/// Keeps packed weights, from any thread.
+#[pyclass(name = "CacheWriter", module = "trunkline_server._kernels", frozen)]
+struct PyCacheWriter {
+    writer: CacheWriter,
+}
+
+#[pymethods]
+impl PyCacheWriter {
+    /// Bytes of the file that was written, or None if another process has written it meanwhile.
+    fn keep(&self, py: Python<'_>, note: &str) -> PyResult<Option<u64>> {
+        if note.len() > MAX_NOTE_BYTES {
+            return Err(PyValueError::new_err(format!("`note` has {} bytes", note.len())));
+        }
+        match py.detach(|| self.writer.keep(note)) {
+            Ok(Kept::Written(num_bytes)) => Ok(Some(num_bytes)),
+            Ok(Kept::AlreadyThere) => Ok(None),
+            Err(error) => Err(PyOSError::new_err(error.to_string())),
+        }
     }
 }
 
@@ -169,6 +267,8 @@ struct PyExecutor {
     executor: Executor,
     /// Of the last step: kept for its memory.
     results: Vec<SequenceResult>,
+    /// `None` if there is no cache, or its writer was taken.
+    cache: Option<CacheState>,
 }
 
 type PyChunk = (u64, u32, u32, Vec<u32>, bool);
@@ -208,7 +308,7 @@ impl PyExecutor {
                 sample,
             })
             .collect();
-        let Self { executor, results } = self;
+        let Self { executor, results, .. } = self;
         py.detach(|| executor.step_into(&chunks, results));
         let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
@@ -223,6 +323,29 @@ impl PyExecutor {
             }
             Ok(())
         })
+    }
+
+    /// The note beside the weights that were mapped from the cache; None if they were packed.
+    #[getter]
+    fn cache_note(&self) -> Option<&str> {
+        match &self.cache {
+            Some(CacheState::Mapped(note)) => Some(note),
+            _ => None,
+        }
+    }
+
+    /// (why the cache was of no use, whether that is a fault, who can keep the packed weights), once; None if they were
+    /// mapped or there is no cache.
+    fn take_cache_miss(&mut self) -> Option<(String, bool, PyCacheWriter)> {
+        match self.cache.take() {
+            Some(CacheState::Missed(miss, writer)) => {
+                Some((miss.to_string(), !matches!(miss, Miss::Absent), PyCacheWriter { writer }))
+            }
+            other => {
+                self.cache = other;
+                None
+            }
+        }
     }
 
     #[getter]
@@ -291,5 +414,8 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(isa, module)?)?;
     module.add_class::<PyProgramBuilder>()?;
+    module.add_function(wrap_pyfunction!(page_sums, module)?)?;
+    module.add_class::<PyWeightCache>()?;
+    module.add_class::<PyCacheWriter>()?;
     module.add_class::<PyExecutor>()
 }

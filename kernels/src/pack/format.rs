@@ -100,6 +100,11 @@ impl Format {
         dispatch_format!(self, int int, float float, ())
     }
 
+    /// True if a product with such a weight reads a quantised input, false if it reads f32.
+    pub fn needs_quantized_input(self) -> bool {
+        !matches!(self, Format::F32 | Format::F16 | Format::BF16)
+    }
+
     /// Bytes of a row of `in_features` elements.
     pub fn row_bytes(self, in_features: usize) -> Result<usize, PackError> {
         if in_features == 0 {
@@ -214,21 +219,12 @@ pub enum PackError {
         /// Row length.
         in_features: usize,
     },
-    /// Weights of one product differ in what they must share.
-    #[error(
-        "weights of one product must share format and `in_features`, got {first_format} [_, {first_in_features}] and {other_format} [_, {other_in_features}]; hint: multiply them one by one"
-    )]
-    Mixed {
-        /// Format of the first.
-        first_format: Format,
-        /// Row length of the first.
-        first_in_features: usize,
-        /// Format of the other.
-        other_format: Format,
-        /// Row length of the other.
-        other_in_features: usize,
+    /// Rows whose order is to be undone are not whole heads.
+    #[error("{num_rows} rows are not heads of {head_size} interleaved rows")]
+    Heads {
+        /// Rows of the weight.
+        num_rows: usize,
+        /// Rows of a head.
+        head_size: usize,
     },
-    /// A product of no weights.
-    #[error("no weight to concatenate")]
-    Nothing,
 }

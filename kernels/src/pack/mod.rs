@@ -12,13 +12,22 @@ pub(crate) mod q5_1;
 pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 pub(crate) mod q8_0;
+mod region;
+mod source;
 mod weight;
 
-pub(crate) use format::{call_kind, dispatch_format};
 pub use format::{Format, PackError};
+pub(crate) use format::{call_kind, dispatch_format};
 pub(crate) use plane::Plane;
+pub(crate) use region::Region;
+pub use source::{SourceBytes, SourceRows};
+pub(crate) use source::{check_heads, interleaved_row};
 pub use weight::PackedWeight;
-pub(crate) use weight::{Tile, group_vectors};
+pub(crate) use weight::{Tile, TileMut, WeightLayout, group_vectors};
+
+/// Changes whenever a packed weight has other bytes than before, or in another order: weights packed by another version
+/// are packed again.
+pub const LAYOUT_VERSION: u32 = 1;
 
 /// The f32 values of one row as it lies in the file. Fails unless `row` is exactly a row of `out.len()` elements.
 pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(), PackError> {

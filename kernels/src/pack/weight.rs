@@ -1,8 +1,13 @@
 //! A weight in kernel layout.
 
+use std::sync::Arc;
+
 use super::float::FloatFormat;
 use super::int::{IntFormat, UnpackedBlock};
-use super::{Format, PackError, Plane, dispatch_format};
+use super::plane::PlaneShape;
+use super::region::Region;
+use super::{Format, PackError, Plane, SourceRows, dispatch_format};
+use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 use crate::linear::{QUAD, TILE};
 
 /// A matrix [out_features, in_features] in the order in which the kernels read it, its numbers unchanged.
@@ -36,6 +41,112 @@ pub(crate) struct Tile<'a> {
     pub(crate) mins: &'a [u8],
 }
 
+/// One tile of each plane, for writing.
+#[derive(Debug)]
+pub(crate) struct TileMut<'a> {
+    pub(crate) quants: &'a mut [u8],
+    pub(crate) scales: &'a mut [u8],
+    pub(crate) mins: &'a mut [u8],
+}
+
+/// What a packed weight looks like in memory, before there is one: its planes one behind the other in one run of bytes,
+/// each on a boundary of [`ALIGNMENT_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WeightLayout {
+    format: Format,
+    out_features: usize,
+    in_features: usize,
+    /// Quants, scales, mins.
+    planes: [PlaneShape; 3],
+}
+
+impl WeightLayout {
+    /// Fails if there is no such weight, or no memory that could hold it.
+    pub(crate) fn new(format: Format, out_features: usize, in_features: usize) -> Result<Self, PackError> {
+        fn int<F: IntFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
+            let num_groups = in_features / F::GROUP;
+            let plane = |vectors_per_tile, lane_bytes| PlaneShape { num_tiles, vectors_per_tile, lane_bytes };
+            let scales = plane(num_groups, scale_bytes::<F>());
+            let mins = if F::HAS_MIN { scales } else { PlaneShape::NONE };
+            [plane(num_groups * group_vectors::<F>(), QUAD), scales, mins]
+        }
+        fn float<F: FloatFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
+            let quants =
+                PlaneShape { num_tiles, vectors_per_tile: in_features, lane_bytes: F::ELEMENT_BYTES };
+            [quants, PlaneShape::NONE, PlaneShape::NONE]
+        }
+        let too_large = PackError::TooLarge { format, out_features, in_features };
+        format.row_bytes(in_features)?.checked_mul(out_features).ok_or(too_large.clone())?;
+        let num_tiles = out_features.div_ceil(TILE);
+        let planes = dispatch_format!(format, int int, float float, (num_tiles, in_features));
+        let layout = Self { format, out_features, in_features, planes };
+        layout.checked_num_bytes().ok_or(too_large)?;
+        Ok(layout)
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    pub(crate) fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    pub(crate) fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    fn checked_num_bytes(&self) -> Option<usize> {
+        let padded = |plane: &PlaneShape| plane.num_bytes()?.checked_next_multiple_of(ALIGNMENT_BYTES);
+        self.planes.iter().try_fold(0usize, |sum, plane| sum.checked_add(padded(plane)?))
+    }
+
+    /// Bytes of the run, a multiple of [`ALIGNMENT_BYTES`].
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.checked_num_bytes().expect("checked by `new`")
+    }
+
+    pub(crate) fn num_tiles(&self) -> usize {
+        self.out_features.div_ceil(TILE)
+    }
+
+    /// Where each plane begins in the run.
+    fn offsets(&self) -> [usize; 3] {
+        let mut next = 0;
+        self.planes.map(|plane| {
+            let offset = next;
+            next += plane.num_bytes().expect("checked by `new`").next_multiple_of(ALIGNMENT_BYTES);
+            offset
+        })
+    }
+
+    /// Where tile `tile` of each plane lies in the run. Those of two tiles do not overlap.
+    pub(crate) fn tile_ranges(&self, tile: usize) -> [std::ops::Range<usize>; 3] {
+        let offsets = self.offsets();
+        std::array::from_fn(|index| {
+            let tile_bytes = self.planes[index].tile_bytes();
+            let start = offsets[index] + tile * tile_bytes;
+            start..start + tile_bytes
+        })
+    }
+
+    /// Packs one tile: `row` gives the bytes of an output feature as they lie in the file.
+    pub(crate) fn pack_tile<'a>(&self, tile: usize, row: impl Fn(usize) -> &'a [u8], into: TileMut<'_>) {
+        fn int<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
+            pack_int_row::<F>(lane, row, into);
+        }
+        fn float<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
+            pack_float_row::<F>(lane, row, into);
+        }
+        let mut into = into;
+        let first = tile * TILE;
+        for feature in first..(first + TILE).min(self.out_features) {
+            let lane = feature - first;
+            dispatch_format!(self.format, int int, float float, (lane, row(feature), &mut into));
+        }
+    }
+}
+
 impl PackedWeight {
     /// Repacks `bytes`, the rows of a weight as they lie in its file. Cost: one pass; `bytes` is not kept.
     pub fn pack(
@@ -44,51 +155,35 @@ impl PackedWeight {
         out_features: usize,
         in_features: usize,
     ) -> Result<Self, PackError> {
-        let row_bytes = format.check(bytes.len(), out_features, in_features)?;
-        // `check` bounded the size by what the caller holds; the packed form is at most 4 times that.
-        let mut weight = Self {
-            format,
-            out_features,
-            in_features,
-            quants: Plane::none(),
-            scales: Plane::none(),
-            mins: Plane::none(),
-        };
-        dispatch_format!(format, int pack_int, float pack_float, (&mut weight, bytes, row_bytes));
-        Ok(weight)
+        Self::pack_joined(format, &[SourceRows::new(format, bytes, out_features, in_features)?], in_features)
     }
 
-    /// One weight that computes what `parts` compute, outputs back to back. They must share format and `in_features`.
-    pub fn concat(parts: &[&PackedWeight]) -> Result<Self, PackError> {
-        let first = parts.first().ok_or(PackError::Nothing)?;
-        for part in parts {
-            if part.format != first.format || part.in_features != first.in_features {
-                return Err(PackError::Mixed {
-                    first_format: first.format,
-                    first_in_features: first.in_features,
-                    other_format: part.format,
-                    other_in_features: part.in_features,
-                });
-            }
+    /// One weight that computes what `parts` compute, outputs back to back.
+    pub fn pack_joined(
+        format: Format,
+        parts: &[SourceRows<'_>],
+        in_features: usize,
+    ) -> Result<Self, PackError> {
+        let out_features = parts.iter().map(SourceRows::num_rows).sum();
+        // `SourceRows` bounded the size by what the caller holds; the packed form is at most 4 times that.
+        let layout = WeightLayout::new(format, out_features, in_features)?;
+        let mut bytes = AlignedBytes::zeroed(layout.num_bytes());
+        for tile in 0..layout.num_tiles() {
+            let [quants, scales, mins] = bytes
+                .as_mut_slice()
+                .get_disjoint_mut(layout.tile_ranges(tile))
+                .expect("planes lie apart, inside the run");
+            layout.pack_tile(tile, |row| SourceRows::of_joined(parts, row), TileMut { quants, scales, mins });
         }
-        let out_features: usize = parts.iter().map(|part| part.out_features).sum();
-        let num_tiles = out_features.div_ceil(TILE);
-        let mut whole = Self {
-            format: first.format,
-            out_features,
-            in_features: first.in_features,
-            quants: first.quants.zeroed_like(num_tiles),
-            scales: first.scales.zeroed_like(num_tiles),
-            mins: first.mins.zeroed_like(num_tiles),
-        };
-        let mut feature = 0;
-        for part in parts {
-            whole.quants.copy_features(feature, &part.quants, part.out_features);
-            whole.scales.copy_features(feature, &part.scales, part.out_features);
-            whole.mins.copy_features(feature, &part.mins, part.out_features);
-            feature += part.out_features;
-        }
-        Ok(whole)
+        Ok(Self::place(layout, &Arc::new(Region::from(bytes)), 0))
+    }
+
+    /// The weight that lies at `offset` of `region`. Panics if it reaches out of it.
+    pub(crate) fn place(layout: WeightLayout, region: &Arc<Region>, offset: usize) -> Self {
+        let WeightLayout { format, out_features, in_features, planes } = layout;
+        let offsets = layout.offsets();
+        let plane = |index: usize| Plane::new(Arc::clone(region), offset + offsets[index], planes[index]);
+        Self { format, out_features, in_features, quants: plane(0), scales: plane(1), mins: plane(2) }
     }
 
     /// The format of the file that it came from.
@@ -123,13 +218,7 @@ impl PackedWeight {
 
     /// True if the input must be quantised ([`crate::quantize`]), false if it stays f32.
     pub fn needs_quantized_input(&self) -> bool {
-        fn int<F: IntFormat>() -> bool {
-            true
-        }
-        fn float<F: FloatFormat>() -> bool {
-            false
-        }
-        dispatch_format!(self.format, int int, float float, ())
+        self.format.needs_quantized_input()
     }
 
     /// Row `row` as f32, to the bit what dequantising the file's row gives: the embedding of a token.
@@ -157,38 +246,20 @@ pub(crate) const fn group_vectors<F: IntFormat>() -> usize {
     if F::NIBBLES { F::GROUP / (2 * QUAD) } else { F::GROUP / QUAD }
 }
 
-fn pack_int<F: IntFormat>(weight: &mut PackedWeight, bytes: &[u8], row_bytes: usize) {
-    let num_groups = weight.in_features / F::GROUP;
-    let num_tiles = weight.num_tiles();
-    weight.quants = Plane::zeroed(num_tiles, num_groups * group_vectors::<F>(), QUAD);
-    weight.scales = Plane::zeroed(num_tiles, num_groups, scale_bytes::<F>());
-    if F::HAS_MIN {
-        weight.mins = Plane::zeroed(num_tiles, num_groups, scale_bytes::<F>());
-    }
+fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
     let block_groups = F::BLOCK_ELEMENTS / F::GROUP;
+    let group_bytes = group_vectors::<F>() * QUAD * TILE;
+    let scales_bytes = block_groups * TILE * scale_bytes::<F>();
     let mut block = UnpackedBlock::new();
-    for (row, source) in bytes.chunks_exact(row_bytes).enumerate() {
-        let (tile, lane) = (row / TILE, row % TILE);
-        for (block_idx, source) in source.chunks_exact(F::BLOCK_BYTES).enumerate() {
-            F::unpack(source, &mut block);
-            let first_group = block_idx * block_groups;
-            let group_bytes = group_vectors::<F>() * QUAD * TILE;
-            let quants = &mut weight.quants.tile_mut(tile)[first_group * group_bytes..];
-            put_quants::<F>(&block, lane, &mut quants[..block_groups * group_bytes]);
-            let scales = &block.scales[..block_groups];
-            put_scales::<F>(
-                scales,
-                lane,
-                &mut weight.scales.tile_mut(tile)[first_group * TILE * scale_bytes::<F>()..],
-            );
-            if F::HAS_MIN {
-                let mins = &block.mins[..block_groups];
-                put_scales::<F>(
-                    mins,
-                    lane,
-                    &mut weight.mins.tile_mut(tile)[first_group * TILE * scale_bytes::<F>()..],
-                );
-            }
+    for (index, source) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
+        F::unpack(source, &mut block);
+        let quants = &mut into.quants[index * block_groups * group_bytes..][..block_groups * group_bytes];
+        put_quants::<F>(&block, lane, quants);
+        let scales = &mut into.scales[index * scales_bytes..][..scales_bytes];
+        put_scales::<F>(&block.scales[..block_groups], lane, scales);
+        if F::HAS_MIN {
+            let mins = &mut into.mins[index * scales_bytes..][..scales_bytes];
+            put_scales::<F>(&block.mins[..block_groups], lane, mins);
         }
     }
 }
@@ -247,16 +318,10 @@ fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f3
     }
 }
 
-fn pack_float<F: FloatFormat>(weight: &mut PackedWeight, bytes: &[u8], row_bytes: usize) {
-    weight.quants = Plane::zeroed(weight.num_tiles(), weight.in_features, F::ELEMENT_BYTES);
-    for (tile, rows) in bytes.chunks(row_bytes * TILE).enumerate() {
-        let vectors = weight.quants.tile_mut(tile);
-        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-            let elements = row.chunks_exact(F::ELEMENT_BYTES);
-            for (element, vector) in elements.zip(vectors.chunks_exact_mut(F::ELEMENT_BYTES * TILE)) {
-                vector[lane * F::ELEMENT_BYTES..][..F::ELEMENT_BYTES].copy_from_slice(element);
-            }
-        }
+fn pack_float_row<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
+    let elements = row.chunks_exact(F::ELEMENT_BYTES);
+    for (element, vector) in elements.zip(into.quants.chunks_exact_mut(F::ELEMENT_BYTES * TILE)) {
+        vector[lane * F::ELEMENT_BYTES..][..F::ELEMENT_BYTES].copy_from_slice(element);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{ProgramConfig, ProgramError};
 use crate::ops::rope::RopeFrequencies;
-use crate::pack::Format;
+use crate::pack::{Format, PackError, SourceBytes, SourceRows, check_heads};
 
 /// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,8 +63,18 @@ pub(super) struct Node {
 /// A weight as its file holds it.
 pub(super) struct RawWeight {
     pub(super) format: Format,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: SourceBytes,
     pub(super) shape: Vec<usize>,
+    /// Rows of a head, if its halves are interleaved in the file.
+    pub(super) interleaved_head: Option<usize>,
+}
+
+impl RawWeight {
+    /// The rows of a matrix, in the order of the model.
+    pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
+        let rows = SourceRows::new(self.format, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
+        self.interleaved_head.map_or(Ok(rows), |head_size| rows.interleaved(head_size))
+    }
 }
 
 /// Records a step: see the module.
@@ -105,14 +115,30 @@ impl ProgramBuilder {
         bytes: Vec<u8>,
         shape: &[usize],
     ) -> Result<WeightId, ProgramError> {
+        self.weight_from(format, SourceBytes::Owned(bytes), shape, None)
+    }
+
+    /// [`ProgramBuilder::weight`] from bytes that may be borrowed. interleaved_head: size of a head, if the file has
+    /// the rows (of one dimension: elements) of each in the order that [`SourceRows::interleaved`] undoes.
+    pub fn weight_from(
+        &mut self,
+        format: Format,
+        bytes: SourceBytes,
+        shape: &[usize],
+        interleaved_head: Option<usize>,
+    ) -> Result<WeightId, ProgramError> {
         let weight = self.weights.len();
         let (rows, columns) = match *shape {
             [columns] => (1, columns),
             [rows, columns] => (rows, columns),
             _ => return Err(shape_error("weight", "number of dimensions", shape.len(), "1 or 2")),
         };
-        format.check(bytes.len(), rows, columns).map_err(|source| ProgramError::Weight { weight, source })?;
-        self.weights.push(RawWeight { format, bytes, shape: shape.to_vec() });
+        let fail = |source| ProgramError::Weight { weight, source };
+        format.check(bytes.as_slice().len(), rows, columns).map_err(fail)?;
+        if let Some(head_size) = interleaved_head {
+            check_heads(shape[0], head_size).map_err(fail)?;
+        }
+        self.weights.push(RawWeight { format, bytes, shape: shape.to_vec(), interleaved_head });
         Ok(WeightId(weight))
     }
 

@@ -1,6 +1,7 @@
 //! What a program is made of: instructions over buffers of static memory.
 
 use super::ProgramConfig;
+use super::weights::WeightImage;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
 
@@ -204,6 +205,8 @@ pub struct Program {
     pub weights: Vec<PackedWeight>,
     /// Norm weights and biases.
     pub vectors: Vec<Vec<f32>>,
+    /// What `weights` lie in and `vectors` were read from.
+    pub(crate) image: WeightImage,
     /// Rotary frequencies.
     pub frequencies: Vec<RopeFrequencies>,
     /// The result of a step.

@@ -1,26 +1,40 @@
 //! From the recorded graph to instructions over static memory.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::graph::{Node, Op, ValueId};
+use super::graph::{Node, Op, RawWeight, ValueId, WeightId};
 use super::instruction::{Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
 use super::memory::{Demand, lay_out};
-use super::weights::WeightStore;
+use super::weights::{ImageTable, WeightImage, WeightPlan};
 use super::{ProgramBuilder, ProgramConfig, ProgramError};
 use crate::ops::rope::RopeFrequencies;
+use crate::pack::Region;
 use crate::quantize::QuantizedShape;
+use crate::threads::ThreadPool;
 
 impl ProgramBuilder {
-    /// Checks the whole, packs the weights and lays out memory. The builder's copies of the weights are dropped as they
-    /// are packed.
+    /// Checks the whole, packs the weights and lays out memory.
     pub fn lower(self) -> Result<Program, ProgramError> {
+        let mut pool = ThreadPool::new(1).map_err(|source| ProgramError::Threads { threads: 1, source })?;
+        self.lower_on(&mut pool, |_, _| None)
+    }
+
+    /// [`ProgramBuilder::lower`] with the pool's threads. `find_packed` is asked for the image of all weights first;
+    /// they are packed if it has none.
+    pub(crate) fn lower_on(
+        self,
+        pool: &mut ThreadPool,
+        find_packed: impl FnOnce(&ImageTable, &mut ThreadPool) -> Option<Region>,
+    ) -> Result<Program, ProgramError> {
         let Some(Node { op: Op::Logits { .. }, width: vocab_size }) = self.nodes.last().cloned() else {
             return Err(ProgramError::Structure { what: "does not end with `logits`".to_owned() });
         };
         let (num_embeddings, heads_per_kv_head) = self.check_structure()?;
         let analysis = Analysis::new(&self.nodes);
         let mut lowering = Lowering {
-            store: WeightStore::new(self.weights, &self.nodes, &analysis.is_live),
+            plan: WeightPlan::default(),
+            raw: &self.weights,
             nodes: &self.nodes,
             frequencies: &self.frequencies,
             analysis,
@@ -33,19 +47,25 @@ impl ProgramBuilder {
             num_attentions: 0,
         };
         for index in 0..self.nodes.len() {
-            lowering.lower_node(index)?;
+            lowering.lower_node(index);
         }
         let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
-        let Lowering { instructions, buffers, store, num_attentions, .. } = lowering;
+        let Lowering { instructions, buffers, plan, num_attentions, .. } = lowering;
+        let table = plan.lay_out(&self.weights)?;
+        let image = match find_packed(&table, pool) {
+            Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
+            None => WeightImage::pack(table, &self.weights, pool)?,
+        };
         Ok(Program {
             config: self.config,
             instructions,
             buffers,
             num_floats,
             num_quantized_bytes,
-            weights: store.packed,
-            vectors: store.vectors,
+            weights: image.weights(),
+            vectors: image.vectors(),
+            image,
             frequencies: self.frequencies,
             logits,
             vocab_size,
@@ -136,7 +156,8 @@ struct Lowering<'a> {
     nodes: &'a [Node],
     frequencies: &'a [RopeFrequencies],
     analysis: Analysis,
-    store: WeightStore,
+    plan: WeightPlan,
+    raw: &'a [RawWeight],
     config: ProgramConfig,
     instructions: Vec<Instruction>,
     buffers: Vec<Buffer>,
@@ -150,6 +171,10 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
+    fn raw(&self, weight: WeightId) -> &RawWeight {
+        &self.raw[weight.0]
+    }
+
     fn max_rows(&self, rows: RowSet) -> usize {
         match rows {
             RowSet::Tokens => self.config.max_step_tokens,
@@ -216,36 +241,36 @@ impl Lowering<'_> {
         LinearSource::Quantized(out)
     }
 
-    fn lower_node(&mut self, index: usize) -> Result<(), ProgramError> {
+    fn lower_node(&mut self, index: usize) {
         let (id, rows) = (ValueId(index), self.analysis.rows[index]);
         if !self.analysis.is_live[index] || self.values.contains_key(&(id, rows)) {
-            return Ok(());
+            return;
         }
         let width = self.nodes[index].width;
         let out = match self.nodes[index].op.clone() {
             Op::Embedding { weight } => {
-                let weight = self.store.matrix(&[weight])?;
+                let weight = self.plan.matrix(&[weight]);
                 let out = self.new_view(width, rows);
                 self.emit(Kernel::Embedding { weight, out }, rows);
                 out
             }
             Op::RmsNorm { x, weight, eps } => {
-                let weight = self.store.vector(&[weight])?;
+                let weight = self.plan.vector(&[weight]);
                 let x = self.operand(x, rows);
                 let out = self.new_view(width, rows);
                 self.emit(Kernel::RmsNorm { x, weight, eps, out }, rows);
                 out
             }
             Op::HeadRmsNorm { x, weight, eps } => {
-                let weight = self.store.vector(&[weight])?;
+                let weight = self.plan.vector(&[weight]);
                 let x = self.writable(x, rows, index, None);
                 self.emit(Kernel::HeadRmsNorm { x, weight, eps }, rows);
                 x
             }
             Op::Linear { .. } => return self.lower_linear(index),
             Op::Logits { x, weight } => {
-                let weight = self.store.matrix(&[weight])?;
-                let x = self.source(x, rows, self.store.packed[weight].needs_quantized_input());
+                let x = self.source(x, rows, self.raw(weight).format.needs_quantized_input());
+                let weight = self.plan.matrix(&[weight]);
                 let out = self.new_view(width, rows);
                 self.emit(Kernel::Linear { x, weight, bias: None, out }, rows);
                 out
@@ -259,7 +284,7 @@ impl Lowering<'_> {
             Op::WriteKv { layer, key, value } => {
                 let (key, value) = (self.operand(key, rows), self.operand(value, rows));
                 self.emit(Kernel::WriteKv { layer, key, value }, rows);
-                return Ok(());
+                return;
             }
             Op::Attention { layer, query, scale } => {
                 let query = self.operand(query, rows);
@@ -285,16 +310,15 @@ impl Lowering<'_> {
             }
         };
         self.values.insert((id, rows), out);
-        Ok(())
     }
 
     /// A product, together with all later ones that read the same rows of the same value in the same format.
-    fn lower_linear(&mut self, index: usize) -> Result<(), ProgramError> {
+    fn lower_linear(&mut self, index: usize) {
         let rows = self.analysis.rows[index];
         let Op::Linear { x, weight, bias } = self.nodes[index].op else {
             unreachable!("called for products only")
         };
-        let (format, has_bias) = (self.store.format(weight), bias.is_some());
+        let (format, has_bias) = (self.raw(weight).format, bias.is_some());
         let (mut members, mut weights, mut biases) = (vec![], vec![], vec![]);
         for (i, node) in self.nodes.iter().enumerate().skip(index) {
             let is_wanted = self.analysis.is_live[i] && self.analysis.rows[i] == rows;
@@ -303,7 +327,7 @@ impl Lowering<'_> {
                     if is_wanted
                         && other_x == x
                         && bias.is_some() == has_bias
-                        && self.store.format(weight) == format =>
+                        && self.raw(weight).format == format =>
                 {
                     members.push(i);
                     weights.push(weight);
@@ -312,10 +336,10 @@ impl Lowering<'_> {
                 _ => {}
             }
         }
-        let width = weights.iter().map(|weight| self.store.shape(*weight)[0]).sum();
-        let weight = self.store.matrix(&weights)?;
-        let bias = if has_bias { Some(self.store.vector(&biases)?) } else { None };
-        let x = self.source(x, rows, self.store.packed[weight].needs_quantized_input());
+        let width = weights.iter().map(|weight| self.raw(*weight).shape[0]).sum();
+        let weight = self.plan.matrix(&weights);
+        let bias = if has_bias { Some(self.plan.vector(&biases)) } else { None };
+        let x = self.source(x, rows, format.needs_quantized_input());
         let out = self.new_view(width, rows);
         self.emit(Kernel::Linear { x, weight, bias, out }, rows);
         let mut column = 0;
@@ -324,7 +348,6 @@ impl Lowering<'_> {
             self.values.insert((ValueId(member), rows), View { buffer: out.buffer, column, width });
             column += width;
         }
-        Ok(())
     }
 
     /// The table of cos and sin, made at its first use; the table of all tokens serves every layer.

@@ -1,102 +1,251 @@
-//! Weights on their way from file bytes to kernel layout.
+//! Which weights a program needs, and where they lie: an image of all of them, packed here or read from a cache.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ProgramError;
-use super::graph::{Node, RawWeight, WeightId};
-use crate::pack::{Format, PackedWeight, dequantize_row};
+use super::graph::{RawWeight, WeightId};
+use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
+use crate::pack::{
+    Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
+    interleaved_row,
+};
+use crate::shared_mut::SharedMut;
+use crate::threads::ThreadPool;
 
-/// Weights on their way from file bytes to kernel layout.
-pub(super) struct WeightStore {
-    raw: Vec<RawWeight>,
-    /// Live nodes that have yet to read each weight.
-    num_uses: Vec<usize>,
-    pub(super) packed: Vec<PackedWeight>,
-    packed_by_parts: HashMap<Vec<WeightId>, usize>,
-    pub(super) vectors: Vec<Vec<f32>>,
-    vectors_by_parts: HashMap<Vec<WeightId>, usize>,
+/// Bytes of a file that a thread packs at a time: small enough that the last ones end together.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The matrices and vectors that lowering has asked for.
+#[derive(Default)]
+pub(super) struct WeightPlan {
+    matrices: Vec<Vec<WeightId>>,
+    matrix_by_parts: HashMap<Vec<WeightId>, usize>,
+    vectors: Vec<Vec<WeightId>>,
+    vector_by_parts: HashMap<Vec<WeightId>, usize>,
 }
 
-impl WeightStore {
-    pub(super) fn new(raw: Vec<RawWeight>, nodes: &[Node], is_live: &[bool]) -> Self {
-        let mut num_uses = vec![0; raw.len()];
-        for (node, is_live) in nodes.iter().zip(is_live) {
-            for weight in node.op.weights().iter().filter(|_| *is_live) {
-                num_uses[weight.0] += 1;
-            }
+impl WeightPlan {
+    /// Index of the matrix that computes what `parts` compute, back to back.
+    pub(super) fn matrix(&mut self, parts: &[WeightId]) -> usize {
+        Self::index(&mut self.matrices, &mut self.matrix_by_parts, parts)
+    }
+
+    /// Index of the f32 vector that is `parts` back to back.
+    pub(super) fn vector(&mut self, parts: &[WeightId]) -> usize {
+        Self::index(&mut self.vectors, &mut self.vector_by_parts, parts)
+    }
+
+    fn index(
+        all: &mut Vec<Vec<WeightId>>,
+        by_parts: &mut HashMap<Vec<WeightId>, usize>,
+        parts: &[WeightId],
+    ) -> usize {
+        *by_parts.entry(parts.to_vec()).or_insert_with(|| {
+            all.push(parts.to_vec());
+            all.len() - 1
+        })
+    }
+
+    /// Where everything lies in the image.
+    pub(super) fn lay_out(&self, raw: &[RawWeight]) -> Result<ImageTable, ProgramError> {
+        let mut table = ImageTable { entries: Vec::new(), num_bytes: 0 };
+        for parts in &self.matrices {
+            let fail = |source| ProgramError::Weight { weight: parts[0].0, source };
+            let first = &raw[parts[0].0];
+            let out_features = parts.iter().map(|part| raw[part.0].shape[0]).sum();
+            let layout = WeightLayout::new(first.format, out_features, first.shape[1]).map_err(fail)?;
+            table.push(parts, EntryKind::Matrix(layout), layout.num_bytes()).map_err(fail)?;
         }
-        Self {
-            raw,
-            num_uses,
-            packed: Vec::new(),
-            packed_by_parts: HashMap::new(),
-            vectors: Vec::new(),
-            vectors_by_parts: HashMap::new(),
+        for parts in &self.vectors {
+            let fail = |source| ProgramError::Weight { weight: parts[0].0, source };
+            let len = parts.iter().map(|part| raw[part.0].shape[0]).sum();
+            table.push(parts, EntryKind::Vector { len }, len * size_of::<f32>()).map_err(fail)?;
         }
+        Ok(table)
     }
+}
 
-    /// Counts a use of each part, and drops the bytes of those that nobody will read again.
-    fn release(&mut self, parts: &[WeightId]) {
-        for part in parts {
-            self.num_uses[part.0] -= 1;
-            if self.num_uses[part.0] == 0 {
-                self.raw[part.0].bytes = Vec::new();
-            }
-        }
+/// What an entry of the image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    /// A packed weight.
+    Matrix(WeightLayout),
+    /// f32 numbers in the byte order of this machine.
+    Vector {
+        /// How many.
+        len: usize,
+    },
+}
+
+/// One matrix or vector of the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) kind: EntryKind,
+    /// The weights that it is made of, by number, back to back.
+    pub(crate) parts: Vec<u32>,
+    /// First byte, on a boundary of [`ALIGNMENT_BYTES`].
+    pub(crate) offset: usize,
+    pub(crate) num_bytes: usize,
+}
+
+/// Where everything lies in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ImageTable {
+    /// Matrices, then vectors, each in the order of the program.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) num_bytes: usize,
+}
+
+impl ImageTable {
+    fn push(&mut self, parts: &[WeightId], kind: EntryKind, num_bytes: usize) -> Result<(), PackError> {
+        let parts = parts.iter().map(|part| part.0 as u32).collect();
+        self.entries.push(Entry { kind, parts, offset: self.num_bytes, num_bytes });
+        let end = self
+            .num_bytes
+            .checked_add(num_bytes)
+            .and_then(|end| end.checked_next_multiple_of(ALIGNMENT_BYTES));
+        self.num_bytes = end.filter(|end| *end <= isize::MAX as usize).ok_or(PackError::TooLarge {
+            format: Format::F32,
+            out_features: self.num_bytes,
+            in_features: num_bytes,
+        })?;
+        Ok(())
     }
+}
 
-    pub(super) fn shape(&self, weight: WeightId) -> &[usize] {
-        &self.raw[weight.0].shape
-    }
+/// All weights of a program, in one run of bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct WeightImage {
+    pub(crate) table: Arc<ImageTable>,
+    pub(crate) region: Arc<Region>,
+}
 
-    pub(super) fn format(&self, weight: WeightId) -> Format {
-        self.raw[weight.0].format
-    }
-
-    /// The matrix that computes what `parts` compute, back to back.
-    pub(super) fn matrix(&mut self, parts: &[WeightId]) -> Result<usize, ProgramError> {
-        let index = match self.packed_by_parts.get(parts) {
-            Some(index) => *index,
-            None => {
-                let fail = |weight: WeightId| move |source| ProgramError::Weight { weight: weight.0, source };
-                let pack = |part: &WeightId| {
-                    let raw = &self.raw[part.0];
-                    PackedWeight::pack(raw.format, &raw.bytes, raw.shape[0], raw.shape[1])
-                        .map_err(fail(*part))
-                };
-                let mut packed = parts.iter().map(pack).collect::<Result<Vec<_>, _>>()?;
-                let whole = match packed.len() {
-                    1 => packed.remove(0),
-                    _ => PackedWeight::concat(&packed.iter().collect::<Vec<_>>()).map_err(fail(parts[0]))?,
-                };
-                self.packed.push(whole);
-                self.packed_by_parts.insert(parts.to_vec(), self.packed.len() - 1);
-                self.packed.len() - 1
-            }
-        };
-        self.release(parts);
-        Ok(index)
-    }
-
-    /// The vector that is `parts` back to back, as f32.
-    pub(super) fn vector(&mut self, parts: &[WeightId]) -> Result<usize, ProgramError> {
-        let index = match self.vectors_by_parts.get(parts) {
-            Some(index) => *index,
-            None => {
-                let mut vector = Vec::new();
-                for part in parts {
-                    let raw = &self.raw[part.0];
-                    let start = vector.len();
-                    vector.resize(start + raw.shape[0], 0.0);
-                    dequantize_row(raw.format, &raw.bytes, &mut vector[start..])
-                        .map_err(|source| ProgramError::Weight { weight: part.0, source })?;
+impl WeightImage {
+    /// Packs everything from the sources, with all threads of the pool. Pages of mapped files are dropped as they are
+    /// done, so that no more than a few pieces of a file are in memory beside their packed form.
+    pub(super) fn pack(
+        table: ImageTable,
+        raw: &[RawWeight],
+        pool: &mut ThreadPool,
+    ) -> Result<Self, ProgramError> {
+        let mut bytes = AlignedBytes::zeroed(table.num_bytes);
+        let mut matrices = Vec::new();
+        for entry in &table.entries {
+            match entry.kind {
+                EntryKind::Matrix(layout) => matrices.push(Matrix::new(entry, layout, raw)?),
+                EntryKind::Vector { .. } => {
+                    pack_vector(
+                        &entry.parts,
+                        raw,
+                        &mut bytes.as_mut_slice()[entry.offset..][..entry.num_bytes],
+                    )?;
                 }
-                self.vectors.push(vector);
-                self.vectors_by_parts.insert(parts.to_vec(), self.vectors.len() - 1);
-                self.vectors.len() - 1
+            }
+        }
+        let pieces: Vec<(&Matrix<'_>, usize)> = matrices
+            .iter()
+            .flat_map(|matrix| (0..matrix.num_pieces()).map(move |piece| (matrix, piece)))
+            .collect();
+        let next = AtomicUsize::new(0);
+        let shared = SharedMut::new(bytes.as_mut_slice());
+        pool.run(|_, _| {
+            while let Some((matrix, piece)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // SAFETY: the counter gives each piece to one thread, and pieces of entries that lie apart are apart.
+                unsafe { matrix.pack_piece(*piece, shared) };
+                if matrix.num_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    matrix.drop_pages();
+                }
+            }
+        });
+        Ok(Self { table: Arc::new(table), region: Arc::new(Region::from(bytes)) })
+    }
+
+    /// The matrices, in place.
+    pub(super) fn weights(&self) -> Vec<PackedWeight> {
+        let matrix = |entry: &Entry| match entry.kind {
+            EntryKind::Matrix(layout) => Some(PackedWeight::place(layout, &self.region, entry.offset)),
+            EntryKind::Vector { .. } => None,
+        };
+        self.table.entries.iter().filter_map(matrix).collect()
+    }
+
+    /// The vectors, copied.
+    pub(super) fn vectors(&self) -> Vec<Vec<f32>> {
+        let vector = |entry: &Entry| match entry.kind {
+            EntryKind::Matrix(_) => None,
+            EntryKind::Vector { .. } => {
+                let bytes = &self.region.as_slice()[entry.offset..][..entry.num_bytes];
+                let value = |bytes: &[u8]| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                Some(bytes.chunks_exact(size_of::<f32>()).map(value).collect())
             }
         };
-        self.release(parts);
-        Ok(index)
+        self.table.entries.iter().filter_map(vector).collect()
     }
+}
+
+/// One matrix on its way into the image.
+struct Matrix<'a> {
+    layout: WeightLayout,
+    offset: usize,
+    sources: Vec<&'a RawWeight>,
+    parts: Vec<SourceRows<'a>>,
+    tiles_per_piece: usize,
+    /// Pieces that are not packed yet.
+    num_left: AtomicUsize,
+}
+
+impl<'a> Matrix<'a> {
+    fn new(entry: &Entry, layout: WeightLayout, raw: &'a [RawWeight]) -> Result<Self, ProgramError> {
+        let sources: Vec<&RawWeight> = entry.parts.iter().map(|part| &raw[*part as usize]).collect();
+        let rows = |(source, part): (&&'a RawWeight, &u32)| {
+            source.rows().map_err(|source| ProgramError::Weight { weight: *part as usize, source })
+        };
+        let parts = sources.iter().zip(&entry.parts).map(rows).collect::<Result<Vec<_>, _>>()?;
+        let num_bytes: usize = sources.iter().map(|source| source.bytes.as_slice().len()).sum();
+        let tiles_per_piece = (PIECE_BYTES / (num_bytes / layout.num_tiles()).max(1)).max(1);
+        let num_left = AtomicUsize::new(layout.num_tiles().div_ceil(tiles_per_piece));
+        Ok(Self { layout, offset: entry.offset, sources, parts, tiles_per_piece, num_left })
+    }
+
+    fn drop_pages(&self) {
+        self.sources.iter().for_each(|source| source.bytes.drop_pages(0..source.bytes.as_slice().len()));
+    }
+
+    fn num_pieces(&self) -> usize {
+        self.layout.num_tiles().div_ceil(self.tiles_per_piece)
+    }
+
+    /// # Safety
+    /// No other thread packs the same piece, or reads it meanwhile.
+    unsafe fn pack_piece(&self, piece: usize, image: SharedMut<'_, u8>) {
+        let first = piece * self.tiles_per_piece;
+        for tile in first..(first + self.tiles_per_piece).min(self.layout.num_tiles()) {
+            let [quants, scales, mins] = self.layout.tile_ranges(tile).map(|range| {
+                // SAFETY: ranges of a tile are apart from each other and from those of other tiles and entries, and the
+                // caller is the only one with this tile.
+                unsafe { image.slice_mut(self.offset + range.start..self.offset + range.end) }
+            });
+            let row = |row| SourceRows::of_joined(&self.parts, row);
+            self.layout.pack_tile(tile, row, TileMut { quants, scales, mins });
+        }
+    }
+}
+
+/// Writes the f32 numbers of `parts`, back to back.
+fn pack_vector(parts: &[u32], raw: &[RawWeight], mut into: &mut [u8]) -> Result<(), ProgramError> {
+    for part in parts {
+        let source = &raw[*part as usize];
+        let mut values = vec![0.0; source.shape[0]];
+        dequantize_row(source.format, source.bytes.as_slice(), &mut values)
+            .map_err(|source| ProgramError::Weight { weight: *part as usize, source })?;
+        let (own, rest) = into.split_at_mut(size_of_val(&values[..]));
+        for (index, bytes) in own.chunks_exact_mut(size_of::<f32>()).enumerate() {
+            let stored = source.interleaved_head.map_or(index, |head_size| interleaved_row(index, head_size));
+            bytes.copy_from_slice(&values[stored].to_ne_bytes());
+        }
+        into = rest;
+    }
+    Ok(())
 }

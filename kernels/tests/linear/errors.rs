@@ -72,18 +72,6 @@ fn unknown_formats_are_refused_by_name() {
 }
 
 #[test]
-fn unlike_weights_do_not_concatenate() {
-    let pack = |format, in_features| {
-        PackedWeight::pack(format, &Random(21).weight(format, 16, in_features), 16, in_features).unwrap()
-    };
-    let (a, b, c) = (pack(Format::Q4_0, 64), pack(Format::Q4_1, 64), pack(Format::Q4_0, 96));
-    for other in [&b, &c] {
-        assert!(matches!(PackedWeight::concat(&[&a, other]), Err(PackError::Mixed { .. })));
-    }
-    assert_eq!(PackedWeight::concat(&[]).unwrap_err(), PackError::Nothing);
-}
-
-#[test]
 #[should_panic(expected = "Q4_0 weights need a quantised input")]
 fn float_input_for_integer_weights_panics() {
     let weight = PackedWeight::pack(Format::Q4_0, &[0; 18], 1, 32).unwrap();

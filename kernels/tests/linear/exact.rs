@@ -3,7 +3,7 @@
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear, share};
-use trunkline_kernels::pack::{Format, PackedWeight};
+use trunkline_kernels::pack::{Format, PackedWeight, SourceRows};
 use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{ThreadPool, split};
@@ -237,15 +237,18 @@ fn shares_cover_a_product_once() {
 }
 
 #[test]
-fn concatenated_weights_compute_what_their_parts_compute() {
+fn joined_weights_compute_what_their_parts_compute() {
     for format in Format::ALL {
         for sizes in [[32, 16, 16], [24, 7, 40], [1, 1, 1]] {
             let mut random = Random(10);
-            let parts = sizes.map(|out_features| {
-                let bytes = random.weight(format, out_features, 256);
-                PackedWeight::pack(format, &bytes, out_features, 256).unwrap()
+            let sources = sizes.map(|out_features| random.weight(format, out_features, 256));
+            let rows = std::array::from_fn::<_, 3, _>(|part| {
+                SourceRows::new(format, &sources[part], sizes[part], 256).unwrap()
             });
-            let whole = PackedWeight::concat(&parts.each_ref()).unwrap();
+            let parts = std::array::from_fn::<_, 3, _>(|part| {
+                PackedWeight::pack(format, &sources[part], sizes[part], 256).unwrap()
+            });
+            let whole = PackedWeight::pack_joined(format, &rows, 256).unwrap();
             assert_eq!(whole.out_features(), sizes.iter().sum::<usize>());
             let x = random.floats(256);
             for isa in Isa::available() {

@@ -1,0 +1,82 @@
+//! Sums over the pages of a file that stand for its content: see `server/trunkline_server/weights/fingerprint.py`.
+
+use crate::pack::SourceBytes;
+use crate::threads::{ThreadPool, split};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// Words of a page.
+const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u64>();
+/// Pages after which those of a mapped file are dropped from memory.
+const PIECE_PAGES: usize = 1024;
+
+/// SplitMix64 (doi:10.1145/2714064.2660195) of 1, 2, 3, ..., made odd.
+const FACTORS: [u64; PAGE_WORDS] = {
+    let mut factors = [0; PAGE_WORDS];
+    let mut index = 0;
+    while index < PAGE_WORDS {
+        let mut z = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        factors[index] = (z ^ (z >> 31)) | 1;
+        index += 1;
+    }
+    factors
+};
+
+/// For each page of `bytes`, `sum(word[i] * factor[i]) mod 2^64` over its little-endian words, with the pool's threads.
+///
+/// Panics unless `bytes` is whole pages. Pages of a mapped file are dropped as they are done.
+pub fn page_sums(source: &SourceBytes, pool: &mut ThreadPool) -> Vec<u64> {
+    let bytes = source.as_slice();
+    assert!(bytes.len().is_multiple_of(PAGE_BYTES), "{} bytes are no whole pages", bytes.len());
+    let mut sums = vec![0; bytes.len() / PAGE_BYTES];
+    let (num_pages, num_threads) = (sums.len(), pool.num_threads());
+    let shared = crate::shared_mut::SharedMut::new(&mut sums);
+    pool.run(|thread_idx, _| {
+        let pages = split(0..num_pages, num_threads, thread_idx);
+        // SAFETY: shares of threads do not overlap.
+        let sums = unsafe { shared.slice_mut(pages.clone()) };
+        for (piece, sums) in sums.chunks_mut(PIECE_PAGES).enumerate() {
+            let start = (pages.start + piece * PIECE_PAGES) * PAGE_BYTES;
+            for (sum, page) in sums.iter_mut().zip(bytes[start..].chunks_exact(PAGE_BYTES)) {
+                *sum = page_sum(page);
+            }
+            source.drop_pages(start..start + sums.len() * PAGE_BYTES);
+        }
+    });
+    sums
+}
+
+fn page_sum(page: &[u8]) -> u64 {
+    let words = page.as_chunks::<{ size_of::<u64>() }>().0;
+    words
+        .iter()
+        .zip(&FACTORS)
+        .fold(0, |sum: u64, (word, factor)| sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(*factor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn every_word_counts_on_any_number_of_threads() {
+        let mut random = Random::new(3);
+        let mut bytes: Vec<u8> = (0..5 * PAGE_BYTES).map(|_| random.next() as u8).collect();
+        let sums = |bytes: &[u8], threads| {
+            page_sums(&SourceBytes::Owned(bytes.to_vec()), &mut ThreadPool::new(threads).unwrap())
+        };
+        let one = sums(&bytes, 1);
+        assert_eq!(sums(&bytes, 3), one);
+        for at in [0, 7, PAGE_BYTES - 1, PAGE_BYTES, 5 * PAGE_BYTES - 1] {
+            bytes[at] ^= 1;
+            let changed = sums(&bytes, 2);
+            let differing: Vec<usize> = (0..5).filter(|page| changed[*page] != one[*page]).collect();
+            assert_eq!(differing, [at / PAGE_BYTES]);
+            bytes[at] ^= 1;
+        }
+        assert!(sums(&[], 2).is_empty());
+    }
+}

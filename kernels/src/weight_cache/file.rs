@@ -1,0 +1,260 @@
+//! One file: a header that says what is in it, and the image.
+//!
+//! ```text
+//! magic, header bytes, layout version     8, 4, 4 bytes; numbers are little-endian
+//! image's offset, image's bytes           8, 8
+//! key, note's bytes, note                 32, 4, 64
+//! number of entries                       4
+//! each: kind, zero, number of parts       1, 1, 2
+//!       format's name                     8
+//!       rows, columns, offset, bytes      8 each; offset in the image
+//!       checksum of its bytes             8
+//!       parts                             4 each
+//! checksum of all this                    8
+//! zeros up to the image's offset, then the image, to the end of the file
+//! ```
+//!
+//! Checksums are XXH3-64: they find what accidents do, and are no proof against somebody who may write to the folder;
+//! who may do that may change the model file, too.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memmap2::Mmap;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{KEY_BYTES, MAX_NOTE_BYTES};
+use crate::pack::{Format, LAYOUT_VERSION, Region};
+use crate::program::{Entry, EntryKind, ImageTable, WeightImage};
+use crate::threads::ThreadPool;
+
+const MAGIC: &[u8; 8] = b"TRNKWGT\n";
+/// Magic to number of entries.
+const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 8 + KEY_BYTES + 4 + MAX_NOTE_BYTES + 4;
+const CHECKSUM_BYTES: usize = 8;
+/// Longest name of a format, and more.
+const NAME_BYTES: usize = 8;
+/// An entry without its parts.
+const ENTRY_BYTES: usize = 4 + NAME_BYTES + 4 * 8 + CHECKSUM_BYTES;
+/// More than the header of any model: 2^16 tensors of a few parts.
+const MAX_HEADER_BYTES: usize = 16 << 20;
+/// Images begin at pages, larger ones at huge pages, so that the system can map them so.
+const PAGE_BYTES: usize = 4096;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes handed to the system at once.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// Which file it was, whatever it is called: device, inode.
+pub(super) type Identity = (u64, u64);
+
+/// Why a file cannot be used.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    Io(io::Error),
+    Bad { what: String, identity: Identity },
+}
+
+/// What stands before the image.
+#[derive(Debug)]
+pub(super) struct Header {
+    bytes: Vec<u8>,
+    image_offset: usize,
+    image_bytes: usize,
+}
+
+impl Header {
+    /// The header of `image`. Cost: reads the image once.
+    pub(super) fn of(image: &WeightImage, key: &[u8; KEY_BYTES], note: &str) -> Self {
+        let region = image.region.as_slice();
+        Self::build(&image.table, key, note, |entry| xxh3_64(&region[entry.offset..][..entry.num_bytes]))
+    }
+
+    fn build(
+        table: &ImageTable,
+        key: &[u8; KEY_BYTES],
+        note: &str,
+        checksum: impl Fn(&Entry) -> u64,
+    ) -> Self {
+        let entry_bytes = |entry: &Entry| ENTRY_BYTES + 4 * entry.parts.len();
+        let len = FIXED_BYTES + table.entries.iter().map(entry_bytes).sum::<usize>() + CHECKSUM_BYTES;
+        let boundary = if table.num_bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+        let image_offset = len.next_multiple_of(boundary);
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend(MAGIC);
+        bytes.extend((len as u32).to_le_bytes());
+        bytes.extend(LAYOUT_VERSION.to_le_bytes());
+        bytes.extend((image_offset as u64).to_le_bytes());
+        bytes.extend((table.num_bytes as u64).to_le_bytes());
+        bytes.extend(key);
+        bytes.extend((note.len() as u32).to_le_bytes());
+        bytes.extend(note.as_bytes());
+        bytes.resize(FIXED_BYTES - 4, 0);
+        bytes.extend((table.entries.len() as u32).to_le_bytes());
+        for entry in &table.entries {
+            let (kind, format, rows, columns) = match entry.kind {
+                EntryKind::Matrix(layout) => {
+                    (0, layout.format(), layout.out_features(), layout.in_features())
+                }
+                EntryKind::Vector { len } => (1, Format::F32, 1, len),
+            };
+            bytes.extend([kind, 0]);
+            bytes.extend((entry.parts.len() as u16).to_le_bytes());
+            // By name, which stays when formats are added.
+            let mut name = [0; NAME_BYTES];
+            name[..format.name().len()].copy_from_slice(format.name().as_bytes());
+            bytes.extend(name);
+            for number in [rows, columns, entry.offset, entry.num_bytes] {
+                bytes.extend((number as u64).to_le_bytes());
+            }
+            bytes.extend(checksum(entry).to_le_bytes());
+            entry.parts.iter().for_each(|part| bytes.extend(part.to_le_bytes()));
+        }
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        debug_assert_eq!(bytes.len(), len);
+        Self { bytes, image_offset, image_bytes: table.num_bytes }
+    }
+
+    /// Bytes of the whole file.
+    pub(super) fn file_bytes(&self) -> u64 {
+        (self.image_offset + self.image_bytes) as u64
+    }
+
+    /// Writes the file.
+    pub(super) fn write(&self, image: &[u8], out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&self.bytes)?;
+        out.write_all(&vec![0; self.image_offset - self.bytes.len()])?;
+        image.chunks(WRITE_BYTES).try_for_each(|piece| out.write_all(piece))
+    }
+}
+
+/// What the header of a file says that the program does not know itself.
+struct Stored {
+    note: String,
+    checksums: Vec<u64>,
+    image_offset: usize,
+}
+
+/// Holds `bytes`, the beginning of a file of `file_bytes`, against the header that the program expects.
+fn read_header(
+    bytes: &[u8],
+    file_bytes: u64,
+    key: &[u8; KEY_BYTES],
+    table: &ImageTable,
+) -> Result<Stored, String> {
+    let number =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
+    if bytes.len() < FIXED_BYTES || bytes[..8] != *MAGIC {
+        return Err("is no file of packed weights".to_owned());
+    }
+    let len = number(8);
+    if !(FIXED_BYTES + CHECKSUM_BYTES..=MAX_HEADER_BYTES).contains(&len) || len > bytes.len() {
+        return Err("has a damaged header, or ends within it".to_owned());
+    }
+    let (covered, checksum) = bytes[..len].split_at(len - CHECKSUM_BYTES);
+    if xxh3_64(covered).to_le_bytes() != checksum {
+        return Err("has a damaged header".to_owned());
+    }
+    let note_at = FIXED_BYTES - 4 - MAX_NOTE_BYTES;
+    let note = covered.get(note_at..note_at + number(note_at - 4).min(MAX_NOTE_BYTES));
+    let note = note.and_then(|note| std::str::from_utf8(note).ok()).unwrap_or_default().to_owned();
+    // Every other byte follows from key, program and code: the header is right if it is the one we would write.
+    let mut checksums = Vec::with_capacity(table.entries.len());
+    let mut at = FIXED_BYTES + ENTRY_BYTES - CHECKSUM_BYTES;
+    for entry in &table.entries {
+        let stored = covered.get(at..at + 8).ok_or("was made for another program")?;
+        checksums.push(u64::from_le_bytes(stored.try_into().expect("8 bytes")));
+        at += ENTRY_BYTES + 4 * entry.parts.len();
+    }
+    let next = AtomicUsize::new(0);
+    let expected = Header::build(table, key, &note, |_| checksums[next.fetch_add(1, Ordering::Relaxed)]);
+    if expected.bytes != bytes[..len] {
+        return Err("was made from other weights, by another version or for another program".to_owned());
+    }
+    if expected.file_bytes() != file_bytes {
+        return Err(format!("has {file_bytes} bytes, expected {}", expected.file_bytes()));
+    }
+    Ok(Stored { note, checksums, image_offset: expected.image_offset })
+}
+
+/// True if the file is there with the header that the program expects. Its other bytes are not looked at.
+pub(super) fn is_of(path: &Path, key: &[u8; KEY_BYTES], table: &ImageTable) -> bool {
+    let read = || -> io::Result<bool> {
+        let file = File::open(path)?;
+        let file_bytes = file.metadata()?.len();
+        let mut bytes = Vec::new();
+        file.take(MAX_HEADER_BYTES.min(header_room(table)) as u64).read_to_end(&mut bytes)?;
+        Ok(read_header(&bytes, file_bytes, key, table).is_ok())
+    };
+    read().unwrap_or(false)
+}
+
+fn header_room(table: &ImageTable) -> usize {
+    Header::build(table, &[0; KEY_BYTES], "", |_| 0).bytes.len()
+}
+
+/// Maps a file, checks all of it with the pool's threads, and marks it as used now.
+pub(super) fn open(
+    path: &Path,
+    key: &[u8; KEY_BYTES],
+    table: &ImageTable,
+    pool: &mut ThreadPool,
+) -> Result<(Region, String), OpenError> {
+    let file = File::open(path).map_err(OpenError::Io)?;
+    let metadata = file.metadata().map_err(OpenError::Io)?;
+    let bad = |what| OpenError::Bad { what, identity: (metadata.dev(), metadata.ino()) };
+    if metadata.len() < FIXED_BYTES as u64 {
+        return Err(bad(format!("has {} bytes", metadata.len())));
+    }
+    // SAFETY: nobody changes a file under its final name: the rule of this module, and the promise of whoever lets
+    // others write to the folder.
+    let map = unsafe { Mmap::map(&file) }.map_err(OpenError::Io)?;
+    let stored = read_header(&map, metadata.len(), key, table).map_err(bad)?;
+    let region = Region::of_file(map, stored.image_offset)
+        .ok_or_else(|| bad("has its weights in the wrong place".to_owned()))?;
+    if let Some(index) = first_damaged(&region, table, &stored.checksums, pool) {
+        return Err(bad(format!("has damaged bytes in entry {index} of {}", table.entries.len())));
+    }
+    // For the order of eviction. Impossible in a folder that is read-only, and then there is nothing to evict.
+    let _ = file.set_modified(std::time::SystemTime::now());
+    Ok((region, stored.note))
+}
+
+/// The first entry whose bytes are not those that were written.
+fn first_damaged(
+    region: &Region,
+    table: &ImageTable,
+    checksums: &[u64],
+    pool: &mut ThreadPool,
+) -> Option<usize> {
+    let next = AtomicUsize::new(0);
+    let damaged = Mutex::new(None);
+    pool.run(|_, _| {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(entry) = table.entries.get(index) else { return };
+            let bytes = &region.as_slice()[entry.offset..][..entry.num_bytes];
+            prefault(bytes);
+            if xxh3_64(bytes) != checksums[index] {
+                let mut damaged = damaged.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                *damaged = Some(damaged.map_or(index, |known: usize| known.min(index)));
+            }
+        }
+    });
+    damaged.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Maps the pages of `bytes` at once rather than one fault after the other.
+#[cfg(target_os = "linux")]
+fn prefault(bytes: &[u8]) {
+    let start = bytes.as_ptr().addr() / PAGE_BYTES * PAGE_BYTES;
+    let len = bytes.as_ptr().addr() + bytes.len() - start;
+    // SAFETY: the pages hold the slice, and the advice changes no content; old kernels refuse it, which is fine.
+    unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), len, libc::MADV_POPULATE_READ) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prefault(_bytes: &[u8]) {}
