@@ -22,8 +22,9 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for a health answer.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before connecting to the shard again: first, and most (it doubles).
-pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Pause before connecting to the shard again: first, and most (it doubles). The most is what a start may wait for
+/// nothing once the shard listens; an attempt on a socket that is not there costs some microseconds.
+pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
 /// Longest wait for connecting and `Describe`.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most connections beyond the open requests (idle keep-alive ones, probes).
