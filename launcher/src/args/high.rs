@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe};
+use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
 
@@ -59,6 +59,8 @@ pub struct ServeConfig {
     pub backend: Backend,
     /// Threads of the CPU backend; the shard chooses if absent.
     pub threads: Option<u32>,
+    /// Whether each of them stays on a core of its own.
+    pub pin_threads: Pinning,
     /// Text or JSON, for all processes.
     pub log_format: Format,
     /// How much, for all processes.
@@ -111,6 +113,7 @@ impl ServeConfig {
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
             threads: threads(&low.compute)?,
+            pin_threads: low.compute.pin_threads,
             log_format: if low.logging.json_output { Format::Json } else { Format::Text },
             log_level: low.logging.log_level,
         })

@@ -18,13 +18,14 @@ class BackendOptions:
     """What the command line asks of a backend; None leaves it to the backend."""
 
     threads: int | None = None
+    pin_threads: str = "auto"
     max_batch_total_tokens: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
 
     def given(self) -> dict[str, int]:
-        """Those that are not None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """The numbers that are not None."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
 
 def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -35,7 +36,7 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
 def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     from trunkline_server.backends.cpu.build import build as build_cpu
 
-    return build_cpu(checkpoint, **options.given())
+    return build_cpu(checkpoint, pinning=options.pin_threads, **options.given())
 
 
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:

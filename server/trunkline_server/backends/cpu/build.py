@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.cores import default_threads
 from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.interface import BackendInfo
@@ -40,6 +39,7 @@ def build(
     checkpoint: Checkpoint,
     *,
     threads: int | None = None,
+    pinning: str = "auto",
     max_batch_total_tokens: int | None = None,
     max_step_tokens: int | None = None,
     max_step_sequences: int | None = None,
@@ -47,6 +47,8 @@ def build(
     available_bytes: int | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model. available_bytes: for tests; None asks the system.
+
+    threads: None is one per physical core that this process may use, within its quota. pinning: auto, on, off.
 
     Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
     """
@@ -76,7 +78,7 @@ def build(
         )
         ops = TracingOps(builder, checkpoint)
         registry.forward(ops, config)
-        executor: Executor = builder.build(threads or default_threads())
+        executor: Executor = builder.build(threads, pinning)
     except MemoryError as error:
         raise DoesNotFit(
             f"the system does not give the memory for {num_blocks} KV blocks and the weights: {error}",
@@ -88,6 +90,15 @@ def build(
     logger.info(
         "weights loaded", extra={"fields": {"tensors": ops.num_weights, "weight_mib": executor.weight_bytes >> 20}}
     )
+    num_threads, is_pinned, nodes = executor.threads
+    fields: dict[str, object] = {"count": num_threads, "pinned": is_pinned, "numa_nodes": len(nodes)}
+    logger.info("threads started", extra={"fields": fields})
+    if len(nodes) > 1:
+        # Weights lie where they were packed: a thread of another node reads them through the link between nodes.
+        logger.warning(
+            "threads span NUMA nodes; hint: one server per node, each under `numactl --cpunodebind --membind`",
+            extra={"fields": {"nodes": ",".join(map(str, nodes))}},
+        )
     info = BackendInfo(
         device=executor.device,
         block_size=block_size,
