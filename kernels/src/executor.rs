@@ -4,6 +4,7 @@ mod attention_plan;
 mod profile;
 mod run;
 mod sequence;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use attention_plan::{AttentionPlan, PlanLimits};
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
+use shares::Cursors;
 
 /// A call that makes no sense; the executor is as before.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +135,7 @@ pub struct Executor {
     written: Vec<u64>,
     num_steps: u64,
     counters: Vec<AtomicUsize>,
+    cursors: Cursors,
     scratch: Vec<ThreadScratch>,
     /// Slots of the sequences that sample in this step.
     samplers: Vec<usize>,
@@ -241,6 +244,7 @@ impl Executor {
             rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],
             num_steps: 0,
+            cursors: Cursors::new(threads),
             counters: (0..program.num_attentions).map(|_| AtomicUsize::new(0)).collect(),
             scratch: (0..threads).map(|_| scratch()).collect(),
             samplers: Vec::with_capacity(config.max_step_sequences),
@@ -495,6 +499,7 @@ impl Executor {
         }
         let chunks = self.rows.chunks.iter().map(|chunk| (chunk.first_position, chunk.num_tokens));
         self.plan.rebuild(chunks, &self.limits);
+        self.cursors.reset();
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         let samplers = &self.samplers[..];
         if self.outcomes.len() < samplers.len() {
@@ -518,6 +523,7 @@ impl Executor {
             limits: &self.limits,
             states: SharedMut::new(as_floats(&mut self.states)),
             counters: &self.counters,
+            cursors: &self.cursors,
             num_threads: self.pool.num_threads(),
         };
         let scratch = SharedMut::new(&mut self.scratch);

@@ -68,6 +68,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     command.args(["--backend", config.backend.as_flag()]);
     push(&mut command, "--threads", config.threads);
+    command.args(["--pin-threads", config.pin_threads.as_flag()]);
     push(&mut command, "--max-batch-total-tokens", config.limits.max_batch_total_tokens);
     push(&mut command, "--max-step-tokens", config.limits.max_step_tokens);
     push(&mut command, "--max-step-sequences", config.limits.max_step_sequences);

@@ -18,6 +18,7 @@ from trunkline_server.errors import InvalidArgument, UserError
 EXIT_CODE_USER_MISTAKE = 2
 
 BACKENDS = ("cpu", "reference")
+PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
 MAX_THREADS = 1024
 MAX_STEP_TOKENS = 1 << 16
@@ -69,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
     serve.add_argument(
         "--threads", type=_count(MAX_THREADS), metavar="N", help="threads that compute; default: one per usable core"
+    )
+    serve.add_argument(
+        "--pin-threads", choices=PINNINGS, default="auto", help="each of them on a core of its own; default: auto"
     )
     serve.add_argument(
         "--max-batch-total-tokens",

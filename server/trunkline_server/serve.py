@@ -54,6 +54,7 @@ def serve(options: argparse.Namespace) -> int:
         checkpoint,
         registry.BackendOptions(
             threads=options.threads,
+            pin_threads=options.pin_threads,
             max_batch_total_tokens=options.max_batch_total_tokens,
             max_step_tokens=options.max_step_tokens,
             max_step_sequences=options.max_step_sequences,

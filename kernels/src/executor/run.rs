@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::attention_plan::{AttentionPlan, PlanItem, PlanLimits};
 use super::profile::{Stopwatch, ThreadProfile};
 use super::sequence::SequenceTable;
+use super::shares::{Cursors, Units};
 use crate::isa::Isa;
 use crate::kv_pool::KvView;
-use crate::linear::{FloatRows, LinearInput, LinearOutput, PANEL, linear, share};
+use crate::linear::{FloatRows, LinearInput, LinearOutput, PANEL, TILE, linear};
 use crate::ops::add::add_in_place;
 use crate::ops::attention::{Item, Rows, Scratch, Target, attend, finish_states};
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
@@ -90,6 +91,8 @@ pub(super) struct Step<'a> {
     pub(super) states: SharedMut<'a, f32>,
     /// Pieces taken, one counter per attention instruction; 0 at the start of the step.
     pub(super) counters: &'a [AtomicUsize],
+    /// How far products are taken; reset at the start of the step.
+    pub(super) cursors: &'a Cursors,
     pub(super) num_threads: usize,
 }
 
@@ -108,13 +111,17 @@ impl Step<'_> {
         profile: Option<&mut ThreadProfile>,
     ) {
         let mut stopwatch = Stopwatch::start(profile);
+        let mut num_products = 0;
         for (index, instruction) in self.program.instructions.iter().enumerate() {
             if instruction.barrier_before {
                 barrier.wait();
                 stopwatch.waited(index);
             }
             match instruction.kernel {
-                Kernel::Linear { .. } => self.run_linear(instruction, thread_idx),
+                Kernel::Linear { .. } => {
+                    self.run_linear(instruction, num_products, thread_idx);
+                    num_products += 1;
+                }
                 Kernel::Attention { .. } => self.run_attention(instruction, scratch),
                 _ => {
                     for row in self.row_share(self.num_rows(instruction.rows), thread_idx) {
@@ -222,15 +229,19 @@ impl Step<'_> {
         }
     }
 
-    fn run_linear(&self, instruction: &Instruction, thread_idx: usize) {
+    /// The step's `ordinal`-th product.
+    fn run_linear(&self, instruction: &Instruction, ordinal: usize, thread_idx: usize) {
         let Kernel::Linear { x, weight, bias, out } = instruction.kernel else { unreachable!("a product") };
         let num_rows = self.num_rows(instruction.rows);
         if num_rows == 0 {
-            return;
+            return self.cursors.skip(ordinal, thread_idx);
         }
         let weight = &self.program.weights[weight];
         let bias = bias.map(|bias| &self.program.vectors[bias][..]);
-        let (rows, tiles) = share(weight, num_rows, self.num_threads, thread_idx);
+        let num_tiles = weight.num_tiles();
+        let tile = (num_tiles, weight.num_bytes() / num_tiles, TILE * weight.in_features());
+        let element_bytes = if weight.needs_quantized_input() { 1 } else { size_of::<f32>() };
+        let units = Units::new(num_rows, weight.in_features() * element_bytes, tile, self.num_threads);
         let stride = self.stride(out);
         let start = self.range(out, 0).start;
         let values = self.floats.part(start..start + (num_rows - 1) * stride + out.width);
@@ -250,7 +261,9 @@ impl Step<'_> {
                     LinearInput::Quantized(QuantizedRows::new(shape, bytes))
                 }
             };
-            linear(self.isa, weight, input, rows, tiles, output, bias);
+            self.cursors.share(ordinal, thread_idx, &units, |unit| {
+                linear(self.isa, weight, input, unit.rows, unit.tiles, output, bias);
+            });
         }
     }
 

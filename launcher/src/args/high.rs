@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe};
+use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
 
@@ -62,6 +62,8 @@ pub struct ServeConfig {
     pub backend: Backend,
     /// Threads of the CPU backend; the shard chooses if absent.
     pub threads: Option<u32>,
+    /// Whether each of them stays on a core of its own.
+    pub pin_threads: Pinning,
     /// Where packed weights are kept, absolute, or `off`; the shard chooses if absent.
     pub weights_cache: Option<PathBuf>,
     /// Text or JSON, for all processes.
@@ -116,6 +118,7 @@ impl ServeConfig {
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
             threads: threads(&low.compute)?,
+            pin_threads: low.compute.pin_threads,
             weights_cache: low.compute.weights_cache.map(weights_cache).transpose()?,
             log_format: if low.logging.json_output { Format::Json } else { Format::Text },
             log_level: low.logging.log_level,

@@ -192,6 +192,15 @@ pub struct LowCompute {
     /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
+    /// Keep each thread on a core of its own; `auto` does where they take every core
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = Pinning::Auto,
+        env = "TRUNKLINE_PIN_THREADS",
+        hide_env_values = true
+    )]
+    pub pin_threads: Pinning,
     /// Folder in which packed weights are kept for the next start, or `off` [default: trunkline/weights
     /// in the user's folder of caches]
     #[arg(long, value_name = "DIR|off", env = "TRUNKLINE_WEIGHTS_CACHE", hide_env_values = true)]
@@ -232,6 +241,28 @@ impl Backend {
         match self {
             Self::Cpu => "cpu",
             Self::Reference => "reference",
+        }
+    }
+}
+
+/// Whether threads stay on cores of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Pinning {
+    /// Where the threads take every core.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Pinning {
+    /// As written on the shard's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
         }
     }
 }

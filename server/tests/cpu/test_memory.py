@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trunkline_server.backends.cpu.cores import default_threads
 from trunkline_server.backends.cpu.memory import (
     DEFAULT_POOL_TOKENS,
     MIN_POOL_TOKENS,
@@ -98,27 +97,3 @@ def test_cgroup_v1_limits_count(system: System) -> None:
     system.write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2096\n")
     system.write("sys/fs/cgroup/memory/job/memory.stat", "total_inactive_file 96\n")
     assert available_memory(system.root) == 4096 - 2000
-
-
-def test_threads_are_physical_cores_within_the_quota(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(8)))
-    assert default_threads(system.root) == 8
-    for cpu in range(8):
-        system.write(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{cpu % 4},{cpu % 4 + 4}\n")
-    assert default_threads(system.root) == 4
-    system.write("sys/fs/cgroup/cpu.max", "250000 100000\n")
-    assert default_threads(system.root) == 2
-    system.write("sys/fs/cgroup/cpu.max", "50000 100000\n")
-    assert default_threads(system.root) == 1
-    system.write("sys/fs/cgroup/cpu.max", "max 100000\n")
-    assert default_threads(system.root) == 4
-    system.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
-    system.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
-    assert default_threads(system.root) == 4
-    system.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n")
-    assert default_threads(system.root) == 3
-
-
-def test_a_huge_machine_does_not_start_hundreds_of_threads(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(512)))
-    assert default_threads(system.root) == 64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trunkline_server.errors import BackendUnavailable
 
@@ -19,14 +19,15 @@ class BackendOptions:
     """What the command line asks of a backend; None leaves it to the backend."""
 
     threads: int | None = None
+    pin_threads: str = "auto"
     max_batch_total_tokens: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
 
-    def given(self) -> dict[str, Any]:
-        """Those that are not None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+    def given(self) -> dict[str, int]:
+        """The numbers that are not None."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
 
 def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -37,7 +38,7 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
 def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     from trunkline_server.backends.cpu.build import build as build_cpu
 
-    return build_cpu(checkpoint, **options.given())
+    return build_cpu(checkpoint, pinning=options.pin_threads, weights_cache=options.weights_cache, **options.given())
 
 
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -49,8 +50,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         raise BackendUnavailable(
             "the reference backend needs torch", hint="`pip install trunkline-server[reference]`"
         ) from error
-    # Nothing is packed, so there is nothing to keep.
-    return ReferenceBackend(checkpoint, **replace(options, weights_cache=None).given())
+    return ReferenceBackend(checkpoint, **options.given())
 
 
 _BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {

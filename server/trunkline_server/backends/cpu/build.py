@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.cores import default_threads
 from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
@@ -41,6 +40,7 @@ def build(
     checkpoint: Checkpoint,
     *,
     threads: int | None = None,
+    pinning: str = "auto",
     max_batch_total_tokens: int | None = None,
     max_step_tokens: int | None = None,
     max_step_sequences: int | None = None,
@@ -50,6 +50,7 @@ def build(
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model. available_bytes: for tests; None asks the system.
 
+    threads: None is one per physical core that this process may use, within its quota. pinning: auto, on, off.
     weights_cache: folder of packed weights; None packs each time.
     Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
     """
@@ -80,7 +81,7 @@ def build(
         ops = TracingOps(builder, checkpoint)
         registry.forward(ops, config)
         packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache)
-        executor: Executor = builder.build(threads or default_threads(), cache=None if packed is None else packed.cache)
+        executor: Executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
     except MemoryError as error:
         raise DoesNotFit(
             f"the system does not give the memory for {num_blocks} KV blocks and the weights: {error}",
@@ -89,11 +90,8 @@ def build(
     except ValueError as error:
         # The model is intact and known, but has a shape that the kernels are not made for.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
-    if packed is None:
-        logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
-        fingerprint = fingerprint_of(checkpoint)
-    else:
-        fingerprint = packed.found(executor, checkpoint)
+    fingerprint = _loaded(executor, checkpoint, packed)
+    _log_threads(executor)
     info = BackendInfo(
         device=executor.device,
         block_size=block_size,
@@ -106,6 +104,26 @@ def build(
         numeric_fingerprint=numeric_fingerprint(fingerprint, KV_DTYPE, str(_kernels.NUMERICS_VERSION), str(block_size)),
     )
     return CpuBackend(executor, info, vocab_size=config.vocab_size, after_start=None if packed is None else packed.keep)
+
+
+def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
+    """Says where the weights came from; returns the checkpoint's fingerprint."""
+    if packed is not None:
+        return packed.found(executor, checkpoint)
+    logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
+    return fingerprint_of(checkpoint)
+
+
+def _log_threads(executor: Executor) -> None:
+    num_threads, is_pinned, nodes = executor.threads
+    fields: dict[str, object] = {"count": num_threads, "pinned": is_pinned, "numa_nodes": len(nodes)}
+    logger.info("threads started", extra={"fields": fields})
+    if len(nodes) > 1:
+        # Weights lie where they were packed: a thread of another node reads them through the link between nodes.
+        logger.warning(
+            "threads span NUMA nodes; hint: one server per node, each under `numactl --cpunodebind --membind`",
+            extra={"fields": {"nodes": ",".join(map(str, nodes))}},
+        )
 
 
 def numeric_fingerprint(*parts: str) -> str:
