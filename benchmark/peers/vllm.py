@@ -81,7 +81,13 @@ class Raw(Peer):
 
     def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
         script = INSIDE / "vllm_raw.py"
-        command = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(CONTEXT_TOKENS), str(MAX_SEQUENCES)]
+        command: list[str | Path] = [
+            ENVIRONMENT.python,
+            script,
+            folder_of(setting.gguf),
+            str(CONTEXT_TOKENS),
+            str(MAX_SEQUENCES),
+        ]
         # In one process, so that no queue between processes is measured.
         return start_raw(self, setting, first, command, environ(setting) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 
