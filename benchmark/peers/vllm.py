@@ -50,6 +50,8 @@ def environ(setting: Setting) -> dict[str, str]:
     cores = ",".join(str(cpu) for cpu in first_of_each_core(setting.threads))
     own = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache")}
     own |= {"OMP_NUM_THREADS": str(setting.threads), "VLLM_CPU_OMP_THREADS_BIND": cores}
+    # What it keeps of a compilation ahead of time it cannot load again, and would compile at every start.
+    own["VLLM_USE_AOT_COMPILE"] = "0"
     environ = clean_environ()
     # The OpenMP library that its manual asks for.
     openmp = ENVIRONMENT.folder / "env/lib/libiomp5.so"
