@@ -126,6 +126,10 @@ bench-kernels: ## steps without a server: tokens per second, time by kind of ker
 	test -e benchmark/results/limits.json || $(MAKE) bench-limits
 	$(BIN)/examples/step_bench --profile --limits benchmark/results/limits.json $(ARGS)
 
+.PHONY: bench-router
+bench-router: ## the router alone over a mock shard, beside a bare loop (ARGS="--save": to benchmark/results/router.json)
+	cargo bench --quiet -p trunkline-router --bench router -- $(ARGS)
+
 # ---- environments ----------------------------------------------------------------------------------------------------
 
 .tools/.stamp: requirements/tools.txt

@@ -23,14 +23,16 @@ from .metrics import Slo
 from .peer import Peer, Setting
 from .report import Report
 from .roster import PEERS
-from .runner import Runner
+from .runner import Runner, asks
 from .store import Store
 from .words import single_token_words
-from .workload import GROUPS, Overhead, Start, Workload, quick
+from .workload import GROUPS, Workload, quick
 
 RESULTS = ROOT / "benchmark/results"
 # vLLM compiles kernels at its first start.
 START_LIMIT_S = 600.0
+# Typical of a start and its warm-up.
+START_S = 15.0
 
 
 def arguments() -> argparse.Namespace:
@@ -77,15 +79,15 @@ def chosen_groups(options: argparse.Namespace) -> list[list[Workload]]:
 
 
 def expected_minutes(peers: list[Peer], groups: list[list[Workload]]) -> tuple[float, float]:
-    """Typical and longest time of the measurements, without installation."""
+    """Typical and longest time of the run once everything is installed."""
     typical = longest = 0.0
     for peer in peers:
-        for w in (w for group in groups for w in group):
-            if (peer.raw and not (w.raw or isinstance(w, Start))) or (isinstance(w, Overhead) and peer != peers[0]):
-                continue
-            typical += w.repeats * w.expected_s
-            # A measurement that was cut off is not repeated.
-            longest += max(w.limit_s, w.repeats * w.expected_s)
+        for group in groups:
+            asked = [w for w in group if asks(peer, w)]
+            starts_s = START_S * max((w.repeats for w in asked), default=0)
+            typical += starts_s + sum(w.repeats * w.expected_s for w in asked)
+            # A measurement that was cut off is not repeated, and costs a new start.
+            longest += starts_s + sum(max(w.limit_s + START_S, w.repeats * w.expected_s) for w in asked)
     return typical / 60, longest / 60
 
 

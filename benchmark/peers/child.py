@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import descendants
@@ -21,7 +22,7 @@ class Died(RuntimeError):
 
 
 class Child:
-    def __init__(self, command: list[str | Path], log: Path, *, env: dict[str, str], pipes: bool = False) -> None:
+    def __init__(self, command: Sequence[str | Path], log: Path, *, env: dict[str, str], pipes: bool = False) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log
         self._log = log.open("wb")

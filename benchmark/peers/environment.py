@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def clean_environ() -> dict[str, str]:
     return kept | OFFLINE
 
 
-def run(command: list[str | Path], log: Path, *, env: dict[str, str] | None = None) -> None:
+def run(command: Sequence[str | Path], log: Path, *, env: dict[str, str] | None = None) -> None:
     """Runs one step of an installation; its output goes to `log`, the last line of it into the error."""
     with log.open("ab") as out:
         out.write(f"$ {' '.join(str(c) for c in command)}\n".encode())

@@ -38,7 +38,15 @@ def install() -> None:
         return
     log = ENVIRONMENT.install()
     downloads = ENVIRONMENT.folder / "sdist"
-    pip = [ENVIRONMENT.python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip: list[str | Path] = [
+        ENVIRONMENT.python,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     run([*pip, "--no-binary", "llama-cpp-python", "-d", downloads, BINDING], log)
     (archive,) = downloads.glob("*.tar.gz")
     unpack(archive, SOURCE)
@@ -93,11 +101,19 @@ class Raw(Peer):
 
     def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
         env = clean_environ() | {"LLAMA_CPP_LIB_PATH": str(BUILD / "bin"), "PYTHONPATH": str(SOURCE)}
-        command = [ENVIRONMENT.python, INSIDE / "llamacpp_raw.py", setting.gguf, str(setting.threads)]
+        command: list[str | Path] = [ENVIRONMENT.python, INSIDE / "llamacpp_raw.py", setting.gguf, str(setting.threads)]
         return start_raw(self, setting, first, command, env)
 
 
+SERVER_NOTE = "llama-server, 32 slots; clears their 6 GB at its start"
 PEERS = [
-    Server("llamacpp", "llama.cpp", "HTTP", "Q4_1", ENVIRONMENT, note="llama-server, 32 slots"),
+    Server(
+        "llamacpp",
+        "llama.cpp",
+        "HTTP",
+        "Q4_1",
+        ENVIRONMENT,
+        note=SERVER_NOTE,
+    ),
     Raw("llamacpp-raw", "llama.cpp", "raw", "Q4_1", ENVIRONMENT, note="llama_decode, no prefix cache"),
 ]

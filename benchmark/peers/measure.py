@@ -52,7 +52,8 @@ class Measurer:
         """
         self.vocabulary = Vocabulary(self.words, self.seed)
         try:
-            return self._by_kind[type(workload)](self, endpoint, workload)
+            measured: Metrics = self._by_kind[type(workload)](self, endpoint, workload)
+            return measured
         except TimeoutError:
             return {"over_s": workload.limit_s}
 

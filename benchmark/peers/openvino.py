@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from .environment import INSIDE, Environment, clean_environ
 from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
 from .workload import MAX_SEQUENCES, Prompt
@@ -41,7 +43,7 @@ class Raw(Peer):
         install()
 
     def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
-        command = [ENVIRONMENT.python, INSIDE / "openvino_raw.py", *options(setting)]
+        command: list[str | Path] = [ENVIRONMENT.python, INSIDE / "openvino_raw.py", *options(setting)]
         return start_raw(self, setting, first, command, clean_environ())
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,7 @@ def start_http(
     peer: Peer,
     setting: Setting,
     first: Prompt,
-    command: Callable[[int], list[str | Path]],
+    command: Callable[[int], Sequence[str | Path]],
     env: dict[str, str],
     *,
     kind: type[HttpEndpoint] = HttpEndpoint,
@@ -213,7 +213,7 @@ def start_http(
 
 
 def start_raw(
-    peer: Peer, setting: Setting, first: Prompt, command: list[str | Path], env: dict[str, str]
+    peer: Peer, setting: Setting, first: Prompt, command: Sequence[str | Path], env: dict[str, str]
 ) -> RawEndpoint:
     child = Child(command, peer.log(), env=env, pipes=True)
     endpoint = RawEndpoint(child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from .environment import INSIDE, Environment, clean_environ
@@ -59,7 +60,7 @@ class Raw(Peer):
 
     def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
         script = INSIDE / "transformers_raw.py"
-        command = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(setting.threads)]
+        command: list[str | Path] = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(setting.threads)]
         return start_raw(self, setting, first, command, clean_environ())
 
 

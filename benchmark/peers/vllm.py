@@ -50,6 +50,8 @@ def environ(setting: Setting) -> dict[str, str]:
     cores = ",".join(str(cpu) for cpu in first_of_each_core(setting.threads))
     own = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache")}
     own |= {"OMP_NUM_THREADS": str(setting.threads), "VLLM_CPU_OMP_THREADS_BIND": cores}
+    # What it keeps of a compilation ahead of time it cannot load again, and would compile at every start.
+    own["VLLM_USE_AOT_COMPILE"] = "0"
     environ = clean_environ()
     # The OpenMP library that its manual asks for.
     openmp = ENVIRONMENT.folder / "env/lib/libiomp5.so"
@@ -81,7 +83,13 @@ class Raw(Peer):
 
     def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
         script = INSIDE / "vllm_raw.py"
-        command = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(CONTEXT_TOKENS), str(MAX_SEQUENCES)]
+        command: list[str | Path] = [
+            ENVIRONMENT.python,
+            script,
+            folder_of(setting.gguf),
+            str(CONTEXT_TOKENS),
+            str(MAX_SEQUENCES),
+        ]
         # In one process, so that no queue between processes is measured.
         return start_raw(self, setting, first, command, environ(setting) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 

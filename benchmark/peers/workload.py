@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 CONTEXT_TOKENS = 8192
 # What every peer may keep of K and V: 32 conversations of 6,000 tokens and something over.
@@ -39,7 +40,7 @@ class Workload:
 
     name: str
     title: str
-    repeats: int = 5
+    repeats: int = 3
     expected_s: float = 5.0
     limit_s: float = 60.0
     raw: bool = False
@@ -154,8 +155,8 @@ def conversations(workload: Chat, vocabulary: Vocabulary, seed: int) -> list[Con
 
 
 # Groups are visited in turn, so that measurements which are compared lie close together in time.
-STEADY = [
-    Start("start", "process start to first token", expected_s=12, limit_s=300),
+STEADY: list[Workload] = [
+    Start("start", "process start to first token", expected_s=4, limit_s=300),
     *(
         Decode(f"decode-{n}", f"decode, {n} streams" if n > 1 else "decode, one stream", streams=n, raw=True)
         for n in (1, 8, 32)
@@ -167,19 +168,19 @@ STEADY = [
     ),
     History("history", "6,000-token history", raw=True, expected_s=8),
 ]
-LOADED = [
-    Interruption("interruption", "4,000 tokens arrive among 8 streams", repeats=3, expected_s=8),
-    Arrivals("poisson-1", "open loop, 1 request/s", repeats=3, rate_per_s=1, num_requests=24, expected_s=26),
-    Arrivals("poisson-3", "open loop, 3 requests/s", repeats=3, rate_per_s=3, num_requests=60, expected_s=24),
-    Arrivals("closed-16", "closed loop, 16 clients", repeats=3, clients=16, num_requests=64, expected_s=20),
+LOADED: list[Workload] = [
+    Interruption("interruption", "4,000 tokens arrive among 8 streams", expected_s=8),
+    Arrivals("poisson-1", "open loop, 1 request/s", repeats=2, rate_per_s=1, num_requests=24, expected_s=26),
+    Arrivals("poisson-3", "open loop, 3 requests/s", repeats=2, rate_per_s=3, num_requests=60, expected_s=24),
+    Arrivals("closed-16", "closed loop, 16 clients", repeats=2, clients=16, num_requests=64, expected_s=20),
 ]
-CHATS = [
+CHATS: list[Workload] = [
     Chat("chat-8", "8 conversations of 10 turns", repeats=2, expected_s=60, limit_s=150),
     Chat("chat-32", "32 conversations of 10 turns", repeats=2, conversations=32, expected_s=140, limit_s=200),
 ]
 GROUPS: list[list[Workload]] = [STEADY, LOADED, CHATS]
 
-_QUICK = {
+_QUICK: dict[str, dict[str, Any]] = {
     "decode-1": {"output_tokens": 64},
     "decode-8": {"output_tokens": 48},
     "decode-32": {"output_tokens": 32},
@@ -193,14 +194,13 @@ QUICK_LIMIT_S = 40.0
 
 
 def quick() -> list[list[Workload]]:
-    """A few minutes: fewer workloads, shorter, once each but for the steady ones (twice)."""
+    """A few minutes for each peer: fewer workloads, shorter, once each."""
     groups = []
     for group in GROUPS:
         small = [w for w in group if w.name not in _QUICK_LEFT_OUT]
         made = []
         for w in small:
             limit_s = w.limit_s if isinstance(w, Start) else QUICK_LIMIT_S
-            repeats = 2 if group is STEADY else 1
-            made.append(replace(w, repeats=repeats, limit_s=limit_s, **_QUICK.get(w.name, {})))
+            made.append(replace(w, repeats=1, limit_s=limit_s, **_QUICK.get(w.name, {})))
         groups.append(made)
     return groups

@@ -1,13 +1,17 @@
 //! The driving task: owns the scheduler, turns commands and step results into its events, sends its plans to the shard
 //! and its updates to the requests.
 //!
-//! Nothing here waits for a client: every request has a bounded buffer, and one whose buffer is full is aborted.
+//! Nothing here waits for a client: every request has a bounded buffer, and one whose buffer is full is aborted. But
+//! the router's own threads must not make a client look slow: once a buffer is half full, no step is planned before
+//! those threads had a turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, OwnedPermit, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -22,6 +26,8 @@ use crate::shard::{LinkEvent, ShardStatus};
 
 /// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
 const MAX_EVENTS_PER_TURN: usize = 256;
+/// From so many waiting tokens on the threads that write them get a turn before each step.
+const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
 /// Link events waiting for the driver; the shard has two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
 
@@ -115,6 +121,11 @@ impl Sequence {
         self.updates.recv().await
     }
 
+    /// As `next`.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<SequenceUpdate>> {
+        self.updates.poll_recv(cx)
+    }
+
     /// A stop string was found: ends the sequence, what it computed stays in the KV index.
     pub fn finish(&mut self) {
         if let Some(slot) = self.end.take() {
@@ -150,9 +161,15 @@ pub struct Driver {
     clients: HashMap<SequenceId, Client>,
     updates: Vec<Update>,
     begin: Instant,
+    /// When the event that is being handled was taken.
+    turn: Instant,
     shard: watch::Sender<ShardStatus>,
     stats: watch::Sender<Stats>,
     metrics: Arc<Metrics>,
+    /// Where the requests' tasks run.
+    readers: Handle,
+    /// Some request has `MANY_WAITING_TOKENS`.
+    is_crowded: bool,
 }
 
 /// The ends of the driver's channels that others hold.
@@ -168,7 +185,7 @@ pub struct DriverEnds {
 }
 
 impl Driver {
-    /// A driver for at most `max_requests` requests at a time.
+    /// A driver for at most `max_requests` requests at a time, whose tasks run on this runtime.
     pub fn new(config: SchedulerConfig, max_requests: usize, metrics: Arc<Metrics>) -> (Self, DriverEnds) {
         // A live request owns at most two slots: its submission and its end.
         let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
@@ -183,9 +200,12 @@ impl Driver {
             clients: HashMap::new(),
             updates: Vec::new(),
             begin: Instant::now(),
+            turn: Instant::now(),
             shard,
             stats,
             metrics,
+            readers: Handle::current(),
+            is_crowded: false,
         };
         let handle = DriverHandle { commands, next_id: Arc::new(AtomicU64::new(1)) };
         (driver, DriverEnds { handle, link, shard: shard_out, stats: stats_out })
@@ -209,6 +229,11 @@ impl Driver {
                 () = until(deadline) => {}
             }
             self.take_waiting();
+            if std::mem::take(&mut self.is_crowded) {
+                // Its queue is first in, first out: when this is done, the tasks woken before had their turn. It fails
+                // only if the runtime is shutting down, and then nobody waits for tokens.
+                let _ = self.readers.spawn(async {}).await;
+            }
             self.send_plans();
             self.stats.send_replace(self.scheduler.stats());
         }
@@ -228,7 +253,7 @@ impl Driver {
     }
 
     fn now(&self) -> Millis {
-        Millis(u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX))
+        Millis(u64::try_from((self.turn - self.begin).as_millis()).unwrap_or(u64::MAX))
     }
 
     fn handle(&mut self, event: Event) {
@@ -237,6 +262,7 @@ impl Driver {
     }
 
     fn on_link(&mut self, event: LinkEvent) {
+        self.turn = Instant::now();
         match event {
             LinkEvent::Ready { info, plans } => {
                 tracing::info!(
@@ -264,6 +290,7 @@ impl Driver {
     }
 
     fn on_command(&mut self, command: Command) {
+        self.turn = Instant::now();
         match command {
             Command::Submit(submission) => {
                 let Submission { mut request, timeout, client } = *submission;
@@ -290,6 +317,7 @@ impl Driver {
 
     /// Plans until the scheduler says no. Without a shard it still ends what is overdue.
     fn send_plans(&mut self) {
+        self.turn = Instant::now();
         loop {
             let plan = self.scheduler.plan(self.now(), &mut self.updates);
             self.route();
@@ -336,7 +364,7 @@ impl Driver {
 
     fn on_token(&mut self, id: SequenceId, token: SampledToken) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let now = Instant::now();
+        let now = self.turn;
         match client.last_token.replace(now) {
             None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
             Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),
@@ -347,7 +375,10 @@ impl Driver {
     /// Never waits: a request whose buffer is full, or whose client is gone, is aborted.
     fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
         let Some(client) = self.clients.get(&id) else { return };
-        let Err(error) = client.updates.try_send(update) else { return };
+        let Err(error) = client.updates.try_send(update) else {
+            self.is_crowded |= client.updates.capacity() <= MAX_WAITING_TOKENS - MANY_WAITING_TOKENS;
+            return;
+        };
         if matches!(error, TrySendError::Full(_)) {
             client.overflowed.store(true, Ordering::Release);
             tracing::warn!(

@@ -1,7 +1,9 @@
 //! One request's way from validated form to text: submits its sequence, detokenizes, finds stop strings, and says it
 //! all as one stream of `GenerationEvent`s, which every dialect renders and the plain answers fold.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use trunkline_scheduler::{
@@ -84,7 +86,8 @@ pub struct Generation {
     stops: StopMatcher,
     usage: Usage,
     ended: bool,
-    phase: watch::Receiver<Phase>,
+    /// Ready when the drain took too long. Kept, so that a token does not register it again.
+    terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<Limits>,
     /// The request counts as open until this is dropped.
     _permit: OwnedSemaphorePermit,
@@ -132,7 +135,7 @@ impl Generation {
             tokenizer: around.tokenizer,
             detokenizer,
             ended: false,
-            phase: around.phase,
+            terminated: Box::pin(terminated(around.phase)),
             limits: around.limits,
             _permit: permit,
         })
@@ -145,41 +148,53 @@ impl Generation {
 
     /// The next event; none after the last piece of output or a failure.
     pub async fn next(&mut self) -> Option<GenerationEvent> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As `next`. Tokens that are there go before the end of the server.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
         while !self.ended {
-            let update = tokio::select! {
-                biased;
-                update = self.sequence.next() => update,
-                () = terminated(&mut self.phase) => {
-                    return Some(self.fail(ApiError::Terminated {
-                        limit_s: self.limits.graceful_termination_timeout.as_secs(),
-                    }));
+            let update = match self.sequence.poll_next(cx) {
+                Poll::Ready(update) => update,
+                Poll::Pending => {
+                    ready!(self.terminated.as_mut().poll(cx));
+                    let limit_s = self.limits.graceful_termination_timeout.as_secs();
+                    return Poll::Ready(Some(self.fail(ApiError::Terminated { limit_s })));
                 }
             };
-            match update {
-                Some(SequenceUpdate::Accepted) => {}
-                Some(SequenceUpdate::Started { cached_tokens }) => self.usage.cached_tokens = cached_tokens,
-                Some(SequenceUpdate::Token(token)) => return Some(self.on_token(token)),
-                Some(SequenceUpdate::Ended(EndReason::EndToken)) => {
-                    return Some(self.end_without_token(FinishReason::EndToken));
-                }
-                Some(SequenceUpdate::Ended(EndReason::Length)) => {
-                    return Some(self.end_without_token(FinishReason::Length));
-                }
-                Some(SequenceUpdate::Ended(reason)) => {
-                    let error = failed(reason, &self.limits);
-                    return Some(self.fail(error));
-                }
-                Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                    let field = self.request.max_new_tokens_field;
-                    return Some(self.fail(rejected(reason, retry_after_ms, field)));
-                }
-                None if self.sequence.overflowed() => {
-                    return Some(self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS }));
-                }
-                None => return Some(self.fail(bug())),
+            if let Some(event) = self.on_update(update) {
+                return Poll::Ready(Some(event));
             }
         }
-        None
+        Poll::Ready(None)
+    }
+
+    /// What an update, or the end of them, says to the client.
+    fn on_update(&mut self, update: Option<SequenceUpdate>) -> Option<GenerationEvent> {
+        Some(match update {
+            Some(SequenceUpdate::Token(token)) => self.on_token(token),
+            Some(SequenceUpdate::Accepted) => return None,
+            Some(SequenceUpdate::Started { cached_tokens }) => {
+                self.usage.cached_tokens = cached_tokens;
+                return None;
+            }
+            Some(SequenceUpdate::Ended(EndReason::EndToken)) => {
+                self.end_without_token(FinishReason::EndToken)
+            }
+            Some(SequenceUpdate::Ended(EndReason::Length)) => self.end_without_token(FinishReason::Length),
+            Some(SequenceUpdate::Ended(reason)) => {
+                let error = failed(reason, &self.limits);
+                self.fail(error)
+            }
+            Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
+                let field = self.request.max_new_tokens_field;
+                self.fail(rejected(reason, retry_after_ms, field))
+            }
+            None if self.sequence.overflowed() => {
+                self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS })
+            }
+            None => self.fail(bug()),
+        })
     }
 
     fn fail(&mut self, error: ApiError) -> GenerationEvent {
@@ -253,7 +268,7 @@ fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
     }
 }
 
-async fn terminated(phase: &mut watch::Receiver<Phase>) {
+async fn terminated(mut phase: watch::Receiver<Phase>) {
     // The sender lives in the server; without it nobody can terminate.
     if phase.wait_for(|phase| *phase == Phase::Terminating).await.is_err() {
         std::future::pending::<()>().await;

@@ -18,6 +18,8 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
 /// Pause between comments on a stream that has nothing to say, so that proxies keep it open.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Events of one stream that are ready together leave in writes of about so many bytes.
+pub const MAX_WRITE_BYTES: usize = 16 << 10;
 /// Time between two questions to the shard about its health.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for a health answer.

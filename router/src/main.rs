@@ -44,6 +44,7 @@ fn run(args: Args) -> Result<(), End> {
     let form = if args.json_output { LogForm::Json } else { LogForm::Text };
     log::init(&args.log_level, form).map_err(End::User)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(num_http_threads())
         .enable_all()
         .build()
         .map_err(|error| End::Bug(error.into()))?;
@@ -51,6 +52,11 @@ fn run(args: Args) -> Result<(), End> {
     // Blocking work (the lifeline's read, a long tokenization) must not hold the exit up.
     runtime.shutdown_background();
     result
+}
+
+/// The step loop has a thread of its own (`step_thread`); what is left of the cores is for HTTP.
+fn num_http_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
 }
 
 async fn serve(args: Args) -> Result<(), End> {
@@ -79,7 +85,8 @@ async fn serve(args: Args) -> Result<(), End> {
         model = args.served_model_name,
         "router is listening"
     );
-    let server = Server::start(model, args.limits(), args.shard_socket);
+    let server = Server::start(model, args.limits(), args.shard_socket)
+        .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.run(listener, terminate).await.map_err(|error| End::Bug(error.into()))?;
     tracing::info!("router is done");
     Ok(())

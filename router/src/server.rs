@@ -1,5 +1,6 @@
 //! Puts the parts together: driver, link, health, routes; and takes them apart in order.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::shard::{Health, run_link, watch_health};
 use crate::shutdown::{Phase, Shutdown};
+use crate::step_thread::StepThread;
 
 /// How long answers that end with an error have to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -25,8 +27,8 @@ pub struct Server {
     /// What handlers share.
     pub app: Arc<App>,
     shutdown: Shutdown,
-    driver: JoinHandle<()>,
-    others: Vec<JoinHandle<()>>,
+    steps: StepThread,
+    health: JoinHandle<()>,
 }
 
 /// The driving task ended: a broken invariant. The process must end too.
@@ -35,8 +37,8 @@ pub struct Server {
 pub struct DriverEnded;
 
 impl Server {
-    /// Starts driver, link and health poll. Must be called inside a tokio runtime.
-    pub fn start(model: Model, limits: Limits, shard_socket: PathBuf) -> Self {
+    /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
+    pub fn start(model: Model, limits: Limits, shard_socket: PathBuf) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
             max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
@@ -61,11 +63,9 @@ impl Server {
             tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),
             limits: Arc::new(limits),
         });
-        let others = vec![
-            tokio::spawn(run_link(shard_socket.clone(), ends.link)),
-            tokio::spawn(watch_health(shard_socket, ends.shard, health_in)),
-        ];
-        Self { app, shutdown, driver: tokio::spawn(driver.run()), others }
+        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link))?;
+        let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
+        Ok(Self { app, shutdown, steps, health })
     }
 
     /// Serves until `terminate` is ready and the drain after it is done.
@@ -98,14 +98,13 @@ impl Server {
         };
         let result = tokio::select! {
             () = drain => Ok(()),
-            _ = &mut self.driver => Err(DriverEnded),
+            () = self.steps.ended() => Err(DriverEnded),
         };
         if result.is_ok() && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
             tracing::warn!("some clients did not take their answers");
         }
         serving.abort();
-        self.driver.abort();
-        self.others.iter().for_each(JoinHandle::abort);
+        self.health.abort();
         result
     }
 }

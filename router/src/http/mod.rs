@@ -1,6 +1,8 @@
 //! What all dialects need of HTTP: bodies, JSON, event streams, the listener, operational routes.
 
 mod body;
+mod event_frame;
+mod events;
 mod json;
 pub mod observe;
 pub mod operate;
@@ -8,4 +10,6 @@ pub mod serve;
 pub mod sse;
 
 pub use body::read_body;
+pub use event_frame::EventFrame;
+pub use events::Events;
 pub use json::{Refused, parse};

@@ -343,6 +343,7 @@ async fn unreachable_deadline_is_429_and_named_as_such() {
     let router = Router::start(plan, limits).await;
     steps.add_permits(1);
     router.post(COMPLETIONS, &json!({"prompt": vec![9; 8], "max_tokens": 1})).await.ok();
+    router.wait_idle().await;
     let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20});
     let mut running = router.connect().await;
     running.send("POST", COMPLETIONS, body(1).to_string().as_bytes()).await;

@@ -3,6 +3,8 @@
 // The whole crate is tests; clippy's own exception covers only what stands inside a test function.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../mock/mod.rs"]
+mod mock;
 mod support;
 
 mod cancel;
@@ -11,4 +13,5 @@ mod errors;
 mod lifecycle;
 mod openai;
 mod operate;
+mod streams;
 mod tgi;

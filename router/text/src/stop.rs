@@ -82,6 +82,10 @@ impl StopMatcher {
         if self.matched {
             return StopStep::default();
         }
+        if self.nodes.len() == 1 {
+            // No stop strings: nothing is ever held back.
+            return StopStep { text: text.to_owned(), matched: None };
+        }
         let num_held = self.held.len();
         self.held.push_str(text);
         for (position, &byte) in text.as_bytes().iter().enumerate() {

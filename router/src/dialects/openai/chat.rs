@@ -1,10 +1,8 @@
 //! `/v1/chat/completions`.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -21,7 +19,7 @@ use crate::dialects::Dialect;
 use crate::error::ApiError;
 use crate::generate::{Output, OutputToken};
 use crate::http::sse::{self, KeepTokens, Render};
-use crate::http::{Refused, parse, read_body};
+use crate::http::{EventFrame, Events, Refused, parse, read_body};
 use crate::validate::{FieldNames, RawParams};
 
 /// Body of a request.
@@ -178,7 +176,7 @@ pub struct Chunk<'a> {
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: &'a str,
     /// One choice; none in the chunk that carries `usage`.
-    pub choices: Vec<ChunkChoice>,
+    pub choices: Vec<ChunkChoice<'a>>,
     /// With `include_usage`: in the last chunk what it took, null in the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
@@ -188,11 +186,11 @@ pub struct Chunk<'a> {
 /// A piece of a choice.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatChunkChoice)]
-pub struct ChunkChoice {
+pub struct ChunkChoice<'a> {
     /// 0.
     pub index: u32,
     /// What is new.
-    pub delta: Delta,
+    pub delta: Delta<'a>,
     /// If asked for.
     pub logprobs: Option<ChatLogprobs>,
     /// On the last one.
@@ -201,13 +199,13 @@ pub struct ChunkChoice {
 
 /// What is new in a chunk.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct Delta {
+pub struct Delta<'a> {
     /// In the first chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
     /// Text to append.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
+    pub content: Option<&'a str>,
 }
 
 /// Answers a chat.
@@ -270,7 +268,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let tokenizer = app.model.text.tokenizer.clone();
     if body.stream == Some(true) {
         let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-        let render = ChatStream { head, tokenizer, with_logprobs, include_usage, pending: Vec::new() };
+        let render = ChatStream::new(head, tokenizer, with_logprobs, include_usage);
         return Ok(sse::stream(generation, render, app.metrics.clone()));
     }
     let keep = if with_logprobs { KeepTokens::Yes } else { KeepTokens::No };
@@ -340,65 +338,83 @@ struct Head {
     system_fingerprint: String,
 }
 
+impl Head {
+    /// `usage`: none if the request did not ask for it, null before the end.
+    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>, usage: Option<Option<Usage>>) -> Chunk<'a> {
+        Chunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: &self.system_fingerprint,
+            choices,
+            usage,
+        }
+    }
+}
+
 struct ChatStream {
     head: Head,
     tokenizer: Arc<Tokenizer>,
     with_logprobs: bool,
     include_usage: bool,
+    /// The chunk of a piece of text without logprobs.
+    piece: EventFrame,
     /// Tokens whose text is held back, with logprobs.
     pending: Vec<OutputToken>,
 }
 
 impl ChatStream {
-    fn event(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> Event {
-        sse::json(&Chunk {
-            id: &self.head.id,
-            object: "chat.completion.chunk",
-            created: self.head.created,
-            model: &self.head.model,
-            system_fingerprint: &self.head.system_fingerprint,
-            choices,
-            usage: self.include_usage.then_some(usage),
-        })
+    fn new(head: Head, tokenizer: Arc<Tokenizer>, with_logprobs: bool, include_usage: bool) -> Self {
+        let piece = EventFrame::new(|text| {
+            let delta = Delta { role: None, content: Some(text) };
+            head.chunk(Self::choice(delta, None, None), include_usage.then_some(None))
+        });
+        Self { head, tokenizer, with_logprobs, include_usage, piece, pending: Vec::new() }
     }
 
-    fn choice(
-        delta: Delta,
+    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
+        self.head.chunk(choices, self.include_usage.then_some(None))
+    }
+
+    fn choice<'a>(
+        delta: Delta<'a>,
         logprobs: Option<ChatLogprobs>,
         finish: Option<&'static str>,
-    ) -> Vec<ChunkChoice> {
+    ) -> Vec<ChunkChoice<'a>> {
         vec![ChunkChoice { index: 0, delta, logprobs, finish_reason: finish }]
     }
 }
 
 impl Render for ChatStream {
-    fn begin(&mut self, events: &mut VecDeque<Event>) {
-        let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
-        events.push_back(self.event(Self::choice(delta, None, None), None));
+    fn begin(&mut self, events: &mut Events) {
+        let delta = Delta { role: Some("assistant"), content: Some("") };
+        events.json(&self.chunk(Self::choice(delta, None, None)));
     }
 
-    fn output(&mut self, output: Output, events: &mut VecDeque<Event>) {
+    fn output(&mut self, output: Output, events: &mut Events) {
         if self.with_logprobs {
             self.pending.extend(output.token.filter(|token| !token.is_end));
         }
         let is_last = output.finish.is_some();
-        if !output.text.is_empty() || (is_last && !self.pending.is_empty()) {
+        if self.with_logprobs && (!output.text.is_empty() || (is_last && !self.pending.is_empty())) {
             let tokens = std::mem::take(&mut self.pending);
-            let logprobs = self.with_logprobs.then(|| chat_logprobs(&self.tokenizer, &tokens));
-            let delta = Delta { role: None, content: Some(output.text) };
-            events.push_back(self.event(Self::choice(delta, logprobs, None), None));
+            let logprobs = chat_logprobs(&self.tokenizer, &tokens);
+            let delta = Delta { role: None, content: Some(&output.text) };
+            events.json(&self.chunk(Self::choice(delta, Some(logprobs), None)));
+        } else if !output.text.is_empty() {
+            events.framed(&self.piece, &output.text);
         }
         if let Some((reason, usage)) = output.finish {
-            let last = Self::choice(Delta::default(), None, Some(finish_reason(reason)));
-            events.push_back(self.event(last, None));
+            events.json(&self.chunk(Self::choice(Delta::default(), None, Some(finish_reason(reason)))));
             if self.include_usage {
-                events.push_back(self.event(Vec::new(), Some(usage.into())));
+                events.json(&self.head.chunk(Vec::new(), Some(Some(usage.into()))));
             }
-            events.push_back(Event::default().data("[DONE]"));
+            events.done();
         }
     }
 
-    fn failed(&mut self, error: &ApiError, events: &mut VecDeque<Event>) {
-        events.push_back(sse::json(&ErrorResponse::from_error(error)));
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.json(&ErrorResponse::from_error(error));
     }
 }

@@ -1,11 +1,10 @@
 //! `/v1/completions`.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -21,7 +20,7 @@ use crate::dialects::Dialect;
 use crate::error::ApiError;
 use crate::generate::{Output, OutputToken};
 use crate::http::sse::{self, KeepTokens, Render};
-use crate::http::{Refused, parse, read_body};
+use crate::http::{EventFrame, Events, Refused, parse, read_body};
 use crate::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
@@ -203,7 +202,7 @@ pub struct Answer<'a> {
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: &'a str,
     /// One choice; none in the piece that carries `usage`.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<Choice<'a>>,
     /// What it took; in a stream only with `include_usage`, null before the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
@@ -213,9 +212,9 @@ pub struct Answer<'a> {
 /// A choice.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CompletionChoice)]
-pub struct Choice {
+pub struct Choice<'a> {
     /// The output, or what is new of it.
-    pub text: String,
+    pub text: Cow<'a, str>,
     /// 0.
     pub index: u32,
     /// If asked for.
@@ -268,21 +267,18 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let tokenizer = app.model.text.tokenizer.clone();
     if body.stream == Some(true) {
         let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-        let render = CompletionStream {
-            head,
-            tokenizer,
-            with_logprobs,
-            include_usage,
-            pending: Vec::new(),
-            offset: 0,
-        };
+        let render = CompletionStream::new(head, tokenizer, with_logprobs, include_usage);
         return Ok(sse::stream(generation, render, app.metrics.clone()));
     }
     let keep = if with_logprobs { KeepTokens::Yes } else { KeepTokens::No };
     let folded = sse::fold(generation, keep).await?;
     let logprobs = with_logprobs.then(|| completion_logprobs(&tokenizer, &folded.tokens, &mut 0));
-    let choice =
-        Choice { text: folded.text, index: 0, logprobs, finish_reason: Some(finish_reason(folded.reason)) };
+    let choice = Choice {
+        text: folded.text.into(),
+        index: 0,
+        logprobs,
+        finish_reason: Some(finish_reason(folded.reason)),
+    };
     Ok(axum::Json(head.answer(vec![choice], Some(Some(folded.usage.into())))).into_response())
 }
 
@@ -330,7 +326,7 @@ struct Head {
 }
 
 impl Head {
-    fn answer(&self, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Answer<'_> {
+    fn answer<'a>(&'a self, choices: Vec<Choice<'a>>, usage: Option<Option<Usage>>) -> Answer<'a> {
         Answer {
             id: &self.id,
             object: "text_completion",
@@ -348,14 +344,32 @@ struct CompletionStream {
     tokenizer: Arc<Tokenizer>,
     with_logprobs: bool,
     include_usage: bool,
+    /// The event of a piece of text without logprobs, before the end.
+    piece: EventFrame,
     /// Tokens whose text is held back, with logprobs.
     pending: Vec<OutputToken>,
     /// Characters of text so far.
     offset: usize,
 }
 
+impl CompletionStream {
+    fn new(head: Head, tokenizer: Arc<Tokenizer>, with_logprobs: bool, include_usage: bool) -> Self {
+        let piece = EventFrame::new(|text| {
+            let choice = Choice { text: text.into(), index: 0, logprobs: None, finish_reason: None };
+            head.answer(vec![choice], include_usage.then_some(None))
+        });
+        Self { head, tokenizer, with_logprobs, include_usage, piece, pending: Vec::new(), offset: 0 }
+    }
+}
+
 impl Render for CompletionStream {
-    fn output(&mut self, output: Output, events: &mut VecDeque<Event>) {
+    fn output(&mut self, output: Output, events: &mut Events) {
+        if !self.with_logprobs && output.finish.is_none() {
+            if !output.text.is_empty() {
+                events.framed(&self.piece, &output.text);
+            }
+            return;
+        }
         if self.with_logprobs {
             self.pending.extend(output.token);
         }
@@ -366,17 +380,17 @@ impl Render for CompletionStream {
         let logprobs =
             self.with_logprobs.then(|| completion_logprobs(&self.tokenizer, &tokens, &mut self.offset));
         let finish_reason = output.finish.map(|(reason, _)| finish_reason(reason));
-        let choice = Choice { text: output.text, index: 0, logprobs, finish_reason };
-        events.push_back(sse::json(&self.head.answer(vec![choice], self.include_usage.then_some(None))));
+        let choice = Choice { text: output.text.into(), index: 0, logprobs, finish_reason };
+        events.json(&self.head.answer(vec![choice], self.include_usage.then_some(None)));
         if let Some((_, usage)) = output.finish {
             if self.include_usage {
-                events.push_back(sse::json(&self.head.answer(Vec::new(), Some(Some(usage.into())))));
+                events.json(&self.head.answer(Vec::new(), Some(Some(usage.into()))));
             }
-            events.push_back(Event::default().data("[DONE]"));
+            events.done();
         }
     }
 
-    fn failed(&mut self, error: &ApiError, events: &mut VecDeque<Event>) {
-        events.push_back(sse::json(&ErrorResponse::from_error(error)));
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.json(&ErrorResponse::from_error(error));
     }
 }

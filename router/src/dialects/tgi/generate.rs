@@ -1,10 +1,8 @@
 //! `/generate`, `/generate_stream` and `/`.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use trunkline_scheduler::TokenLogprob;
 use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
@@ -18,7 +16,7 @@ use crate::dialects::Dialect;
 use crate::error::ApiError;
 use crate::generate::{FinishReason, Output, OutputToken, Usage};
 use crate::http::sse::{self, Folded, KeepTokens, Render};
-use crate::http::{Refused, parse, read_body};
+use crate::http::{Events, Refused, parse, read_body};
 use crate::request::GenerationRequest;
 use crate::validate::{FieldNames, RawParams};
 
@@ -281,23 +279,23 @@ impl GenerateStream {
 }
 
 impl Render for GenerateStream {
-    fn output(&mut self, output: Output, events: &mut VecDeque<Event>) {
+    fn output(&mut self, output: Output, events: &mut Events) {
         self.text.push_str(&output.text);
         self.index += u32::from(output.token.is_some());
         let top_tokens = match (&output.token, self.shown.top_tokens) {
             (Some(output), true) => Some(top_tokens(&self.tokenizer, &output.top_logprobs)),
             _ => None,
         };
-        events.push_back(sse::json(&StreamAnswer {
+        events.json(&StreamAnswer {
             index: self.index,
             token: output.token.as_ref().map(|output| token(&self.tokenizer, output)),
             top_tokens,
             generated_text: output.finish.map(|_| std::mem::take(&mut self.text)),
             details: output.finish.and_then(|finish| self.details(finish)),
-        }));
+        });
     }
 
-    fn failed(&mut self, error: &ApiError, events: &mut VecDeque<Event>) {
-        events.push_back(sse::json(&ErrorResponse::from_error(error)));
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.json(&ErrorResponse::from_error(error));
     }
 }

@@ -1,8 +1,6 @@
-//! A model of bytes, a mock shard, a router on a free port, a small HTTP client.
+//! A router on a free port over a mock shard, a small HTTP client.
 
 mod client;
-mod model;
-mod shard;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,9 +14,8 @@ use trunkline_router::limits::Limits;
 use trunkline_router::server::{DriverEnded, Server};
 use trunkline_router::shutdown::Phase;
 
+pub use crate::mock::{END, MockShard, ShardPlan, bytes, prompt_of, write_model};
 pub use client::{Answer, Connection, sse_data};
-pub use model::{END, bytes, prompt_of, write_model};
-pub use shard::{MockShard, ShardPlan};
 
 /// Longest wait for anything; reached only when a test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -52,7 +49,7 @@ impl Router {
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
         let model = Model::load(folder.path(), "test/model".into()).unwrap();
-        let server = Server::start(model, limits, socket.clone());
+        let server = Server::start(model, limits, socket.clone()).unwrap();
         let app = server.app.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::Stream;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use trunkline_router::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
@@ -18,6 +20,14 @@ use super::model::{CONTEXT, END, VOCAB_SIZE, bytes};
 
 type Script = dyn Fn(&[u32]) -> Vec<u32> + Send + Sync;
 
+/// Sees what crosses the line and when, for a benchmark.
+pub trait Watch: Send + Sync {
+    /// A plan was read from the socket.
+    fn plan_read(&self, step_id: u64);
+    /// A result is about to be written: the tokens of the sequences with these prompts.
+    fn result_ready(&self, step_id: u64, prompts: &mut dyn Iterator<Item = &[u32]>);
+}
+
 /// How a mock shard behaves.
 #[derive(Clone)]
 pub struct ShardPlan {
@@ -25,13 +35,21 @@ pub struct ShardPlan {
     pub script: Arc<Script>,
     /// One permit per step; take them away to hold the shard still.
     pub steps: Arc<Semaphore>,
+    /// Least time from the end of one step to the end of the next.
+    pub pace: Duration,
+    pub block_size: u32,
     pub num_blocks: u32,
     pub max_step_tokens: u32,
+    pub max_step_sequences: u32,
     pub contract_version: u32,
     /// What `Health` says of the running step.
     pub step_running_ms: u64,
     /// What every result says it took.
     pub device_time_us: u64,
+    /// Whether `MockShard::plans` keeps the plans.
+    pub keep_plans: bool,
+    /// Who looks on.
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 impl Default for ShardPlan {
@@ -47,11 +65,16 @@ impl ShardPlan {
         Self {
             script: Arc::new(move |_| reply.clone()),
             steps: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            pace: Duration::ZERO,
+            block_size: 8,
             num_blocks: 1024,
             max_step_tokens: 64,
+            max_step_sequences: 16,
             contract_version: trunkline_router::shard::CONTRACT_VERSION,
             step_running_ms: 0,
             device_time_us: 100,
+            keep_plans: true,
+            watch: None,
         }
     }
 
@@ -66,8 +89,6 @@ impl ShardPlan {
         self
     }
 }
-
-const BLOCK_SIZE: u32 = 8;
 
 /// A running mock shard.
 pub struct MockShard {
@@ -119,13 +140,6 @@ struct Service {
     plans: Arc<Mutex<Vec<proto::StepPlan>>>,
 }
 
-struct Sequence {
-    prompt: Vec<u32>,
-    known: Vec<u32>,
-    blocks: usize,
-    sampling: proto::SamplingParams,
-}
-
 #[tonic::async_trait]
 impl ShardService for Service {
     async fn describe(
@@ -141,11 +155,11 @@ impl ShardService for Service {
             num_kv_heads: 1,
             head_size: 8,
             max_position_embeddings: CONTEXT,
-            block_size: BLOCK_SIZE,
+            block_size: self.plan.block_size,
             bytes_per_block: 64,
             num_device_blocks: self.plan.num_blocks,
             max_step_tokens: self.plan.max_step_tokens,
-            max_step_sequences: 16,
+            max_step_sequences: self.plan.max_step_sequences,
             numeric_fingerprint: "0123456789abcdef".into(),
             device: "mock".into(),
             kv_dtype: "none".into(),
@@ -159,25 +173,10 @@ impl ShardService for Service {
         &self,
         request: Request<Streaming<proto::StepRequest>>,
     ) -> Result<Response<Self::StepStream>, Status> {
-        let mut requests = request.into_inner();
+        let requests = request.into_inner();
         let (results, stream) = mpsc::channel(4);
         let (plan, plans) = (self.plan.clone(), self.plans.clone());
-        tokio::spawn(async move {
-            let mut sequences = HashMap::new();
-            let mut next_step = 1;
-            while let Ok(Some(request)) = requests.message().await {
-                plan.steps.acquire().await.unwrap().forget();
-                let step = request.plan.unwrap();
-                plans.lock().unwrap().push(step.clone());
-                assert_eq!(step.step_id, next_step, "gap in step ids");
-                next_step += 1;
-                let result = run_step(&plan, &mut sequences, step);
-                let response = proto::StepResponse { result: Some(result) };
-                if results.send(Ok(response)).await.is_err() {
-                    return;
-                }
-            }
-        });
+        tokio::spawn(serve_steps(plan, plans, requests, results));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -191,6 +190,86 @@ impl ShardService for Service {
     }
 }
 
+/// A plan read from the socket, then handed to the "device": the next is read while it computes.
+async fn serve_steps(
+    plan: ShardPlan,
+    plans: Arc<Mutex<Vec<proto::StepPlan>>>,
+    mut requests: Streaming<proto::StepRequest>,
+    results: mpsc::Sender<Result<proto::StepResponse, Status>>,
+) {
+    let (queue, mut queued) = mpsc::channel::<proto::StepPlan>(4);
+    let watch = plan.watch.clone();
+    tokio::spawn(async move {
+        while let Ok(Some(request)) = requests.message().await {
+            let step = request.plan.unwrap();
+            if let Some(watch) = &watch {
+                watch.plan_read(step.step_id);
+            }
+            if queue.send(step).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut sequences = HashMap::new();
+    let mut next_step = 1;
+    let mut done = Instant::now();
+    while let Some(step) = queued.recv().await {
+        plan.steps.acquire().await.unwrap().forget();
+        if !plan.pace.is_zero() {
+            tokio::time::sleep_until(done + plan.pace).await;
+            done = Instant::now();
+        }
+        if plan.keep_plans {
+            plans.lock().unwrap().push(step.clone());
+        }
+        assert_eq!(step.step_id, next_step, "gap in step ids");
+        next_step += 1;
+        let result = run_step(&plan, &mut sequences, step);
+        if let Some(watch) = &plan.watch {
+            let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
+            watch.result_ready(result.step_id, &mut prompts);
+        }
+        if results.send(Ok(proto::StepResponse { result: Some(result) })).await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Sequence {
+    known: Vec<u32>,
+    num_prompt_tokens: usize,
+    /// What the script says to the prompt.
+    reply: Vec<u32>,
+    blocks: usize,
+    sampling: proto::SamplingParams,
+}
+
+impl Sequence {
+    fn start(plan: &ShardPlan, start: proto::SequenceStart) -> Self {
+        let num_prompt_tokens = start.num_prompt_tokens as usize;
+        let reply = (plan.script)(&start.token_ids[..num_prompt_tokens]);
+        let sampling = start.sampling.unwrap();
+        Self { known: start.token_ids, num_prompt_tokens, reply, blocks: 0, sampling }
+    }
+
+    fn prompt(&self) -> &[u32] {
+        &self.known[..self.num_prompt_tokens]
+    }
+
+    /// The script's next token. Logprobs are made up, but different for each: -1/8, -2/8, ...
+    fn sample(&mut self) -> proto::SampledToken {
+        let output = self.known.len() - self.num_prompt_tokens;
+        let token_id = self.reply.get(output).copied().unwrap_or(END);
+        self.known.push(token_id);
+        let top = (0..self.sampling.num_top_logprobs).map(|rank| proto::TokenLogprob {
+            token_id: (token_id + rank) % VOCAB_SIZE,
+            logprob: -0.125 * (rank + 1) as f32,
+        });
+        let logprob = if self.sampling.logprobs { -0.125 } else { 0.0 };
+        proto::SampledToken { token_id, logprob, top_logprobs: top.collect() }
+    }
+}
+
 fn run_step(
     plan: &ShardPlan,
     sequences: &mut HashMap<u64, Sequence>,
@@ -200,36 +279,23 @@ fn run_step(
         assert!(sequences.remove(&id).is_some(), "end of unknown sequence {id}");
     }
     for start in step.starts {
-        let prompt = start.token_ids[..start.num_prompt_tokens as usize].to_vec();
-        let sampling = start.sampling.unwrap();
-        let sequence = Sequence { prompt, known: start.token_ids, blocks: 0, sampling };
-        assert!(sequences.insert(start.sequence_id, sequence).is_none(), "sequence started twice");
+        let sequence_id = start.sequence_id;
+        let known = sequences.insert(sequence_id, Sequence::start(plan, start));
+        assert!(known.is_none(), "sequence started twice");
     }
+    assert!(step.chunks.len() <= plan.max_step_sequences as usize);
     assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
     let mut results = Vec::new();
     for chunk in step.chunks {
         let sequence = sequences.get_mut(&chunk.sequence_id).expect("chunk of unknown sequence");
         sequence.blocks += chunk.new_block_ids.len();
         let end = (chunk.first_position + chunk.num_tokens) as usize;
-        assert!(end <= sequence.known.len() && end <= sequence.blocks * BLOCK_SIZE as usize);
+        assert!(end <= sequence.known.len() && end <= sequence.blocks * plan.block_size as usize);
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
-            results.push(sample(plan, chunk.sequence_id, sequence));
+            let outcome = Some(Outcome::Token(sequence.sample()));
+            results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome });
         }
     }
     proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us }
-}
-
-/// The script's next token. Logprobs are made up, but different for each: -1/8, -2/8, ...
-fn sample(plan: &ShardPlan, sequence_id: u64, sequence: &mut Sequence) -> proto::SequenceResult {
-    let output = sequence.known.len() - sequence.prompt.len();
-    let token_id = (plan.script)(&sequence.prompt).get(output).copied().unwrap_or(END);
-    sequence.known.push(token_id);
-    let top = (0..sequence.sampling.num_top_logprobs).map(|rank| proto::TokenLogprob {
-        token_id: (token_id + rank) % VOCAB_SIZE,
-        logprob: -0.125 * (rank + 1) as f32,
-    });
-    let logprob = if sequence.sampling.logprobs { -0.125 } else { 0.0 };
-    let token = proto::SampledToken { token_id, logprob, top_logprobs: top.collect() };
-    proto::SequenceResult { sequence_id, outcome: Some(Outcome::Token(token)) }
 }

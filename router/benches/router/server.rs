@@ -1,0 +1,123 @@
+//! The measured process: starts it, waits until it serves, reads its CPU time and memory, ends it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+/// Longest wait for a server to be ready.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// Pause between two questions whether it is.
+const START_PAUSE: Duration = Duration::from_millis(10);
+/// What `/proc/<pid>/stat` counts CPU time in, per second: `USER_HZ`, 100 on every Linux.
+const TICKS_PER_S: f64 = 100.0;
+
+/// A server in a process of its own; ends with this.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// The router on a model and a shard's socket.
+    pub fn router(program: &Path, model: &Path, socket: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("--shard-socket").arg(socket).arg("--model-path").arg(model);
+        command.args(["--served-model-name", "HuggingFaceTB/SmolLM2-135M-Instruct", "--port", "0"]);
+        command.args(["--max-concurrent-requests", "1100"]);
+        let server = Self::start(command)?;
+        let begin = Instant::now();
+        while !server.is_ready()? {
+            if begin.elapsed() > START_LIMIT {
+                bail!("the router was not ready after {} s", START_LIMIT.as_secs());
+            }
+            std::thread::sleep(START_PAUSE);
+        }
+        Ok(server)
+    }
+
+    /// This program as the bare loop.
+    pub fn bare() -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--yardstick");
+        Self::start(command)
+    }
+
+    /// Both say `address=http://...` on standard error once they listen.
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let stderr = child.stderr.take().context("stderr is piped")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let mut address = None;
+        for line in lines.by_ref() {
+            let line = line?;
+            if let Some((_, rest)) = line.split_once("address=http://") {
+                address = rest.split(' ').next().map(str::parse).transpose()?;
+                break;
+            }
+            eprintln!("{line}");
+        }
+        // What it says later is passed on, so that its pipe never fills.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("  {line}")));
+        let address = address.context("the server ended before it listened")?;
+        Ok(Self { child, address })
+    }
+
+    fn is_ready(&self) -> anyhow::Result<bool> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.starts_with("HTTP/1.1 200"))
+    }
+
+    /// User and system time of all its threads so far, in steps of 10 ms.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        cpu_time(&self.child.id().to_string())
+    }
+
+    /// Its resident memory.
+    pub fn memory_bytes(&self) -> anyhow::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let kib: u64 = line.split_whitespace().nth(1).context("VmRSS has no value")?.parse()?;
+        Ok(kib * 1024)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time of this process: mock shard and client.
+pub fn own_cpu_time() -> anyhow::Result<Duration> {
+    cpu_time("self")
+}
+
+/// CPU time of everything on the machine but its idle time: the first line of `/proc/stat` (proc(5)).
+pub fn all_cpu_time() -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("nothing in /proc/stat")?;
+    let ticks = line.split_whitespace().skip(1).map(str::parse::<u64>).collect::<Result<Vec<_>, _>>()?;
+    // user, nice, system; then idle and iowait; then irq, softirq.
+    let busy = [0, 1, 2, 5, 6].iter().filter_map(|&at| ticks.get(at)).sum::<u64>();
+    Ok(Duration::from_secs_f64(busy as f64 / TICKS_PER_S))
+}
+
+/// Fields 14 and 15 of `/proc/<pid>/stat` (proc(5)); the name before them may hold anything but ends with `)`.
+fn cpu_time(pid: &str) -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+    let mut times = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let user = times.next().context("no user time")??;
+    let system = times.next().context("no system time")??;
+    Ok(Duration::from_secs_f64((user + system) as f64 / TICKS_PER_S))
+}

@@ -1,0 +1,99 @@
+//! Server-sent events, written one after the other into the buffer that leaves in one write.
+//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::EventFrame;
+
+/// What a client sees if our own types cannot be written as JSON: they have string keys and finite numbers, so that is
+/// a defect, but the stream still gets an answer.
+const NOT_JSON: &[u8] = b"{\"error\":{\"message\":\"internal error\",\"code\":\"internal_error\"}}";
+
+/// Begins the data of an event. JSON has no line breaks, so an event is one line.
+const BEGIN: &[u8] = b"data: ";
+/// Ends an event.
+const END: &[u8] = b"\n\n";
+
+/// Events that are ready to be sent.
+#[derive(Debug, Default)]
+pub struct Events {
+    bytes: Vec<u8>,
+}
+
+impl Events {
+    /// Appends an event with JSON data.
+    pub fn json(&mut self, data: &impl Serialize) {
+        self.bytes.extend_from_slice(BEGIN);
+        write_json(&mut self.bytes, data);
+        self.bytes.extend_from_slice(END);
+    }
+
+    /// Appends the frame's event with `text` in it.
+    pub fn framed(&mut self, frame: &EventFrame, text: &str) {
+        self.bytes.extend_from_slice(frame.head());
+        write_json(&mut self.bytes, text);
+        self.bytes.extend_from_slice(frame.tail());
+    }
+
+    /// Appends what clients of OpenAI's API take for the end of the stream.
+    pub fn done(&mut self) {
+        self.bytes.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    /// Appends a comment, which clients skip.
+    pub fn comment(&mut self) {
+        self.bytes.extend_from_slice(b":\n\n");
+    }
+
+    /// Bytes of all events.
+    pub fn num_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Takes all events; what waits for the next token holds no memory.
+    pub fn take(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes).into()
+    }
+}
+
+/// The whole of an event with JSON data, as bytes on the wire.
+pub(super) fn json_event(data: &impl Serialize) -> Vec<u8> {
+    let mut events = Events::default();
+    events.json(data);
+    events.bytes
+}
+
+fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, data: &T) {
+    let begin = bytes.len();
+    if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
+        tracing::error!(%error, "an event cannot be written as JSON");
+        bytes.truncate(begin);
+        bytes.extend_from_slice(NOT_JSON);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_stand_one_after_the_other() {
+        let mut events = Events::default();
+        events.json(&json!({"text": "a\n\nb"}));
+        events.comment();
+        events.done();
+        assert_eq!(events.num_bytes(), events.bytes.len());
+        assert_eq!(&events.take()[..], b"data: {\"text\":\"a\\n\\nb\"}\n\n:\n\ndata: [DONE]\n\n");
+        assert_eq!(events.num_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_no_json_becomes_an_error_event() {
+        let mut events = Events::default();
+        events.json(&std::collections::BTreeMap::from([((1, 2), "keys must be strings")]));
+        assert_eq!(events.take(), [BEGIN, NOT_JSON, END].concat());
+    }
+}

@@ -1,0 +1,78 @@
+//! How events leave: together when several are ready, at once when one is.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use serde_json::json;
+use tower::ServiceExt;
+use trunkline_router::http::serve::routes;
+use trunkline_router::limits::{Limits, MAX_WAITING_TOKENS};
+
+use crate::support::{Router, ShardPlan, sse_data};
+
+/// The body of a streamed chat, not yet read, without a connection between.
+async fn stream(router: &Router, max_tokens: u32) -> Body {
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": true, "ignore_eos": true,
+                      "max_tokens": max_tokens});
+    let request = Request::post("/v1/chat/completions").body(Body::from(body.to_string())).unwrap();
+    let response = routes(router.app.clone()).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.into_body()
+}
+
+/// The events of the next write.
+async fn write(body: &mut Body) -> Vec<serde_json::Value> {
+    let frame = body.frame().await.unwrap().unwrap();
+    sse_data(std::str::from_utf8(frame.data_ref().unwrap()).unwrap())
+}
+
+#[tokio::test]
+async fn what_is_ready_leaves_in_one_write() {
+    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let mut body = stream(&router, 20).await;
+    router.wait_idle().await;
+    let events = write(&mut body).await;
+    // The role, 20 tokens, the finish reason, `[DONE]`.
+    assert_eq!(events.len(), 23);
+    assert!(events[1..21].iter().all(|event| event["choices"][0]["delta"]["content"] == "x"));
+    assert_eq!(events[22], "[DONE]");
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn a_lone_token_leaves_at_once() {
+    let plan = ShardPlan::endless().held();
+    let steps = plan.steps.clone();
+    let router = Router::start(plan, Limits::default()).await;
+    let mut body = stream(&router, 5).await;
+    assert_eq!(write(&mut body).await[0]["choices"][0]["delta"]["role"], "assistant");
+    for _ in 0..4 {
+        // The shard computes nothing more until the token of this step was read.
+        steps.add_permits(1);
+        let events = write(&mut body).await;
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0]["choices"][0]["delta"]["content"], "x");
+    }
+    steps.add_permits(10);
+    assert_eq!(write(&mut body).await.last().unwrap(), "[DONE]");
+}
+
+#[tokio::test]
+async fn a_busy_router_does_not_blame_its_clients() {
+    // All requests run on this test's thread, which is now kept from them as a flood of work would.
+    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let body = stream(&router, 4_000).await;
+    let reading = tokio::spawn(body.collect());
+    let blocked = Instant::now();
+    let num_tokens = || router.app.stats.borrow().output_tokens;
+    // More tokens than a request's buffer has room for come only if the driver does not wait for us.
+    while num_tokens() <= MAX_WAITING_TOKENS as u64 && blocked.elapsed() < Duration::from_millis(200) {
+        std::thread::yield_now();
+    }
+    assert!(num_tokens() > 0);
+    let read = reading.await.unwrap().unwrap().to_bytes();
+    let events = sse_data(std::str::from_utf8(&read).unwrap());
+    assert_eq!((events.len(), events.last().unwrap().as_str()), (4_003, Some("[DONE]")));
+}
