@@ -175,10 +175,10 @@ def parse(sent: float, events: list[tuple[float, bytes]]) -> Stream:
             raise HttpError(f"the stream broke off: {data[:500].decode(errors='replace')}")
         result.usage = event.get("usage") or result.usage
         for choice in event.get("choices") or []:
-            text = choice.get("text")
-            # A completion's event without text is a token whose bytes are not yet a character; a chat's is the role.
-            silent_token = text is not None and choice.get("finish_reason") is None
-            text = text if text is not None else (choice.get("delta") or {}).get("content")
+            delta = choice.get("delta") or {}
+            text = choice.get("text", delta.get("content"))
+            # A token may have no text: its bytes are not yet a character, or it is a special one. A role is no token.
+            silent_token = text == "" and "role" not in delta and choice.get("finish_reason") is None
             if text or silent_token:
                 result.events.append(when)
                 texts.append(text or "")

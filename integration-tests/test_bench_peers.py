@@ -70,7 +70,9 @@ def test_client_does_not_take_an_error_for_an_answer() -> None:
 def test_role_of_a_chat_is_no_token() -> None:
     role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
     word = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
+    special = b'data: {"choices":[{"delta":{"content":""},"finish_reason":null}]}\n\n'
     assert len(answer(chunk(role + word) + b"0\r\n\r\n", cut_at=30).events) == 1
+    assert len(answer(chunk(role + word + special) + b"0\r\n\r\n", cut_at=30).events) == 2, "a token without text"
 
 
 def stream(sent: float, *events: float, tokens: int | None = None) -> Stream:
