@@ -120,6 +120,11 @@ bench-limits: ## what this machine can do at most: bandwidth, unit rates, barrie
 	mkdir -p benchmark/results
 	$(BIN)/examples/limits --output benchmark/results/limits.json $(ARGS)
 
+.PHONY: bench-guard
+bench-guard: .venv-test/.stamp ## two commits by ratio and instruction counts: make bench-guard BASE=main~5 HEAD=main
+	@test -n "$(BASE)" || { echo "error: BASE is empty; hint: make bench-guard BASE=main~5" >&2; exit 1; }
+	$(TEST_PYTHON) benchmark/guard.py $(BASE) $(or $(HEAD),HEAD) $(ARGS)
+
 .PHONY: bench-kernels
 bench-kernels: ## steps without a server: tokens per second, time by kind of kernel beside the limits (ARGS="2 decode:8:512")
 	cargo build --release --quiet -p trunkline-kernels --example step_bench
