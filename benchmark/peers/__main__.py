@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -93,6 +94,8 @@ def expected_minutes(peers: list[Peer], groups: list[list[Workload]]) -> tuple[f
 
 def main() -> int:
     options = arguments()
+    # Told to end, it ends the peer that it has started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     peers, groups = chosen_peers(options.peers), chosen_groups(options)
     output = options.output or (RESULTS / "quick" if options.quick else RESULTS)
     gguf = options.model or embedded_gguf()
