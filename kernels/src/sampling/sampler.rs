@@ -8,8 +8,11 @@ use crate::isa::Isa;
 
 /// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
 const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
-/// More candidates than this are not sorted but put into [`Buckets`]; the result is the same.
+/// More candidates than this, and more than one in [`MIN_ROW_PER_CANDIDATE`] of the vocabulary, are not sorted but put
+/// into [`Buckets`]; the result is the same. Buckets pass over the vocabulary several times: where the likeliest of
+/// 49,152 tokens sufficed, sorting them took 101 us and buckets 255 us (Zen 4).
 const MAX_SORTED: usize = 1024;
+const MIN_ROW_PER_CANDIDATE: usize = 8;
 /// Keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
 const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 
@@ -142,7 +145,7 @@ impl Sampler {
         let total = mass(isa, logits, top, inverse);
         for depth in DEPTHS {
             let lowest = top - depth * params.temperature;
-            if count(isa, logits, lowest) > MAX_SORTED {
+            if count(isa, logits, lowest) > MAX_SORTED.max(logits.len() / MIN_ROW_PER_CANDIDATE) {
                 self.weights.clear();
                 self.weights.extend_from_slice(logits);
                 weigh(isa, &mut self.weights, top, inverse);
