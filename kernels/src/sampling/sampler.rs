@@ -12,7 +12,7 @@ const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
 /// into [`Buckets`]; the result is the same. Buckets pass over the vocabulary several times: where the likeliest of
 /// 49,152 tokens sufficed, sorting them took 101 us and buckets 255 us (Zen 4).
 const MAX_SORTED: usize = 1024;
-const MIN_ROW_PER_CANDIDATE: usize = 8;
+const MIN_ROW_PER_CANDIDATE: usize = 4;
 /// Keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
 const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 
