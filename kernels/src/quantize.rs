@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use crate::aligned::ALIGNMENT_BYTES;
 use crate::isa::{self, Isa, IsaKind};
-use crate::linear::QUAD;
+use crate::linear::{QUAD, TILE};
 use crate::shared_mut::SharedMut;
 
 /// Elements of a row that share a scale.
@@ -39,11 +39,13 @@ const SMALLEST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 /// Bits of 2^100. Magnitudes from there on count as not finite, so that no product of scales overflows.
 pub(crate) const TOO_LARGE_BITS: i32 = (127 + 100) << 23;
 
+/// Bytes of 4 for each of 16 output features.
+const VECTOR_BYTES: usize = TILE * QUAD;
+
 /// Bits of a significand behind the 4 that scales keep, the hidden one among them.
 const DROPPED_BITS: u32 = 20;
 
 /// Significands that a scale can have.
-#[cfg(test)]
 pub(crate) const NUM_LEVELS: usize = 8;
 
 /// One group of a row: a cache line.
@@ -61,12 +63,14 @@ pub(crate) struct QuantGroup {
     pub(crate) negated_sum: i32,
     /// - sum of the first 16 quants.
     pub(crate) negated_half_sum: i32,
-    /// Which quad is on top, 0 to 7.
-    pub(crate) top_quad: u32,
-    /// Where two weights share a byte: bits to the right of the top quad's.
+    /// Which quad is on top, 0 to 7, times 64: where its vector of weights begins.
+    pub(crate) top_offset: u16,
+    /// Which of the [`NUM_LEVELS`] significands `scale` has, times 64: where its vector in a table of them begins.
+    pub(crate) level_offset: u16,
+    /// Where two weights share a byte, the first half of the group low: the bits of the top quad's weights.
+    pub(crate) nibble_mask: u32,
+    /// And by how much products with those bits fall short of products with the high bytes: 8 or 4.
     pub(crate) nibble_shift: u32,
-    /// Of `scale`, as a number to add to the bits of an f32.
-    pub(crate) exponent: i32,
 }
 
 const _: () = assert!(size_of::<QuantGroup>() == ALIGNMENT_BYTES);
@@ -98,27 +102,27 @@ impl QuantGroup {
     /// The numbers of a group beside its quants. `sum` and `half_sum` are of all quants and of the first 16.
     #[inline(always)]
     pub(crate) fn put_numbers(&mut self, code: GroupCode, top_quad: u32, sum: i32, half_sum: i32) {
-        let bits = code.scale.to_bits().cast_signed();
         self.scale = code.scale;
         // |sum| <= 28 * 127 + 4 * 32639, exact in f32.
         self.sum = code.scale * sum as f32;
         self.negated_sum = -sum;
         self.negated_half_sum = -half_sum;
-        self.top_quad = top_quad;
-        self.nibble_shift = if top_quad < GROUP_QUADS as u32 / 2 { 0 } else { 4 };
-        self.exponent = (bits & !((1 << 23) - 1)) - (127 << 23);
+        // Both below 8 * 64.
+        self.top_offset = (top_quad as usize * VECTOR_BYTES) as u16;
+        self.level_offset =
+            ((code.scale.to_bits() >> DROPPED_BITS) as usize % NUM_LEVELS * VECTOR_BYTES) as u16;
+        let is_low = top_quad < GROUP_QUADS as u32 / 2;
+        (self.nibble_mask, self.nibble_shift) = if is_low { (0x0f0f_0f0f, 8) } else { (0xf0f0_f0f0, 4) };
     }
 
-    #[cfg(test)]
-    /// Which of the [`NUM_LEVELS`] significands `scale` has.
+    /// Which quad is on top, 0 to 7.
     #[inline(always)]
-    pub(crate) fn level(&self) -> usize {
-        (self.scale.to_bits() >> DROPPED_BITS) as usize % NUM_LEVELS
+    pub(crate) fn top_quad(&self) -> usize {
+        usize::from(self.top_offset) / VECTOR_BYTES % GROUP_QUADS
     }
 }
 
 /// The significand number `level`, 1 to 1.875.
-#[cfg(test)]
 #[inline(always)]
 pub(crate) fn level_value(level: usize) -> f32 {
     1.0 + level as f32 / NUM_LEVELS as f32

@@ -148,15 +148,9 @@ unsafe fn dots<F: IntFormat, const R: usize>(
             if F::NIBBLES {
                 *sum = _mm256_madd_epi16(*sum, _mm256_set1_epi16(1));
             }
-            let (group, quad) = (&**x, (**x).top_quad as usize % GROUP_QUADS);
-            if quad * QUAD / F::GROUP == part {
-                let high = products::<F>(top_quad::<F>(quants, group), broadcast_quad(group.high.as_ptr()));
-                let high = if F::NIBBLES {
-                    _mm256_madd_epi16(high, _mm256_set1_epi16(256))
-                } else {
-                    _mm256_slli_epi32::<8>(high)
-                };
-                *sum = _mm256_add_epi32(*sum, high);
+            let group = &**x;
+            if group.top_quad() * QUAD / F::GROUP == part {
+                *sum = _mm256_add_epi32(*sum, high_dot::<F>(quants, group));
             }
             if F::ZERO_POINT != 0 {
                 let negated_sum = match (F::GROUP < QUANT_GROUP, part) {
@@ -186,23 +180,26 @@ fn products<F: IntFormat>(weights: __m256i, x: __m256i) -> __m256i {
     _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd))
 }
 
-/// 8 lanes of the weights that meet a group's top quad: 4 unsigned weights a lane.
+/// The high bytes of a group's top quad times their weights, times 256.
 ///
 /// # Safety
 /// `quants` points to the first lane of 8 of the weights that meet `group`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn top_quad<F: IntFormat>(quants: *const u8, group: &QuantGroup) -> __m256i {
+unsafe fn high_dot<F: IntFormat>(quants: *const u8, group: &QuantGroup) -> __m256i {
     let num_vectors = if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS };
-    let vector = group.top_quad as usize % num_vectors;
+    let vector = group.top_quad() % num_vectors;
     // SAFETY: by the contract.
-    let bytes = unsafe { _mm256_loadu_si256(quants.add(vector * VECTOR).cast()) };
-    if F::NIBBLES {
-        let shift = _mm256_set1_epi32(group.nibble_shift.cast_signed());
-        _mm256_and_si256(_mm256_srlv_epi32(bytes, shift), _mm256_set1_epi8(15))
-    } else {
-        bytes
+    let (bytes, high) = unsafe {
+        (_mm256_loadu_si256(quants.add(vector * VECTOR).cast()), broadcast_quad(group.high.as_ptr()))
+    };
+    if !F::NIBBLES {
+        return _mm256_slli_epi32::<8>(products::<F>(bytes, high));
     }
+    let is_low = group.top_quad() < num_vectors;
+    let nibbles = if is_low { bytes } else { _mm256_srli_epi16::<4>(bytes) };
+    let pairs = products::<F>(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)), high);
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(256))
 }
 
 /// 8 lanes of quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane.

@@ -40,7 +40,9 @@ pub(crate) fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
             *high = ((quant + 128) >> 8) as i8;
         }
         let half_sum = quants[..QUANT_GROUP / 2].iter().sum();
-        group.put_numbers(code, top_quad as u32, quants.iter().sum(), half_sum);
+        // The place of what is not finite is nobody's concern, but the same everywhere.
+        let top_quad = if code.is_finite { top_quad as u32 } else { 0 };
+        group.put_numbers(code, top_quad, quants.iter().sum(), half_sum);
     }
     is_finite
 }
@@ -115,7 +117,7 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
 /// The quants of a group.
 fn quants(group: &QuantGroup) -> [i32; QUANT_GROUP] {
     let mut quants = group.low.map(i32::from);
-    for (quant, high) in quants[group.top_quad as usize * QUAD..].iter_mut().zip(group.high) {
+    for (quant, high) in quants[group.top_quad() * QUAD..].iter_mut().zip(group.high) {
         *quant += 256 * i32::from(high);
     }
     quants

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use crate::quantize::{GroupCode, QUANT_GROUP, QuantGroup};
+use crate::linear::QUAD;
+use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup};
 
 /// How far ahead weights are asked for. The hardware's own prefetcher stops at every page; asking 8 KiB ahead, a
 /// quarter of a first-level cache, doubled the bandwidth of one thread on a product of one row (Zen 4, 47 MB of
@@ -29,30 +30,35 @@ pub(crate) unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool 
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
         // SAFETY: 32 elements.
-        let x: [__m256; GROUP_REGISTERS] =
+        let registers: [__m256; GROUP_REGISTERS] =
             std::array::from_fn(|at| unsafe { _mm256_loadu_ps(x.as_ptr().add(at * 8)) });
-        let (top, rest, top_quad) = extremes(quad_magnitudes(x));
+        let (top, rest, top_quad) = extremes(quad_magnitudes(registers));
         let code = GroupCode::new(top, rest);
-        is_finite &= code.is_finite;
+        if !code.is_finite {
+            is_finite = false;
+            (group.low, group.high) = ([0; QUANT_GROUP], [0; QUAD]);
+            group.put_numbers(code, 0, 0, 0);
+            continue;
+        }
         let factor = _mm256_set1_ps(code.reciprocal);
-        let quants = if code.is_finite {
-            x.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, factor)))
-        } else {
-            [_mm256_setzero_si256(); GROUP_REGISTERS]
+        let quants = registers.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, factor)));
+        // 16 bits hold every quant, 8 bits its low byte; lane l of half h of the packed bytes is quad l of half h.
+        let first = _mm256_packs_epi32(quants[0], quants[1]);
+        let second = _mm256_packs_epi32(quants[2], quants[3]);
+        let low_byte = _mm256_set1_epi16(0xff);
+        let low = _mm256_packus_epi16(_mm256_and_si256(first, low_byte), _mm256_and_si256(second, low_byte));
+        let low = _mm256_permutevar8x32_epi32(low, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        // SAFETY: 32 bytes; 4 elements of the quad, of which there are 8.
+        let quad = unsafe {
+            _mm256_storeu_si256(group.low.as_mut_ptr().cast(), low);
+            _mm_loadu_ps(x.as_ptr().add(top_quad as usize % GROUP_QUADS * QUAD))
         };
-        let low_byte = _mm256_set1_epi32(0xff);
-        let low = bytes(quants.map(|quants| _mm256_and_si256(quants, low_byte)));
-        let half = _mm256_set1_epi32(128);
-        let high = bytes(quants.map(|quants| {
-            _mm256_and_si256(_mm256_srai_epi32::<8>(_mm256_add_epi32(quants, half)), low_byte)
-        }));
-        // SAFETY: 32 bytes.
-        unsafe { _mm256_storeu_si256(group.low.as_mut_ptr().cast(), low) };
-        let high = _mm256_permutevar8x32_epi32(high, _mm256_set1_epi32(top_quad.cast_signed()));
-        group.high = _mm256_cvtsi256_si32(high).to_le_bytes().map(u8::cast_signed);
-        let half_sum = sum(_mm256_add_epi32(quants[0], quants[1]));
-        let other_sum = sum(_mm256_add_epi32(quants[2], quants[3]));
-        group.put_numbers(code, top_quad, half_sum + other_sum, half_sum);
+        let quad = _mm_cvtps_epi32(_mm_mul_ps(quad, _mm256_castps256_ps128(factor)));
+        let high = _mm_srai_epi32::<8>(_mm_add_epi32(quad, _mm_set1_epi32(128)));
+        let high = _mm_packs_epi16(_mm_packs_epi32(high, high), high);
+        group.high = _mm_cvtsi128_si32(high).to_le_bytes().map(u8::cast_signed);
+        let (first_sum, second_sum) = sums(first, second);
+        group.put_numbers(code, top_quad, first_sum + second_sum, first_sum);
     }
     is_finite
 }
@@ -87,21 +93,14 @@ fn extremes(quads: __m256i) -> (i32, i32, u32) {
     (_mm256_cvtsi256_si32(top), _mm256_cvtsi256_si32(rest), top_quad)
 }
 
-/// 32 integers below 256 as bytes, in order.
+/// The sums of 16 integers each.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn bytes(wide: [__m256i; GROUP_REGISTERS]) -> __m256i {
-    let pairs = (_mm256_packus_epi32(wide[0], wide[1]), _mm256_packus_epi32(wide[2], wide[3]));
-    // Lane l of half h of the packed bytes comes from half h of register l.
-    let packed = _mm256_packus_epi16(pairs.0, pairs.1);
-    _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
-}
-
-/// The sum of 8 integers.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn sum(lanes: __m256i) -> i32 {
-    let sum = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
-    let sum = _mm_add_epi32(sum, _mm_unpackhi_epi64(sum, sum));
-    _mm_cvtsi128_si32(sum) + _mm_extract_epi32::<1>(sum)
+fn sums(first: __m256i, second: __m256i) -> (i32, i32) {
+    let ones = _mm256_set1_epi16(1);
+    let (first, second) = (_mm256_madd_epi16(first, ones), _mm256_madd_epi16(second, ones));
+    let both = _mm256_add_epi32(_mm256_unpacklo_epi64(first, second), _mm256_unpackhi_epi64(first, second));
+    let both = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both));
+    let both = _mm_add_epi32(both, _mm_shuffle_epi32::<0b10_11_00_01>(both));
+    (_mm_cvtsi128_si32(both), _mm_extract_epi32::<2>(both))
 }

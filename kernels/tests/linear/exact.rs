@@ -68,6 +68,37 @@ fn products_have_the_same_bits_in_every_instruction_set() {
 }
 
 #[test]
+fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
+    for format in Format::ALL {
+        // Rows that are longer than what kernels take at once, and an odd number of groups.
+        for (out_features, in_features) in [(37, 256), (17, 1792)] {
+            let mut random = Random(13);
+            let mut bytes = random.weight(format, out_features, in_features);
+            let row_bytes = format.row_bytes(in_features).unwrap();
+            for scale in [None, Some(0x0000u16), Some(0x8000), Some(0x0001), Some(0x7bff), Some(0xbc00)] {
+                // A block's scale: zero of either sign, the smallest and the largest binary16, -1.
+                let at = row_bytes + format.block_bytes() + if format == Format::Q6_K { 208 } else { 0 };
+                if let Some(scale) = scale.filter(|_| format.block_elements() > 1) {
+                    bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                }
+                let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+                let bias: Vec<f32> = random.floats(out_features);
+                let mut x = random.floats(69 * in_features);
+                // Scales of many sizes, and rows of zeros.
+                x.iter_mut().enumerate().for_each(|(at, x)| *x *= 2f32.powi((at / 32 % 60) as i32 - 30));
+                x[in_features..2 * in_features].fill(0.0);
+                let tiles = 0..weight.num_tiles();
+                let expected = product(Isa::SCALAR, &weight, &x, tiles.clone(), Some(&bias));
+                for isa in fast_sets() {
+                    let actual = product(isa, &weight, &x, tiles.clone(), Some(&bias));
+                    assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {in_features} {scale:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
     for format in [Format::F32, Format::F16, Format::BF16] {
         for in_features in [1, 2, 31, 32, 33, 65, 100] {
