@@ -193,7 +193,7 @@ impl PyProgramBuilder {
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
     /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
-    #[pyo3(signature = (threads=None, pinning="auto", *, cache=None))]
+    #[pyo3(signature = (threads=None, pinning="off", *, cache=None))]
     fn build(
         &mut self,
         py: Python<'_>,

@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--threads", type=_count(MAX_THREADS), metavar="N", help="threads that compute; default: one per usable core"
     )
     serve.add_argument(
-        "--pin-threads", choices=PINNINGS, default="auto", help="each of them on a core of its own; default: auto"
+        "--pin-threads", choices=PINNINGS, default="off", help="each of them on a core of its own; default: off"
     )
     serve.add_argument(
         "--max-batch-total-tokens",

@@ -196,7 +196,7 @@ pub struct LowCompute {
     #[arg(
         long,
         value_enum,
-        default_value_t = Pinning::Auto,
+        default_value_t = Pinning::Off,
         env = "TRUNKLINE_PIN_THREADS",
         hide_env_values = true
     )]

@@ -19,7 +19,7 @@ class BackendOptions:
     """What the command line asks of a backend; None leaves it to the backend."""
 
     threads: int | None = None
-    pin_threads: str = "auto"
+    pin_threads: str = "off"
     max_batch_total_tokens: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None

@@ -40,7 +40,7 @@ def build(
     checkpoint: Checkpoint,
     *,
     threads: int | None = None,
-    pinning: str = "auto",
+    pinning: str = "off",
     max_batch_total_tokens: int | None = None,
     max_step_tokens: int | None = None,
     max_step_sequences: int | None = None,
