@@ -19,7 +19,7 @@
 use std::ops::Range;
 
 use crate::aligned::ALIGNMENT_BYTES;
-use crate::isa::{self, Isa, IsaKind};
+use crate::isa::{Isa, call_isa};
 use crate::linear::{QUAD, TILE};
 use crate::shared_mut::SharedMut;
 
@@ -266,17 +266,8 @@ pub unsafe fn quantize_rows(
             let groups = out.as_mut_ptr().add(shape.groups_offset()).cast::<QuantGroup>();
             std::slice::from_raw_parts_mut(groups.add(row * shape.row_stride()), shape.groups_per_row())
         };
-        let is_finite = match isa.kind() {
-            IsaKind::Scalar => isa::scalar::quantize_row(x, groups),
-            // SAFETY: the `Isa` proves the CPU.
-            #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx2 => unsafe { isa::x86::quantize_row(x, groups) },
-            // SAFETY: likewise.
-            #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx512 => unsafe { isa::x86::quantize_row(x, groups) },
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("an `Isa` exists only if the CPU has it"),
-        };
+        // SAFETY: the `Isa` proves the CPU.
+        let is_finite = unsafe { call_isa!(isa, quantize_row(x, groups)) };
         // SAFETY: as above.
         unsafe { out.as_mut_ptr().cast::<f32>().add(row).write(if is_finite { 0.0 } else { f32::NAN }) };
     }

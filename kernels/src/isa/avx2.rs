@@ -15,10 +15,12 @@ use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
+pub(crate) use super::x86::quantize_row;
+
 /// Lanes of a register.
 const LANES: usize = 8;
 /// Bytes of a vector of a tile: two registers.
-const VECTOR: usize = 64;
+pub(super) const VECTOR: usize = 64;
 /// Most rows whose sums are kept in registers.
 const MAX_ROWS: usize = 4;
 
@@ -34,17 +36,18 @@ macro_rules! dispatch_rows {
         }
     };
 }
+pub(super) use dispatch_rows;
 
 /// Some rows times part of a tile.
 #[derive(Clone, Copy)]
-struct Part {
-    first_row: usize,
+pub(super) struct Part {
+    pub(super) first_row: usize,
     /// Of the tile: 0 or 8.
-    first_lane: usize,
+    pub(super) first_lane: usize,
 }
 
 /// Calls `kernel(part, rows)` for every part of rows and a tile that has a lane to write.
-fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part, usize)) {
+pub(super) fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part, usize)) {
     for first_lane in (0..num_lanes).step_by(LANES) {
         for first_row in (0..num_rows).step_by(MAX_ROWS) {
             kernel(Part { first_row, first_lane }, MAX_ROWS.min(num_rows - first_row));
@@ -208,7 +211,7 @@ unsafe fn high_dot<F: IntFormat>(quants: *const u8, group: &QuantGroup) -> __m25
 /// `quants` points to the first lane of 8 of those weights.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m256i {
+pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m256i {
     let vector = if F::NIBBLES { quad % (GROUP_QUADS / 2) } else { quad };
     if vector == quad {
         prefetch(quants, vector * VECTOR);
@@ -273,7 +276,7 @@ unsafe fn float_part<F: FloatFormat, const R: usize>(
 }
 
 /// Bytes of a scale or minimum.
-const fn scale_bytes<F: IntFormat>() -> usize {
+pub(super) const fn scale_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { 2 } else { 4 }
 }
 
@@ -281,7 +284,7 @@ const fn scale_bytes<F: IntFormat>() -> usize {
 /// `pointer` has 8 scales.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m256 {
+pub(super) unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m256 {
     // SAFETY: by the contract.
     unsafe {
         if F::HALF_SCALES {
@@ -316,7 +319,7 @@ unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> __m256 {
 /// `pointer` has 4 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn broadcast_quad(pointer: *const i8) -> __m256i {
+pub(super) unsafe fn broadcast_quad(pointer: *const i8) -> __m256i {
     // SAFETY: by the contract.
     _mm256_set1_epi32(unsafe { pointer.cast::<i32>().read_unaligned() })
 }
@@ -327,7 +330,7 @@ unsafe fn broadcast_quad(pointer: *const i8) -> __m256i {
 /// `out` may be written for the part's `R` rows and its lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store<const R: usize>(acc: &[__m256; R], out: &TileOutput<'_>, part: Part) {
+pub(super) unsafe fn store<const R: usize>(acc: &[__m256; R], out: &TileOutput<'_>, part: Part) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     // At most 16.
     let num_lanes = _mm256_set1_epi32((out.num_lanes - part.first_lane) as i32);

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::isa::x86::prefetch;
+pub(crate) use crate::isa::x86::quantize_row;
 use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
 use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;

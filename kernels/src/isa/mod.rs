@@ -4,9 +4,15 @@
 //! float operations follow the one order that [`crate::linear`] states. `scalar` is the oracle.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx_vnni;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
@@ -24,20 +30,30 @@ pub enum IsaKind {
     Scalar,
     /// AVX2, FMA and F16C.
     Avx2,
+    /// `Avx2` and the 256-bit VNNI instructions, of AVX-VNNI or of AVX-512.
+    AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// `Avx512` and AMX with bytes. Only by name: no processor that has it has run it yet.
+    Amx,
+    /// NEON of AArch64 with its dot products.
+    Neon,
 }
 
 impl IsaKind {
     /// All of them, slowest first.
-    pub const ALL: [IsaKind; 3] = [IsaKind::Scalar, IsaKind::Avx2, IsaKind::Avx512];
+    pub const ALL: [IsaKind; 6] =
+        [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Amx, IsaKind::Neon];
 
     /// As [`ISA_VARIABLE`] takes it.
     pub fn name(self) -> &'static str {
         match self {
             IsaKind::Scalar => "scalar",
             IsaKind::Avx2 => "avx2",
+            IsaKind::AvxVnni => "avx_vnni",
             IsaKind::Avx512 => "avx512",
+            IsaKind::Amx => "amx",
+            IsaKind::Neon => "neon",
         }
     }
 
@@ -50,6 +66,7 @@ impl IsaKind {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            IsaKind::AvxVnni => IsaKind::Avx2.is_supported() && avx_vnni::is_supported(),
             IsaKind::Avx512 => {
                 IsaKind::Avx2.is_supported()
                     && is_x86_feature_detected!("avx512f")
@@ -58,14 +75,46 @@ impl IsaKind {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            IsaKind::Amx => IsaKind::Avx512.is_supported() && amx::is_supported(),
+            IsaKind::Neon => false,
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    fn is_supported(self) -> bool {
+        match self {
+            IsaKind::Scalar => true,
+            IsaKind::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 | IsaKind::Amx => false,
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn is_supported(self) -> bool {
         self == IsaKind::Scalar
     }
 }
+
+/// Calls a kernel in the file of an [`Isa`]: an instruction set is a file with all kernels, and a line here.
+macro_rules! call_isa {
+    ($isa:expr, $kernel:ident $(::<$format:ident>)? ($($argument:expr),* $(,)?)) => {
+        match $isa.kind() {
+            $crate::isa::IsaKind::Scalar => $crate::isa::scalar::$kernel $(::<$format>)?($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::IsaKind::Avx2 => $crate::isa::avx2::$kernel $(::<$format>)?($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::IsaKind::AvxVnni => $crate::isa::avx_vnni::$kernel $(::<$format>)?($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::IsaKind::Avx512 => $crate::isa::avx512::$kernel $(::<$format>)?($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::IsaKind::Amx => $crate::isa::amx::$kernel $(::<$format>)?($($argument),*),
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::IsaKind::Neon => $crate::isa::neon::$kernel $(::<$format>)?($($argument),*),
+            kind => unreachable!("{kind:?}: an `Isa` exists only if the CPU has it"),
+        }
+    };
+}
+pub(crate) use call_isa;
 
 /// An instruction set that this CPU was seen to have: holding one is the proof that its kernels may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +125,7 @@ pub struct Isa(IsaKind);
 #[non_exhaustive]
 pub enum IsaError {
     /// The name is none of [`IsaKind::ALL`].
-    #[error("`{ISA_VARIABLE}` is {name:?}; hint: use `scalar`, `avx2` or `avx512`, or unset it")]
+    #[error("`{ISA_VARIABLE}` is {name:?}; hint: use one of {}, or unset it", known_names())]
     Unknown {
         /// The name received.
         name: String,
@@ -89,6 +138,11 @@ pub enum IsaError {
     },
 }
 
+/// For messages.
+fn known_names() -> String {
+    IsaKind::ALL.map(IsaKind::name).join(", ")
+}
+
 impl Isa {
     /// Portable code: everywhere.
     pub const SCALAR: Isa = Isa(IsaKind::Scalar);
@@ -98,11 +152,14 @@ impl Isa {
         if kind.is_supported() { Ok(Self(kind)) } else { Err(IsaError::Unsupported { kind }) }
     }
 
-    /// The best set of this CPU, or the one that [`ISA_VARIABLE`] names.
+    /// The best set of this CPU, or the one that [`ISA_VARIABLE`] names. [`IsaKind::Amx`] has to be named.
     pub fn detect() -> Result<Self, IsaError> {
         match std::env::var_os(ISA_VARIABLE) {
             Some(name) => Self::named(&name.to_string_lossy()),
-            None => Ok(Self::available().last().copied().unwrap_or(Self::SCALAR)),
+            None => {
+                let tried = |isa: &Self| isa.kind() != IsaKind::Amx;
+                Ok(Self::available().into_iter().rfind(tried).unwrap_or(Self::SCALAR))
+            }
         }
     }
 
@@ -189,7 +246,7 @@ mod tests {
         let error = Isa::named("sse9").expect_err("no such set");
         assert_eq!(
             error.to_string(),
-            "`TRUNKLINE_ISA` is \"sse9\"; hint: use `scalar`, `avx2` or `avx512`, or unset it"
+            "`TRUNKLINE_ISA` is \"sse9\"; hint: use one of scalar, avx2, avx_vnni, avx512, amx, neon, or unset it"
         );
     }
 

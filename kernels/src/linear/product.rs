@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::isa::{self, Isa, IsaKind};
+use crate::isa::{Isa, call_isa};
 use crate::linear::{PANEL, TILE};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
@@ -187,15 +187,7 @@ unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
         // SAFETY: tile and rows have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
         unsafe {
             let out = job.tile_output(rows.start, tile);
-            match job.isa.kind() {
-                IsaKind::Scalar => isa::scalar::linear_int::<F>(in_features, &weights, &block, &out),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx2 => isa::avx2::linear_int::<F>(in_features, &weights, &block, &out),
-                #[cfg(target_arch = "x86_64")]
-                IsaKind::Avx512 => isa::avx512::linear_int::<F>(in_features, &weights, &block, &out),
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => unreachable!("an `Isa` exists only if the CPU has it"),
-            }
+            call_isa!(job.isa, linear_int::<F>(in_features, &weights, &block, &out));
         }
     });
 }
@@ -215,15 +207,7 @@ unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
             // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
             unsafe {
                 let out = job.tile_output(first_row, tile);
-                match job.isa.kind() {
-                    IsaKind::Scalar => isa::scalar::linear_float::<F>(&weights, &panel, &out),
-                    #[cfg(target_arch = "x86_64")]
-                    IsaKind::Avx2 => isa::avx2::linear_float::<F>(&weights, &panel, &out),
-                    #[cfg(target_arch = "x86_64")]
-                    IsaKind::Avx512 => isa::avx512::linear_float::<F>(&weights, &panel, &out),
-                    #[cfg(not(target_arch = "x86_64"))]
-                    _ => unreachable!("an `Isa` exists only if the CPU has it"),
-                }
+                call_isa!(job.isa, linear_float::<F>(&weights, &panel, &out));
             }
         }
     });

@@ -10,8 +10,7 @@ pub const LANES: usize = 16;
 /// Sixteen f32 values.
 ///
 /// # Safety
-/// All methods are `unsafe`: the CPU must have the instruction set of the implementing type, and pointers must be valid
-/// for the number of elements named (no alignment is needed).
+/// The CPU must have the instruction set of the type; pointers must be valid for the elements named, aligned or not.
 pub trait Lanes: Copy {
     /// True if there are 32 registers of a whole value, rather than 16 of half a value.
     const MANY_REGISTERS: bool;
@@ -177,14 +176,13 @@ impl Lanes for ScalarLanes {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2Lanes, Avx512Lanes};
 
 #[cfg(target_arch = "x86_64")]
-#[allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "every block rests on the trait's own contract, stated there"
-)]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "every block rests on the trait's contract")]
 mod x86 {
     use super::{LANES, Lanes};
     use std::arch::x86_64::*;
@@ -453,9 +451,8 @@ mod x86 {
 ///
 /// `simd_entry! { /// doc  pub fn name = generic(x: &[f32], y: &mut [f32]) -> f32; }` makes
 /// `pub fn name(isa: Isa, x, y) -> f32`, which calls `unsafe fn generic::<L: Lanes>(x, y)`. The generic function must
-/// be
-/// `#[inline(always)]`, so that it is compiled with the instruction set's features. If it is sound for every input the
-/// entry is a `fn`; else an `unsafe fn`, whose doc says what the caller must promise.
+/// be `#[inline(always)]`, so that it is compiled with the instruction set's features. If it is sound for every input
+/// the entry is a `fn`; else an `unsafe fn`, whose doc says what the caller must promise.
 macro_rules! simd_entry {
     ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident $args:tt $(-> $ret:ty)? ;) => {
         $crate::ops::vector::simd_entry! { @ [$(#[$meta])* $vis] $name $generic $args [$($ret)?] }
@@ -478,13 +475,22 @@ macro_rules! simd_entry {
                 // SAFETY: as above.
                 unsafe { $generic::<$crate::ops::vector::Avx2Lanes>($($arg),*) }
             }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon,dotprod")]
+            fn neon($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $generic::<$crate::ops::vector::neon::NeonLanes>($($arg),*) }
+            }
             match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` is only made for a CPU that has its features.
-                $crate::isa::IsaKind::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Amx => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
-                $crate::isa::IsaKind::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::isa::IsaKind::Avx2 | $crate::isa::IsaKind::AvxVnni => unsafe { avx2($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: as above.
+                $crate::isa::IsaKind::Neon => unsafe { neon($($arg),*) },
                 // SAFETY: the scalar instantiation needs no features.
                 _ => unsafe { $generic::<$crate::ops::vector::ScalarLanes>($($arg),*) },
             }
