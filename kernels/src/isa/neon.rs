@@ -134,7 +134,9 @@ pub(crate) unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool 
             group.high = high.map(|high| high as i8);
             let sum = |quants: &[int32x4_t]| quants.iter().map(|quants| vaddvq_s32(*quants)).sum::<i32>();
             let half_sum = sum(&quants[..GROUP_QUADS / 2]);
-            group.put_numbers(code, top_quad as u32, half_sum + sum(&quants[GROUP_QUADS / 2..]), half_sum);
+            // The place of what is not finite is nobody's concern, but the same everywhere.
+            let top_quad = if code.is_finite { top_quad as u32 } else { 0 };
+            group.put_numbers(code, top_quad, half_sum + sum(&quants[GROUP_QUADS / 2..]), half_sum);
         }
     }
     is_finite

@@ -21,7 +21,7 @@ NUM_TOKENS = 200
 # Mean absolute difference of the log-probabilities of all tokens at all positions. Activations are 8-bit numbers beside
 # integer weights; beside floats only K and V are rounded.
 FLOAT_BOUND = 0.01
-INT_BOUND = 0.03
+INT_BOUND = 0.02
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
