@@ -60,14 +60,22 @@ impl Temporary {
     fn create(folder: &Path, path: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Nanoseconds, since process ids repeat in containers that share a folder.
-        let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.subsec_nanos());
-        let name = format!("{stem}.{}-{number}-{nanos}.{TEMPORARY_EXTENSION}", std::process::id());
-        let path = folder.join(name);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        file.try_lock().map_err(io::Error::from)?;
-        Ok(Self { file, path, is_kept: std::cell::Cell::new(false) })
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            // Nanoseconds, since process ids repeat in containers that share a folder.
+            let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.subsec_nanos());
+            let name = format!("{stem}.{}-{number}-{nanos}.{TEMPORARY_EXTENSION}", std::process::id());
+            let path = folder.join(name);
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+            match file.try_lock() {
+                // Between its creation and its lock another writer may have taken the file for one left over.
+                Ok(()) if is_same(&path, identity(&file)?) => {
+                    return Ok(Self { file, path, is_kept: std::cell::Cell::new(false) });
+                }
+                Ok(()) | Err(fs::TryLockError::WouldBlock) => {}
+                Err(fs::TryLockError::Error(error)) => return Err(error),
+            }
+        }
     }
 
     fn is_kept(&self) {
@@ -174,8 +182,16 @@ fn free_bytes(_folder: &Path) -> Option<u64> {
 
 /// Removes `path`, if it still is the file that was opened.
 pub(super) fn remove_if_same(path: &Path, identity: Identity) {
-    if fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == identity) {
+    if is_same(path, identity) {
         // Impossible in a folder that is read-only: then it is found again, and is a miss again.
         let _ = fs::remove_file(path);
     }
+}
+
+fn is_same(path: &Path, identity: Identity) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == identity)
+}
+
+fn identity(file: &File) -> io::Result<Identity> {
+    file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
