@@ -175,7 +175,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 start(Path(sys.argv[1]), Path(sys.argv[2]))
 """
     command = [sys.executable, "-c", program, str(model), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    server = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=server, capture_output=True, text=True, check=True, timeout=120)
     assert "packed weights are not kept: cannot " in done.stdout, done
     assert list(folder.iterdir()) == []
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 20_000
