@@ -106,7 +106,7 @@ impl PyProgramBuilder {
 #[pymethods]
 impl PyProgramBuilder {
     #[new]
-    #[pyo3(signature = (*, max_step_tokens, max_step_sequences, block_size, num_blocks, num_layers, num_kv_heads, head_size))]
+    #[pyo3(signature = (*, max_step_tokens, max_step_sequences, block_size, num_blocks, num_layers, num_kv_heads, head_size, kv_dtype))]
     #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
     fn new(
         max_step_tokens: usize,
@@ -116,8 +116,10 @@ impl PyProgramBuilder {
         num_layers: usize,
         num_kv_heads: usize,
         head_size: usize,
+        kv_dtype: &str,
     ) -> PyResult<Self> {
-        let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size };
+        let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
+        let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
         Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new() })
     }

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
-use trunkline_kernels::kv_pool::KvGeometry;
+use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ValueId, WeightId};
 use trunkline_kernels::sampling::SamplingParams;
@@ -105,8 +105,13 @@ impl Model {
 }
 
 fn build(threads: usize) -> Executor {
-    let geometry =
-        KvGeometry { num_layers: 2, num_kv_heads: KV_HEADS, head_size: HEAD_SIZE, block_size: BLOCK_SIZE };
+    let geometry = KvGeometry {
+        num_layers: 2,
+        num_kv_heads: KV_HEADS,
+        head_size: HEAD_SIZE,
+        block_size: BLOCK_SIZE,
+        dtype: KvDtype::Int8,
+    };
     let config = ProgramConfig {
         max_step_tokens: MAX_STEP_TOKENS,
         max_step_sequences: NUM_SEQUENCES,

@@ -29,6 +29,7 @@ class ProgramBuilder:
         num_layers: int,
         num_kv_heads: int,
         head_size: int,
+        kv_dtype: str,
     ) -> None: ...
     def weight(
         self,

@@ -18,6 +18,7 @@ from trunkline_server.errors import InvalidArgument, UserError
 EXIT_CODE_USER_MISTAKE = 2
 
 BACKENDS = ("cpu", "reference")
+KV_CACHE_DTYPES = ("auto", "int8", "f16", "bf16")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
 MAX_THREADS = 1024
@@ -68,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--model", required=True, metavar="PATH", help="a .gguf file or a folder with config.json")
     serve.add_argument("--socket", required=True, metavar="PATH", help="Unix socket to listen on")
     serve.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
+    serve.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default="auto",
+        help="how K and V are stored; default: auto, which is int8 on the cpu",
+    )
     serve.add_argument(
         "--threads", type=_count(MAX_THREADS), metavar="N", help="threads that compute; default: one per usable core"
     )

@@ -53,6 +53,7 @@ def serve(options: argparse.Namespace) -> int:
         options.backend,
         checkpoint,
         registry.BackendOptions(
+            kv_cache_dtype=options.kv_cache_dtype,
             threads=options.threads,
             pin_threads=options.pin_threads,
             max_batch_total_tokens=options.max_batch_total_tokens,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use trunkline_kernels::executor::Executor;
-use trunkline_kernels::kv_pool::KvGeometry;
+use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, WeightId};
 use trunkline_kernels::threads::Pinning;
@@ -56,6 +56,7 @@ pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result
         num_kv_heads: KV_HEADS,
         head_size: HEAD_SIZE,
         block_size: BLOCK_SIZE,
+        dtype: KvDtype::Int8,
     };
     let config = ProgramConfig {
         max_step_tokens,

@@ -179,6 +179,7 @@ impl AttentionPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv_pool::KvDtype;
     use crate::testing::Random;
     use std::collections::HashMap;
 
@@ -191,6 +192,7 @@ mod tests {
                 num_kv_heads: 1 + random.below(4),
                 head_size: 32,
                 block_size: [16, 32, 128][random.below(3)],
+                dtype: KvDtype::Int8,
             };
             let limits = PlanLimits {
                 geometry,
@@ -240,7 +242,13 @@ mod tests {
 
     #[test]
     fn one_long_sequence_is_cut_for_all_threads() {
-        let geometry = KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 64, block_size: 32 };
+        let geometry = KvGeometry {
+            num_layers: 1,
+            num_kv_heads: 1,
+            head_size: 64,
+            block_size: 32,
+            dtype: KvDtype::Int8,
+        };
         let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
         limits.state_capacity = limits.wanted_state_capacity(1000);
         let mut plan = AttentionPlan::default();

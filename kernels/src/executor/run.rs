@@ -294,7 +294,8 @@ impl Step<'_> {
                 if split.finish_part() {
                     let whole = self.attention_item(&split.item, layer, scale);
                     let states = states.add(split.first_state);
-                    finish_states(self.isa, self.limits.geometry.head_size, &whole, states, scratch, rows);
+                    let g = &self.limits.geometry;
+                    finish_states(self.isa, g.dtype, g.head_size, &whole, states, scratch, rows);
                 }
             }
         }

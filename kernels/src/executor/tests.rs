@@ -1,7 +1,7 @@
 //! A tiny random model through the whole path: results are the same to the bit however a step is cut and shared.
 
 use super::*;
-use crate::kv_pool::KvGeometry;
+use crate::kv_pool::{KvDtype, KvGeometry};
 use crate::pack::Format;
 use crate::program::{ProgramConfig, WeightId};
 use crate::testing::{Random, bits};
@@ -13,7 +13,7 @@ const KV_HEADS: usize = 2;
 const HEAD_SIZE: usize = 16;
 const FFN: usize = 96;
 const BLOCK_SIZE: usize = 16;
-const NUM_BLOCKS: usize = 64;
+const NUM_BLOCKS: usize = 80;
 
 /// What varies between the models of these tests.
 #[derive(Clone, Copy)]
@@ -22,10 +22,14 @@ struct Recipe {
     matrices: Format,
     head_norms: bool,
     biases: bool,
+    dtype: KvDtype,
 }
 
-const PLAIN: Recipe = Recipe { seed: 1, matrices: Format::Q4_1, head_norms: false, biases: false };
-const QWEN: Recipe = Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true };
+const PLAIN: Recipe =
+    Recipe { seed: 1, matrices: Format::Q4_1, head_norms: false, biases: false, dtype: KvDtype::Int8 };
+const QWEN: Recipe =
+    Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16 };
+const BF16: Recipe = Recipe { dtype: KvDtype::Bf16, ..PLAIN };
 
 struct Model {
     builder: ProgramBuilder,
@@ -78,8 +82,13 @@ impl Model {
 }
 
 fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
-    let geometry =
-        KvGeometry { num_layers: 2, num_kv_heads: KV_HEADS, head_size: HEAD_SIZE, block_size: BLOCK_SIZE };
+    let geometry = KvGeometry {
+        num_layers: 2,
+        num_kv_heads: KV_HEADS,
+        head_size: HEAD_SIZE,
+        block_size: BLOCK_SIZE,
+        dtype: recipe.dtype,
+    };
     let config =
         ProgramConfig { max_step_tokens: 640, max_step_sequences: 12, num_blocks: NUM_BLOCKS, geometry };
     let builder = ProgramBuilder::new(config).unwrap();
@@ -181,7 +190,7 @@ fn ascending(from: u32) -> Vec<u32> {
 
 #[test]
 fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
-    for recipe in [PLAIN, QWEN] {
+    for recipe in [PLAIN, QWEN, BF16] {
         let tokens = prompt(3, 70);
         let expected = build(recipe, 1, best()).score(&tokens).unwrap();
         assert!(expected.iter().all(|x| x.is_finite()));
@@ -199,7 +208,7 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
 #[test]
 fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
     let tokens = prompt(5, 37);
-    for recipe in [PLAIN, QWEN] {
+    for recipe in [PLAIN, QWEN, BF16] {
         let mut executor = build(recipe, 2, best());
         let expected = alone(&mut executor, &tokens, &[], 4, &ascending(0));
         for cut in 1..tokens.len() {
@@ -216,7 +225,7 @@ fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
 #[test]
 fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
     // Beyond two segments, so that attention is split between threads.
-    let tokens = prompt(6, 600);
+    let tokens = prompt(6, 1100);
     let mut expected = None;
     for threads in [1, 2, 5] {
         let mut executor = build(PLAIN, threads, best());
@@ -225,7 +234,7 @@ fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
         for i in (1..blocks.len()).rev() {
             blocks.swap(i, random.below(i + 1));
         }
-        let got = alone(&mut executor, &tokens, &[250 + 7 * threads], 3, &blocks);
+        let got = alone(&mut executor, &tokens, &[250 + 7 * threads, 700], 3, &blocks);
         assert_eq!(&got, expected.get_or_insert(got.clone()), "{threads} threads");
     }
 }

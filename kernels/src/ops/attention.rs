@@ -2,36 +2,28 @@
 //!
 //! # One order of sums
 //! The bits of one query's result depend on its position and on K and V up to it, on nothing else. A tile is a block.
-//! Per query and head, for each tile in order of position:
-//!
-//! 1. scores: s[b] = sum over d of (q[d] * scale) * K[d][b], one fused multiply-add after the other in order of d;
-//! 2. m' = max(m, max of s), c = exp(m - m'), p[b] = exp(s[b] - m'), l = l * c + (p summed by lanes, then the lane
-//!    tree);
-//! 3. o[d] = o[d] * c, then o[d] += p[b] * V[b][d] in order of b.
+//! Tiles follow each other in order of position; what happens in one is said by the scheme of the pool's dtype
+//! (`attention/float.rs`, `attention/int8.rs`). Each leaves a state per query and head: a reference m of the exponents,
+//! the sum l of the probabilities and the weighted sum o of the values, all relative to m.
 //!
 //! After each [`SEGMENT_SIZE`] positions the state (m, l, o) is merged into the total and begun anew. Segments exist so
 //! that several threads can share one long sequence: they may be computed anywhere and are merged in order.
 //!
 //! Positions beyond the query are taken out by selection, before anything is computed from them: a stale slot may hold
 //! anything, NaN too.
-//!
-//! # Cost
-//! 4 * D flops per query, head and position. All query heads of a KV head and several query rows go together, up to
-//! [`GROUP_ROWS`] rows, so one load (and widening from f16) of K or V serves up to 12 multiply-adds.
 
-mod tile;
+mod float;
+mod int8;
 
-use self::tile::{Group, Tile, attend_tile};
-use super::exp::exp;
-use super::vector::{LANES, Lanes, simd_entry};
-use crate::kv_pool::{KvView, MAX_BLOCK_SIZE};
+use self::float::{Bf16, F16, Float};
+use self::int8::Int8;
+use super::vector::{ByteLanes, LANES, simd_entry};
+use crate::kv_pool::{KvDtype, KvView, MAX_BLOCK_SIZE, QUAD};
 
 /// Positions after which partial states are merged; a multiple of every block size.
-pub const SEGMENT_SIZE: usize = 256;
-/// Most rows (query rows times query heads of one KV head) that share loads: what 32 vector registers hold.
-pub const GROUP_ROWS: usize = 12;
+pub const SEGMENT_SIZE: usize = 512;
 /// Rows that one call of [`attend`] takes at least; more if one KV head has more query heads.
-pub const ITEM_ROWS: usize = 96;
+pub const ITEM_ROWS: usize = 48;
 
 /// One piece of attention: some query rows of one chunk whose positions lie in one block, one KV head, some segments.
 #[derive(Clone, Copy)]
@@ -57,9 +49,21 @@ pub struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// Rows of the inner kernels.
+    /// Rows of the inner kernels: each query row once per query head of the KV head.
     fn rows(&self) -> usize {
         self.num_rows * self.heads_per_kv_head
+    }
+
+    /// The query `[D]` of inner row `row`.
+    ///
+    /// # Safety
+    /// `queries` are the item's, each `[H * D]`.
+    #[inline(always)]
+    unsafe fn query<'q>(&self, row: usize, head_size: usize, queries: Rows<*const f32>) -> &'q [f32] {
+        let (row, head) = (row / self.heads_per_kv_head, row % self.heads_per_kv_head);
+        let start = (self.kv_head * self.heads_per_kv_head + head) * head_size;
+        // SAFETY: inside the row by the contract.
+        unsafe { std::slice::from_raw_parts(queries.pointer.add(row * queries.stride + start), head_size) }
     }
 }
 
@@ -96,12 +100,16 @@ impl States {
 /// One thread's working memory, made once for the largest item.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Scaled queries, per group of rows `[D][rows of the group]`.
+    /// Scaled queries in f32, per group of rows `[D][rows of the group]`.
     queries: Vec<f32>,
+    /// Queries in int8, and what belongs to them.
+    bytes: int8::Queries,
     segment: States,
     total: States,
     /// Scores, then probabilities, of one group and tile.
-    tile: Box<[[f32; MAX_BLOCK_SIZE]; GROUP_ROWS]>,
+    tile: Box<[[f32; MAX_BLOCK_SIZE]; float::GROUP_ROWS]>,
+    /// Probabilities in bytes, of one group and tile.
+    weights: [int8::Weights; int8::GROUP_ROWS],
 }
 
 impl Scratch {
@@ -111,11 +119,35 @@ impl Scratch {
         let padded = head_size.next_multiple_of(LANES);
         Self {
             queries: vec![0.0; rows * head_size],
+            bytes: int8::Queries::new(rows, head_size.next_multiple_of(QUAD)),
             segment: States::new(rows, padded),
             total: States::new(rows, padded),
-            tile: Box::new([[0.0; MAX_BLOCK_SIZE]; GROUP_ROWS]),
+            tile: Box::new([[0.0; MAX_BLOCK_SIZE]; float::GROUP_ROWS]),
+            weights: [int8::Weights::ZERO; int8::GROUP_ROWS],
         }
     }
+}
+
+/// What differs between the dtypes of K and V.
+///
+/// # Safety
+/// Of all functions: the CPU has the instruction set of `L`; pointers hold what the item says, and nobody writes it.
+trait Scheme<L> {
+    /// Copies the item's queries into the scratch, in the layout of the score kernel.
+    unsafe fn pack_queries(
+        item: &Item<'_>,
+        head_size: usize,
+        queries: Rows<*const f32>,
+        scratch: &mut Scratch,
+    );
+    /// Takes the `block`-th block of the sequence into `scratch.segment`.
+    unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch);
+    /// Completes the states of a segment.
+    unsafe fn end_segment(rows: usize, scratch: &mut Scratch);
+    /// The exponential by which m is understood.
+    unsafe fn power(x: L) -> L;
+    /// Writes the result `[D]` of a row whose total is `o` `[D padded]` and `sum`; may change `o`.
+    unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32);
 }
 
 /// Query rows per item: as many as the scratch holds.
@@ -123,92 +155,37 @@ pub fn rows_per_item(heads_per_kv_head: usize) -> usize {
     (ITEM_ROWS / heads_per_kv_head).max(1)
 }
 
-/// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
-const GROUP_SIZES: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
-
-fn group_size(rows_left: usize) -> usize {
-    GROUP_SIZES.into_iter().find(|size| *size <= rows_left).unwrap_or(1)
-}
-
-/// Copies the item's queries, scaled, into the layout of the score kernel. `query(row)` is that row's `[H * D]`.
-fn pack_queries<'q>(item: &Item<'_>, head_size: usize, query: impl Fn(usize) -> &'q [f32], out: &mut [f32]) {
-    let rows = item.rows();
-    let mut first = 0;
-    while first < rows {
-        let group = group_size(rows - first);
-        let packed = &mut out[first * head_size..(first + group) * head_size];
-        for r in 0..group {
-            let (row, head) = ((first + r) / item.heads_per_kv_head, (first + r) % item.heads_per_kv_head);
-            let start = (item.kv_head * item.heads_per_kv_head + head) * head_size;
-            for (d, q) in query(row)[start..start + head_size].iter().enumerate() {
-                packed[d * group + r] = q * item.scale;
-            }
-        }
-        first += group;
-    }
-}
-
-/// All groups of an item for one tile.
-#[inline(always)]
-unsafe fn attend_groups<L: Lanes>(tile: &Tile, item: &Item<'_>, scratch: &mut Scratch) {
-    let rows = item.rows();
-    let mut first = 0;
-    while first < rows {
-        let size = group_size(rows - first);
-        let states = &mut scratch.segment;
-        let group = Group {
-            queries: scratch.queries[first * tile.head_size..].as_ptr(),
-            max: states.max[first..].as_mut_ptr(),
-            sum: states.sum[first..].as_mut_ptr(),
-            out: states.out[first * tile.stride..].as_mut_ptr(),
-            first,
-            heads_per_kv_head: item.heads_per_kv_head,
-            first_position: item.first_position,
-        };
-        let p = &mut *scratch.tile;
-        // SAFETY: the states hold first + size rows.
-        unsafe {
-            match size {
-                12 => attend_tile::<L, 12>(tile, &group, p),
-                8 => attend_tile::<L, 8>(tile, &group, p),
-                6 => attend_tile::<L, 6>(tile, &group, p),
-                4 => attend_tile::<L, 4>(tile, &group, p),
-                3 => attend_tile::<L, 3>(tile, &group, p),
-                2 => attend_tile::<L, 2>(tile, &group, p),
-                _ => attend_tile::<L, 1>(tile, &group, p),
-            }
-        }
-        first += size;
-    }
-}
-
 /// Computes one segment's states into `scratch.segment`.
 #[inline(always)]
-unsafe fn attend_segment<L: Lanes>(kv: &KvView<'_>, item: &Item<'_>, segment: usize, scratch: &mut Scratch) {
-    let g = *kv.geometry();
-    let stride = g.padded_head_size();
-    scratch.segment.clear(item.rows(), stride);
+unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
+    kv: &KvView<'_>,
+    item: &Item<'_>,
+    segment: usize,
+    scratch: &mut Scratch,
+) {
+    let g = kv.geometry();
+    scratch.segment.clear(item.rows(), g.padded_head_size());
     let last_block = item.first_position / g.block_size;
     let blocks_per_segment = SEGMENT_SIZE / g.block_size;
     let first_block = segment * blocks_per_segment;
-    for block in first_block..(first_block + blocks_per_segment).min(last_block + 1) {
-        let block_id = item.block_table[block];
-        let tile = Tile {
-            keys: kv.keys(item.layer, block_id, item.kv_head),
-            values: kv.values(item.layer, block_id, item.kv_head),
-            start: block * g.block_size,
-            head_size: g.head_size,
-            stride,
-            block_size: g.block_size,
-        };
-        // SAFETY: the tile points at one block of the pool, which nobody writes now.
-        unsafe { attend_groups::<L>(&tile, item, scratch) };
+    // SAFETY: by the caller's contract.
+    unsafe {
+        for block in first_block..(first_block + blocks_per_segment).min(last_block + 1) {
+            K::attend_block(kv, item, block, scratch);
+        }
+        K::end_segment(item.rows(), scratch);
     }
 }
 
 /// Merges a row's state into the total of row `r`, which comes first in order.
 #[inline(always)]
-unsafe fn merge_row<L: Lanes>(total: &mut States, r: usize, max: f32, sum: f32, out: &[f32]) {
+unsafe fn merge_row<L: ByteLanes, K: Scheme<L>>(
+    total: &mut States,
+    r: usize,
+    max: f32,
+    sum: f32,
+    out: &[f32],
+) {
     let old_max = total.max[r];
     let new_max = if max > old_max { max } else { old_max };
     let mut factors = [0.0f32; LANES];
@@ -216,7 +193,7 @@ unsafe fn merge_row<L: Lanes>(total: &mut States, r: usize, max: f32, sum: f32, 
     let into = &mut total.out[r * out.len()..(r + 1) * out.len()];
     // SAFETY: both rows have the same whole number of vectors.
     unsafe {
-        exp(L::load(factors.as_ptr())).store(factors.as_mut_ptr());
+        K::power(L::load(factors.as_ptr())).store(factors.as_mut_ptr());
         total.max[r] = new_max;
         total.sum[r] = total.sum[r].mul_add(factors[0], sum * factors[1]);
         let (a, b) = (L::splat(factors[0]), L::splat(factors[1]));
@@ -246,7 +223,25 @@ pub enum Target {
 }
 
 #[inline(always)]
-unsafe fn attend_generic<L: Lanes>(
+unsafe fn attend_generic<L: ByteLanes>(
+    kv: &KvView<'_>,
+    item: &Item<'_>,
+    queries: Rows<*const f32>,
+    scratch: &mut Scratch,
+    target: Target,
+) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        match kv.geometry().dtype {
+            KvDtype::Int8 => attend_scheme::<L, Int8>(kv, item, queries, scratch, target),
+            KvDtype::F16 => attend_scheme::<L, Float<F16>>(kv, item, queries, scratch, target),
+            KvDtype::Bf16 => attend_scheme::<L, Float<Bf16>>(kv, item, queries, scratch, target),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
     kv: &KvView<'_>,
     item: &Item<'_>,
     queries: Rows<*const f32>,
@@ -256,13 +251,11 @@ unsafe fn attend_generic<L: Lanes>(
     let g = *kv.geometry();
     let (rows, stride) = (item.rows(), g.padded_head_size());
     assert!(rows * stride <= scratch.total.out.len() && rows * g.head_size <= scratch.queries.len());
-    let width = (item.kv_head + 1) * item.heads_per_kv_head * g.head_size;
-    // SAFETY: the caller's rows hold the heads up to this KV head's last one.
-    let query = |row| unsafe { std::slice::from_raw_parts(queries.pointer.add(row * queries.stride), width) };
-    pack_queries(item, g.head_size, query, &mut scratch.queries);
+    // SAFETY: the caller's rows hold all heads.
+    unsafe { K::pack_queries(item, g.head_size, queries, scratch) };
     for segment in item.first_segment..item.end_segment {
         // SAFETY: nobody writes the slots that the item sees.
-        unsafe { attend_segment::<L>(kv, item, segment, scratch) };
+        unsafe { attend_segment::<L, K>(kv, item, segment, scratch) };
         let index = segment - item.first_segment;
         match target {
             Target::Rows(_) if index == 0 => std::mem::swap(&mut scratch.segment, &mut scratch.total),
@@ -271,7 +264,7 @@ unsafe fn attend_generic<L: Lanes>(
                     let part = &scratch.segment;
                     let out = &part.out[r * stride..(r + 1) * stride];
                     // SAFETY: lane arithmetic only.
-                    unsafe { merge_row::<L>(&mut scratch.total, r, part.max[r], part.sum[r], out) };
+                    unsafe { merge_row::<L, K>(&mut scratch.total, r, part.max[r], part.sum[r], out) };
                 }
             }
             Target::States(states) => {
@@ -289,12 +282,31 @@ unsafe fn attend_generic<L: Lanes>(
     }
     if let Target::Rows(out) = target {
         // SAFETY: the caller's rows hold this KV head's part.
-        unsafe { finish_rows::<L>(item, g.head_size, &scratch.total, out) };
+        unsafe { finish_rows::<L, K>(item, g.head_size, &mut scratch.total, out) };
     }
 }
 
 #[inline(always)]
-unsafe fn finish_states_generic<L: Lanes>(
+unsafe fn finish_states_generic<L: ByteLanes>(
+    dtype: KvDtype,
+    head_size: usize,
+    item: &Item<'_>,
+    states: *const f32,
+    scratch: &mut Scratch,
+    out: Rows<*mut f32>,
+) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        match dtype {
+            KvDtype::Int8 => finish_scheme::<L, Int8>(head_size, item, states, scratch, out),
+            KvDtype::F16 => finish_scheme::<L, Float<F16>>(head_size, item, states, scratch, out),
+            KvDtype::Bf16 => finish_scheme::<L, Float<Bf16>>(head_size, item, states, scratch, out),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_scheme<L: ByteLanes, K: Scheme<L>>(
     head_size: usize,
     item: &Item<'_>,
     states: *const f32,
@@ -314,29 +326,31 @@ unsafe fn finish_states_generic<L: Lanes>(
                 scratch.total.out[r * stride..(r + 1) * stride].copy_from_slice(&state[2..]);
             } else {
                 // SAFETY: lane arithmetic only.
-                unsafe { merge_row::<L>(&mut scratch.total, r, state[0], state[1], &state[2..]) };
+                unsafe { merge_row::<L, K>(&mut scratch.total, r, state[0], state[1], &state[2..]) };
             }
         }
     }
     // SAFETY: the caller's rows hold this KV head's part.
-    unsafe { finish_rows::<L>(item, head_size, &scratch.total, out) };
+    unsafe { finish_rows::<L, K>(item, head_size, &mut scratch.total, out) };
 }
 
-/// Writes o / l of every row of an item to its place.
+/// Writes the result of every row of an item to its place.
 #[inline(always)]
-unsafe fn finish_rows<L: Lanes>(item: &Item<'_>, head_size: usize, total: &States, out: Rows<*mut f32>) {
+unsafe fn finish_rows<L: ByteLanes, K: Scheme<L>>(
+    item: &Item<'_>,
+    head_size: usize,
+    total: &mut States,
+    out: Rows<*mut f32>,
+) {
     let stride = head_size.next_multiple_of(LANES);
     for r in 0..item.rows() {
         let (row, head) = (r / item.heads_per_kv_head, r % item.heads_per_kv_head);
         let head = item.kv_head * item.heads_per_kv_head + head;
-        let o = &total.out[r * stride..(r + 1) * stride];
+        let o = &mut total.out[r * stride..(r + 1) * stride];
         // SAFETY: the caller's row holds the head; `o` holds the head size rounded up to whole vectors.
         unsafe {
             let destination = out.pointer.add(row * out.stride + head * head_size);
-            for d in (0..head_size).step_by(LANES) {
-                let lanes = (head_size - d).min(LANES);
-                L::load(o.as_ptr().add(d)).div(L::splat(total.sum[r])).store_first(destination.add(d), lanes);
-            }
+            K::finish_row(o.as_mut_ptr(), total.sum[r], head_size, destination);
         }
     }
 }
@@ -365,6 +379,7 @@ simd_entry! {
     /// # Safety
     /// `states` holds the state of every segment and row of the item; `out` as `target` of [`attend`].
     pub unsafe fn finish_states = finish_states_generic(
+        dtype: KvDtype,
         head_size: usize,
         item: &Item<'_>,
         states: *const f32,

@@ -6,6 +6,9 @@
 pub mod add;
 pub mod attention;
 pub(crate) mod exp;
+pub(crate) mod exp2;
+pub(crate) mod hadamard;
+pub(crate) mod quantize_head;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;

@@ -1,8 +1,10 @@
 use super::*;
+use crate::kv_pool::KvDtype;
 use crate::pack::Format;
 
 fn builder() -> ProgramBuilder {
-    let geometry = KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16 };
+    let geometry =
+        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::Int8 };
     let config = ProgramConfig { max_step_tokens: 64, max_step_sequences: 4, num_blocks: 4, geometry };
     ProgramBuilder::new(config).unwrap()
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::executor::Executor;
 use crate::isa::Isa;
-use crate::kv_pool::KvGeometry;
+use crate::kv_pool::{KvDtype, KvGeometry};
 use crate::pack::Format;
 use crate::program::{ProgramBuilder, ProgramConfig};
 use crate::testing::{Random, bits};
@@ -20,7 +20,8 @@ const NOTE: &str = "0123456789abcdef";
 
 /// A small model of random Q8_0 and f32 weights.
 fn builder(seed: u64) -> ProgramBuilder {
-    let geometry = KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16 };
+    let geometry =
+        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::F16 };
     let config = ProgramConfig { max_step_tokens: 16, max_step_sequences: 4, num_blocks: 4, geometry };
     let mut random = Random::new(seed);
     let mut b = ProgramBuilder::new(config).unwrap();

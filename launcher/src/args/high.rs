@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
+use super::low::{Backend, KvCacheDtype, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
 
@@ -60,6 +60,8 @@ pub struct ServeConfig {
     pub limits: Limits,
     /// What computes.
     pub backend: Backend,
+    /// How K and V are stored.
+    pub kv_cache_dtype: KvCacheDtype,
     /// Threads of the CPU backend; the shard chooses if absent.
     pub threads: Option<u32>,
     /// Whether each of them stays on a core of its own.
@@ -117,6 +119,7 @@ impl ServeConfig {
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
+            kv_cache_dtype: low.compute.kv_cache_dtype,
             threads: threads(&low.compute)?,
             pin_threads: low.compute.pin_threads,
             weights_cache: low.compute.weights_cache.map(weights_cache).transpose()?,

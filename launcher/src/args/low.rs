@@ -189,6 +189,16 @@ pub struct LowCompute {
     /// What computes; `reference` is slow and needs torch
     #[arg(long, value_enum, default_value_t = Backend::Cpu, env = "TRUNKLINE_BACKEND", hide_env_values = true)]
     pub backend: Backend,
+    /// How K and V are stored; `auto` is int8 on the CPU
+    #[arg(
+        long,
+        value_enum,
+        value_name = "DTYPE",
+        default_value_t = KvCacheDtype::Auto,
+        env = "TRUNKLINE_KV_CACHE_DTYPE",
+        hide_env_values = true
+    )]
+    pub kv_cache_dtype: KvCacheDtype,
     /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
@@ -241,6 +251,31 @@ impl Backend {
         match self {
             Self::Cpu => "cpu",
             Self::Reference => "reference",
+        }
+    }
+}
+
+/// How K and V are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvCacheDtype {
+    /// What the backend takes for best.
+    Auto,
+    /// Bytes, a scale per token and head.
+    Int8,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl KvCacheDtype {
+    /// As written on the shard's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Int8 => "int8",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
         }
     }
 }

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 BLOCK_SIZE = 16
 NUM_BLOCKS = 64
 AVAILABLE_BYTES = 1 << 30
-# Mean absolute difference of log-probabilities: K and V are kept as f16, products may round weights to bf16.
+# Mean absolute difference of log-probabilities: K and V are kept as bytes, products may round weights to bf16.
 LOGPROB_BOUND = 0.03
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
 GREEDY = SamplingParams(logprobs=True, num_top_logprobs=5)
@@ -32,8 +33,8 @@ RANDOM = SamplingParams(
 )
 
 
-def build_tiny(checkpoint: Checkpoint, **changes: int) -> CpuBackend:
-    options = {
+def build_tiny(checkpoint: Checkpoint, **changes: Any) -> CpuBackend:
+    options: dict[str, Any] = {
         "threads": 1,
         "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE,
         "max_step_tokens": 128,
@@ -183,12 +184,21 @@ def test_a_chunk_that_cannot_be_fails_alone(backend: CpuBackend, chunk: Chunk) -
 
 def test_what_describe_says(backend: CpuBackend, checkpoint: Checkpoint) -> None:
     info = backend.info
-    assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, "f16")
+    assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, "int8")
     assert info.bytes_per_block > 0
     assert info.weight_bytes > 0
     assert "1 thread" in info.device
     other = build_tiny(checkpoint, block_size=32)
     assert other.info.numeric_fingerprint != info.numeric_fingerprint
+
+
+@pytest.mark.parametrize("dtype", ["int8", "f16", "bf16"])
+def test_the_dtype_of_k_and_v_is_said_and_part_of_the_fingerprint(checkpoint: Checkpoint, dtype: str) -> None:
+    backend = build_tiny(checkpoint, kv_cache_dtype=dtype, block_size=64)
+    auto = build_tiny(checkpoint, block_size=64)
+    assert (backend.info.kv_dtype, auto.info.kv_dtype) == (dtype, "int8")
+    assert (backend.info.numeric_fingerprint == auto.info.numeric_fingerprint) == (dtype == "int8")
+    assert (backend.info.bytes_per_block > auto.info.bytes_per_block) == (dtype != "int8")
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(checkpoint: Checkpoint) -> None:

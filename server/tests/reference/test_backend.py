@@ -249,3 +249,10 @@ def test_limits_below_one_are_refused(checkpoint: Checkpoint) -> None:
     for name in ("max_batch_total_tokens", "max_step_tokens", "max_step_sequences", "block_size"):
         with pytest.raises(InvalidArgument, match=f"`{name}` is 0, must be at least 1"):
             ReferenceBackend(checkpoint, **{name: 0})
+
+
+def test_a_dtype_of_k_and_v_that_it_has_not_is_refused_by_name(checkpoint: Checkpoint) -> None:
+    message = "`--kv-cache-dtype` is int8, but the reference backend stores K and V as f32; hint: leave it at auto"
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        ReferenceBackend(checkpoint, kv_cache_dtype="int8")
+    assert ReferenceBackend(checkpoint, kv_cache_dtype="f32").info.kv_dtype == "f32"

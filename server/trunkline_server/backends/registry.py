@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class BackendOptions:
     """What the command line asks of a backend; None leaves it to the backend."""
 
+    kv_cache_dtype: str = "auto"
     threads: int | None = None
     pin_threads: str = "off"
     max_batch_total_tokens: int | None = None
@@ -38,7 +39,13 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
 def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     from trunkline_server.backends.cpu.build import build as build_cpu
 
-    return build_cpu(checkpoint, pinning=options.pin_threads, weights_cache=options.weights_cache, **options.given())
+    return build_cpu(
+        checkpoint,
+        kv_cache_dtype=options.kv_cache_dtype,
+        pinning=options.pin_threads,
+        weights_cache=options.weights_cache,
+        **options.given(),
+    )
 
 
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -50,7 +57,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         raise BackendUnavailable(
             "the reference backend needs torch", hint="`pip install trunkline-server[reference]`"
         ) from error
-    return ReferenceBackend(checkpoint, **options.given())
+    return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
 
 
 _BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {

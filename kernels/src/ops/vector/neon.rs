@@ -4,6 +4,8 @@
 //! crate asks for.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block rests on the trait's contract")]
 
+mod bytes;
+
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -60,7 +62,7 @@ unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 }
 
 impl Lanes for NeonLanes {
-    const MANY_REGISTERS: bool = false;
+    const REGISTERS: usize = 8;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Self([vdupq_n_f32(x); REGISTERS]) }
@@ -88,6 +90,12 @@ impl Lanes for NeonLanes {
                     options(pure, nomem, nostack, preserves_flags));
                 wide
             }))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> Self {
+        unsafe {
+            Self(std::array::from_fn(|i| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.add(4 * i))))))
         }
     }
     #[inline(always)]

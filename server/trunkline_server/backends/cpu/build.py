@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Attention reads two tiles of 16 positions a block; a prefix hit that ends inside a block is shared by copy, so larger
-# blocks cost no hits, only half a block of memory per sequence.
-BLOCK_SIZE = 32
+# A block is a tile of attention, and 64 positions fill the registers; a prefix hit that ends inside a block is shared
+# by copy, so larger blocks cost no hits, only half a block of memory per sequence.
+BLOCK_SIZE = 64
 # A step of this many prompt tokens is long enough for the matrix kernels and short enough for those that decode beside.
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
-KV_DTYPE = "f16"
-KV_ELEMENT_BYTES = 2
+# What `auto` means. Why: docs/decisions/0010-int8-kv-rotated.md
+KV_DTYPE = "int8"
+KV_ELEMENT_BYTES = {"int8": 1, "f16": 2, "bf16": 2}
+# Bytes of the scales of a key and a value of one token and head.
+KV_SCALE_BYTES = {"int8": 8, "f16": 0, "bf16": 0}
 # The kernels pad V's rows to whole vectors.
 KV_VECTOR_ELEMENTS = 16
 ACTIVATION_BYTES = 4
@@ -39,6 +42,7 @@ ACTIVATION_BYTES = 4
 def build(
     checkpoint: Checkpoint,
     *,
+    kv_cache_dtype: str = "auto",
     threads: int | None = None,
     pinning: str = "off",
     max_batch_total_tokens: int | None = None,
@@ -48,35 +52,37 @@ def build(
     available_bytes: int | None = None,
     weights_cache: Path | None = None,
 ) -> CpuBackend:
-    """Loads all weights into the kernels and traces the model. available_bytes: for tests; None asks the system.
+    """Loads all weights into the kernels and traces the model.
 
-    threads: None is one per physical core that this process may use, within its quota. pinning: auto, on, off.
-    weights_cache: folder of packed weights; None packs each time.
-    Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
+    kv_cache_dtype: auto, int8, f16 or bf16. threads: None is one per physical core that this process may use, within
+    its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of packed
+    weights; None packs each time. Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
     """
     try:
         from trunkline_server import _kernels
     except ImportError as error:
         raise BackendUnavailable(f"the kernels cannot be loaded: {error}", hint="run `make build`") from error
     config = checkpoint.config
-    max_step_tokens = max_step_tokens or DEFAULT_STEP_TOKENS
-    max_step_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
-    need = memory_need(checkpoint, max_step_tokens=max_step_tokens, max_step_sequences=max_step_sequences)
+    kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+    step = {
+        "max_step_tokens": max_step_tokens or DEFAULT_STEP_TOKENS,
+        "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,
+    }
     num_blocks = plan_pool(
-        need,
+        memory_need(checkpoint, kv_dtype=kv_dtype, **step),
         available_bytes=available_memory() if available_bytes is None else available_bytes,
         block_size=block_size,
         wanted_tokens=max_batch_total_tokens,
     )
     try:
         builder = _kernels.ProgramBuilder(
-            max_step_tokens=max_step_tokens,
-            max_step_sequences=max_step_sequences,
+            **step,
             block_size=block_size,
             num_blocks=num_blocks,
             num_layers=config.num_layers,
             num_kv_heads=config.num_kv_heads,
             head_size=config.head_size,
+            kv_dtype=kv_dtype,
         )
         ops = TracingOps(builder, checkpoint)
         registry.forward(ops, config)
@@ -97,11 +103,10 @@ def build(
         block_size=block_size,
         bytes_per_block=executor.bytes_per_block,
         num_device_blocks=num_blocks,
-        max_step_tokens=max_step_tokens,
-        max_step_sequences=max_step_sequences,
-        kv_dtype=KV_DTYPE,
+        **step,
+        kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
-        numeric_fingerprint=numeric_fingerprint(fingerprint, KV_DTYPE, str(_kernels.NUMERICS_VERSION), str(block_size)),
+        numeric_fingerprint=numeric_fingerprint(fingerprint, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)),
     )
     return CpuBackend(executor, info, vocab_size=config.vocab_size, after_start=None if packed is None else packed.keep)
 
@@ -131,16 +136,16 @@ def numeric_fingerprint(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def memory_need(checkpoint: Checkpoint, *, max_step_tokens: int, max_step_sequences: int) -> MemoryNeed:
+def memory_need(checkpoint: Checkpoint, *, kv_dtype: str, max_step_tokens: int, max_step_sequences: int) -> MemoryNeed:
     """What the model will take, from its files' sizes and its config, before anything is loaded."""
     config = checkpoint.config
     padded_head_size = -(-config.head_size // KV_VECTOR_ELEMENTS) * KV_VECTOR_ELEMENTS
-    row_elements = (config.head_size + padded_head_size) * config.num_kv_heads
+    head_bytes = (config.head_size + padded_head_size) * KV_ELEMENT_BYTES[kv_dtype] + KV_SCALE_BYTES[kv_dtype]
     return MemoryNeed(
         weight_bytes=sum(path.stat().st_size for path in _weight_files(checkpoint.path)),
         scratch_bytes=ACTIVATION_BYTES
         * (max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size),
-        kv_bytes_per_token=config.num_layers * row_elements * KV_ELEMENT_BYTES,
+        kv_bytes_per_token=config.num_layers * config.num_kv_heads * head_bytes,
     )
 
 

@@ -27,13 +27,15 @@ DEFAULT_BLOCK_SIZE = 16
 DEFAULT_POOL_TOKENS = 8192
 DEFAULT_STEP_TOKENS = 512
 DEFAULT_STEP_SEQUENCES = 32
+KV_DTYPE = "f32"
 
 
 class ReferenceBackend:
     """Implements `Backend`. Dequantises every weight once, on construction, to 4 bytes per element.
 
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks; None: the model's context, at most
-    8,192. max_step_tokens, max_step_sequences: limits of one step. threads: torch's, None leaves them as they are.
+    8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto or f32. threads: torch's, None
+    leaves them as they are.
     Raises InvalidArgument.
     """
 
@@ -44,10 +46,16 @@ class ReferenceBackend:
         max_batch_total_tokens: int | None = None,
         max_step_tokens: int = DEFAULT_STEP_TOKENS,
         max_step_sequences: int = DEFAULT_STEP_SEQUENCES,
+        kv_cache_dtype: str = "auto",
         threads: int | None = None,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> None:
         config = checkpoint.config
+        if kv_cache_dtype not in ("auto", KV_DTYPE):
+            raise InvalidArgument(
+                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend stores K and V as {KV_DTYPE}",
+                hint="leave it at auto",
+            )
         if max_batch_total_tokens is None:
             max_batch_total_tokens = min(config.max_position_embeddings, DEFAULT_POOL_TOKENS)
         for name, value in {
@@ -77,7 +85,7 @@ class ReferenceBackend:
             num_device_blocks=self._pool.num_blocks,
             max_step_tokens=max_step_tokens,
             max_step_sequences=max_step_sequences,
-            kv_dtype="f32",
+            kv_dtype=KV_DTYPE,
             weight_bytes=sum(weight.nbytes for weight in {id(w): w for w in self._weights.values()}.values()),
             numeric_fingerprint=_numeric_fingerprint(checkpoint),
         )
@@ -183,7 +191,7 @@ class ReferenceBackend:
 
 def _numeric_fingerprint(checkpoint: Checkpoint) -> str:
     """Hash of what the bits of a result depend on. Torch chooses kernels by version and by number of threads."""
-    parts = (checkpoint.fingerprint(), "reference", torch.__version__, str(torch.get_num_threads()), "f32")
+    parts = (checkpoint.fingerprint(), "reference", torch.__version__, str(torch.get_num_threads()), KV_DTYPE)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 

@@ -1,0 +1,144 @@
+//! How a block is laid out, for each dtype.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::KvPoolError;
+use crate::ops::vector::LANES;
+
+/// Block sizes are multiples of this ...
+pub const MIN_BLOCK_SIZE: usize = 16;
+/// ... up to this, and divide [`crate::ops::attention::SEGMENT_SIZE`].
+pub const MAX_BLOCK_SIZE: usize = 128;
+/// Largest head that the kernels' stack buffers are made for.
+pub const MAX_HEAD_SIZE: usize = 512;
+/// Neighbouring bytes that one integer product takes at once.
+pub const QUAD: usize = 4;
+
+/// Positions whose values lie together in int8; smaller blocks have as many, the rest unused.
+pub const VALUE_GROUP: usize = 64;
+
+/// How K and V are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    /// Signed bytes of the transformed head ([`crate::ops::hadamard`]), one f32 scale per token and head.
+    Int8,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl KvDtype {
+    /// All of them.
+    pub const ALL: [KvDtype; 3] = [KvDtype::Int8, KvDtype::F16, KvDtype::Bf16];
+
+    /// As flags and `Describe` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvDtype::Int8 => "int8",
+            KvDtype::F16 => "f16",
+            KvDtype::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for KvDtype {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for KvDtype {
+    type Err = KvPoolError;
+
+    fn from_str(name: &str) -> Result<Self, KvPoolError> {
+        let found = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
+        found.ok_or_else(|| KvPoolError::UnknownDtype { name: name.to_owned() })
+    }
+}
+
+/// Sizes of a pool, in the letters of [`crate::ops`], and its dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvGeometry {
+    /// Layers of the model.
+    pub num_layers: usize,
+    /// Key/value heads of a layer, G.
+    pub num_kv_heads: usize,
+    /// Elements of a head, D.
+    pub head_size: usize,
+    /// Positions in a block, B.
+    pub block_size: usize,
+    /// How elements are stored.
+    pub dtype: KvDtype,
+}
+
+impl KvGeometry {
+    /// Checks every size against what the kernels are made for.
+    pub fn check(&self) -> Result<(), KvPoolError> {
+        let bad = |field, value, expected| Err(KvPoolError::Geometry { field, value, expected });
+        let block_size = self.block_size;
+        if !(1..=4096).contains(&self.num_layers) {
+            return bad("num_layers", self.num_layers, "1 to 4096");
+        }
+        if !(1..=1024).contains(&self.num_kv_heads) {
+            return bad("num_kv_heads", self.num_kv_heads, "1 to 1024");
+        }
+        if self.head_size == 0 || self.head_size > MAX_HEAD_SIZE {
+            return bad("head_size", self.head_size, "1 to 512");
+        }
+        if !(MIN_BLOCK_SIZE..=MAX_BLOCK_SIZE).contains(&block_size) || !block_size.is_power_of_two() {
+            return bad("block_size", block_size, "16, 32, 64 or 128");
+        }
+        Ok(())
+    }
+
+    /// Head size rounded up to whole vectors: the stride of V's rows.
+    pub fn padded_head_size(&self) -> usize {
+        self.head_size.next_multiple_of(LANES)
+    }
+
+    /// Quads of one key.
+    pub fn key_quads(&self) -> usize {
+        self.head_size.div_ceil(QUAD)
+    }
+
+    /// Bytes of K of one block and head; V follows.
+    pub(super) fn key_bytes(&self) -> usize {
+        match self.dtype {
+            KvDtype::Int8 => self.key_quads() * QUAD * self.block_size,
+            KvDtype::F16 | KvDtype::Bf16 => self.head_size * self.block_size * size_of::<u16>(),
+        }
+    }
+
+    /// Bytes of V of one block and head; the scales follow, if there are any.
+    pub(super) fn value_bytes(&self) -> usize {
+        let positions_bytes = match self.dtype {
+            KvDtype::Int8 => self.block_size.max(VALUE_GROUP),
+            KvDtype::F16 | KvDtype::Bf16 => self.block_size * size_of::<u16>(),
+        };
+        self.padded_head_size() * positions_bytes
+    }
+
+    /// Bytes of the scales of K, and of those of V.
+    pub(super) fn scale_bytes(&self) -> usize {
+        match self.dtype {
+            KvDtype::Int8 => self.block_size * size_of::<f32>(),
+            KvDtype::F16 | KvDtype::Bf16 => 0,
+        }
+    }
+
+    /// Bytes of one block and head of a layer.
+    pub(super) fn head_bytes(&self) -> usize {
+        self.key_bytes() + self.value_bytes() + 2 * self.scale_bytes()
+    }
+
+    pub(super) fn layer_bytes(&self) -> usize {
+        self.head_bytes() * self.num_kv_heads
+    }
+
+    /// Bytes of one block: K and V of all layers.
+    pub fn bytes_per_block(&self) -> usize {
+        self.layer_bytes() * self.num_layers
+    }
+}

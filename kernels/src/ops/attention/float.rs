@@ -1,0 +1,379 @@
+//! Attention over K and V in 16-bit floats, in f32.
+//!
+//! Per query and head, for each tile:
+//!
+//! 1. scores: s[b] = sum over d of (q[d] * scale) * K[d][b], one fused multiply-add after the other in order of d;
+//! 2. m' = max(m, max of s), c = exp(m - m'), p[b] = exp(s[b] - m'), l = l * c + (p summed by lanes, then the lane
+//!    tree);
+//! 3. o[d] = o[d] * c, then o[d] += p[b] * V[b][d] in order of b.
+//!
+//! Cost: 4 * D flops per query, head and position. All query heads of a KV head and several query rows go together, up
+//! to [`GROUP_ROWS`] rows, so one load (and widening) of K or V serves up to 12 multiply-adds.
+
+use std::marker::PhantomData;
+
+use super::{Item, Rows, Scheme, Scratch};
+use crate::kv_pool::{KvView, MAX_BLOCK_SIZE};
+use crate::ops::exp::exp;
+use crate::ops::vector::{ByteLanes, LANES, Lanes};
+
+/// Most rows (query rows times query heads of one KV head) that share loads: what 32 vector registers hold.
+pub(super) const GROUP_ROWS: usize = 12;
+/// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
+const GROUP_SIZES: [usize; 5] = [12, 6, 3, 2, 1];
+/// From this many registers on the largest groups, and several vectors at once.
+const MANY_REGISTERS: usize = 32;
+
+fn group_size<L: Lanes>(rows_left: usize) -> usize {
+    let most = match L::REGISTERS {
+        MANY_REGISTERS.. => GROUP_ROWS,
+        2.. => 6,
+        _ => 1,
+    };
+    GROUP_SIZES.into_iter().find(|size| *size <= rows_left.min(most)).unwrap_or(1)
+}
+
+/// A 16-bit float.
+pub(super) trait Element {
+    /// Sixteen elements from `p`, widened exactly.
+    ///
+    /// # Safety
+    /// As [`Lanes::load`].
+    unsafe fn load<L: Lanes>(p: *const u16) -> L;
+}
+
+/// IEEE half precision.
+pub(super) struct F16;
+
+impl Element for F16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u16) -> L {
+        // SAFETY: by the contract.
+        unsafe { L::load_f16(p) }
+    }
+}
+
+/// bfloat16.
+pub(super) struct Bf16;
+
+impl Element for Bf16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u16) -> L {
+        // SAFETY: by the contract.
+        unsafe { L::load_bf16(p) }
+    }
+}
+
+/// The scheme of K and V in elements `E`.
+pub(super) struct Float<E>(PhantomData<E>);
+
+impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
+    #[inline(always)]
+    unsafe fn pack_queries(
+        item: &Item<'_>,
+        head_size: usize,
+        queries: Rows<*const f32>,
+        scratch: &mut Scratch,
+    ) {
+        let rows = item.rows();
+        let mut first = 0;
+        while first < rows {
+            let group = group_size::<L>(rows - first);
+            let packed = &mut scratch.queries[first * head_size..(first + group) * head_size];
+            for r in 0..group {
+                // SAFETY: by the contract.
+                let query = unsafe { item.query(first + r, head_size, queries) };
+                for (d, q) in query.iter().enumerate() {
+                    packed[d * group + r] = q * item.scale;
+                }
+            }
+            first += group;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch) {
+        let (g, block_id) = (kv.geometry(), item.block_table[block]);
+        let tile = Tile {
+            keys: kv.keys(item.layer, block_id, item.kv_head).cast(),
+            values: kv.values(item.layer, block_id, item.kv_head).cast(),
+            start: block * g.block_size,
+            head_size: g.head_size,
+            stride: g.padded_head_size(),
+            block_size: g.block_size,
+        };
+        // SAFETY: the tile points at one block of the pool, which nobody writes now.
+        unsafe { attend_groups::<L, E>(&tile, item, scratch) };
+    }
+
+    #[inline(always)]
+    unsafe fn end_segment(_rows: usize, _scratch: &mut Scratch) {}
+
+    #[inline(always)]
+    unsafe fn power(x: L) -> L {
+        // SAFETY: by the contract.
+        unsafe { exp(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
+        for d in (0..head_size).step_by(LANES) {
+            let lanes = (head_size - d).min(LANES);
+            // SAFETY: `o` holds the head size rounded up to whole vectors, `out` the head.
+            unsafe { L::load(o.add(d)).div(L::splat(sum)).store_first(out.add(d), lanes) };
+        }
+    }
+}
+
+/// All groups of an item for one tile.
+#[inline(always)]
+unsafe fn attend_groups<L: Lanes, E: Element>(tile: &Tile, item: &Item<'_>, scratch: &mut Scratch) {
+    let rows = item.rows();
+    let mut first = 0;
+    while first < rows {
+        let size = group_size::<L>(rows - first);
+        let states = &mut scratch.segment;
+        let group = Group {
+            queries: scratch.queries[first * tile.head_size..].as_ptr(),
+            max: states.max[first..].as_mut_ptr(),
+            sum: states.sum[first..].as_mut_ptr(),
+            out: states.out[first * tile.stride..].as_mut_ptr(),
+            first,
+            heads_per_kv_head: item.heads_per_kv_head,
+            first_position: item.first_position,
+        };
+        let p = &mut *scratch.tile;
+        // SAFETY: the states hold first + size rows.
+        unsafe {
+            match size {
+                12 if L::REGISTERS >= MANY_REGISTERS => attend_tile::<L, E, 12>(tile, &group, p),
+                6 if L::REGISTERS > 1 => attend_tile::<L, E, 6>(tile, &group, p),
+                3 if L::REGISTERS > 1 => attend_tile::<L, E, 3>(tile, &group, p),
+                2 if L::REGISTERS > 1 => attend_tile::<L, E, 2>(tile, &group, p),
+                _ => attend_tile::<L, E, 1>(tile, &group, p),
+            }
+        }
+        first += size;
+    }
+}
+
+/// Scores of `R` rows and `N` vectors of positions. q: `[D][R]`; k: `[D][B]` at the first position; out: a tile's rows.
+#[inline(always)]
+unsafe fn scores<L: Lanes, E: Element, const R: usize, const N: usize>(
+    q: *const f32,
+    k: *const u16,
+    head_size: usize,
+    block_size: usize,
+    out: *mut [f32; MAX_BLOCK_SIZE],
+) {
+    // SAFETY: the caller gives R * D queries, N * LANES positions of a block and R rows of a tile.
+    unsafe {
+        let mut sums = [[L::splat(0.0); N]; R];
+        for d in 0..head_size {
+            let mut keys = [L::splat(0.0); N];
+            for (j, key) in keys.iter_mut().enumerate() {
+                *key = E::load::<L>(k.add(d * block_size + j * LANES));
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let query = L::splat(*q.add(d * R + r));
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = query.fma(key, *sum);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (j, sum) in sums.iter().enumerate() {
+                sum.store(out.add(r).cast::<f32>().add(j * LANES));
+            }
+        }
+    }
+}
+
+/// o += p[b] * V[b] for b in `begin..end`, `R` rows and `N` vectors of elements. p: a tile's rows; v: `[B][stride]`.
+#[inline(always)]
+unsafe fn accumulate<L: Lanes, E: Element, const R: usize, const N: usize>(
+    p: *const [f32; MAX_BLOCK_SIZE],
+    v: *const u16,
+    begin: usize,
+    end: usize,
+    stride: usize,
+    o: *mut f32,
+) {
+    // SAFETY: the caller gives R rows of a tile and of o, and N * LANES elements of the values begin..end.
+    unsafe {
+        let mut sums = [[L::splat(0.0); N]; R];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = L::load(o.add(r * stride + j * LANES));
+            }
+        }
+        for b in begin..end {
+            let mut values = [L::splat(0.0); N];
+            for (j, value) in values.iter_mut().enumerate() {
+                *value = E::load::<L>(v.add(b * stride + j * LANES));
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let probability = L::splat(*p.add(r).cast::<f32>().add(b));
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = probability.fma(value, *sum);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (j, sum) in sums.iter().enumerate() {
+                sum.store(o.add(r * stride + j * LANES));
+            }
+        }
+    }
+}
+
+/// [`accumulate`] over all elements of the head, in pieces that fit the registers.
+#[inline(always)]
+unsafe fn accumulate_head<L: Lanes, E: Element, const R: usize>(
+    p: *const [f32; MAX_BLOCK_SIZE],
+    v: *const u16,
+    begin: usize,
+    end: usize,
+    stride: usize,
+    o: *mut f32,
+) {
+    let mut d = 0;
+    // SAFETY: as `accumulate`; d + N * LANES <= stride in each branch.
+    unsafe {
+        if L::REGISTERS >= MANY_REGISTERS && R <= 6 {
+            while d + 4 * LANES <= stride {
+                accumulate::<L, E, R, 4>(p, v.add(d), begin, end, stride, o.add(d));
+                d += 4 * LANES;
+            }
+        }
+        if L::REGISTERS >= MANY_REGISTERS || R <= 3 {
+            while d + 2 * LANES <= stride {
+                accumulate::<L, E, R, 2>(p, v.add(d), begin, end, stride, o.add(d));
+                d += 2 * LANES;
+            }
+        }
+        while d < stride {
+            accumulate::<L, E, R, 1>(p, v.add(d), begin, end, stride, o.add(d));
+            d += LANES;
+        }
+    }
+}
+
+/// What all groups of one tile have in common.
+#[derive(Clone, Copy)]
+struct Tile {
+    keys: *const u16,
+    values: *const u16,
+    /// Position of the tile's first slot.
+    start: usize,
+    head_size: usize,
+    stride: usize,
+    block_size: usize,
+}
+
+/// Rows of one group: pointers to their part of the state.
+#[derive(Clone, Copy)]
+struct Group {
+    queries: *const f32,
+    max: *mut f32,
+    sum: *mut f32,
+    out: *mut f32,
+    /// Index of the first row in the item.
+    first: usize,
+    heads_per_kv_head: usize,
+    first_position: usize,
+}
+
+impl Group {
+    /// Positions of the tile that row `r` of the group may see, at least 1.
+    #[inline(always)]
+    fn num_visible(&self, tile: &Tile, r: usize) -> usize {
+        let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
+        (position + 1 - tile.start).min(tile.block_size)
+    }
+}
+
+/// Step 2 of the module's order for one row: turns scores into probabilities. Returns the row's new maximum.
+///
+/// `old_max` goes in; the sum of the probabilities comes out in `tile_sum`.
+#[inline(always)]
+unsafe fn softmax_row<L: Lanes>(row: *mut f32, num_visible: usize, old_max: f32, tile_sum: &mut f32) -> f32 {
+    let lowest = f32::NEG_INFINITY;
+    let num_vectors = num_visible.div_ceil(LANES);
+    // SAFETY: the row is MAX_BLOCK_SIZE long, and num_visible is at most that.
+    unsafe {
+        let mut tile_max = L::splat(lowest);
+        for j in 0..num_vectors {
+            let visible = (num_visible - j * LANES).min(LANES);
+            let s = L::select_first(visible, L::load(row.add(j * LANES)), L::splat(lowest));
+            s.store(row.add(j * LANES));
+            tile_max = tile_max.max(s);
+        }
+        let tile_max = tile_max.max_lane();
+        let new_max = if tile_max > old_max { tile_max } else { old_max };
+        let mut sum = L::splat(0.0);
+        for j in 0..num_vectors {
+            let p = exp(L::load(row.add(j * LANES)).sub(L::splat(new_max)));
+            p.store(row.add(j * LANES));
+            sum = sum.add(p);
+        }
+        *tile_sum = sum.sum();
+        new_max
+    }
+}
+
+/// One tile for one group of `R` rows.
+#[inline(always)]
+unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
+    tile: &Tile,
+    group: &Group,
+    p: &mut [[f32; MAX_BLOCK_SIZE]; GROUP_ROWS],
+) {
+    let p = p.as_mut_ptr();
+    let fewest = group.num_visible(tile, 0);
+    let most = group.num_visible(tile, R - 1);
+    // SAFETY: the state pointers hold R rows, the tile's pointers one block, p holds R rows of a block.
+    unsafe {
+        let mut b = 0;
+        while b < most {
+            let out = p.cast::<f32>().add(b).cast::<[f32; MAX_BLOCK_SIZE]>();
+            let keys = tile.keys.add(b);
+            if L::REGISTERS >= MANY_REGISTERS && b + 2 * LANES <= tile.block_size {
+                scores::<L, E, R, 2>(group.queries, keys, tile.head_size, tile.block_size, out);
+                b += 2 * LANES;
+            } else {
+                scores::<L, E, R, 1>(group.queries, keys, tile.head_size, tile.block_size, out);
+                b += LANES;
+            }
+        }
+        let (mut tile_sums, mut corrections) = ([0.0f32; LANES], [0.0f32; LANES]);
+        for r in 0..R {
+            let visible = if fewest == tile.block_size { fewest } else { group.num_visible(tile, r) };
+            let old_max = *group.max.add(r);
+            let new_max = softmax_row::<L>(p.add(r).cast(), visible, old_max, &mut tile_sums[r]);
+            corrections[r] = old_max - new_max;
+            *group.max.add(r) = new_max;
+        }
+        exp(L::load(corrections.as_ptr())).store(corrections.as_mut_ptr());
+        for r in 0..R {
+            let correction = L::splat(corrections[r]);
+            let sum = group.sum.add(r);
+            *sum = (*sum).mul_add(corrections[r], tile_sums[r]);
+            // A factor of exactly 1 leaves every bit.
+            if corrections[r] != 1.0 {
+                let o = group.out.add(r * tile.stride);
+                for d in (0..tile.stride).step_by(LANES) {
+                    L::load(o.add(d)).mul(correction).store(o.add(d));
+                }
+            }
+        }
+        accumulate_head::<L, E, R>(p, tile.values, 0, fewest, tile.stride, group.out);
+        if most > fewest {
+            for r in 0..R {
+                let visible = group.num_visible(tile, r);
+                let o = group.out.add(r * tile.stride);
+                accumulate_head::<L, E, 1>(p.add(r), tile.values, fewest, visible, tile.stride, o);
+            }
+        }
+    }
+}

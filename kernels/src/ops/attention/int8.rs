@@ -1,0 +1,380 @@
+//! Attention over K and V in int8, as integer products.
+//!
+//! K, V and the queries are transformed by H ([`crate::ops::hadamard`]), which spreads a head's few large elements over
+//! all: q . k = Hq . Hk / n. Per query and head:
+//!
+//! 0. x = H(q * scale), bytes x8 and scale as [`quantize_head`] says, f = scale * (log2(e) / n): exponents are of 2;
+//!
+//! then for each tile:
+//!
+//! 1. s[b] = float(sum over d of x8[d] * K8[d][b]) * kscale[b], the sum exact;
+//! 2. if some s[b] * f >= m + [`SLACK`]: m' = max of s * f, and l and o are multiplied by 2^(m - m'), which is rare;
+//! 3. p[b] = 2^(s[b] * f - m) with one rounding before the power; l += p, by lanes until the segment ends;
+//! 4. w[b] = p[b] * vscale[b]. Positions of equal b % 16 are a lane. The lane of the largest w has 16 bits, the others
+//!    have 8: with u = max(largest w of the others, largest w / 257), v[b] = round(w[b] * (255 / u)), one rounding;
+//! 5. o[d] += float(sum over b of v[b] * V8[b][d]) * (u / 255), the sum exact, one rounding.
+//!
+//! At the end H(o) / (l * n).
+//!
+//! Cost: 2 * D products of bytes per query, head and position. [`GROUP_ROWS`] rows and 64 positions (then 64 elements)
+//! go together: 24 registers of sums, 4 of K or V, so that a load serves six products.
+
+mod products;
+
+use std::ops::Range;
+
+use self::products::{accumulate_group, score_group};
+use super::{Item, Rows, Scheme, Scratch};
+use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
+use crate::ops::exp2::exp2;
+use crate::ops::hadamard::{mixed_elements, transform};
+use crate::ops::quantize_head::{TINY, quantize_head};
+use crate::ops::vector::{ByteLanes, LANES, MAGIC};
+
+/// Most rows that share loads of K and V.
+pub(super) const GROUP_ROWS: usize = 6;
+/// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
+const GROUP_SIZES: [usize; 5] = [6, 4, 3, 2, 1];
+/// From this many registers on groups of more than two rows, and [`WIDE`] vectors at once.
+const MANY_REGISTERS: usize = 32;
+/// Vectors of positions whose bytes make a quad of V.
+const VALUE_QUAD: usize = VALUE_GROUP / LANES;
+/// Vectors of positions or elements that go together.
+const WIDE: usize = 4;
+/// How far exponents may exceed m before it moves: probabilities stay below 2^8.
+const SLACK: f32 = 8.0;
+/// What 0 is as an unsigned byte of K.
+const KEY_ZERO: i32 = 128;
+const LARGEST_BYTE: f32 = 255.0;
+/// Largest number of 16 bits over [`LARGEST_BYTE`].
+const LARGEST_RATIO: f32 = 257.0;
+
+fn group_size<L: ByteLanes>(rows_left: usize) -> usize {
+    let most = match L::REGISTERS {
+        MANY_REGISTERS.. => GROUP_ROWS,
+        2.. => 2,
+        _ => 1,
+    };
+    GROUP_SIZES.into_iter().find(|size| *size <= rows_left.min(most)).unwrap_or(1)
+}
+
+/// Queries of an item, and the sums of its rows' probabilities.
+#[derive(Debug)]
+pub(super) struct Queries {
+    /// Per group of rows `[D / 4][rows of the group][4]`.
+    bytes: Vec<i8>,
+    /// What the sum of products of each row begins with: the zero of K taken out.
+    starts: Vec<i32>,
+    /// f of each row, positive.
+    factors: Vec<f32>,
+    /// l of each row, by lanes.
+    sums: Vec<[f32; LANES]>,
+}
+
+impl Queries {
+    pub(super) fn new(rows: usize, quad_elements: usize) -> Self {
+        Self {
+            bytes: vec![0; rows * quad_elements],
+            starts: vec![0; rows],
+            factors: vec![0.0; rows],
+            sums: vec![[0.0; LANES]; rows],
+        }
+    }
+}
+
+/// The scheme of K and V in int8.
+pub(super) struct Int8;
+
+impl<L: ByteLanes> Scheme<L> for Int8 {
+    #[inline(always)]
+    unsafe fn pack_queries(
+        item: &Item<'_>,
+        head_size: usize,
+        queries: Rows<*const f32>,
+        scratch: &mut Scratch,
+    ) {
+        let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
+        let quads = head_size.div_ceil(QUAD);
+        let unit = std::f32::consts::LOG2_E / mixed_elements(head_size) as f32;
+        let (mut x, mut bytes) = ([0.0f32; MAX_HEAD_SIZE], [0i8; MAX_HEAD_SIZE]);
+        let (x, bytes) = (&mut x[..stride], &mut bytes[..stride]);
+        let out = &mut scratch.bytes;
+        let mut first = 0;
+        while first < rows {
+            let group = group_size::<L>(rows - first);
+            let packed = &mut out.bytes[first * quads * QUAD..(first + group) * quads * QUAD];
+            for r in 0..group {
+                // SAFETY: by the contract; `x` is whole vectors.
+                unsafe {
+                    let query = item.query(first + r, head_size, queries);
+                    x[head_size..].fill(0.0);
+                    x.iter_mut().zip(query).for_each(|(x, q)| *x = q * item.scale);
+                    transform::<L>(x.as_mut_ptr(), head_size);
+                }
+                let scale = quantize_head(x, bytes);
+                // A query of zeros: any factor does, but 0 would make NaN of what is taken out.
+                out.factors[first + r] = if scale == 0.0 { 1.0 } else { scale * unit };
+                let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
+                out.starts[first + r] = -KEY_ZERO * sum;
+                for (i, quad) in bytes[..quads * QUAD].chunks_exact(QUAD).enumerate() {
+                    packed[(i * group + r) * QUAD..][..QUAD].copy_from_slice(quad);
+                }
+            }
+            first += group;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch) {
+        let (g, block_id) = (kv.geometry(), item.block_table[block]);
+        let next_id =
+            if block < item.first_position / g.block_size { item.block_table[block + 1] } else { block_id };
+        let [key_scales, value_scales] = kv.scales(item.layer, block_id, item.kv_head);
+        let tile = Tile {
+            keys: kv.keys(item.layer, block_id, item.kv_head),
+            values: kv.values(item.layer, block_id, item.kv_head),
+            key_scales,
+            value_scales,
+            ahead: (next_id as isize - block_id as isize) * g.bytes_per_block() as isize,
+            start: block * g.block_size,
+            block_size: g.block_size,
+            quads: g.key_quads(),
+            stride: g.padded_head_size(),
+        };
+        // The first block of a segment.
+        if block.is_multiple_of(super::SEGMENT_SIZE / g.block_size) {
+            scratch.bytes.sums[..item.rows()].fill([0.0; LANES]);
+        }
+        let mut first = 0;
+        while first < item.rows() {
+            let size = group_size::<L>(item.rows() - first);
+            // SAFETY: the tile points at one block of the pool, which nobody writes now; the states hold the rows.
+            unsafe { attend_group::<L>(&tile, item, first..first + size, scratch) };
+            first += size;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
+        for (sum, lanes) in scratch.segment.sum[..rows].iter_mut().zip(&scratch.bytes.sums) {
+            // SAFETY: lane arithmetic only.
+            *sum = unsafe { L::load(lanes.as_ptr()).sum() };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn power(x: L) -> L {
+        // SAFETY: by the contract.
+        unsafe { exp2(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
+        // SAFETY: `o` holds the head size rounded up to whole vectors, `out` the head.
+        unsafe {
+            transform::<L>(o, head_size);
+            let factor = L::splat(1.0 / (sum * mixed_elements(head_size) as f32));
+            for d in (0..head_size).step_by(LANES) {
+                let lanes = (head_size - d).min(LANES);
+                L::load(o.add(d)).mul(factor).store_first(out.add(d), lanes);
+            }
+        }
+    }
+}
+
+/// What all groups of one tile have in common.
+#[derive(Clone, Copy)]
+struct Tile {
+    keys: *const u8,
+    values: *const u8,
+    key_scales: *const f32,
+    value_scales: *const f32,
+    /// Bytes to the block that comes next, which is asked for meanwhile: no prefetcher foresees where it is.
+    ahead: isize,
+    /// Position of the tile's first slot.
+    start: usize,
+    block_size: usize,
+    /// Quads of a key.
+    quads: usize,
+    /// Elements of a value, padded.
+    stride: usize,
+}
+
+/// v of one row and tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    /// Low bytes, in the order of V: `[B / 64][16][4]`.
+    low: [u8; MAX_BLOCK_SIZE],
+    /// High bytes; only those of `lane` are not 0.
+    high: [u8; MAX_BLOCK_SIZE],
+    lane: usize,
+    /// u / 255.
+    scale: f32,
+}
+
+impl Weights {
+    pub(super) const ZERO: Self =
+        Self { low: [0; MAX_BLOCK_SIZE], high: [0; MAX_BLOCK_SIZE], lane: 0, scale: 0.0 };
+}
+
+/// One row of the running state.
+struct Row {
+    factor: f32,
+    max: *mut f32,
+    sums: *mut f32,
+    out: *mut f32,
+    stride: usize,
+}
+
+/// Steps 2 to 4 of one row over `N` vectors of positions.
+///
+/// If `MASKED`, only the first `visible` positions count.
+#[inline(always)]
+unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
+    scores: *const f32,
+    visible: usize,
+    tile: &Tile,
+    row: &Row,
+    weights: &mut Weights,
+) {
+    let visible = |j: usize| visible.saturating_sub(j * LANES).min(LANES);
+    // SAFETY: the caller gives N vectors of scores, scales and weights, and a row of the states.
+    unsafe {
+        let lowest = L::splat(f32::NEG_INFINITY);
+        let mut s = [lowest; N];
+        let mut largest = lowest;
+        for (j, s) in s.iter_mut().enumerate() {
+            *s = L::load(scores.add(j * LANES)).mul(L::load(tile.key_scales.add(j * LANES)));
+            if MASKED {
+                *s = L::select_first(visible(j), *s, lowest);
+            }
+            largest = s.max(largest);
+        }
+        let factor = L::splat(row.factor);
+        let reached = largest.mul(factor);
+        if reached.at_least(L::splat(*row.max + SLACK)) != 0 {
+            move_max::<L>(row, reached.max_lane());
+        }
+        let minus_max = L::splat(-*row.max);
+        let mut sum = L::load(row.sums);
+        largest = L::splat(0.0);
+        for (j, s) in s.iter_mut().enumerate() {
+            let mut p = exp2(s.fma(factor, minus_max));
+            let mut w = p.mul(L::load(tile.value_scales.add(j * LANES)));
+            if MASKED {
+                p = L::select_first(visible(j), p, L::splat(0.0));
+                w = L::select_first(visible(j), w, L::splat(0.0));
+            }
+            sum = sum.add(p);
+            largest = w.max(largest);
+            *s = w;
+        }
+        sum.store(row.sums);
+        let (top, rest) = largest.two_largest();
+        // No lane if NaN: then l is NaN too, and any will do.
+        let lane = (largest.at_least(L::splat(top)).trailing_zeros() as usize).min(LANES - 1);
+        let unit = if rest * LARGEST_RATIO > top { rest } else { top * (1.0 / LARGEST_RATIO) };
+        let steps = L::splat(if unit >= TINY { LARGEST_BYTE / unit } else { 0.0 });
+        let magic = L::splat(MAGIC);
+        for group in 0..N.div_ceil(VALUE_QUAD) {
+            let four = std::array::from_fn(|k| match s.get(group * VALUE_QUAD + k) {
+                Some(w) => w.fma(steps, magic),
+                None => magic,
+            });
+            L::store_quads::<0>(four, weights.low.as_mut_ptr().add(group * LANES * QUAD));
+            L::store_quads::<1>(four, weights.high.as_mut_ptr().add(group * LANES * QUAD));
+        }
+        weights.lane = lane;
+        weights.scale = unit * (1.0 / LARGEST_BYTE);
+    }
+}
+
+/// Makes l and o of a row relative to a new maximum.
+#[inline(always)]
+unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
+    // SAFETY: the caller's row.
+    unsafe {
+        let factor = exp2(L::splat(*row.max - max));
+        *row.max = max;
+        L::load(row.sums).mul(factor).store(row.sums);
+        for d in (0..row.stride).step_by(LANES) {
+            L::load(row.out.add(d)).mul(factor).store(row.out.add(d));
+        }
+    }
+}
+
+/// [`weigh`] for a tile of any size.
+#[inline(always)]
+unsafe fn weigh_row<L: ByteLanes>(
+    scores: *const f32,
+    visible: usize,
+    tile: &Tile,
+    row: &Row,
+    weights: &mut Weights,
+) {
+    let is_whole = visible == tile.block_size;
+    // SAFETY: as `weigh`; a tile has 1, 2, 4 or 8 vectors.
+    unsafe {
+        match (tile.block_size / LANES, is_whole) {
+            (1, true) => weigh::<L, 1, false>(scores, visible, tile, row, weights),
+            (1, false) => weigh::<L, 1, true>(scores, visible, tile, row, weights),
+            (2, true) => weigh::<L, 2, false>(scores, visible, tile, row, weights),
+            (2, false) => weigh::<L, 2, true>(scores, visible, tile, row, weights),
+            (4, true) => weigh::<L, 4, false>(scores, visible, tile, row, weights),
+            (4, false) => weigh::<L, 4, true>(scores, visible, tile, row, weights),
+            (_, true) => weigh::<L, 8, false>(scores, visible, tile, row, weights),
+            (_, false) => weigh::<L, 8, true>(scores, visible, tile, row, weights),
+        }
+    }
+}
+
+/// One tile for a group of rows.
+#[inline(always)]
+unsafe fn attend_group<L: ByteLanes>(
+    tile: &Tile,
+    item: &Item<'_>,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    // Then all rows do; divisions are slow.
+    let sees_whole = item.first_position + 1 >= tile.start + tile.block_size;
+    let num_visible = |row: usize| {
+        if sees_whole {
+            return tile.block_size;
+        }
+        let position = item.first_position + row / item.heads_per_kv_head;
+        (position + 1 - tile.start).min(tile.block_size)
+    };
+    let (first, most) = (rows.start, num_visible(rows.end - 1));
+    let scores = scratch.tile.as_mut_ptr();
+    let weights = &mut scratch.weights;
+    let queries = &mut scratch.bytes;
+    // SAFETY: the states hold all rows, the tile's pointers one block, scratch GROUP_ROWS rows of a block.
+    unsafe {
+        match rows.len() {
+            6 if L::REGISTERS >= MANY_REGISTERS => score_group::<L, 6>(tile, first, most, queries, scores),
+            4 if L::REGISTERS >= MANY_REGISTERS => score_group::<L, 4>(tile, first, most, queries, scores),
+            3 if L::REGISTERS >= MANY_REGISTERS => score_group::<L, 3>(tile, first, most, queries, scores),
+            2 if L::REGISTERS > 1 => score_group::<L, 2>(tile, first, most, queries, scores),
+            _ => score_group::<L, 1>(tile, first, most, queries, scores),
+        }
+        for (r, index) in rows.clone().enumerate() {
+            let row = Row {
+                factor: queries.factors[index],
+                max: scratch.segment.max.as_mut_ptr().add(index),
+                sums: queries.sums.as_mut_ptr().add(index).cast(),
+                out: scratch.segment.out.as_mut_ptr().add(index * tile.stride),
+                stride: tile.stride,
+            };
+            weigh_row::<L>(scores.add(r).cast(), num_visible(index), tile, &row, &mut weights[r]);
+        }
+        let (weights, out) = (&weights[..], scratch.segment.out.as_mut_ptr().add(first * tile.stride));
+        match rows.len() {
+            6 if L::REGISTERS >= MANY_REGISTERS => accumulate_group::<L, 6>(tile, most, weights, out),
+            4 if L::REGISTERS >= MANY_REGISTERS => accumulate_group::<L, 4>(tile, most, weights, out),
+            3 if L::REGISTERS >= MANY_REGISTERS => accumulate_group::<L, 3>(tile, most, weights, out),
+            2 if L::REGISTERS > 1 => accumulate_group::<L, 2>(tile, most, weights, out),
+            _ => accumulate_group::<L, 1>(tile, most, weights, out),
+        }
+    }
+}

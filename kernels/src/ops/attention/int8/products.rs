@@ -1,0 +1,188 @@
+//! The integer products of a tile: steps 1 and 5.
+
+use std::ops::Range;
+
+use super::{MANY_REGISTERS, Queries, Tile, WIDE, Weights};
+use crate::kv_pool::{MAX_BLOCK_SIZE, QUAD, VALUE_GROUP};
+use crate::ops::vector::{ByteLanes, LANES};
+
+/// Step 1 without the scales: `R` rows and `N` vectors of positions.
+///
+/// q: `[D / 4][R][4]`; starts: `[R]`; k: the first vector of positions; out: rows of a tile. What lies `ahead`
+/// bytes further is asked for.
+#[inline(always)]
+unsafe fn dots<L: ByteLanes, const R: usize, const N: usize>(
+    q: *const i8,
+    starts: *const i32,
+    k: *const u8,
+    (quads, ahead): (usize, isize),
+    out: *mut [f32; MAX_BLOCK_SIZE],
+) {
+    // SAFETY: the caller gives R queries, N vectors of positions and R rows of a tile.
+    unsafe {
+        let mut sums = [[L::splat_int(0); N]; R];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            *sums = [L::splat_int(*starts.add(r)); N];
+        }
+        for i in 0..quads {
+            let keys: [L::Bytes; N] = std::array::from_fn(|j| {
+                let key = k.add((j * quads + i) * LANES * QUAD);
+                L::prefetch(key.wrapping_offset(ahead));
+                L::load_bytes(key)
+            });
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let query = L::splat_quad(q.add((i * R + r) * QUAD).cast());
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = L::dot(*sum, key, query);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (j, sum) in sums.iter().enumerate() {
+                L::floats(*sum).store(out.add(r).cast::<f32>().add(j * LANES));
+            }
+        }
+    }
+}
+
+/// Adds the products of the high bytes in one group of 64 positions.
+#[inline(always)]
+unsafe fn add_high<L: ByteLanes, const R: usize, const N: usize>(
+    sums: &mut [[L::Ints; N]; R],
+    weights: &[Weights; R],
+    v: *const u8,
+    group: usize,
+    stride: usize,
+) {
+    for (sums, weights) in sums.iter_mut().zip(weights) {
+        let quad = group * LANES + weights.lane;
+        // SAFETY: by the contract of `accumulate`.
+        unsafe {
+            let high = L::splat_quad(weights.high.as_ptr().add(quad * QUAD));
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = L::dot(*sum, high, L::load_bytes(v.add((quad * stride + j * LANES) * QUAD)));
+            }
+        }
+    }
+}
+
+/// Adds the products of the low bytes in the first `quads` quads of one group of 64 positions.
+#[inline(always)]
+unsafe fn add_low<L: ByteLanes, const R: usize, const N: usize>(
+    sums: &mut [[L::Ints; N]; R],
+    weights: &[Weights; R],
+    v: *const u8,
+    quads: Range<usize>,
+    (stride, ahead): (usize, isize),
+) {
+    for quad in quads {
+        // SAFETY: by the contract of `accumulate`.
+        unsafe {
+            let values: [L::Bytes; N] = std::array::from_fn(|j| {
+                let values = v.add((quad * stride + j * LANES) * QUAD);
+                L::prefetch(values.wrapping_offset(ahead));
+                L::load_bytes(values)
+            });
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                let low = L::splat_quad(weights.low.as_ptr().add(quad * QUAD));
+                for (sum, values) in sums.iter_mut().zip(values) {
+                    *sum = L::dot(*sum, low, values);
+                }
+            }
+        }
+    }
+}
+
+/// Step 5: `R` rows and `N` vectors of elements. v: V of the tile from the first element on, ahead as in [`dots`];
+/// only the first `most` positions count, the weights of others are 0.
+#[inline(always)]
+unsafe fn accumulate<L: ByteLanes, const R: usize, const N: usize>(
+    weights: &[Weights; R],
+    v: *const u8,
+    (most, ahead): (usize, isize),
+    stride: usize,
+    o: *mut f32,
+) {
+    // SAFETY: the caller gives R rows of o, and N * LANES elements of the values of the tile.
+    unsafe {
+        let mut sums = [[L::splat_int(0); N]; R];
+        add_high::<L, R, N>(&mut sums, weights, v, 0, stride);
+        if most > VALUE_GROUP {
+            add_high::<L, R, N>(&mut sums, weights, v, 1, stride);
+        }
+        for sums in &mut sums {
+            for sum in sums {
+                *sum = L::times_256(*sum);
+            }
+        }
+        add_low::<L, R, N>(&mut sums, weights, v, 0..most.min(LANES), (stride, ahead));
+        if most > VALUE_GROUP {
+            let end = LANES + (most - VALUE_GROUP).min(LANES);
+            add_low::<L, R, N>(&mut sums, weights, v, LANES..end, (stride, ahead));
+        }
+        for (r, (sums, weights)) in sums.iter().zip(weights).enumerate() {
+            let scale = L::splat(weights.scale);
+            for (j, sum) in sums.iter().enumerate() {
+                let o = o.add(r * stride + j * LANES);
+                L::floats(*sum).fma(scale, L::load(o)).store(o);
+            }
+        }
+    }
+}
+
+/// Scores of `R` rows and the first `most` positions of a tile, without the scales.
+#[inline(always)]
+pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
+    tile: &Tile,
+    first: usize,
+    most: usize,
+    queries: &Queries,
+    out: *mut [f32; MAX_BLOCK_SIZE],
+) {
+    // SAFETY: the queries hold first + R rows, the tile's pointers one block, out R rows of a block.
+    unsafe {
+        let q = queries.bytes.as_ptr().add(first * tile.quads * QUAD);
+        let starts = queries.starts.as_ptr().add(first);
+        let mut b = 0;
+        while b < most {
+            let out = out.cast::<f32>().add(b).cast();
+            let keys = tile.keys.add(b * tile.quads * QUAD);
+            if L::REGISTERS >= MANY_REGISTERS
+                && b + WIDE * LANES <= tile.block_size
+                && b + WIDE / 2 * LANES < most
+            {
+                dots::<L, R, WIDE>(q, starts, keys, (tile.quads, tile.ahead), out);
+                b += WIDE * LANES;
+            } else {
+                dots::<L, R, 1>(q, starts, keys, (tile.quads, tile.ahead), out);
+                b += LANES;
+            }
+        }
+    }
+}
+
+/// Step 5 of `R` rows and the first `most` positions of a tile.
+#[inline(always)]
+pub(super) unsafe fn accumulate_group<L: ByteLanes, const R: usize>(
+    tile: &Tile,
+    most: usize,
+    weights: &[Weights],
+    out: *mut f32,
+) {
+    let Some(weights) = weights.first_chunk() else { unreachable!("a group is of GROUP_ROWS at most") };
+    let most = (most, tile.ahead);
+    let mut d = 0;
+    while d < tile.stride {
+        // SAFETY: the tile's pointers hold one block, the others R rows.
+        unsafe {
+            let (values, out) = (tile.values.add(d * QUAD), out.add(d));
+            if L::REGISTERS >= MANY_REGISTERS && d + WIDE * LANES <= tile.stride {
+                accumulate::<L, R, WIDE>(weights, values, most, tile.stride, out);
+                d += WIDE * LANES;
+            } else {
+                accumulate::<L, R, 1>(weights, values, most, tile.stride, out);
+                d += LANES;
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Dot products of bytes and what goes with them, beside the f32 lanes of [`Lanes`].
+
+use super::{LANES, Lanes, ScalarLanes};
+
+/// 1.5 * 2^23: a number below 2^22 in magnitude that is added to it leaves its nearest whole number (ties to even) in
+/// the low bits.
+pub const MAGIC: f32 = 12_582_912.0;
+
+/// Integer products for sixteen lanes: each lane holds four bytes (a quad) of `Bytes`, or one i32 of `Ints`.
+///
+/// # Safety
+/// As [`Lanes`].
+pub trait ByteLanes: Lanes {
+    /// Sixteen quads of bytes, signed or unsigned.
+    type Bytes: Copy;
+    /// Sixteen i32.
+    type Ints: Copy;
+    /// 64 bytes from `p`.
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes;
+    /// The four bytes at `p` in each lane.
+    unsafe fn splat_quad(p: *const u8) -> Self::Bytes;
+    /// All lanes equal to `x`.
+    unsafe fn splat_int(x: i32) -> Self::Ints;
+    /// `sums` + the four products of each lane's unsigned and signed bytes, exactly.
+    unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints;
+    /// Each integer as the nearest float.
+    unsafe fn floats(x: Self::Ints) -> Self;
+    /// Each integer times 2^8.
+    unsafe fn times_256(x: Self::Ints) -> Self::Ints;
+    /// Writes the quads of byte `BYTE` (0 the lowest) of each lane's bits to the 64 bytes at `p`, byte k of a quad from
+    /// `x[k]`. For lanes that hold `n + MAGIC` with whole n from 0 to 65535, bytes 0 and 1 are those of n.
+    unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8);
+    /// The largest lane and the largest of the other fifteen, for lanes that are numbers.
+    unsafe fn two_largest(self) -> (f32, f32);
+    /// For lanes that hold a normal number: times 2^n, where `shifted` holds `n + MAGIC` and the result is normal.
+    unsafe fn times_exp2(self, shifted: Self) -> Self;
+    /// With i' = i ^ `DISTANCE`: lane i becomes `x[i] + x[i']` where i < i', else `x[i'] - x[i]`.
+    unsafe fn butterfly<const DISTANCE: usize>(self) -> Self;
+    /// Asks for the cache line at `p`, which may be any address.
+    unsafe fn prefetch(p: *const u8);
+}
+
+impl ByteLanes for ScalarLanes {
+    type Bytes = [[u8; 4]; LANES];
+    type Ints = [i32; LANES];
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
+        // SAFETY: the caller promises 64 readable bytes.
+        unsafe { p.cast::<Self::Bytes>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
+        // SAFETY: the caller promises 4 readable bytes.
+        [unsafe { p.cast::<[u8; 4]>().read_unaligned() }; LANES]
+    }
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::Ints {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints {
+        std::array::from_fn(|i| {
+            let products = unsigned[i].iter().zip(signed[i]).map(|(u, s)| i32::from(*u) * i32::from(s as i8));
+            products.fold(sums[i], i32::wrapping_add)
+        })
+    }
+    #[inline(always)]
+    unsafe fn floats(x: Self::Ints) -> Self {
+        Self(x.map(|x| x as f32))
+    }
+    #[inline(always)]
+    unsafe fn times_256(x: Self::Ints) -> Self::Ints {
+        x.map(|x| x << 8)
+    }
+    #[inline(always)]
+    unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8) {
+        let quads: Self::Bytes = std::array::from_fn(|i| x.map(|x| (x.0[i].to_bits() >> (8 * BYTE)) as u8));
+        // SAFETY: the caller promises 64 writable bytes.
+        unsafe { p.cast::<Self::Bytes>().write_unaligned(quads) }
+    }
+    #[inline(always)]
+    unsafe fn two_largest(self) -> (f32, f32) {
+        self.0[1..].iter().fold((self.0[0], f32::NEG_INFINITY), |(first, second), x| {
+            if *x > first { (*x, first) } else { (first, second.max(*x)) }
+        })
+    }
+    #[inline(always)]
+    unsafe fn times_exp2(self, shifted: Self) -> Self {
+        self.zip(shifted, |x, n| f32::from_bits(x.to_bits().wrapping_add(n.to_bits() << 23)))
+    }
+    #[inline(always)]
+    unsafe fn butterfly<const DISTANCE: usize>(self) -> Self {
+        let x = self.0;
+        Self(std::array::from_fn(|i| {
+            let other = x[i ^ DISTANCE];
+            if i & DISTANCE == 0 { other + x[i] } else { other - x[i] }
+        }))
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
+}

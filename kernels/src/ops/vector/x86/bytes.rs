@@ -1,0 +1,213 @@
+//! [`ByteLanes`] on x86-64.
+
+use super::{Avx2Lanes, Avx512Lanes};
+use crate::ops::vector::ByteLanes;
+use std::arch::x86_64::*;
+
+/// +1 in lanes whose number has the bit `DISTANCE` clear, else -1.
+const fn signs<const DISTANCE: usize, const N: usize>() -> [f32; N] {
+    let mut signs = [1.0; N];
+    let mut i = 0;
+    while i < N {
+        if i & DISTANCE != 0 {
+            signs[i] = -1.0;
+        }
+        i += 1;
+    }
+    signs
+}
+
+/// Products of one register. `maddubs` would saturate on two products of 255 * 127: even and odd bytes go apart.
+#[inline(always)]
+unsafe fn dot_256(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
+    unsafe {
+        let (even, ones) = (_mm256_set1_epi16(0xff), _mm256_set1_epi16(1));
+        let low = _mm256_maddubs_epi16(_mm256_and_si256(unsigned, even), signed);
+        let high = _mm256_maddubs_epi16(_mm256_andnot_si256(even, unsigned), signed);
+        let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(low, ones));
+        _mm256_add_epi32(sums, _mm256_madd_epi16(high, ones))
+    }
+}
+
+/// Largest and second of sixteen numbers that lie in pairs: the larger ones and the smaller ones.
+#[inline(always)]
+unsafe fn two_largest_256(larger: __m256, smaller: __m256) -> (f32, f32) {
+    unsafe {
+        let pair = |a1, a2, b1, b2| (_mm_max_ps(a1, b1), _mm_max_ps(_mm_min_ps(a1, b1), _mm_max_ps(a2, b2)));
+        let high = |x| _mm256_extractf128_ps::<1>(x);
+        let low = |x| _mm256_castps256_ps128(x);
+        let (x1, x2) = pair(low(larger), low(smaller), high(larger), high(smaller));
+        let (x1, x2) = pair(x1, x2, _mm_movehl_ps(x1, x1), _mm_movehl_ps(x2, x2));
+        let (x1, x2) = pair(x1, x2, _mm_movehdup_ps(x1), _mm_movehdup_ps(x2));
+        (_mm_cvtss_f32(x1), _mm_cvtss_f32(x2))
+    }
+}
+
+/// Butterfly inside eight lanes.
+#[inline(always)]
+unsafe fn butterfly_256<const DISTANCE: usize>(x: __m256) -> __m256 {
+    unsafe {
+        let other = match DISTANCE {
+            4 => _mm256_permute2f128_ps::<1>(x, x),
+            2 => _mm256_permute_ps::<0x4e>(x),
+            _ => _mm256_permute_ps::<0xb1>(x),
+        };
+        // A product with 1 or -1 is exact: this is one rounding, as in the sum.
+        _mm256_fmadd_ps(x, _mm256_loadu_ps(const { signs::<DISTANCE, 8>() }.as_ptr()), other)
+    }
+}
+
+impl ByteLanes for Avx2Lanes {
+    type Bytes = (__m256i, __m256i);
+    type Ints = (__m256i, __m256i);
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
+        unsafe { (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())) }
+    }
+    #[inline(always)]
+    unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
+        unsafe {
+            let quad = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+            (quad, quad)
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::Ints {
+        unsafe { (_mm256_set1_epi32(x), _mm256_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints {
+        unsafe { (dot_256(sums.0, unsigned.0, signed.0), dot_256(sums.1, unsigned.1, signed.1)) }
+    }
+    #[inline(always)]
+    unsafe fn floats(x: Self::Ints) -> Self {
+        unsafe { Self(_mm256_cvtepi32_ps(x.0), _mm256_cvtepi32_ps(x.1)) }
+    }
+    #[inline(always)]
+    unsafe fn times_256(x: Self::Ints) -> Self::Ints {
+        unsafe { (_mm256_slli_epi32::<8>(x.0), _mm256_slli_epi32::<8>(x.1)) }
+    }
+    #[inline(always)]
+    unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8) {
+        unsafe {
+            let shift = _mm_cvtsi32_si128(8 * BYTE as i32);
+            let byte = |x: __m256, to: i32| {
+                let byte = _mm256_srl_epi32(_mm256_castps_si256(x), shift);
+                _mm256_sll_epi32(_mm256_and_si256(byte, _mm256_set1_epi32(0xff)), _mm_cvtsi32_si128(8 * to))
+            };
+            let [a, b, c, d] = x;
+            let join = |a, b, c, d| _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
+            let low = join(byte(a.0, 0), byte(b.0, 1), byte(c.0, 2), byte(d.0, 3));
+            let high = join(byte(a.1, 0), byte(b.1, 1), byte(c.1, 2), byte(d.1, 3));
+            _mm256_storeu_si256(p.cast(), low);
+            _mm256_storeu_si256(p.add(32).cast(), high);
+        }
+    }
+    #[inline(always)]
+    unsafe fn two_largest(self) -> (f32, f32) {
+        unsafe { two_largest_256(_mm256_max_ps(self.0, self.1), _mm256_min_ps(self.0, self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn times_exp2(self, shifted: Self) -> Self {
+        unsafe {
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.0));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.1));
+            Self(
+                _mm256_castsi256_ps(_mm256_add_epi32(low, _mm256_castps_si256(self.0))),
+                _mm256_castsi256_ps(_mm256_add_epi32(high, _mm256_castps_si256(self.1))),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn butterfly<const DISTANCE: usize>(self) -> Self {
+        unsafe {
+            if DISTANCE == 8 {
+                return Self(_mm256_add_ps(self.1, self.0), _mm256_sub_ps(self.0, self.1));
+            }
+            Self(butterfly_256::<DISTANCE>(self.0), butterfly_256::<DISTANCE>(self.1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+impl ByteLanes for Avx512Lanes {
+    type Bytes = __m512i;
+    type Ints = __m512i;
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
+        unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::Ints {
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints {
+        unsafe { _mm512_dpbusd_epi32(sums, unsigned, signed) }
+    }
+    #[inline(always)]
+    unsafe fn floats(x: Self::Ints) -> Self {
+        unsafe { Self(_mm512_cvtepi32_ps(x)) }
+    }
+    #[inline(always)]
+    unsafe fn times_256(x: Self::Ints) -> Self::Ints {
+        unsafe { _mm512_slli_epi32::<8>(x) }
+    }
+    #[inline(always)]
+    unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8) {
+        /// The bits of `a` where the mask is set, else those of `b`.
+        const CHOOSE: i32 = 0xca;
+        unsafe {
+            let [a, b, c, d] = x.map(|x| _mm512_castps_si512(x.0));
+            let (a, b, c, d) = if BYTE == 0 {
+                (a, _mm512_slli_epi32::<8>(b), _mm512_slli_epi32::<16>(c), _mm512_slli_epi32::<24>(d))
+            } else {
+                (_mm512_srli_epi32::<8>(a), b, _mm512_slli_epi32::<8>(c), _mm512_slli_epi32::<16>(d))
+            };
+            let low = _mm512_ternarylogic_epi32::<CHOOSE>(_mm512_set1_epi32(0xff), a, b);
+            let high = _mm512_ternarylogic_epi32::<CHOOSE>(_mm512_set1_epi32(0xff_0000), c, d);
+            let quads = _mm512_ternarylogic_epi32::<CHOOSE>(_mm512_set1_epi32(0xffff), low, high);
+            _mm512_storeu_si512(p.cast(), quads);
+        }
+    }
+    #[inline(always)]
+    unsafe fn two_largest(self) -> (f32, f32) {
+        unsafe {
+            let (low, high) = (_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
+            two_largest_256(_mm256_max_ps(low, high), _mm256_min_ps(low, high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn times_exp2(self, shifted: Self) -> Self {
+        unsafe {
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted.0));
+            Self(_mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_castps_si512(self.0))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn butterfly<const DISTANCE: usize>(self) -> Self {
+        unsafe {
+            let x = self.0;
+            let other = match DISTANCE {
+                8 => _mm512_shuffle_f32x4::<0x4e>(x, x),
+                4 => _mm512_shuffle_f32x4::<0xb1>(x, x),
+                2 => _mm512_permute_ps::<0x4e>(x),
+                _ => _mm512_permute_ps::<0xb1>(x),
+            };
+            // A product with 1 or -1 is exact: this is one rounding, as in the sum.
+            let signs = _mm512_loadu_ps(const { signs::<DISTANCE, 16>() }.as_ptr());
+            Self(_mm512_fmadd_ps(x, signs, other))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
