@@ -32,17 +32,19 @@ def describe(threads: int) -> str:
 
 
 def limits(path: Path) -> str:
-    """The machine's measured limits as one line each; says so when nobody measured them."""
+    """The machine's limits as `kernels/examples/limits` wrote them, a row each; says so when nobody measured them."""
     if not path.is_file():
         return "The machine's own limits were not measured; hint: make bench-limits"
-    flat: list[str] = []
-
-    def walk(name: str, value: object) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                walk(f"{name} {key}".strip(), inner)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            flat.append(f"| {name.replace('_', ' ')} | {value:,.4g} |")
-
-    walk("", json.loads(path.read_text()))
-    return "\n".join(["The machine's own limits (`make bench-limits`):", "", "| | |", "|---|---|", *flat])
+    measured = json.loads(path.read_text())
+    rows = [(f"read {read['level']}", read, "GB/s") for read in measured["read"]]
+    rows += [
+        (f"{r['operation']}, {r['instruction_set']}: `{r['instruction']}`", r, "GMAC/s") for r in measured["rates"]
+    ]
+    table = [f"| {name} | {row['one_thread']:,.0f} | {row['all_threads']:,.0f} | {unit} |" for name, row, unit in rows]
+    head = [
+        "The machine's own limits (`make bench-limits`):",
+        "",
+        "| | one thread | all threads | |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *table])

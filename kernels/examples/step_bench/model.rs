@@ -14,7 +14,8 @@ const KV_HEADS: usize = 3;
 const HEAD_SIZE: usize = 64;
 const FFN: usize = 1536;
 pub const VOCAB: usize = 49152;
-pub const BLOCK_SIZE: usize = 32;
+/// That of the server: a tile of attention with K and V in bytes.
+pub const BLOCK_SIZE: usize = 64;
 const MAX_STEP_SEQUENCES: usize = 64;
 const NUM_BLOCKS: usize = 2048;
 
