@@ -34,10 +34,9 @@ pub fn default_num_threads() -> usize {
 
 /// Whether each thread of a pool stays on a core of its own.
 ///
-/// Pinned threads never share a core, as the system may let them when a neighbour of low priority runs on the other
-/// one; they cannot give way to a neighbour either. On two shared cores, threads that were not pinned stood still half
-/// of the time beside neighbours of the lowest priority, and threads that were pinned had half to a quarter of the
-/// others' speed beside neighbours of the same priority: so they are not, unless asked for.
+/// Pinned threads never share a core, as the system may let them when a neighbour is busy on the other one; they cannot
+/// give way to a neighbour either. On two cores shared with other work, pinning was at times twice as fast and at times
+/// half as fast: so threads are not pinned, unless asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
     /// On if the threads take every core that they may use, and no quota holds them back.
