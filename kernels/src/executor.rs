@@ -1,6 +1,8 @@
 //! Runs steps: holds weights, KV pool, sequences and threads.
 
 mod attention_plan;
+mod build;
+mod failure;
 mod profile;
 mod run;
 mod sequence;
@@ -12,83 +14,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
 
+pub use failure::{ExecutorError, SequenceFailure};
 pub use profile::InstructionTime;
 pub use sequence::Chunk;
 
 use crate::isa::Isa;
-use crate::kv_pool::{KvPool, KvPoolError};
+use crate::kv_pool::KvPool;
 use crate::ops::attention::Scratch;
-use crate::program::{Program, ProgramBuilder, ProgramError};
+use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
-use crate::threads::{Pinning, ThreadPool};
-use crate::weight_cache::{CacheState, Miss, WeightCache};
+use crate::threads::ThreadPool;
 use attention_plan::{AttentionPlan, PlanLimits};
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
-
-/// A call that makes no sense; the executor is as before.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExecutorError {
-    /// `start` with an id that is taken.
-    #[error("sequence {sequence_id} is started already")]
-    AlreadyStarted {
-        /// Id received.
-        sequence_id: u64,
-    },
-    /// `end` of a sequence that is not there.
-    #[error("sequence {sequence_id} is not started")]
-    UnknownSequence {
-        /// Id received.
-        sequence_id: u64,
-    },
-    /// `start` with arguments that cannot be.
-    #[error("sequence {sequence_id}: {what}")]
-    BadStart {
-        /// Id received.
-        sequence_id: u64,
-        /// What is wrong.
-        what: String,
-    },
-    /// A copy that the pool refuses.
-    #[error(transparent)]
-    KvPool(#[from] KvPoolError),
-    /// `score` that cannot be done.
-    #[error("cannot score: {what}")]
-    Score {
-        /// What is wrong.
-        what: String,
-    },
-}
-
-/// Why one sequence of a step failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SequenceFailure {
-    /// A logit is NaN or infinite, or `min_tokens` leaves none.
-    NotFinite(String),
-    /// The chunk names a sequence, token, position or block that cannot be.
-    InvalidPlan(String),
-}
-
-impl SequenceFailure {
-    /// Stable name of the kind: `not_finite` or `invalid_plan`.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::NotFinite(_) => "not_finite",
-            Self::InvalidPlan(_) => "invalid_plan",
-        }
-    }
-
-    /// For the log: what was wrong, without token contents.
-    pub fn message(&self) -> &str {
-        match self {
-            Self::NotFinite(message) | Self::InvalidPlan(message) => message,
-        }
-    }
-}
 
 /// What one chunk led to.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,58 +105,6 @@ fn as_floats(map: &mut MmapMut) -> &mut [f32] {
     let len = map.len() / size_of::<f32>();
     // SAFETY: a mapping is aligned to a page, and every bit pattern is an f32.
     unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), len) }
-}
-
-fn start_threads(threads: usize, pinning: Pinning) -> Result<ThreadPool, ProgramError> {
-    const MAX_THREADS: usize = 1024;
-    if threads == 0 || threads > MAX_THREADS {
-        return Err(ProgramError::Limit { name: "threads", value: threads, most: MAX_THREADS });
-    }
-    ThreadPool::with_pinning(threads, pinning).map_err(|source| ProgramError::Threads { threads, source })
-}
-
-impl ProgramBuilder {
-    /// Packs the weights, maps the memory and starts the threads: `threads` of them, on the best instruction set of
-    /// this machine or the forced one.
-    pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
-        let isa = Isa::detect()?;
-        let mut pool = start_threads(threads, pinning)?;
-        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
-    }
-
-    /// [`ProgramBuilder::build`] for a given instruction set, with threads left to the system.
-    pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
-        let mut pool = start_threads(threads, Pinning::Off)?;
-        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
-    }
-
-    /// [`ProgramBuilder::build`] with the packed weights that `cache` has; else they are packed, and whoever can keep
-    /// them is in the answer.
-    pub fn build_cached(
-        self,
-        threads: usize,
-        pinning: Pinning,
-        cache: WeightCache,
-    ) -> Result<(Executor, CacheState), ProgramError> {
-        let isa = Isa::detect()?;
-        let mut pool = start_threads(threads, pinning)?;
-        let mut found = Err(Miss::Absent);
-        let program = self.lower_on(&mut pool, |table, pool| match cache.open(table, pool) {
-            Ok((region, note)) => {
-                found = Ok(note);
-                Some(region)
-            }
-            Err(miss) => {
-                found = Err(miss);
-                None
-            }
-        })?;
-        let state = match found {
-            Ok(note) => CacheState::Mapped(note),
-            Err(miss) => CacheState::Missed(miss, cache.writer(&program.image)),
-        };
-        Ok((Executor::new(program, pool, isa)?, state))
-    }
 }
 
 impl Executor {

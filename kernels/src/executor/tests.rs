@@ -3,7 +3,7 @@
 use super::*;
 use crate::kv_pool::{KvDtype, KvGeometry};
 use crate::pack::Format;
-use crate::program::{ProgramConfig, WeightId};
+use crate::program::{ProgramBuilder, ProgramConfig, WeightId};
 use crate::testing::{Random, bits};
 
 const VOCAB: usize = 300;

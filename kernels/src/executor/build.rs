@@ -1,0 +1,59 @@
+//! From a recorded program to an executor: packs the weights or maps packed ones, and starts the threads.
+
+use super::Executor;
+use crate::isa::Isa;
+use crate::program::{ProgramBuilder, ProgramError};
+use crate::threads::{Pinning, ThreadPool};
+use crate::weight_cache::{CacheState, Miss, WeightCache};
+
+fn start_threads(threads: usize, pinning: Pinning) -> Result<ThreadPool, ProgramError> {
+    const MAX_THREADS: usize = 1024;
+    if threads == 0 || threads > MAX_THREADS {
+        return Err(ProgramError::Limit { name: "threads", value: threads, most: MAX_THREADS });
+    }
+    ThreadPool::with_pinning(threads, pinning).map_err(|source| ProgramError::Threads { threads, source })
+}
+
+impl ProgramBuilder {
+    /// Packs the weights, maps the memory and starts the threads: `threads` of them, on the best instruction set of
+    /// this machine or the forced one.
+    pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
+        let isa = Isa::detect()?;
+        let mut pool = start_threads(threads, pinning)?;
+        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
+    }
+
+    /// [`ProgramBuilder::build`] for a given instruction set, with threads left to the system.
+    pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
+        let mut pool = start_threads(threads, Pinning::Off)?;
+        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
+    }
+
+    /// [`ProgramBuilder::build`] with the packed weights that `cache` has; else they are packed, and whoever can keep
+    /// them is in the answer.
+    pub fn build_cached(
+        self,
+        threads: usize,
+        pinning: Pinning,
+        cache: WeightCache,
+    ) -> Result<(Executor, CacheState), ProgramError> {
+        let isa = Isa::detect()?;
+        let mut pool = start_threads(threads, pinning)?;
+        let mut found = Err(Miss::Absent);
+        let program = self.lower_on(&mut pool, |table, pool| match cache.open(table, pool) {
+            Ok((region, note)) => {
+                found = Ok(note);
+                Some(region)
+            }
+            Err(miss) => {
+                found = Err(miss);
+                None
+            }
+        })?;
+        let state = match found {
+            Ok(note) => CacheState::Mapped(note),
+            Err(miss) => CacheState::Missed(miss, cache.writer(&program.image)),
+        };
+        Ok((Executor::new(program, pool, isa)?, state))
+    }
+}
