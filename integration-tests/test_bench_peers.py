@@ -15,11 +15,24 @@ sys.path.insert(0, str(ROOT / "benchmark"))
 import itertools
 
 from client import HttpError, Receiver, Stream, parse
+from peers.measure import Measurer
 from peers.metrics import Slo, decode_rate, percentile, served
 from peers.reach import TARGETS
 from peers.store import Store
 from peers.words import single_token_words
-from peers.workload import CONTEXT_TOKENS, GROUPS, Arrivals, Chat, Vocabulary, arrivals, conversations, quick
+from peers.workload import (
+    CONTEXT_TOKENS,
+    GROUPS,
+    Arrivals,
+    Chat,
+    Decode,
+    Prefill,
+    Prompt,
+    Vocabulary,
+    arrivals,
+    conversations,
+    quick,
+)
 
 WORDS = [(n, f" word{n}") for n in range(100)]
 
@@ -125,6 +138,35 @@ def test_workloads_depend_on_the_seed_alone() -> None:
     assert all(a.at_s < b.at_s for a, b in itertools.pairwise(first))
     mean_gap_s = first[-1].at_s / len(first)
     assert 0.4 / load.rate_per_s < mean_gap_s < 2.5 / load.rate_per_s
+
+
+def test_no_workload_begins_like_another() -> None:
+    # A server with a prefix cache would otherwise be asked for less than a peer without.
+    class Recorder:
+        def __init__(self) -> None:
+            self.asked: list[tuple[int, ...]] = []
+
+        def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
+            self.asked += [tuple(prompt.ids[:16]) for prompt in prompts]
+            return [stream(0, 0.1, 0.2) for _ in prompts]
+
+    recorder = Recorder()
+    measurer = Measurer(WORDS, Slo(ttft_ms=1, tpot_ms=1), seed=1)
+    alone = [w for group in GROUPS for w in group if isinstance(w, Decode | Prefill)]
+    for workload in alone:
+        measurer.measure(recorder, workload)  # type: ignore[arg-type]
+    assert len(recorder.asked) == len(set(recorder.asked)) > len(alone)
+
+
+def test_a_cached_prompt_is_not_measured_as_a_cold_one() -> None:
+    class Cached:
+        def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
+            usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 128}}
+            return [Stream(0, [0.1], usage) for _ in prompts]
+
+    measurer = Measurer(WORDS, Slo(ttft_ms=1, tpot_ms=1), seed=1)
+    with pytest.raises(HttpError, match="128 tokens"):
+        measurer.measure(Cached(), Prefill("prefill-512", "", prompt_tokens=512))  # type: ignore[arg-type]
 
 
 def test_conversations_fit_into_the_context() -> None:

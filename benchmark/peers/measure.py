@@ -50,7 +50,7 @@ class Measurer:
         Raises:
             HttpError, Died: when the peer failed.
         """
-        self.vocabulary = Vocabulary(self.words, self.seed)
+        self.vocabulary = Vocabulary(self.words, f"{workload.name}/{self.seed}")
         try:
             measured: Metrics = self._by_kind[type(workload)](self, endpoint, workload)
             return measured
@@ -76,6 +76,7 @@ class Measurer:
     def prefill(self, endpoint: Endpoint, workload: Prefill) -> Metrics:
         prompt = self.vocabulary.prompt(workload.prompt_tokens)
         (done,) = endpoint.batch([prompt], 1, workload.limit_s)
+        must_be_cold(done)
         return {"tokens_per_s": workload.prompt_tokens / done.ttft_s, "ttft_ms": done.ttft_s * 1e3}
 
     def history(self, endpoint: Endpoint, workload: History) -> Metrics:
@@ -83,6 +84,7 @@ class Measurer:
         more = self.vocabulary.prompt(workload.more_tokens)
         longer = type(prompt)(prompt.ids + more.ids, prompt.text + more.text)
         (cold,) = endpoint.batch([prompt], workload.output_tokens, workload.limit_s)
+        must_be_cold(cold)
         (warm,) = endpoint.batch([longer], workload.output_tokens, workload.limit_s)
         return {"cold_ttft_ms": cold.ttft_s * 1e3, "warm_ttft_ms": warm.ttft_s * 1e3}
 
@@ -204,6 +206,13 @@ class Measurer:
             Chat: Measurer.chat,
         },
     )
+
+
+def must_be_cold(done: Stream) -> None:
+    """Refuses a time to first token that a prefix cache shortened, where the server tells."""
+    cached = int((done.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    if cached:
+        raise HttpError(f"{cached} tokens of a prompt that nobody should have seen came from a cache")
 
 
 def interrupted(arrived: Stream, arrivals_of: list[list[float]]) -> Metrics:

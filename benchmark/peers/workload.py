@@ -25,7 +25,7 @@ class Prompt:
 class Vocabulary:
     """Words of one token each, with a leading space, and prompts made of them."""
 
-    def __init__(self, words: list[tuple[int, str]], seed: int) -> None:
+    def __init__(self, words: list[tuple[int, str]], seed: int | str) -> None:
         self._words = words
         self._random = random.Random(seed)
 
