@@ -5,7 +5,7 @@
 //! sequences; multiply-adds a second (two per query head, position and element) and the bandwidth of reading K and V
 //! once.
 //!
-//! Arguments: `[dtype,dtype..] [threads]`, by default `int8,f16,bf16 2`.
+//! Arguments: `[dtype,dtype..] [threads] [part of the cases' names]`, by default `int8,f16,bf16 2` and all cases.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,6 +116,7 @@ impl Bench {
                     scale: 0.125,
                     first_segment: 0,
                     end_segment: num_segments(piece.first_position),
+                    next: None,
                 };
                 let first = piece.first_row * WIDTH;
                 let rows = Rows { pointer: queries[first..].as_ptr(), stride: WIDTH };
@@ -175,7 +176,10 @@ fn pieces(sequence: usize, first_row: usize, first: usize, num_rows: usize) -> V
     pieces
 }
 
-fn report(dtype: KvDtype, what: &str, pieces: &[Piece], bench: &mut Bench) {
+fn report(dtype: KvDtype, wanted: &str, what: &str, pieces: &[Piece], bench: &mut Bench) {
+    if !what.contains(wanted) {
+        return;
+    }
     let seconds = if bench.scratches.len() == 1 { bench.time_apart(pieces) } else { bench.time(pieces) };
     let positions = |piece: &Piece| -> usize {
         (piece.first_position + 1..=piece.first_position + piece.num_rows).sum::<usize>() * HEADS_PER_KV_HEAD
@@ -196,19 +200,20 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let dtypes = arguments.next().unwrap_or_else(|| "int8,f16,bf16".to_owned());
     let threads = arguments.next().map_or(Ok(2), |n| n.parse()).context("`threads` is a number")?;
+    let wanted = arguments.next().unwrap_or_default();
     println!("{}, {threads} threads", Isa::detect()?);
     for dtype in dtypes.split(',') {
         let dtype: KvDtype = dtype.parse()?;
         let mut bench = Bench::new(dtype, threads)?;
         for history in [0, 512, 2048, 6000] {
             let pieces = pieces(0, 0, history, PREFILL_ROWS);
-            report(dtype, &format!("prefill 256 at {history}"), &pieces, &mut bench);
+            report(dtype, &wanted, &format!("prefill 256 at {history}"), &pieces, &mut bench);
         }
         for num_sequences in [1, 8, 32] {
             for history in [512, 6000] {
                 let pieces: Vec<Piece> =
                     (0..num_sequences).flat_map(|s| pieces(s, s, history - 1, 1)).collect();
-                report(dtype, &format!("decode {num_sequences} at {history}"), &pieces, &mut bench);
+                report(dtype, &wanted, &format!("decode {num_sequences} at {history}"), &pieces, &mut bench);
             }
         }
     }

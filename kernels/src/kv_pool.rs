@@ -110,6 +110,10 @@ impl KvPool {
         let fail = |source| KvPoolError::Map { bytes, num_blocks, source };
         let len = usize::try_from(bytes).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(fail)?;
+        // Blocks lie far apart: with pages of 4 KiB every piece of one needs walks through page tables that are in no
+        // cache (Zen 4: reads of such pieces at 12 instead of 17 GB/s). A system without huge pages refuses; then not.
+        #[cfg(target_os = "linux")]
+        let _refused = map.advise(memmap2::Advice::HugePage).is_err();
         Ok(Self { map, geometry, num_blocks })
     }
 

@@ -11,7 +11,7 @@ use crate::isa::Isa;
 use crate::kv_pool::KvView;
 use crate::linear::{FloatRows, LinearInput, LinearOutput, PANEL, TILE, linear};
 use crate::ops::add::add_in_place;
-use crate::ops::attention::{Item, Rows, Scratch, Target, attend, finish_states};
+use crate::ops::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, attend, finish_states};
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
 use crate::ops::silu_mul::silu_mul_in_place;
@@ -273,8 +273,11 @@ impl Step<'_> {
         };
         let counter = &self.counters[counter];
         loop {
-            let Some(planned) = self.plan.items.get(counter.fetch_add(1, Ordering::Relaxed)) else { return };
-            let item = self.attention_item(planned, layer, scale);
+            let index = counter.fetch_add(1, Ordering::Relaxed);
+            let Some(planned) = self.plan.items.get(index) else { return };
+            let mut item = self.attention_item(planned, layer, scale);
+            // Most likely this thread's next piece.
+            item.next = self.plan.items.get(index + self.num_threads).map(|next| self.first_block(next));
             let queries =
                 Rows { pointer: self.row(query, planned.first_row).as_ptr(), stride: self.stride(query) };
             let rows = Rows {
@@ -301,6 +304,13 @@ impl Step<'_> {
         }
     }
 
+    /// The block and KV head that a piece of attention reads first.
+    fn first_block(&self, planned: &PlanItem) -> (u32, usize) {
+        let block = planned.first_segment * SEGMENT_SIZE / self.limits.geometry.block_size;
+        let chunk = &self.rows.chunks[planned.chunk];
+        (self.sequences.at(chunk.slot).block_table[block], planned.kv_head)
+    }
+
     fn attention_item(&self, planned: &PlanItem, layer: usize, scale: f32) -> Item<'_> {
         let chunk = &self.rows.chunks[planned.chunk];
         Item {
@@ -313,6 +323,7 @@ impl Step<'_> {
             scale,
             first_segment: planned.first_segment,
             end_segment: planned.end_segment,
+            next: None,
         }
     }
 }

@@ -46,9 +46,21 @@ pub struct Item<'a> {
     pub first_segment: usize,
     /// One past the last segment to compute.
     pub end_segment: usize,
+    /// Block and KV head that this thread will probably read next: asked for during the last block.
+    pub next: Option<(u32, usize)>,
 }
 
 impl Item<'_> {
+    /// Block and KV head that are read after the `block`-th block of the sequence, or that one again.
+    fn after(&self, block: usize, block_size: usize) -> (u32, usize) {
+        let end = (self.end_segment * SEGMENT_SIZE / block_size).min(self.first_position / block_size + 1);
+        if block + 1 < end {
+            (self.block_table[block + 1], self.kv_head)
+        } else {
+            self.next.unwrap_or((self.block_table[block], self.kv_head))
+        }
+    }
+
     /// Rows of the inner kernels: each query row once per query head of the KV head.
     fn rows(&self) -> usize {
         self.num_rows * self.heads_per_kv_head
@@ -88,6 +100,10 @@ struct States {
 impl States {
     fn new(rows: usize, padded_head_size: usize) -> Self {
         Self { max: vec![0.0; rows], sum: vec![0.0; rows], out: vec![0.0; rows * padded_head_size] }
+    }
+
+    fn parts(&self, rows: usize, padded_head_size: usize) -> Parts<'_> {
+        Parts { max: &self.max[..rows], sum: &self.sum[..rows], out: &self.out[..rows * padded_head_size] }
     }
 
     fn clear(&mut self, rows: usize, padded_head_size: usize) {
@@ -177,29 +193,53 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     }
 }
 
-/// Merges a row's state into the total of row `r`, which comes first in order.
+/// The m, l and o of some rows, one array behind the other.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    max: &'a [f32],
+    sum: &'a [f32],
+    out: &'a [f32],
+}
+
+impl<'a> Parts<'a> {
+    /// From `rows * state_size` elements.
+    fn new(state: &'a [f32], rows: usize) -> Self {
+        let (max, rest) = state.split_at(rows);
+        let (sum, out) = rest.split_at(rows);
+        Self { max, sum, out }
+    }
+}
+
+/// Merges states of rows into the totals, which come first in order.
 #[inline(always)]
-unsafe fn merge_row<L: ByteLanes, K: Scheme<L>>(
-    total: &mut States,
-    r: usize,
-    max: f32,
-    sum: f32,
-    out: &[f32],
-) {
-    let old_max = total.max[r];
-    let new_max = if max > old_max { max } else { old_max };
-    let mut factors = [0.0f32; LANES];
-    (factors[0], factors[1]) = (old_max - new_max, max - new_max);
-    let into = &mut total.out[r * out.len()..(r + 1) * out.len()];
-    // SAFETY: both rows have the same whole number of vectors.
-    unsafe {
-        K::power(L::load(factors.as_ptr())).store(factors.as_mut_ptr());
-        total.max[r] = new_max;
-        total.sum[r] = total.sum[r].mul_add(factors[0], sum * factors[1]);
-        let (a, b) = (L::splat(factors[0]), L::splat(factors[1]));
-        for d in (0..out.len()).step_by(LANES) {
-            let o = into.as_mut_ptr().add(d);
-            L::load(o).fma(a, L::load(out.as_ptr().add(d)).mul(b)).store(o);
+unsafe fn merge_rows<L: ByteLanes, K: Scheme<L>>(total: &mut States, Parts { max, sum, out }: Parts<'_>) {
+    let rows = max.len();
+    let stride = out.len() / rows;
+    assert!(sum.len() == rows && total.max.len() >= rows && total.sum.len() >= rows);
+    assert!(stride.is_multiple_of(LANES) && total.out.len() >= out.len());
+    for first in (0..rows).step_by(LANES) {
+        let lanes = (rows - first).min(LANES);
+        let [mut old_factors, mut new_factors] = [[0.0f32; LANES]; 2];
+        // SAFETY: lanes are rows that exist, by the assertion; both rows of `o` have the same whole number of vectors.
+        unsafe {
+            let (total_max, total_sum) =
+                (total.max.as_mut_ptr().add(first), total.sum.as_mut_ptr().add(first));
+            let (old, new) = (L::load_first(total_max, lanes), L::load_first(max.as_ptr().add(first), lanes));
+            let both = new.max(old);
+            let (old_factor, new_factor) = (K::power(old.sub(both)), K::power(new.sub(both)));
+            let new_sum = L::load_first(sum.as_ptr().add(first), lanes).mul(new_factor);
+            L::load_first(total_sum, lanes).fma(old_factor, new_sum).store_first(total_sum, lanes);
+            both.store_first(total_max, lanes);
+            old_factor.store(old_factors.as_mut_ptr());
+            new_factor.store(new_factors.as_mut_ptr());
+            for row in 0..lanes {
+                let (a, b) = (L::splat(old_factors[row]), L::splat(new_factors[row]));
+                let into = total.out.as_mut_ptr().add((first + row) * stride);
+                let out = out.as_ptr().add((first + row) * stride);
+                for d in (0..stride).step_by(LANES) {
+                    L::load(into.add(d)).fma(a, L::load(out.add(d)).mul(b)).store(into.add(d));
+                }
+            }
         }
     }
 }
@@ -218,7 +258,7 @@ pub struct Rows<P> {
 pub enum Target {
     /// All segments are computed: finished rows `[H * D]`, of which this KV head's part is written.
     Rows(Rows<*mut f32>),
-    /// The state of each computed segment, `[segment][row][state_size]`, for [`finish_states`].
+    /// The state of each computed segment, for [`finish_states`]: m and l of each row, then o `[row][D padded]`.
     States(*mut f32),
 }
 
@@ -260,12 +300,8 @@ unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
         match target {
             Target::Rows(_) if index == 0 => std::mem::swap(&mut scratch.segment, &mut scratch.total),
             Target::Rows(_) => {
-                for r in 0..rows {
-                    let part = &scratch.segment;
-                    let out = &part.out[r * stride..(r + 1) * stride];
-                    // SAFETY: lane arithmetic only.
-                    unsafe { merge_row::<L, K>(&mut scratch.total, r, part.max[r], part.sum[r], out) };
-                }
+                // SAFETY: lane arithmetic only.
+                unsafe { merge_rows::<L, K>(&mut scratch.total, scratch.segment.parts(rows, stride)) };
             }
             Target::States(states) => {
                 // SAFETY: the caller's states hold every row of every segment of the item.
@@ -273,10 +309,10 @@ unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
                     let size = rows * state_size(stride);
                     std::slice::from_raw_parts_mut(states.add(index * size), size)
                 };
-                for (r, state) in states.chunks_exact_mut(state_size(stride)).enumerate() {
-                    (state[0], state[1]) = (scratch.segment.max[r], scratch.segment.sum[r]);
-                    state[2..].copy_from_slice(&scratch.segment.out[r * stride..(r + 1) * stride]);
-                }
+                let Parts { max, sum, out } = scratch.segment.parts(rows, stride);
+                states[..rows].copy_from_slice(max);
+                states[rows..2 * rows].copy_from_slice(sum);
+                states[2 * rows..].copy_from_slice(out);
             }
         }
     }
@@ -315,19 +351,19 @@ unsafe fn finish_scheme<L: ByteLanes, K: Scheme<L>>(
 ) {
     let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
     for index in 0..item.end_segment - item.first_segment {
-        for r in 0..rows {
-            // SAFETY: the caller's states hold every row of every segment of the item.
-            let state = unsafe {
-                let start = (index * rows + r) * state_size(stride);
-                std::slice::from_raw_parts(states.add(start), state_size(stride))
-            };
-            if index == 0 {
-                (scratch.total.max[r], scratch.total.sum[r]) = (state[0], state[1]);
-                scratch.total.out[r * stride..(r + 1) * stride].copy_from_slice(&state[2..]);
-            } else {
-                // SAFETY: lane arithmetic only.
-                unsafe { merge_row::<L, K>(&mut scratch.total, r, state[0], state[1], &state[2..]) };
-            }
+        // SAFETY: the caller's states hold every row of every segment of the item.
+        let state = unsafe {
+            let size = rows * state_size(stride);
+            std::slice::from_raw_parts(states.add(index * size), size)
+        };
+        let parts = Parts::new(state, rows);
+        if index == 0 {
+            scratch.total.max[..rows].copy_from_slice(parts.max);
+            scratch.total.sum[..rows].copy_from_slice(parts.sum);
+            scratch.total.out[..rows * stride].copy_from_slice(parts.out);
+        } else {
+            // SAFETY: lane arithmetic only.
+            unsafe { merge_rows::<L, K>(&mut scratch.total, parts) };
         }
     }
     // SAFETY: the caller's rows hold this KV head's part.

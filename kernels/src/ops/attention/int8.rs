@@ -23,7 +23,7 @@ mod products;
 
 use std::ops::Range;
 
-use self::products::{accumulate_group, score_group};
+use self::products::{accumulate_group, prefetch_rest, score_group};
 use super::{Item, Rows, Scheme, Scratch};
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::exp2::exp2;
@@ -127,15 +127,16 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
     #[inline(always)]
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch) {
         let (g, block_id) = (kv.geometry(), item.block_table[block]);
-        let next_id =
-            if block < item.first_position / g.block_size { item.block_table[block + 1] } else { block_id };
+        let keys = kv.keys(item.layer, block_id, item.kv_head);
+        let (next_id, next_head) = item.after(block, g.block_size);
+        let next_keys = kv.keys(item.layer, next_id, next_head);
         let [key_scales, value_scales] = kv.scales(item.layer, block_id, item.kv_head);
-        let tile = Tile {
-            keys: kv.keys(item.layer, block_id, item.kv_head),
+        let mut tile = Tile {
+            keys,
             values: kv.values(item.layer, block_id, item.kv_head),
             key_scales,
             value_scales,
-            ahead: (next_id as isize - block_id as isize) * g.bytes_per_block() as isize,
+            ahead: next_keys.addr().wrapping_sub(keys.addr()).cast_signed(),
             start: block * g.block_size,
             block_size: g.block_size,
             quads: g.key_quads(),
@@ -145,12 +146,20 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
         if block.is_multiple_of(super::SEGMENT_SIZE / g.block_size) {
             scratch.bytes.sums[..item.rows()].fill([0.0; LANES]);
         }
+        for scales in [key_scales, value_scales] {
+            for position in (0..g.block_size).step_by(LANES) {
+                // SAFETY: asks only.
+                unsafe { L::prefetch(scales.wrapping_add(position).wrapping_byte_offset(tile.ahead).cast()) };
+            }
+        }
         let mut first = 0;
         while first < item.rows() {
             let size = group_size::<L>(item.rows() - first);
             // SAFETY: the tile points at one block of the pool, which nobody writes now; the states hold the rows.
             unsafe { attend_group::<L>(&tile, item, first..first + size, scratch) };
             first += size;
+            // What comes next is asked for once.
+            tile.ahead = 0;
         }
     }
 
@@ -226,19 +235,18 @@ struct Row {
     stride: usize,
 }
 
-/// Steps 2 to 4 of one row over `N` vectors of positions.
+/// Steps 2, 3 and w of one row over `N` vectors of positions, in place of the scores; returns the largest w by lanes.
 ///
 /// If `MASKED`, only the first `visible` positions count.
 #[inline(always)]
 unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
-    scores: *const f32,
+    scores: *mut f32,
     visible: usize,
     tile: &Tile,
     row: &Row,
-    weights: &mut Weights,
-) {
+) -> L {
     let visible = |j: usize| visible.saturating_sub(j * LANES).min(LANES);
-    // SAFETY: the caller gives N vectors of scores, scales and weights, and a row of the states.
+    // SAFETY: the caller gives N vectors of scores and scales, and a row of the states.
     unsafe {
         let lowest = L::splat(f32::NEG_INFINITY);
         let mut s = [lowest; N];
@@ -258,7 +266,7 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
         let minus_max = L::splat(-*row.max);
         let mut sum = L::load(row.sums);
         largest = L::splat(0.0);
-        for (j, s) in s.iter_mut().enumerate() {
+        for (j, s) in s.iter().enumerate() {
             let mut p = exp2(s.fma(factor, minus_max));
             let mut w = p.mul(L::load(tile.value_scales.add(j * LANES)));
             if MASKED {
@@ -267,25 +275,54 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
             }
             sum = sum.add(p);
             largest = w.max(largest);
-            *s = w;
+            w.store(scores.add(j * LANES));
         }
         sum.store(row.sums);
-        let (top, rest) = largest.two_largest();
-        // No lane if NaN: then l is NaN too, and any will do.
-        let lane = (largest.at_least(L::splat(top)).trailing_zeros() as usize).min(LANES - 1);
-        let unit = if rest * LARGEST_RATIO > top { rest } else { top * (1.0 / LARGEST_RATIO) };
-        let steps = L::splat(if unit >= TINY { LARGEST_BYTE / unit } else { 0.0 });
-        let magic = L::splat(MAGIC);
-        for group in 0..N.div_ceil(VALUE_QUAD) {
-            let four = std::array::from_fn(|k| match s.get(group * VALUE_QUAD + k) {
-                Some(w) => w.fma(steps, magic),
-                None => magic,
-            });
-            L::store_quads::<0>(four, weights.low.as_mut_ptr().add(group * LANES * QUAD));
-            L::store_quads::<1>(four, weights.high.as_mut_ptr().add(group * LANES * QUAD));
+        largest
+    }
+}
+
+/// The second half of step 4, for `R` rows side by side: one row alone would wait for each operation's result.
+///
+/// tile: w of each row, in `num_vectors` vectors; largest: of each row's lanes.
+#[inline(always)]
+unsafe fn round_weights<L: ByteLanes, const R: usize>(
+    tile: *const [f32; MAX_BLOCK_SIZE],
+    num_vectors: usize,
+    largest: &[L],
+    weights: &mut [Weights],
+) {
+    let Some(largest) = largest.first_chunk::<R>() else { unreachable!("a group is of GROUP_ROWS at most") };
+    // SAFETY: lane arithmetic.
+    let magic = unsafe { L::splat(MAGIC) };
+    let [mut tops, mut steps, mut scales] = [[0.0f32; LANES]; 3];
+    // SAFETY: the caller gives R rows of w and weights.
+    unsafe {
+        let (top, rest) = L::two_largest_each(largest);
+        let unit =
+            top.select_below(rest.mul(L::splat(LARGEST_RATIO)), rest, top.mul(L::splat(1.0 / LARGEST_RATIO)));
+        let step = L::splat(LARGEST_BYTE).div(unit);
+        unit.select_below(L::splat(TINY), L::splat(0.0), step).store(steps.as_mut_ptr());
+        unit.mul(L::splat(1.0 / LARGEST_BYTE)).store(scales.as_mut_ptr());
+        top.store(tops.as_mut_ptr());
+        for (r, (weights, largest)) in weights.iter_mut().zip(largest).enumerate() {
+            let (w, steps) = (tile.add(r).cast::<f32>(), L::splat(steps[r]));
+            for group in 0..num_vectors.div_ceil(VALUE_QUAD) {
+                let four = std::array::from_fn(|k| {
+                    let vector = group * VALUE_QUAD + k;
+                    if vector < num_vectors {
+                        L::load(w.add(vector * LANES)).fma(steps, magic)
+                    } else {
+                        magic
+                    }
+                });
+                L::store_quads::<0>(four, weights.low.as_mut_ptr().add(group * LANES * QUAD));
+                L::store_quads::<1>(four, weights.high.as_mut_ptr().add(group * LANES * QUAD));
+            }
+            // No lane if NaN: then l is NaN too, and any will do.
+            weights.lane = (largest.at_least(L::splat(tops[r])).trailing_zeros() as usize).min(LANES - 1);
+            weights.scale = scales[r];
         }
-        weights.lane = lane;
-        weights.scale = unit * (1.0 / LARGEST_BYTE);
     }
 }
 
@@ -305,27 +342,34 @@ unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
 
 /// [`weigh`] for a tile of any size.
 #[inline(always)]
-unsafe fn weigh_row<L: ByteLanes>(
-    scores: *const f32,
-    visible: usize,
-    tile: &Tile,
-    row: &Row,
-    weights: &mut Weights,
-) {
+unsafe fn weigh_row<L: ByteLanes>(scores: *mut f32, visible: usize, tile: &Tile, row: &Row) -> L {
     let is_whole = visible == tile.block_size;
     // SAFETY: as `weigh`; a tile has 1, 2, 4 or 8 vectors.
     unsafe {
         match (tile.block_size / LANES, is_whole) {
-            (1, true) => weigh::<L, 1, false>(scores, visible, tile, row, weights),
-            (1, false) => weigh::<L, 1, true>(scores, visible, tile, row, weights),
-            (2, true) => weigh::<L, 2, false>(scores, visible, tile, row, weights),
-            (2, false) => weigh::<L, 2, true>(scores, visible, tile, row, weights),
-            (4, true) => weigh::<L, 4, false>(scores, visible, tile, row, weights),
-            (4, false) => weigh::<L, 4, true>(scores, visible, tile, row, weights),
-            (_, true) => weigh::<L, 8, false>(scores, visible, tile, row, weights),
-            (_, false) => weigh::<L, 8, true>(scores, visible, tile, row, weights),
+            (1, true) => weigh::<L, 1, false>(scores, visible, tile, row),
+            (1, false) => weigh::<L, 1, true>(scores, visible, tile, row),
+            (2, true) => weigh::<L, 2, false>(scores, visible, tile, row),
+            (2, false) => weigh::<L, 2, true>(scores, visible, tile, row),
+            (4, true) => weigh::<L, 4, false>(scores, visible, tile, row),
+            (4, false) => weigh::<L, 4, true>(scores, visible, tile, row),
+            (_, true) => weigh::<L, 8, false>(scores, visible, tile, row),
+            (_, false) => weigh::<L, 8, true>(scores, visible, tile, row),
         }
     }
+}
+
+/// Calls `$function::<L, R>` with the constant `R` that equals `$rows`, a size that [`group_size`] gives.
+macro_rules! dispatch_group {
+    ($rows:expr, $function:ident($($argument:expr),*)) => {
+        match $rows {
+            6 if L::REGISTERS >= MANY_REGISTERS => $function::<L, 6>($($argument),*),
+            4 if L::REGISTERS >= MANY_REGISTERS => $function::<L, 4>($($argument),*),
+            3 if L::REGISTERS >= MANY_REGISTERS => $function::<L, 3>($($argument),*),
+            2 if L::REGISTERS > 1 => $function::<L, 2>($($argument),*),
+            _ => $function::<L, 1>($($argument),*),
+        }
+    };
 }
 
 /// One tile for a group of rows.
@@ -347,34 +391,28 @@ unsafe fn attend_group<L: ByteLanes>(
     };
     let (first, most) = (rows.start, num_visible(rows.end - 1));
     let scores = scratch.tile.as_mut_ptr();
-    let weights = &mut scratch.weights;
+    let weights = &mut scratch.weights[..];
     let queries = &mut scratch.bytes;
+    let num_vectors = tile.block_size / LANES;
     // SAFETY: the states hold all rows, the tile's pointers one block, scratch GROUP_ROWS rows of a block.
     unsafe {
-        match rows.len() {
-            6 if L::REGISTERS >= MANY_REGISTERS => score_group::<L, 6>(tile, first, most, queries, scores),
-            4 if L::REGISTERS >= MANY_REGISTERS => score_group::<L, 4>(tile, first, most, queries, scores),
-            3 if L::REGISTERS >= MANY_REGISTERS => score_group::<L, 3>(tile, first, most, queries, scores),
-            2 if L::REGISTERS > 1 => score_group::<L, 2>(tile, first, most, queries, scores),
-            _ => score_group::<L, 1>(tile, first, most, queries, scores),
+        let mut largest = [L::splat(0.0); GROUP_ROWS];
+        let scored = dispatch_group!(rows.len(), score_group(tile, first, most, queries, scores));
+        if first == 0 && most < tile.block_size {
+            prefetch_rest::<L>(tile, scored, most);
         }
+        let out = scratch.segment.out.as_mut_ptr();
         for (r, index) in rows.clone().enumerate() {
             let row = Row {
                 factor: queries.factors[index],
                 max: scratch.segment.max.as_mut_ptr().add(index),
                 sums: queries.sums.as_mut_ptr().add(index).cast(),
-                out: scratch.segment.out.as_mut_ptr().add(index * tile.stride),
+                out: out.add(index * tile.stride),
                 stride: tile.stride,
             };
-            weigh_row::<L>(scores.add(r).cast(), num_visible(index), tile, &row, &mut weights[r]);
+            largest[r] = weigh_row::<L>(scores.add(r).cast(), num_visible(index), tile, &row);
         }
-        let (weights, out) = (&weights[..], scratch.segment.out.as_mut_ptr().add(first * tile.stride));
-        match rows.len() {
-            6 if L::REGISTERS >= MANY_REGISTERS => accumulate_group::<L, 6>(tile, most, weights, out),
-            4 if L::REGISTERS >= MANY_REGISTERS => accumulate_group::<L, 4>(tile, most, weights, out),
-            3 if L::REGISTERS >= MANY_REGISTERS => accumulate_group::<L, 3>(tile, most, weights, out),
-            2 if L::REGISTERS > 1 => accumulate_group::<L, 2>(tile, most, weights, out),
-            _ => accumulate_group::<L, 1>(tile, most, weights, out),
-        }
+        dispatch_group!(rows.len(), round_weights(scores, num_vectors, &largest, weights));
+        dispatch_group!(rows.len(), accumulate_group(tile, most, weights, out.add(first * tile.stride)));
     }
 }

@@ -71,6 +71,7 @@ impl Case {
                     scale: self.scale,
                     first_segment: 0,
                     end_segment: num_segments(first),
+                    next: None,
                 };
                 let queries = Rows { pointer: self.queries[first * width..].as_ptr(), stride: width };
                 let out = Rows { pointer: out[first * width..].as_mut_ptr(), stride: width };

@@ -32,6 +32,19 @@ pub trait ByteLanes: Lanes {
     unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8);
     /// The largest lane and the largest of the other fifteen, for lanes that are numbers.
     unsafe fn two_largest(self) -> (f32, f32);
+    /// [`ByteLanes::two_largest`] of each row, `R` up to 8: lane r of both results is that of row r, the others say
+    /// nothing.
+    #[inline(always)]
+    unsafe fn two_largest_each<const R: usize>(rows: &[Self; R]) -> (Self, Self) {
+        let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
+        // SAFETY: arrays of sixteen; the rest is the caller's.
+        unsafe {
+            for (row, (first, second)) in rows.iter().zip(first.iter_mut().zip(&mut second)) {
+                (*first, *second) = row.two_largest();
+            }
+            (Self::load(first.as_ptr()), Self::load(second.as_ptr()))
+        }
+    }
     /// For lanes that hold a normal number: times 2^n, where `shifted` holds `n + MAGIC` and the result is normal.
     unsafe fn times_exp2(self, shifted: Self) -> Self;
     /// With i' = i ^ `DISTANCE`: lane i becomes `x[i] + x[i']` where i < i', else `x[i'] - x[i]`.

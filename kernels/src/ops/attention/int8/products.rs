@@ -130,7 +130,7 @@ unsafe fn accumulate<L: ByteLanes, const R: usize, const N: usize>(
     }
 }
 
-/// Scores of `R` rows and the first `most` positions of a tile, without the scales.
+/// Scores of `R` rows and at least the first `most` positions of a tile, without the scales; returns how many.
 #[inline(always)]
 pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
     tile: &Tile,
@@ -138,7 +138,7 @@ pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
     most: usize,
     queries: &Queries,
     out: *mut [f32; MAX_BLOCK_SIZE],
-) {
+) -> usize {
     // SAFETY: the queries hold first + R rows, the tile's pointers one block, out R rows of a block.
     unsafe {
         let q = queries.bytes.as_ptr().add(first * tile.quads * QUAD);
@@ -158,6 +158,25 @@ pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
                 b += LANES;
             }
         }
+        b
+    }
+}
+
+/// Asks for what lies ahead of a tile and the products will not ask for: they take `scored` positions of K, and V up to
+/// `most`.
+#[inline(always)]
+pub(super) unsafe fn prefetch_rest<L: ByteLanes>(tile: &Tile, scored: usize, most: usize) {
+    let prefetch = |start: *const u8, lines: Range<usize>| {
+        for line in lines {
+            // SAFETY: asks only.
+            unsafe { L::prefetch(start.wrapping_add(line * LANES * QUAD).wrapping_offset(tile.ahead)) };
+        }
+    };
+    let vectors = |positions: usize| positions / LANES * tile.quads;
+    prefetch(tile.keys, vectors(scored)..vectors(tile.block_size));
+    for (group, first) in (0..tile.block_size).step_by(VALUE_GROUP).enumerate() {
+        let quads = |quad: usize| (group * LANES + quad) * tile.stride / LANES;
+        prefetch(tile.values, quads(most.saturating_sub(first).min(LANES))..quads(LANES));
     }
 }
 

@@ -43,6 +43,44 @@ unsafe fn two_largest_256(larger: __m256, smaller: __m256) -> (f32, f32) {
     }
 }
 
+/// In each lane the largest and the second of some numbers.
+type Largest = (__m512, __m512);
+
+/// Of both.
+#[inline(always)]
+unsafe fn largest_of(a: Largest, b: Largest) -> Largest {
+    unsafe {
+        let (lower, second) = (_mm512_min_ps(a.0, b.0), _mm512_max_ps(a.1, b.1));
+        (_mm512_max_ps(a.0, b.0), _mm512_max_ps(lower, second))
+    }
+}
+
+/// Folds eight lanes of each of four rows, two rows in `a` and two in `b`, to four.
+#[inline(always)]
+unsafe fn fold_blocks(a: Largest, b: Largest) -> Largest {
+    unsafe {
+        let even = (_mm512_shuffle_f32x4::<0x88>(a.0, b.0), _mm512_shuffle_f32x4::<0x88>(a.1, b.1));
+        let odd = (_mm512_shuffle_f32x4::<0xdd>(a.0, b.0), _mm512_shuffle_f32x4::<0xdd>(a.1, b.1));
+        largest_of(even, odd)
+    }
+}
+
+/// Folds four lanes of each of eight rows to one, which is there twice.
+#[inline(always)]
+unsafe fn fold_lanes(a: Largest, b: Largest) -> Largest {
+    unsafe {
+        let (a, b) =
+            ((_mm512_castps_pd(a.0), _mm512_castps_pd(a.1)), (_mm512_castps_pd(b.0), _mm512_castps_pd(b.1)));
+        let low = (_mm512_unpacklo_pd(a.0, b.0), _mm512_unpacklo_pd(a.1, b.1));
+        let high = (_mm512_unpackhi_pd(a.0, b.0), _mm512_unpackhi_pd(a.1, b.1));
+        let twos = largest_of(
+            (_mm512_castpd_ps(low.0), _mm512_castpd_ps(low.1)),
+            (_mm512_castpd_ps(high.0), _mm512_castpd_ps(high.1)),
+        );
+        largest_of(twos, (_mm512_permute_ps::<0xb1>(twos.0), _mm512_permute_ps::<0xb1>(twos.1)))
+    }
+}
+
 /// Butterfly inside eight lanes.
 #[inline(always)]
 unsafe fn butterfly_256<const DISTANCE: usize>(x: __m256) -> __m256 {
@@ -182,6 +220,23 @@ impl ByteLanes for Avx512Lanes {
         unsafe {
             let (low, high) = (_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
             two_largest_256(_mm256_max_ps(low, high), _mm256_min_ps(low, high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn two_largest_each<const R: usize>(rows: &[Self; R]) -> (Self, Self) {
+        /// Where each row's lanes end up.
+        const ROWS: [i32; 16] = [0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14];
+        unsafe {
+            // Each stage folds a row's lanes in half, so that twice as many rows fit into a register.
+            let eights: [Largest; 4] = std::array::from_fn(|pair| {
+                let (a, b) = (rows[(2 * pair).min(R - 1)].0, rows[(2 * pair + 1).min(R - 1)].0);
+                let (low, high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+                (_mm512_max_ps(low, high), _mm512_min_ps(low, high))
+            });
+            let fours = [fold_blocks(eights[0], eights[1]), fold_blocks(eights[2], eights[3])];
+            let ones = fold_lanes(fours[0], fours[1]);
+            let order = _mm512_loadu_si512(ROWS.as_ptr().cast());
+            (Self(_mm512_permutexvar_ps(order, ones.0)), Self(_mm512_permutexvar_ps(order, ones.1)))
         }
     }
     #[inline(always)]
