@@ -25,7 +25,7 @@ use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
-use attention_plan::{AttentionPlan, PlanLimits};
+use attention_plan::{AttentionPlan, PlanLimits, Plans};
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
@@ -69,7 +69,8 @@ pub struct Executor {
     /// States of split attention pieces, f32.
     states: MmapMut,
     limits: PlanLimits,
-    plan: AttentionPlan,
+    /// Attention of all tokens, and of those that sample alone.
+    plans: Plans,
     sequences: SequenceTable,
     rows: StepRows,
     /// Which step wrote each block last, and for which chunk: two chunks of a step may not write one block.
@@ -128,7 +129,14 @@ impl Executor {
             floats: map(program.num_floats, size_of::<f32>())?,
             quantized: map(program.num_quantized_bytes, 1)?,
             states: map(limits.state_capacity, size_of::<f32>())?,
-            plan: AttentionPlan::for_steps(&limits, config.max_step_tokens, config.max_step_sequences),
+            plans: Plans {
+                tokens: AttentionPlan::for_steps(&limits, config.max_step_tokens, config.max_step_sequences),
+                samples: AttentionPlan::for_steps(
+                    &limits,
+                    config.max_step_sequences,
+                    config.max_step_sequences,
+                ),
+            },
             sequences: SequenceTable::default(),
             rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],
@@ -272,7 +280,7 @@ impl Executor {
             let fate = match self.admit(chunk) {
                 Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
                 Ok(slot) if chunk.sample => {
-                    self.rows.samples.push(self.rows.token_ids.len() - 1);
+                    self.rows.push_sample(self.rows.token_ids.len() - 1);
                     self.samplers.push(slot);
                     Fate::Samples(self.samplers.len() - 1)
                 }
@@ -331,7 +339,7 @@ impl Executor {
                 new_block_ids,
                 sample: false,
             })?;
-            self.rows.samples.extend(0..count);
+            (0..count).for_each(|row| self.rows.push_sample(row));
             self.forward();
             let logits = &self.program.buffers[self.program.logits.buffer];
             let start = logits.offset;
@@ -386,8 +394,7 @@ impl Executor {
         if self.rows.token_ids.is_empty() {
             return;
         }
-        let chunks = self.rows.chunks.iter().map(|chunk| (chunk.first_position, chunk.num_tokens));
-        self.plan.rebuild(chunks, &self.limits);
+        self.plans.rebuild(&self.rows, &self.limits);
         self.cursors.reset();
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         let samplers = &self.samplers[..];
@@ -408,7 +415,7 @@ impl Executor {
             kv: self.kv.view(),
             sequences: &self.sequences,
             rows: &self.rows,
-            plan: &self.plan,
+            plans: &self.plans,
             limits: &self.limits,
             states: SharedMut::new(as_floats(&mut self.states)),
             counters: &self.counters,

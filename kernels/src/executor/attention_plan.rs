@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::run::StepRows;
 use crate::kv_pool::KvGeometry;
 use crate::ops::attention::{SEGMENT_SIZE, num_segments, rows_per_item, state_size};
+use crate::program::RowSet;
 
 /// Pieces per thread below which long sequences are cut at segments.
 const WANTED_ITEMS_PER_THREAD: usize = 3;
@@ -65,6 +67,29 @@ pub(super) struct AttentionPlan {
     pub(super) splits: Vec<Split>,
 }
 
+/// The plans of a step, by the rows that an instruction is for.
+#[derive(Debug)]
+pub(super) struct Plans {
+    pub(super) tokens: AttentionPlan,
+    pub(super) samples: AttentionPlan,
+}
+
+impl Plans {
+    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits) {
+        let chunks = rows.chunks.iter().enumerate();
+        self.tokens.rebuild(chunks.map(|(i, chunk)| (i, chunk.first_position, chunk.num_tokens)), limits);
+        let samples = rows.samples.iter().zip(&rows.sample_chunks);
+        self.samples.rebuild(samples.map(|(row, chunk)| (*chunk, rows.positions[*row] as usize, 1)), limits);
+    }
+
+    pub(super) fn of(&self, rows: RowSet) -> &AttentionPlan {
+        match rows {
+            RowSet::Tokens => &self.tokens,
+            RowSet::Samples => &self.samples,
+        }
+    }
+}
+
 /// What decides how pieces are cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanLimits {
@@ -96,14 +121,18 @@ impl AttentionPlan {
         Self { items: Vec::with_capacity(num_pieces + 2 * wanted), splits: Vec::with_capacity(wanted) }
     }
 
-    /// Plans for chunks of (first position, tokens), back to back. Cost O(pieces log pieces).
-    pub(super) fn rebuild(&mut self, chunks: impl Iterator<Item = (usize, usize)>, limits: &PlanLimits) {
+    /// Plans for (chunk, first position, tokens), whose rows follow each other. Cost O(pieces log pieces).
+    pub(super) fn rebuild(
+        &mut self,
+        chunks: impl Iterator<Item = (usize, usize, usize)>,
+        limits: &PlanLimits,
+    ) {
         self.items.clear();
         self.splits.clear();
         let block_size = limits.geometry.block_size;
         let most_rows = rows_per_item(limits.heads_per_kv_head);
         let mut first_row = 0;
-        for (chunk, (first_position, num_tokens)) in chunks.enumerate() {
+        for (chunk, first_position, num_tokens) in chunks {
             let mut done = 0;
             while done < num_tokens {
                 let position = first_position + done;
@@ -200,8 +229,8 @@ mod tests {
                 num_threads: 1 + random.below(8),
                 state_capacity: random.below(100_000),
             };
-            let chunks: Vec<(usize, usize)> =
-                (0..random.below(4)).map(|_| (random.below(3000), 1 + random.below(100))).collect();
+            let chunks: Vec<(usize, usize, usize)> =
+                (0..random.below(4)).map(|i| (i, random.below(3000), 1 + random.below(100))).collect();
             let mut plan = AttentionPlan::default();
             plan.rebuild(chunks.iter().copied(), &limits);
             let mut seen = HashMap::new();
@@ -216,7 +245,7 @@ mod tests {
                 }
             }
             let mut row = 0;
-            for (first, count) in chunks {
+            for (_, first, count) in chunks {
                 for position in first..first + count {
                     for kv_head in 0..geometry.num_kv_heads {
                         for segment in 0..num_segments(position) {
@@ -252,7 +281,7 @@ mod tests {
         let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
         limits.state_capacity = limits.wanted_state_capacity(1000);
         let mut plan = AttentionPlan::default();
-        plan.rebuild([(31_000, 1)].into_iter(), &limits);
+        plan.rebuild([(0, 31_000, 1)].into_iter(), &limits);
         assert_eq!(plan.items.len(), 12);
         let sizes: Vec<usize> = plan.items.iter().map(PlanItem::num_segments).collect();
         assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::attention_plan::{AttentionPlan, PlanItem, PlanLimits};
+use super::attention_plan::{PlanItem, PlanLimits, Plans};
 use super::profile::{Stopwatch, ThreadProfile};
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
@@ -42,6 +42,8 @@ pub(super) struct StepRows {
     pub(super) slots: Vec<(u32, u32)>,
     /// Rows that sample.
     pub(super) samples: Vec<usize>,
+    /// The chunk of each of them.
+    pub(super) sample_chunks: Vec<usize>,
 }
 
 impl StepRows {
@@ -53,6 +55,7 @@ impl StepRows {
             positions: Vec::with_capacity(max_tokens),
             slots: Vec::with_capacity(max_tokens),
             samples: Vec::with_capacity(max_chunks),
+            sample_chunks: Vec::with_capacity(max_chunks),
         }
     }
 
@@ -62,6 +65,13 @@ impl StepRows {
         self.positions.clear();
         self.slots.clear();
         self.samples.clear();
+        self.sample_chunks.clear();
+    }
+
+    /// A row of the last chunk samples.
+    pub(super) fn push_sample(&mut self, row: usize) {
+        self.samples.push(row);
+        self.sample_chunks.push(self.chunks.len() - 1);
     }
 
     /// Adds the rows of a chunk that its sequence has accepted.
@@ -85,7 +95,7 @@ pub(super) struct Step<'a> {
     pub(super) kv: KvView<'a>,
     pub(super) sequences: &'a SequenceTable,
     pub(super) rows: &'a StepRows,
-    pub(super) plan: &'a AttentionPlan,
+    pub(super) plans: &'a Plans,
     pub(super) limits: &'a PlanLimits,
     /// States of split attention pieces.
     pub(super) states: SharedMut<'a, f32>,
@@ -272,12 +282,13 @@ impl Step<'_> {
             unreachable!("attention")
         };
         let counter = &self.counters[counter];
+        let plan = self.plans.of(instruction.rows);
         loop {
             let index = counter.fetch_add(1, Ordering::Relaxed);
-            let Some(planned) = self.plan.items.get(index) else { return };
+            let Some(planned) = plan.items.get(index) else { return };
             let mut item = self.attention_item(planned, layer, scale);
             // Most likely this thread's next piece.
-            item.next = self.plan.items.get(index + self.num_threads).map(|next| self.first_block(next));
+            item.next = plan.items.get(index + self.num_threads).map(|next| self.first_block(next));
             let queries =
                 Rows { pointer: self.row(query, planned.first_row).as_ptr(), stride: self.stride(query) };
             let rows = Rows {
@@ -288,8 +299,8 @@ impl Step<'_> {
                 unsafe { attend(self.isa, &self.kv, &item, queries, scratch, Target::Rows(rows)) };
                 continue;
             };
-            let offset = self.plan.state_offset(planned, split, self.limits);
-            let split = &self.plan.splits[split];
+            let offset = plan.state_offset(planned, split, self.limits);
+            let split = &plan.splits[split];
             unsafe {
                 let states = self.states.as_mut_ptr();
                 let target = Target::States(states.add(offset));

@@ -129,6 +129,8 @@ impl Analysis {
                 Op::RmsNorm { .. }
                     | Op::HeadRmsNorm { .. }
                     | Op::Linear { .. }
+                    | Op::Rope { .. }
+                    | Op::Attention { .. }
                     | Op::SiluMul { .. }
                     | Op::Add { .. }
                     | Op::Logits { .. }
@@ -166,7 +168,7 @@ struct Lowering<'a> {
     /// Quantised forms.
     quantized: HashMap<(ValueId, RowSet), usize>,
     /// cos and sin of the step's positions, by frequencies.
-    tables: HashMap<usize, View>,
+    tables: HashMap<(usize, RowSet), View>,
     num_attentions: usize,
 }
 
@@ -276,7 +278,7 @@ impl Lowering<'_> {
                 out
             }
             Op::Rope { x, frequencies, head_size } => {
-                let table = self.table(frequencies);
+                let table = self.table(frequencies, rows);
                 let x = self.writable(x, rows, index, None);
                 self.emit(Kernel::Rope { x, table, head_size }, rows);
                 x
@@ -351,13 +353,25 @@ impl Lowering<'_> {
     }
 
     /// The table of cos and sin, made at its first use; the table of all tokens serves every layer.
-    fn table(&mut self, frequencies: usize) -> View {
-        if let Some(table) = self.tables.get(&frequencies) {
+    fn table(&mut self, frequencies: usize, rows: RowSet) -> View {
+        if let Some(table) = self.tables.get(&(frequencies, rows)) {
             return *table;
         }
-        let out = self.new_view(2 * self.frequencies[frequencies].num_pairs(), RowSet::Tokens);
-        self.emit(Kernel::RopeTable { frequencies, out }, RowSet::Tokens);
-        self.tables.insert(frequencies, out);
+        let width = 2 * self.frequencies[frequencies].num_pairs();
+        let out = match rows {
+            RowSet::Tokens => {
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::RopeTable { frequencies, out }, rows);
+                out
+            }
+            RowSet::Samples => {
+                let x = self.table(frequencies, RowSet::Tokens);
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Gather { x, out }, rows);
+                out
+            }
+        };
+        self.tables.insert((frequencies, rows), out);
         out
     }
 

@@ -3,8 +3,12 @@ use crate::kv_pool::KvDtype;
 use crate::pack::Format;
 
 fn builder() -> ProgramBuilder {
+    builder_of(1)
+}
+
+fn builder_of(num_layers: usize) -> ProgramBuilder {
     let geometry =
-        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::Int8 };
+        KvGeometry { num_layers, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::Int8 };
     let config = ProgramConfig { max_step_tokens: 64, max_step_sequences: 4, num_blocks: 4, geometry };
     ProgramBuilder::new(config).unwrap()
 }
@@ -15,24 +19,26 @@ fn weight(builder: &mut ProgramBuilder, format: Format, shape: &[usize]) -> Weig
     builder.weight(format, vec![0; num_bytes], shape).unwrap()
 }
 
-/// One layer; `formats` of q, k, v.
-fn layer(formats: [Format; 3]) -> Program {
-    let mut b = builder();
+/// Two layers; `formats` of q, k, v.
+fn layers(formats: [Format; 3]) -> Program {
+    let mut b = builder_of(2);
     let embedding = weight(&mut b, Format::Q8_0, &[10, 64]);
-    let x = b.embedding(embedding).unwrap();
-    let norm = weight(&mut b, Format::F32, &[64]);
-    let h = b.rms_norm(x, norm, 1e-5).unwrap();
-    let [q, k, v] = [(formats[0], 64), (formats[1], 32), (formats[2], 32)].map(|(format, rows)| {
-        let weight = weight(&mut b, format, &[rows, 64]);
-        b.linear(h, weight, None).unwrap()
-    });
-    let q = b.rope(q, &[1.0; 16], 1.0, 32).unwrap();
-    let k = b.rope(k, &[1.0; 16], 1.0, 32).unwrap();
-    b.write_kv(0, k, v).unwrap();
-    let a = b.paged_attention(0, q, 1.0).unwrap();
-    let out = weight(&mut b, Format::Q8_0, &[64, 64]);
-    let a = b.linear(a, out, None).unwrap();
-    let x = b.add(x, a).unwrap();
+    let mut x = b.embedding(embedding).unwrap();
+    for layer in 0..2 {
+        let norm = weight(&mut b, Format::F32, &[64]);
+        let h = b.rms_norm(x, norm, 1e-5).unwrap();
+        let [q, k, v] = [(formats[0], 64), (formats[1], 32), (formats[2], 32)].map(|(format, rows)| {
+            let weight = weight(&mut b, format, &[rows, 64]);
+            b.linear(h, weight, None).unwrap()
+        });
+        let q = b.rope(q, &[1.0; 16], 1.0, 32).unwrap();
+        let k = b.rope(k, &[1.0; 16], 1.0, 32).unwrap();
+        b.write_kv(layer, k, v).unwrap();
+        let a = b.paged_attention(layer, q, 1.0).unwrap();
+        let out = weight(&mut b, Format::Q8_0, &[64, 64]);
+        let a = b.linear(a, out, None).unwrap();
+        x = b.add(x, a).unwrap();
+    }
     b.logits(x, embedding).unwrap();
     b.lower().unwrap()
 }
@@ -43,32 +49,44 @@ fn count(program: &Program, is_wanted: impl Fn(&Kernel) -> bool) -> usize {
 
 #[test]
 fn products_of_one_input_are_joined_where_formats_allow_and_share_one_quantisation() {
-    // Joined q, k, v; output; head: three products, each with its own input to quantise.
-    let joined = layer([Format::Q4_0; 3]);
-    assert_eq!(count(&joined, |kernel| matches!(kernel, Kernel::Linear { .. })), 3);
-    assert_eq!(count(&joined, |kernel| matches!(kernel, Kernel::Quantize { .. })), 3);
-    assert_eq!(joined.weights.iter().map(|w| w.out_features()).collect::<Vec<_>>(), [10, 128, 64]);
+    // Joined q, k, v, and output; in the last layer q is wanted for other rows than k and v; head. Each has an input of
+    // its own to quantise.
+    let joined = layers([Format::Q4_0; 3]);
+    assert_eq!(count(&joined, |kernel| matches!(kernel, Kernel::Linear { .. })), 2 + 3 + 1);
+    assert_eq!(count(&joined, |kernel| matches!(kernel, Kernel::Quantize { .. })), 2 + 3 + 1);
+    assert_eq!(
+        joined.weights.iter().map(|w| w.out_features()).collect::<Vec<_>>(),
+        [10, 128, 64, 64, 64, 64]
+    );
     // v apart, but it reads the same quantised rows.
-    let mixed = layer([Format::Q4_0, Format::Q4_0, Format::Q8_0]);
-    assert_eq!(count(&mixed, |kernel| matches!(kernel, Kernel::Linear { .. })), 4);
-    assert_eq!(count(&mixed, |kernel| matches!(kernel, Kernel::Quantize { .. })), 3);
+    let mixed = layers([Format::Q4_0, Format::Q4_0, Format::Q8_0]);
+    assert_eq!(count(&mixed, |kernel| matches!(kernel, Kernel::Linear { .. })), 3 + 4 + 1);
+    assert_eq!(count(&mixed, |kernel| matches!(kernel, Kernel::Quantize { .. })), 2 + 3 + 1);
     // A float weight reads the rows as they are.
-    let float = layer([Format::Q4_0, Format::Q4_0, Format::F32]);
-    assert_eq!(count(&float, |kernel| matches!(kernel, Kernel::Linear { .. })), 4);
-    assert_eq!(count(&float, |kernel| matches!(kernel, Kernel::Quantize { .. })), 3);
+    let float = layers([Format::Q4_0, Format::Q4_0, Format::F32]);
+    assert_eq!(count(&float, |kernel| matches!(kernel, Kernel::Linear { .. })), 3 + 4 + 1);
+    assert_eq!(count(&float, |kernel| matches!(kernel, Kernel::Quantize { .. })), 2 + 3 + 1);
 }
 
 #[test]
-fn values_that_end_are_overwritten_and_work_after_the_last_attention_is_on_sampling_rows() {
-    let program = layer([Format::Q4_0; 3]);
+fn values_that_end_are_overwritten_and_the_last_layer_is_for_sampling_rows_but_for_its_k_and_v() {
+    let program = layers([Format::Q4_0; 3]);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Copy { .. })), 0);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::RopeTable { .. })), 1);
-    let attention =
-        program.instructions.iter().position(|i| matches!(i.kernel, Kernel::Attention { .. })).unwrap();
-    for (index, instruction) in program.instructions.iter().enumerate() {
-        let expected = if index <= attention { RowSet::Tokens } else { RowSet::Samples };
-        assert_eq!(instruction.rows, expected, "{instruction:?}");
-    }
+    let write = |layer| {
+        let is_write = |i: &Instruction| matches!(i.kernel, Kernel::WriteKv { layer: l, .. } if l == layer);
+        program.instructions.iter().position(is_write).unwrap()
+    };
+    let is_for = |instructions: &[Instruction], rows| instructions.iter().all(|i| i.rows == rows);
+    assert!(is_for(&program.instructions[..=write(0)], RowSet::Tokens));
+    assert!(is_for(&program.instructions[write(1) + 1..], RowSet::Samples));
+    let attentions: Vec<RowSet> = program
+        .instructions
+        .iter()
+        .filter(|i| matches!(i.kernel, Kernel::Attention { .. }))
+        .map(|i| i.rows)
+        .collect();
+    assert_eq!(attentions, [RowSet::Tokens, RowSet::Samples]);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn files_of_other_keys_weights_or_programs_are_not_taken() {
         keep(cache(folder.path()));
         let mut other = ImageTable::clone(&table);
         match change {
-            0 => other.entries[1].parts.reverse(),
+            0 => other.entries.iter_mut().find(|entry| entry.parts.len() > 1).unwrap().parts.reverse(),
             1 => drop(other.entries.pop()),
             _ => other.entries.push(other.entries[0].clone()),
         }
@@ -300,6 +300,6 @@ fn a_file_is_looked_at_whole_before_it_is_used() {
     file.write_all_at(&[good[at] ^ 128], at as u64).unwrap();
     let (executor, state) = build(cache(folder.path()));
     let CacheState::Missed(miss, _) = state else { panic!("{state:?}") };
-    assert!(miss.to_string().contains("has damaged bytes in entry 2 of 3"), "{miss}");
+    assert!(miss.to_string().contains("has damaged bytes in entry 3 of 4"), "{miss}");
     assert_eq!(scores(executor), expected_scores());
 }
