@@ -30,20 +30,20 @@ pub const QUANT_GROUP: usize = 32;
 pub(crate) const GROUP_QUADS: usize = QUANT_GROUP / QUAD;
 
 /// Scale for a largest magnitude of 1 outside the top quad, and in it.
-const REST_SCALE: f32 = 1.0 / 127.0;
-const TOP_SCALE: f32 = 1.0 / 32639.0;
+pub(crate) const REST_SCALE: f32 = 1.0 / 127.0;
+pub(crate) const TOP_SCALE: f32 = 1.0 / 32639.0;
 
 /// Least scale, 2^-100: products with the scales of weights (zero, or 2^-24 to 2^23) stay normal numbers.
-const SMALLEST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
+pub(crate) const SMALLEST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Bits of 2^100. Magnitudes from there on count as not finite, so that no product of scales overflows.
 pub(crate) const TOO_LARGE_BITS: i32 = (127 + 100) << 23;
 
 /// Bytes of 4 for each of 16 output features.
-const VECTOR_BYTES: usize = TILE * QUAD;
+pub(crate) const VECTOR_BYTES: usize = TILE * QUAD;
 
 /// Bits of a significand behind the 4 that scales keep, the hidden one among them.
-const DROPPED_BITS: u32 = 20;
+pub(crate) const DROPPED_BITS: u32 = 20;
 
 /// Significands that a scale can have.
 pub(crate) const NUM_LEVELS: usize = 8;
@@ -113,6 +113,12 @@ impl QuantGroup {
             ((code.scale.to_bits() >> DROPPED_BITS) as usize % NUM_LEVELS * VECTOR_BYTES) as u16;
         let is_low = top_quad < GROUP_QUADS as u32 / 2;
         (self.nibble_mask, self.nibble_shift) = if is_low { (0x0f0f_0f0f, 8) } else { (0xf0f0_f0f0, 4) };
+    }
+
+    /// A group that is not finite: no quants, and numbers that are the same everywhere.
+    pub(crate) fn put_not_finite(&mut self) {
+        (self.low, self.high) = ([0; QUANT_GROUP], [0; QUAD]);
+        self.put_numbers(GroupCode::new(i32::MAX, 0), 0, 0, 0);
     }
 
     /// Which quad is on top, 0 to 7.
@@ -256,20 +262,105 @@ pub unsafe fn quantize_rows(
     rows: Range<usize>,
     out: SharedMut<'_, u8>,
 ) {
+    // SAFETY: the caller's condition.
+    unsafe { quantize_rows_from(isa, shape, &x[rows.start * row_stride..], row_stride, rows, out) }
+}
+
+/// [`quantize_rows`] for an `x` that begins with row `rows.start`.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn quantize_rows_from(
+    isa: Isa,
+    shape: QuantizedShape,
+    x: &[f32],
+    row_stride: usize,
+    rows: Range<usize>,
+    out: SharedMut<'_, u8>,
+) {
     assert!(rows.end <= shape.num_rows, "{rows:?} of {shape:?}");
     check_buffer(shape, out.as_mut_ptr(), out.len());
-    for row in rows {
-        let x = &x[row * row_stride..][..shape.in_features];
-        // SAFETY: inside `out`, whose length and alignment were checked; the caller keeps others from this row, and
-        // bytes are initialised whatever they hold.
-        let groups = unsafe {
-            let groups = out.as_mut_ptr().add(shape.groups_offset()).cast::<QuantGroup>();
-            std::slice::from_raw_parts_mut(groups.add(row * shape.row_stride()), shape.groups_per_row())
-        };
-        // SAFETY: the `Isa` proves the CPU.
-        let is_finite = unsafe { call_isa!(isa, quantize_row(x, groups)) };
+    if rows.is_empty() || shape.in_features == 0 {
+        return;
+    }
+    assert!(x.len() >= (rows.len() - 1) * row_stride + shape.in_features, "{} elements of {rows:?}", x.len());
+    // SAFETY: inside `out`, whose length and alignment were checked; the caller keeps others from these rows.
+    let job = unsafe {
+        let starts = out.as_mut_ptr().cast::<f32>().add(rows.start);
+        let groups = out.as_mut_ptr().add(shape.groups_offset()).cast::<QuantGroup>();
+        QuantizeJob {
+            shape,
+            x,
+            row_stride,
+            num_rows: rows.len(),
+            starts,
+            groups: groups.add(rows.start * shape.row_stride()),
+        }
+    };
+    for row in 0..rows.len() {
         // SAFETY: as above.
-        unsafe { out.as_mut_ptr().cast::<f32>().add(row).write(if is_finite { 0.0 } else { f32::NAN }) };
+        unsafe { job.starts.add(row).write(0.0) };
+    }
+    // SAFETY: the `Isa` proves the CPU.
+    unsafe { call_isa!(isa, quantize_rows(&job)) };
+}
+
+/// Some neighbouring rows to quantise: pointers that may be written, checked by [`quantize_rows_from`].
+pub(crate) struct QuantizeJob<'a> {
+    /// Of all rows.
+    shape: QuantizedShape,
+    /// Elements, from the first of the first row on.
+    x: &'a [f32],
+    row_stride: usize,
+    num_rows: usize,
+    /// What the rows' sums start from, 0 when a kernel begins.
+    starts: *mut f32,
+    /// The first row's first group.
+    groups: *mut QuantGroup,
+}
+
+impl QuantizeJob<'_> {
+    pub(crate) fn num_rows(&self) -> usize {
+        self.num_rows
+    }
+
+    pub(crate) fn groups_per_row(&self) -> usize {
+        self.shape.groups_per_row()
+    }
+
+    /// Elements of a row.
+    pub(crate) fn x(&self, row: usize) -> &[f32] {
+        &self.x[row * self.row_stride..][..self.shape.in_features]
+    }
+
+    /// First group of a row, of [`QuantizeJob::groups_per_row`] that lie together.
+    pub(crate) fn groups(&self, row: usize) -> *mut QuantGroup {
+        assert!(row < self.num_rows);
+        // SAFETY: a row of the job.
+        unsafe { self.groups.add(row * self.shape.row_stride()) }
+    }
+
+    /// Quantises row by row; `quantize_row` returns false if its row is not finite.
+    pub(crate) fn each_row(&self, quantize_row: impl Fn(&[f32], &mut [QuantGroup]) -> bool) {
+        for row in 0..self.num_rows {
+            // SAFETY: this job's alone; bytes are initialised whatever they hold.
+            unsafe {
+                let groups = std::slice::from_raw_parts_mut(self.groups(row), self.groups_per_row());
+                if !quantize_row(self.x(row), groups) {
+                    self.starts.add(row).write(f32::NAN);
+                }
+            }
+        }
+    }
+
+    /// Writes group `group` of row `row` as one that is not finite.
+    pub(crate) fn put_not_finite(&self, row: usize, group: usize) {
+        assert!(group < self.groups_per_row());
+        // SAFETY: a group of the job, and its row.
+        unsafe {
+            (*self.groups(row).add(group)).put_not_finite();
+            self.starts.add(row).write(f32::NAN);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::pack::{Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 pub(crate) use super::avx512::linear_float;
-pub(crate) use super::x86::quantize_row;
+pub(crate) use super::avx512_quantize::quantize_rows;
 
 /// Rows of a tile register.
 const ROWS: usize = 16;

@@ -15,7 +15,7 @@ use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
-pub(crate) use super::x86::quantize_row;
+pub(crate) use super::x86::quantize_rows;
 
 /// Lanes of a register.
 const LANES: usize = 8;

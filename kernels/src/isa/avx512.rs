@@ -13,8 +13,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+pub(crate) use crate::isa::avx512_quantize::quantize_rows;
 use crate::isa::x86::prefetch;
-pub(crate) use crate::isa::x86::quantize_row;
 use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
 use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;

@@ -15,7 +15,7 @@ use crate::pack::{Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 pub(crate) use super::avx2::linear_float;
-pub(crate) use super::x86::quantize_row;
+pub(crate) use super::x86::quantize_rows;
 
 /// How `vpdpbusd` is written.
 trait Encoding {

@@ -10,6 +10,8 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_quantize;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;

@@ -14,7 +14,7 @@ use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
-use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizedBlock};
+use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock};
 
 /// Lanes of a register.
 const LANES: usize = 4;
@@ -99,11 +99,16 @@ fn prefetch(pointer: *const u8) {
     unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) pointer, options(readonly, nostack, preserves_flags)) }
 }
 
-/// Quantises one row; see [`crate::quantize`]. False if it is not finite.
+/// Quantises rows; see [`crate::quantize`].
 ///
 /// # Safety
 /// None is needed: every AArch64 CPU has NEON. The kernel of x86-64 has conditions, and they are called alike.
-pub(crate) unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
+pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
+    job.each_row(quantize_row);
+}
+
+/// Quantises one row. False if it is not finite.
+fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
         // A register is a quad.

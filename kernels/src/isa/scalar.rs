@@ -5,13 +5,21 @@ use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Tile, group_vectors};
-use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizedBlock};
+use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock};
 
 /// Elements of the largest group of weights.
 const MAX_GROUP: usize = 32;
 
-/// Quantises one row; see [`crate::quantize`]. False if it is not finite.
-pub(crate) fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
+/// Quantises rows; see [`crate::quantize`].
+///
+/// # Safety
+/// None is needed: it is called like those that have conditions.
+pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
+    job.each_row(quantize_row);
+}
+
+/// Quantises one row. False if it is not finite.
+fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
         // Bits of magnitudes order as the magnitudes, NaN above all.

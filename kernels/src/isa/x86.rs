@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::linear::QUAD;
-use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup};
+use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob};
 
 /// How far ahead weights are asked for. The hardware's own prefetcher stops at every page; asking 8 KiB ahead, a
 /// quarter of a first-level cache, doubled the bandwidth of one thread on a product of one row (Zen 4, 47 MB of
@@ -21,12 +21,21 @@ pub(super) fn prefetch(pointer: *const u8, offset: usize) {
 /// Registers of a group.
 const GROUP_REGISTERS: usize = QUANT_GROUP / 8;
 
-/// Quantises one row; see [`crate::quantize`]. False if it is not finite.
+/// Quantises rows; see [`crate::quantize`].
+///
+/// # Safety
+/// The CPU has the features.
+pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
+    // SAFETY: the caller's condition.
+    job.each_row(|x, groups| unsafe { quantize_row(x, groups) });
+}
+
+/// Quantises one row. False if it is not finite.
 ///
 /// # Safety
 /// The CPU has the features.
 #[target_feature(enable = "avx2,fma")]
-pub(crate) unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
+unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
         // SAFETY: 32 elements.
@@ -36,8 +45,7 @@ pub(crate) unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool 
         let code = GroupCode::new(top, rest);
         if !code.is_finite {
             is_finite = false;
-            (group.low, group.high) = ([0; QUANT_GROUP], [0; QUAD]);
-            group.put_numbers(code, 0, 0, 0);
+            group.put_not_finite();
             continue;
         }
         let factor = _mm256_set1_ps(code.reciprocal);

@@ -1,6 +1,6 @@
 //! Root mean square normalisation: arXiv:1910.07467.
 
-use super::vector::{LANES, Lanes, simd_entry};
+use super::vector::{Lanes, each_vector, simd_entry};
 
 /// One over the root mean square: sixteen running sums, element i in lane i mod 16, then the lane tree.
 #[inline(always)]
@@ -9,12 +9,10 @@ unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
     // SAFETY: every load stays below n.
     let sum = unsafe {
         let mut squares = L::splat(0.0);
-        let mut i = 0;
-        while i < n {
-            let v = L::load_first(p.add(i), (n - i).min(LANES));
+        each_vector!(n, |i, lanes| {
+            let v = L::load_first(p.add(i), lanes);
             squares = v.fma(v, squares);
-            i += LANES;
-        }
+        });
         squares.sum()
     };
     1.0 / (sum / n as f32 + eps).sqrt()
@@ -26,13 +24,10 @@ unsafe fn rms_norm_generic<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &
     // SAFETY: every access stays below the common length.
     unsafe {
         let scale = L::splat(inverse_rms::<L>(x, eps));
-        let mut i = 0;
-        while i < x.len() {
-            let lanes = (x.len() - i).min(LANES);
+        each_vector!(x.len(), |i, lanes| {
             let v = L::load_first(x.as_ptr().add(i), lanes).mul(scale);
             v.mul(L::load_first(weight.as_ptr().add(i), lanes)).store_first(out.as_mut_ptr().add(i), lanes);
-            i += lanes;
-        }
+        });
     }
 }
 
@@ -43,14 +38,11 @@ unsafe fn head_rms_norm_generic<L: Lanes>(x: &mut [f32], weight: &[f32], eps: f3
         // SAFETY: every access stays below the head's length, which is the weight's.
         unsafe {
             let scale = L::splat(inverse_rms::<L>(head, eps));
-            let mut i = 0;
-            while i < weight.len() {
-                let lanes = (weight.len() - i).min(LANES);
+            each_vector!(weight.len(), |i, lanes| {
                 let v = L::load_first(head.as_ptr().add(i), lanes).mul(scale);
                 v.mul(L::load_first(weight.as_ptr().add(i), lanes))
                     .store_first(head.as_mut_ptr().add(i), lanes);
-                i += lanes;
-            }
+            });
         }
     }
 }

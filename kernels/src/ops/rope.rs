@@ -1,6 +1,6 @@
 //! Rotary position embedding, half-split ("NeoX") layout: arXiv:2104.09864.
 
-use super::vector::{LANES, Lanes, simd_entry};
+use super::vector::{Lanes, each_vector, simd_entry};
 
 /// Angular frequencies of one rotary embedding; cos and sin are computed per step, once for all layers.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,9 +39,7 @@ unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head_size: usiz
     let (cos, sin) = cos_sin.split_at(half);
     for head in x.chunks_exact_mut(head_size) {
         let p = head.as_mut_ptr();
-        let mut i = 0;
-        while i < half {
-            let lanes = (half - i).min(LANES);
+        each_vector!(half, |i, lanes| {
             // SAFETY: i + lanes <= half, and the head holds 2 * half elements at least.
             unsafe {
                 let (c, s) =
@@ -50,8 +48,7 @@ unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head_size: usiz
                 b.fnma(s, a.mul(c)).store_first(p.add(i), lanes);
                 a.fma(s, b.mul(c)).store_first(p.add(half + i), lanes);
             }
-            i += lanes;
-        }
+        });
     }
 }
 

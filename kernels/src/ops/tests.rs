@@ -86,6 +86,46 @@ fn silu_of_extremes_is_finite() {
 }
 
 #[test]
+fn silu_is_within_its_bound_and_monotone_where_it_should_be() {
+    let inputs: Vec<f32> = (0..1 << 20).map(|i| -100.0 + i as f32 * (200.0 / (1 << 20) as f32)).collect();
+    let ones = vec![1.0; inputs.len()];
+    let got = on_all("silu", |isa| {
+        let mut gate = inputs.clone();
+        silu_mul_in_place(isa, &mut gate, &ones);
+        gate
+    });
+    for (x, got) in inputs.iter().map(|x| f64::from(*x)).zip(&got) {
+        let exact = x / (1.0 + (-x).exp());
+        // Below -87 the exponential stays what it is there, and the result is next to nothing.
+        let bound = if x < -87.0 { 1e-34 } else { (2e-7 + 2e-8 * x.abs()) * exact.abs() };
+        assert!((f64::from(*got) - exact).abs() <= bound, "silu({x}) became {got}, not {exact}");
+    }
+    // From its minimum at -1.278 on it rises, by more than it errs.
+    let rising: Vec<f32> = inputs.iter().zip(&got).filter(|(x, _)| **x > -1.2).map(|(_, y)| *y).collect();
+    assert!(rising.windows(2).all(|pair| pair[0] <= pair[1]));
+}
+
+#[test]
+fn silu_of_what_is_not_finite() {
+    let gates = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, -0.0, 1e-45];
+    let ups = [1.0, 0.0, -2.0, f32::INFINITY, f32::NAN];
+    for up in ups {
+        let got = on_all("silu", |isa| {
+            let mut results = gates;
+            silu_mul_in_place(isa, &mut results, &[up; 8]);
+            // Any NaN is as good as another.
+            results.map(|x| if x.is_nan() { f32::NAN } else { x }).to_vec()
+        });
+        assert!(got[0].is_nan() && got[1].is_nan(), "{up}: {got:?}");
+        if up == 1.0 {
+            assert_eq!(got[2], f32::INFINITY);
+            assert_eq!(got[4], f32::MAX);
+            assert_eq!(got[6].to_bits(), (-0.0f32).to_bits());
+        }
+    }
+}
+
+#[test]
 fn rope_rotates_pairs_of_the_half_split_layout_and_leaves_the_rest() {
     let mut random = Random::new(3);
     for (head_size, num_pairs) in [(2, 1), (16, 8), (20, 10), (64, 32), (80, 20), (128, 64)] {

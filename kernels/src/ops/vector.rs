@@ -50,6 +50,8 @@ pub trait Lanes: Copy {
     unsafe fn fnma(self, b: Self, c: Self) -> Self;
     /// `self > other ? self : other` (so `other` where either is NaN).
     unsafe fn max(self, other: Self) -> Self;
+    /// `self < other ? self : other` (so `other` where either is NaN).
+    unsafe fn min(self, other: Self) -> Self;
     /// Lane i is `a` for `i < n`, else `b`.
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self;
     /// Lane i is `a` where `self < bound`, else `b` (so `b` where either is NaN).
@@ -165,6 +167,10 @@ impl Lanes for ScalarLanes {
         self.zip(other, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
+    unsafe fn min(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| if i < n { a.0[i] } else { b.0[i] }))
     }
@@ -194,6 +200,28 @@ impl Lanes for ScalarLanes {
 pub mod neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2Lanes, Avx512Lanes};
+
+/// `each_vector!(n, |i, lanes| body)` runs `body` for each vector of `n` elements: `i` is its first, `lanes` how many it
+/// has.
+///
+/// All but the last have a constant number, for which [`Lanes::load_first`] and [`Lanes::store_first`] are plain loads
+/// and stores: masked ones cost several times as much.
+macro_rules! each_vector {
+    ($n:expr, |$i:ident, $lanes:ident| $body:block) => {{
+        let n: usize = $n;
+        let mut $i = 0;
+        while $i + $crate::ops::vector::LANES <= n {
+            let $lanes = $crate::ops::vector::LANES;
+            $body
+            $i += $lanes;
+        }
+        if $i < n {
+            let $lanes = n - $i;
+            $body
+        }
+    }};
+}
+pub(crate) use each_vector;
 
 /// Defines a function that runs a generic kernel in the instantiation for an [`Isa`](crate::isa::Isa).
 ///

@@ -1,16 +1,29 @@
 use super::*;
 use crate::testing::Random;
 
-/// Quantises one row with every instruction set; returns what its sums start from, the values that the last one's
-/// quants stand for, and the groups.
-fn values_and_groups(x: &[f32]) -> (f32, Vec<f64>, Vec<QuantGroup>) {
-    let shape = QuantizedShape::new(1, x.len());
-    let mut bytes = crate::aligned::AlignedBytes::zeroed(shape.num_bytes());
-    for isa in Isa::available() {
+/// Quantises rows with every instruction set, checks that all bytes are the same, and returns them.
+fn quantized(x: &[f32], num_rows: usize, row_stride: usize) -> crate::aligned::AlignedBytes {
+    let shape = QuantizedShape::new(num_rows, x.len() - (num_rows - 1) * row_stride);
+    let quantize = |isa| {
+        let mut bytes = crate::aligned::AlignedBytes::zeroed(shape.num_bytes());
         let out = SharedMut::new(bytes.as_mut_slice());
         // SAFETY: one thread.
-        unsafe { quantize_rows(isa, shape, x, x.len(), 0..1, out) };
+        unsafe { quantize_rows(isa, shape, x, row_stride, 0..num_rows, out) };
+        bytes
+    };
+    let expected = quantize(Isa::SCALAR);
+    for isa in Isa::available() {
+        let got = quantize(isa);
+        let differs = got.as_slice().iter().zip(expected.as_slice()).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{isa}, {num_rows} rows of {}", shape.in_features);
     }
+    expected
+}
+
+/// Quantises one row; returns what its sums start from, the values that its quants stand for, and the groups.
+fn values_and_groups(x: &[f32]) -> (f32, Vec<f64>, Vec<QuantGroup>) {
+    let shape = QuantizedShape::new(1, x.len());
+    let bytes = quantized(x, 1, 0);
     let block = QuantizedRows::new(shape, bytes.as_slice()).block(0..1);
     let groups = block.groups[..shape.groups_per_row()].to_vec();
     let value = |at: usize| {
@@ -111,4 +124,62 @@ fn a_row_that_is_not_finite_starts_from_nan() {
     let (start, values, _) = values_and_groups(&[largest; 32]);
     assert_eq!(start, 0.0);
     assert!(values.iter().all(|value| (value / f64::from(largest) - 1.0).abs() < 0.01), "{values:?}");
+}
+
+/// Puts something hard into a group: what overflows, vanishes, ties, or lies where scales change.
+fn harden(group: &mut [f32], random: &mut Random) {
+    let at = random.below(QUANT_GROUP);
+    match random.below(12) {
+        0 => group.fill(0.0),
+        1 => group.fill(-0.0),
+        2 => group[at] = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY][random.below(4)],
+        3 => group[at] = f32::from_bits(TOO_LARGE_BITS.cast_unsigned() - random.below(3) as u32 + 1),
+        4 => group.iter_mut().for_each(|x| *x *= 1e-38),
+        5 => group.iter_mut().for_each(|x| *x = f32::from_bits(random.below(1 << 23) as u32)),
+        6 => group.iter_mut().for_each(|x| *x *= f32::from_bits((127 - 99) << 23)),
+        // Equal magnitudes in all quads, or in two.
+        7 => group.iter_mut().for_each(|x| *x = 3.0f32.copysign(*x)),
+        8 => (group[at], group[random.below(QUANT_GROUP)]) = (-7.5, 7.5),
+        // Halves between quants of scale 1, and of the scales beside it.
+        9 => {
+            group.iter_mut().for_each(|x| *x = (*x * 126.0).round() + 0.5);
+            group[at] = 127.0 + (random.below(3) as f32 - 1.0) * 1e-5;
+        }
+        10 => group[at] *= 1e6,
+        _ => group[at] = 32639.0 * 0.7 * (1.0 + random.below(3) as f32 * f32::EPSILON),
+    }
+}
+
+#[test]
+fn every_instruction_set_writes_the_same_bytes_for_hard_rows() {
+    let mut random = Random::new(33);
+    for round in 0..400 {
+        let (num_rows, num_groups) = (1 + round % 5, 1 + random.below(40));
+        let width = num_groups * QUANT_GROUP;
+        let row_stride = width + random.below(3) * 5;
+        let mut x: Vec<f32> = (0..(num_rows - 1) * row_stride + width).map(|_| random.float()).collect();
+        // Most rounds are finite but for the odd group.
+        for group in x.chunks_exact_mut(QUANT_GROUP) {
+            if random.below(4) == 0 {
+                harden(group, &mut random);
+            }
+        }
+        quantized(&x, num_rows, row_stride);
+    }
+}
+
+#[test]
+fn one_row_of_every_length_is_the_same_as_among_others() {
+    let mut random = Random::new(34);
+    for num_groups in 1..=36 {
+        let width = num_groups * QUANT_GROUP;
+        let x: Vec<f32> = (0..3 * width).map(|_| random.normal()).collect();
+        let shape = QuantizedShape::new(3, width);
+        let together = quantized(&x, 3, width);
+        let together = QuantizedRows::new(shape, together.as_slice());
+        for row in 0..3 {
+            let (_, _, alone) = values_and_groups(&x[row * width..][..width]);
+            assert_eq!(together.block(row..row + 1).groups[..num_groups], alone);
+        }
+    }
 }

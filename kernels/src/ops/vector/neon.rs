@@ -154,6 +154,10 @@ impl Lanes for NeonLanes {
         self.zip(other, |a, b| unsafe { larger(a, b) })
     }
     #[inline(always)]
+    unsafe fn min(self, other: Self) -> Self {
+        self.zip(other, |a, b| unsafe { vbslq_f32(vcltq_f32(a, b), a, b) })
+    }
+    #[inline(always)]
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self {
         unsafe { Self(std::array::from_fn(|i| vbslq_f32(Self::mask(n, i), a.0[i], b.0[i]))) }
     }

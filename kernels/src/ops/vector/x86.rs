@@ -120,6 +120,10 @@ impl Lanes for Avx2Lanes {
         unsafe { Self(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
     }
     #[inline(always)]
+    unsafe fn min(self, other: Self) -> Self {
+        unsafe { Self(_mm256_min_ps(self.0, other.0), _mm256_min_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self {
         unsafe {
             let (low, high) = Self::mask(n);
@@ -256,6 +260,10 @@ impl Lanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
         unsafe { Self(_mm512_max_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    unsafe fn min(self, other: Self) -> Self {
+        unsafe { Self(_mm512_min_ps(self.0, other.0)) }
     }
     #[inline(always)]
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self {
