@@ -16,12 +16,16 @@ use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
 use crate::ops::silu_mul::silu_mul_in_place;
 use crate::program::{BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
-use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
+use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows_from};
 use crate::shared_mut::SharedMut;
 use crate::threads::{Barrier, split};
 
 /// From this many rows per thread on, threads take whole panels of quantised rows.
 const PANEL_SHARES_FROM: usize = 2 * PANEL;
+
+/// Rows that consecutive row-wise instructions take before the next rows: enough to quantise many groups at once, few
+/// enough that they stay in the caches.
+const ROWS_AT_ONCE: usize = 8;
 
 /// A chunk that fits, and where its rows stand.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +126,10 @@ impl Step<'_> {
     ) {
         let mut stopwatch = Stopwatch::start(profile);
         let mut num_products = 0;
-        for (index, instruction) in self.program.instructions.iter().enumerate() {
+        let instructions = &self.program.instructions;
+        let mut index = 0;
+        while index < instructions.len() {
+            let instruction = &instructions[index];
             if instruction.barrier_before {
                 barrier.wait();
                 stopwatch.waited(index);
@@ -131,15 +138,40 @@ impl Step<'_> {
                 Kernel::Linear { .. } => {
                     self.run_linear(instruction, num_products, thread_idx);
                     num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
                 }
-                Kernel::Attention { .. } => self.run_attention(instruction, scratch),
+                Kernel::Attention { .. } => {
+                    self.run_attention(instruction, scratch);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
                 _ => {
-                    for row in self.row_share(self.num_rows(instruction.rows), thread_idx) {
-                        self.run_row(&instruction.kernel, instruction.rows, row);
-                    }
+                    // Row-wise ones have no barrier between them, and the same rows.
+                    let rest = &instructions[index + 1..];
+                    let num_joined = rest.iter().take_while(|next| !next.barrier_before).count();
+                    let joined = index..index + 1 + num_joined;
+                    self.run_row_wise(joined.clone(), thread_idx, &mut stopwatch);
+                    index = joined.end;
                 }
             }
-            stopwatch.worked(index);
+        }
+    }
+
+    /// Instructions without a barrier between them, on a few rows after the other, so that what one writes is in a near
+    /// cache when the next one reads it.
+    fn run_row_wise(&self, joined: Range<usize>, thread_idx: usize, stopwatch: &mut Stopwatch<'_>) {
+        let share = self.row_share(self.num_rows(self.program.instructions[joined.start].rows), thread_idx);
+        for first in share.clone().step_by(ROWS_AT_ONCE) {
+            let rows = first..share.end.min(first + ROWS_AT_ONCE);
+            for index in joined.clone() {
+                let Instruction { kernel, rows: row_set, .. } = &self.program.instructions[index];
+                match *kernel {
+                    Kernel::Quantize { x, out } => self.quantize(x, out, *row_set, rows.clone()),
+                    _ => rows.clone().for_each(|row| self.run_row(kernel, row)),
+                }
+                stopwatch.worked(index);
+            }
         }
     }
 
@@ -190,7 +222,17 @@ impl Step<'_> {
         self.row_mut(self.program.logits, sample)
     }
 
-    fn run_row(&self, kernel: &Kernel, rows: RowSet, row: usize) {
+    fn quantize(&self, x: View, out: usize, row_set: RowSet, rows: Range<usize>) {
+        let shape = QuantizedShape::new(self.num_rows(row_set), x.width);
+        let buffer = &self.program.buffers[out];
+        let (start, end) = (self.range(x, rows.start).start, self.range(x, rows.end - 1).end);
+        unsafe {
+            let target = self.quantized.part(buffer.offset..buffer.offset + buffer.num_elements);
+            quantize_rows_from(self.isa, shape, self.floats.slice(start..end), self.stride(x), rows, target);
+        }
+    }
+
+    fn run_row(&self, kernel: &Kernel, row: usize) {
         let (isa, program) = (self.isa, self.program);
         match *kernel {
             Kernel::Embedding { weight, out } => {
@@ -210,18 +252,6 @@ impl Step<'_> {
             Kernel::HeadRmsNorm { x, weight, eps } => {
                 head_rms_norm_in_place(isa, self.row_mut(x, row), &program.vectors[weight], eps);
             }
-            Kernel::Quantize { x, out } => {
-                let shape = QuantizedShape::new(self.num_rows(rows), x.width);
-                let buffer = &program.buffers[out];
-                let start = self.range(x, 0).start;
-                let stride = self.stride(x);
-                // Only row `row` is read: the slice begins there, and the kernel is told so by a stride of 0.
-                unsafe {
-                    let values = self.floats.slice(start + row * stride..start + row * stride + x.width);
-                    let target = self.quantized.part(buffer.offset..buffer.offset + buffer.num_elements);
-                    quantize_rows(isa, shape, values, 0, row..row + 1, target);
-                }
-            }
             Kernel::Rope { x, table, head_size } => {
                 rope_in_place(isa, self.row_mut(x, row), self.row(table, row), head_size);
             }
@@ -235,7 +265,9 @@ impl Step<'_> {
                 silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
             Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
-            Kernel::Linear { .. } | Kernel::Attention { .. } => unreachable!("not row-wise"),
+            Kernel::Quantize { .. } | Kernel::Linear { .. } | Kernel::Attention { .. } => {
+                unreachable!("not one row at a time")
+            }
         }
     }
 

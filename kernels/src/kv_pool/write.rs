@@ -1,12 +1,14 @@
 //! Storing the key and value of one token.
 
+use std::mem::MaybeUninit;
+
 use super::{KvDtype, KvGeometry, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::hadamard::transform;
-use crate::ops::quantize_head::quantize_head;
-use crate::ops::vector::{ByteLanes, LANES, simd_entry};
+use crate::ops::quantize_head::quantize_vectors;
+use crate::ops::vector::{ByteLanes, LANES, each_vector, simd_entry};
 
-/// Bit that turns a signed byte into one that is 128 larger and unsigned.
-const SIGN: u8 = 0x80;
+/// Bits that turn signed bytes into those that are 128 larger and unsigned.
+const SIGNS: u32 = 0x8080_8080;
 
 /// Where one token's key and value of one head go.
 #[derive(Clone, Copy)]
@@ -51,40 +53,69 @@ unsafe fn write_half<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], valu
     }
 }
 
-/// Transforms a head and rounds it to bytes, as many as the head size rounded up to whole vectors; returns the scale.
+/// A head's elements or bytes, of which as many are written as are read; whole vectors never cross a cache line.
+#[repr(align(64))]
+struct HeadBuffer<T>([MaybeUninit<T>; MAX_HEAD_SIZE]);
+
+impl<T> HeadBuffer<T> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; MAX_HEAD_SIZE])
+    }
+
+    #[inline(always)]
+    fn as_mut_ptr(&mut self) -> *mut T {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Transforms a head of `head_size` and rounds it: bytes as [`quantize_vectors`] leaves them, and the scale.
 #[inline(always)]
-unsafe fn to_bytes<L: ByteLanes>(x: &[f32], out: &mut [i8]) -> f32 {
-    let mut transformed = [0.0f32; MAX_HEAD_SIZE];
-    transformed[..x.len()].copy_from_slice(x);
-    // SAFETY: the buffer is whole vectors, zeros beyond the head.
-    unsafe { transform::<L>(transformed.as_mut_ptr(), x.len()) };
-    quantize_head(&transformed[..out.len()], out)
+unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> f32 {
+    let out = out.as_mut_ptr();
+    // SAFETY: the buffer holds the largest head in whole vectors; what is loaded beyond a head is zeros.
+    unsafe {
+        each_vector!(head_size, |i, lanes| {
+            L::load_first(x.add(i), lanes).store(out.add(i));
+        });
+        transform::<L>(out, head_size);
+        quantize_vectors::<L>(out, head_size.next_multiple_of(LANES))
+    }
 }
 
 /// One key and value as bytes: K `[B / 16][D / 4][16][4]`, V `[B / 64][16][D padded][4]`, scales of each `[B]`.
+///
+/// `head_size` is that of `g`: a constant makes it a kernel in registers.
 #[inline(always)]
-unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], value: &[f32]) {
-    let stride = g.padded_head_size();
-    let (mut keys, mut values) = ([0i8; MAX_HEAD_SIZE], [0i8; MAX_HEAD_SIZE]);
-    // SAFETY: lane arithmetic.
-    let (mut key_scale, mut value_scale) =
-        unsafe { (to_bytes::<L>(key, &mut keys[..stride]), to_bytes::<L>(value, &mut values[..stride])) };
+unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot, key: &[f32], value: &[f32]) {
+    assert!(key.len() == head_size && value.len() == head_size);
+    let (stride, key_quads) = (head_size.next_multiple_of(LANES), head_size.div_ceil(QUAD));
+    let (mut keys, mut values) = (HeadBuffer::new(), HeadBuffer::new());
+    // SAFETY: `head_size` elements.
+    let (mut key_scale, mut value_scale) = unsafe {
+        (
+            to_bytes::<L>(key.as_ptr(), head_size, &mut keys),
+            to_bytes::<L>(value.as_ptr(), head_size, &mut values),
+        )
+    };
     if key_scale.is_nan() || value_scale.is_nan() {
         // A value that is not finite makes probabilities NaN, as a key does: bytes cannot say it.
         (key_scale, value_scale) = (f32::NAN, f32::NAN);
     }
+    let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
     let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
-    // SAFETY: bytes and scales of this slot alone.
+    // SAFETY: bytes and scales of this slot alone; the buffers were filled up to `stride`.
     unsafe {
-        let quads = slot.head.add((vector * g.key_quads() * LANES + lane) * QUAD);
-        for (i, quad) in keys[..g.key_quads() * QUAD].chunks_exact(QUAD).enumerate() {
-            let quad: [u8; QUAD] = std::array::from_fn(|j| quad[j] as u8 ^ SIGN);
-            quads.add(i * LANES * QUAD).cast::<[u8; QUAD]>().write(quad);
-        }
+        let quads = slot.head.add((vector * key_quads * LANES + lane) * QUAD).cast::<u32>();
         let quad = slot.offset / VALUE_GROUP * LANES + lane;
         let row = slot.head.add(g.key_bytes() + quad * stride * QUAD + slot.offset % VALUE_GROUP / LANES);
-        for (d, byte) in values[..stride].iter().enumerate() {
-            *row.add(d * QUAD) = *byte as u8;
+        for i in (0..stride).step_by(LANES) {
+            let mut vector = [0u32; LANES / QUAD];
+            L::load(keys.add(i)).store_low_bytes(vector.as_mut_ptr().cast());
+            for (quad, bytes) in (i / QUAD..key_quads).zip(vector) {
+                quads.add(quad * LANES).write(bytes ^ SIGNS);
+            }
+            L::load(values.add(i)).store_low_bytes_apart(row.add(i * QUAD));
         }
         let scales = slot.head.add(g.key_bytes() + g.value_bytes()).cast::<f32>();
         *scales.add(slot.offset) = key_scale;
@@ -100,7 +131,11 @@ unsafe fn write_generic<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], v
         unsafe {
             let slot = Slot { head: slot.head.add(head * g.head_bytes()), ..slot };
             match g.dtype {
-                KvDtype::Int8 => write_int8::<L>(g, slot, key, value),
+                KvDtype::Int8 => match g.head_size {
+                    64 => write_int8::<L>(g, 64, slot, key, value),
+                    128 => write_int8::<L>(g, 128, slot, key, value),
+                    head_size => write_int8::<L>(g, head_size, slot, key, value),
+                },
                 KvDtype::F16 | KvDtype::Bf16 => write_half::<L>(g, slot, key, value),
             }
         }

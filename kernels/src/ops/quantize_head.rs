@@ -1,6 +1,6 @@
 //! One head as signed bytes with one scale.
 
-use super::vector::MAGIC;
+use super::vector::{ByteLanes, LANES, MAGIC};
 
 /// Largest byte that is used; -128 is not, so that scales are the same on both sides.
 const LARGEST: f32 = 127.0;
@@ -30,9 +30,45 @@ pub fn quantize_head(x: &[f32], out: &mut [i8]) -> f32 {
     largest * (1.0 / LARGEST)
 }
 
+/// [`quantize_head`] of `num` elements at `x`, whole vectors, in place: the low byte of each lane's bits is its byte.
+///
+/// # Safety
+/// The CPU has the instruction set of `L`; nobody else uses the elements.
+#[inline(always)]
+pub unsafe fn quantize_vectors<L: ByteLanes>(x: *mut f32, num: usize) -> f32 {
+    debug_assert!(num.is_multiple_of(LANES));
+    // SAFETY: the caller's elements.
+    unsafe {
+        let zero = L::splat(0.0);
+        // What is not finite leaves NaN in the second, which else sums zeros.
+        let (mut largest, mut check) = (zero, zero);
+        for i in (0..num).step_by(LANES) {
+            let x = L::load(x.add(i));
+            largest = x.max(zero.sub(x)).max(largest);
+            check = check.add(x.sub(x));
+        }
+        let is_finite = check.at_least(zero) == u16::MAX;
+        let largest = largest.max_lane();
+        let has_bytes = is_finite && largest >= TINY;
+        let factor = L::splat(if has_bytes { LARGEST / largest } else { 0.0 });
+        for i in (0..num).step_by(LANES) {
+            // Where there are no bytes, 0 instead of what may be NaN.
+            let lanes = if has_bytes { L::load(x.add(i)).mul(factor) } else { zero };
+            lanes.add(L::splat(MAGIC)).store(x.add(i));
+        }
+        match (is_finite, has_bytes) {
+            (true, true) => largest * (1.0 / LARGEST),
+            (true, false) => 0.0,
+            (false, _) => f32::NAN,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isa::Isa;
+    use crate::ops::vector::simd_entry;
     use crate::testing::Random;
 
     #[test]
@@ -56,6 +92,57 @@ mod tests {
         assert_eq!(out, [0; 3]);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert!(quantize_head(&[0.0, bad, 1.0], &mut out).is_nan());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_slice<L: ByteLanes>(x: &mut [f32], out: &mut [i8]) -> f32 {
+        assert!(x.len() == out.len() && x.len().is_multiple_of(LANES));
+        // SAFETY: whole vectors by the assertion.
+        unsafe {
+            let scale = quantize_vectors::<L>(x.as_mut_ptr(), x.len());
+            for i in (0..x.len()).step_by(LANES) {
+                L::load(x.as_ptr().add(i)).store_low_bytes(out.as_mut_ptr().add(i).cast());
+            }
+            scale
+        }
+    }
+
+    simd_entry! {
+        fn quantize = quantize_slice(x: &mut [f32], out: &mut [i8]) -> f32;
+    }
+
+    #[test]
+    fn vectors_give_the_same_bits_on_every_instruction_set() {
+        let mut random = Random::new(4);
+        let special = [
+            f32::NAN,
+            -f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MAX,
+            f32::MIN,
+            -0.0,
+            1e-45,
+            1e-30,
+            0.5e-30,
+        ];
+        for round in 0..400 {
+            let mut x = random.normals(16 * (1 + round % 6));
+            if round % 4 == 0 {
+                x.iter_mut().for_each(|x| *x *= 1e-31);
+            }
+            if round % 3 == 0 {
+                let at = random.below(x.len());
+                x[at] = special[random.below(special.len())];
+            }
+            let mut expected = vec![0; x.len()];
+            let scale = quantize_head(&x, &mut expected);
+            for isa in Isa::available() {
+                let mut got = vec![1; x.len()];
+                let got_scale = quantize(isa, &mut x.clone(), &mut got);
+                assert_eq!((got_scale.to_bits(), &got), (scale.to_bits(), &expected), "{isa}: {x:?}");
+            }
         }
     }
 }

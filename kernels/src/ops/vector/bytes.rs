@@ -30,6 +30,20 @@ pub trait ByteLanes: Lanes {
     /// Writes the quads of byte `BYTE` (0 the lowest) of each lane's bits to the 64 bytes at `p`, byte k of a quad from
     /// `x[k]`. For lanes that hold `n + MAGIC` with whole n from 0 to 65535, bytes 0 and 1 are those of n.
     unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8);
+    /// Writes the lowest byte of each lane's bits to the 16 bytes at `p`.
+    unsafe fn store_low_bytes(self, p: *mut u8);
+    /// Writes the lowest byte of lane i's bits to `p[4 * i]`, and nothing between.
+    #[inline(always)]
+    unsafe fn store_low_bytes_apart(self, p: *mut u8) {
+        let mut bytes = [0; LANES];
+        // SAFETY: 16 bytes; the caller promises the bytes at distances of 4.
+        unsafe {
+            self.store_low_bytes(bytes.as_mut_ptr());
+            for (i, byte) in bytes.into_iter().enumerate() {
+                p.add(4 * i).write(byte);
+            }
+        }
+    }
     /// The largest lane and the largest of the other fifteen, for lanes that are numbers.
     unsafe fn two_largest(self) -> (f32, f32);
     /// [`ByteLanes::two_largest`] of each row, `R` up to 8: lane r of both results is that of row r, the others say
@@ -91,6 +105,11 @@ impl ByteLanes for ScalarLanes {
         let quads: Self::Bytes = std::array::from_fn(|i| x.map(|x| (x.0[i].to_bits() >> (8 * BYTE)) as u8));
         // SAFETY: the caller promises 64 writable bytes.
         unsafe { p.cast::<Self::Bytes>().write_unaligned(quads) }
+    }
+    #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8) {
+        // SAFETY: the caller promises 16 writable bytes.
+        unsafe { p.cast::<[u8; LANES]>().write_unaligned(self.0.map(|x| x.to_bits() as u8)) }
     }
     #[inline(always)]
     unsafe fn two_largest(self) -> (f32, f32) {

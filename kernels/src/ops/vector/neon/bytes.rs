@@ -69,6 +69,15 @@ impl ByteLanes for NeonLanes {
         }
     }
     #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8) {
+        unsafe {
+            for (i, x) in self.0.chunks_exact(2).enumerate() {
+                let words = [x[0], x[1]].map(|x| vmovn_u32(vreinterpretq_u32_f32(x)));
+                vst1_u8(p.add(8 * i), vmovn_u16(vcombine_u16(words[0], words[1])));
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn two_largest(self) -> (f32, f32) {
         unsafe {
             let [a, b, c, d] = self.0;

@@ -142,6 +142,16 @@ impl ByteLanes for Avx2Lanes {
         }
     }
     #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8) {
+        unsafe {
+            let low = |x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xff));
+            let words = _mm256_packus_epi32(low(self.0), low(self.1));
+            let bytes = _mm256_packus_epi16(words, words);
+            let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(bytes));
+        }
+    }
+    #[inline(always)]
     unsafe fn two_largest(self) -> (f32, f32) {
         unsafe { two_largest_256(_mm256_max_ps(self.0, self.1), _mm256_min_ps(self.0, self.1)) }
     }
@@ -214,6 +224,14 @@ impl ByteLanes for Avx512Lanes {
             let quads = _mm512_ternarylogic_epi32::<CHOOSE>(_mm512_set1_epi32(0xffff), low, high);
             _mm512_storeu_si512(p.cast(), quads);
         }
+    }
+    #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_castps_si512(self.0))) }
+    }
+    #[inline(always)]
+    unsafe fn store_low_bytes_apart(self, p: *mut u8) {
+        unsafe { _mm512_mask_storeu_epi8(p.cast(), 0x1111_1111_1111_1111, _mm512_castps_si512(self.0)) }
     }
     #[inline(always)]
     unsafe fn two_largest(self) -> (f32, f32) {
