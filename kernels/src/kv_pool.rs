@@ -33,7 +33,7 @@ pub use geometry::{KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK
 
 use crate::isa::Isa;
 use crate::ops::vector::LANES;
-use write::{Slot, write_slot};
+use write::{Slot, prefetch_slot, write_slot};
 
 /// Why a pool cannot be made or used so.
 #[derive(Debug, thiserror::Error)]
@@ -273,6 +273,11 @@ impl KvView<'_> {
             let scales = self.head(layer, block_id, head).add(g.key_bytes() + g.value_bytes());
             [scales.cast(), scales.add(g.scale_bytes()).cast()]
         }
+    }
+
+    /// Asks for what [`KvView::write`] will write of this slot, so that it need not wait. Panics as [`KvView::keys`].
+    pub fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
+        prefetch_slot(&self.geometry, Slot { head: self.head(layer, block_id, 0), offset });
     }
 
     /// Stores key and value `[G * D]` of one token in the slot `offset` of `block_id`.

@@ -164,6 +164,7 @@ impl Step<'_> {
         let share = self.row_share(self.num_rows(self.program.instructions[joined.start].rows), thread_idx);
         for first in share.clone().step_by(ROWS_AT_ONCE) {
             let rows = first..share.end.min(first + ROWS_AT_ONCE);
+            self.prefetch_slots(&self.program.instructions[joined.clone()], rows.clone());
             for index in joined.clone() {
                 let Instruction { kernel, rows: row_set, .. } = &self.program.instructions[index];
                 match *kernel {
@@ -171,6 +172,21 @@ impl Step<'_> {
                     _ => rows.clone().for_each(|row| self.run_row(kernel, row)),
                 }
                 stopwatch.worked(index);
+            }
+        }
+    }
+
+    /// Asks for the slots that the instructions will write for these rows. Those right behind another, as in a prefill,
+    /// lie in cache lines that have been asked for.
+    fn prefetch_slots(&self, joined: &[Instruction], rows: Range<usize>) {
+        for instruction in joined {
+            let Kernel::WriteKv { layer, .. } = instruction.kernel else { continue };
+            let mut before = None;
+            for &(block_id, offset) in &self.rows.slots[rows.clone()] {
+                if before != Some((block_id, offset.wrapping_sub(1))) {
+                    self.kv.prefetch_slot(layer, block_id, offset as usize);
+                }
+                before = Some((block_id, offset));
             }
         }
     }

@@ -18,6 +18,41 @@ pub(super) struct Slot {
     pub(super) offset: usize,
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Asks for the cache line at `p`, which may be any address, to write it.
+#[inline(always)]
+fn prefetch_line(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads nothing and never faults; a CPU that does not know it takes it for nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+/// Asks for the lines of a token's key and value in all heads of a layer, where they are scattered: in bytes.
+pub(super) fn prefetch_slot(g: &KvGeometry, slot: Slot) {
+    if g.dtype != KvDtype::Int8 {
+        return;
+    }
+    let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
+    let row_bytes = g.padded_head_size() * QUAD;
+    let row = g.key_bytes() + (slot.offset / VALUE_GROUP * LANES + lane) * row_bytes;
+    let scales = g.key_bytes() + g.value_bytes() + slot.offset * size_of::<f32>();
+    for head in 0..g.num_kv_heads {
+        let head = slot.head.wrapping_add(head * g.head_bytes());
+        for quad in 0..g.key_quads() {
+            prefetch_line(head.wrapping_add((vector * g.key_quads() + quad) * LANES * QUAD));
+        }
+        (0..row_bytes).step_by(LINE).for_each(|byte| prefetch_line(head.wrapping_add(row + byte)));
+        prefetch_line(head.wrapping_add(scales));
+        prefetch_line(head.wrapping_add(scales + g.scale_bytes()));
+    }
+}
+
 /// Rounds to 16-bit floats, nearest even; `out` is x's length rounded up to whole vectors, the rest becomes 0.
 #[inline(always)]
 unsafe fn to_half<L: ByteLanes>(dtype: KvDtype, x: &[f32], out: &mut [u16]) {

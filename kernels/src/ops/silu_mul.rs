@@ -1,6 +1,6 @@
 //! SwiGLU's elementwise part: arXiv:2002.05202.
 
-use super::vector::{ByteLanes, MAGIC, each_vector, simd_entry};
+use super::vector::{AHEAD, ByteLanes, MAGIC, each_vector, simd_entry};
 
 /// Gates are taken as at least this and at most that in the exponential, so that it stays a normal number.
 const LOWEST: f32 = -87.0;
@@ -35,6 +35,8 @@ unsafe fn silu_mul_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32]) {
     each_vector!(gate.len(), |i, lanes| {
         // SAFETY: i + lanes is at most the length of both.
         unsafe {
+            L::prefetch(p.wrapping_add(i + AHEAD).cast());
+            L::prefetch(q.wrapping_add(i + AHEAD).cast());
             silu(L::load_first(p.add(i), lanes))
                 .mul(L::load_first(q.add(i), lanes))
                 .store_first(p.add(i), lanes);

@@ -13,6 +13,10 @@ pub use bytes::{ByteLanes, MAGIC};
 /// Number of lanes.
 pub const LANES: usize = 16;
 
+/// How far ahead of what they work on row-wise operations ask for what a product has written, in elements: rows follow
+/// each other, and with 2 to 6 KiB a row the hardware's own prefetcher has just got going when the row ends.
+pub const AHEAD: usize = 3072;
+
 /// Sixteen f32 values.
 ///
 /// # Safety
@@ -201,8 +205,8 @@ pub mod neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2Lanes, Avx512Lanes};
 
-/// `each_vector!(n, |i, lanes| body)` runs `body` for each vector of `n` elements: `i` is its first, `lanes` how many it
-/// has.
+/// `each_vector!(n, |i, lanes| body)` runs `body` for each vector of `n` elements: `i` is its first, `lanes` how many
+/// it has.
 ///
 /// All but the last have a constant number, for which [`Lanes::load_first`] and [`Lanes::store_first`] are plain loads
 /// and stores: masked ones cost several times as much.
