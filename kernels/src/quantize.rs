@@ -116,6 +116,7 @@ impl QuantGroup {
     }
 
     /// A group that is not finite: no quants, and numbers that are the same everywhere.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn put_not_finite(&mut self) {
         (self.low, self.high) = ([0; QUANT_GROUP], [0; QUAD]);
         self.put_numbers(GroupCode::new(i32::MAX, 0), 0, 0, 0);
@@ -320,6 +321,7 @@ pub(crate) struct QuantizeJob<'a> {
 }
 
 impl QuantizeJob<'_> {
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn num_rows(&self) -> usize {
         self.num_rows
     }
@@ -354,6 +356,7 @@ impl QuantizeJob<'_> {
     }
 
     /// Writes group `group` of row `row` as one that is not finite.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn put_not_finite(&self, row: usize, group: usize) {
         assert!(group < self.groups_per_row());
         // SAFETY: a group of the job, and its row.

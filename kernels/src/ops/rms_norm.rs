@@ -1,19 +1,31 @@
 //! Root mean square normalisation: arXiv:1910.07467.
 
-use super::vector::{Lanes, each_vector, simd_entry};
+use super::vector::{LANES, Lanes, each_vector, simd_entry};
 
-/// One over the root mean square: sixteen running sums, element i in lane i mod 16, then the lane tree.
+/// Running sums of a row, in vectors: one would wait for its last multiplication every time.
+const SUMS: usize = 4;
+
+/// One over the root mean square: 64 running sums, element i in sum i mod 64, those of the last n mod 64 elements in the
+/// first 16, then pairs of vectors and the lane tree.
 #[inline(always)]
 unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
     let (p, n) = (x.as_ptr(), x.len());
+    let whole = n - n % (SUMS * LANES);
     // SAFETY: every load stays below n.
     let sum = unsafe {
-        let mut squares = L::splat(0.0);
-        each_vector!(n, |i, lanes| {
-            let v = L::load_first(p.add(i), lanes);
-            squares = v.fma(v, squares);
+        let mut squares = [L::splat(0.0); SUMS];
+        for i in (0..whole).step_by(SUMS * LANES) {
+            for (k, squares) in squares.iter_mut().enumerate() {
+                let v = L::load(p.add(i + k * LANES));
+                *squares = v.fma(v, *squares);
+            }
+        }
+        each_vector!(n - whole, |i, lanes| {
+            let v = L::load_first(p.add(whole + i), lanes);
+            squares[0] = v.fma(v, squares[0]);
         });
-        squares.sum()
+        let [a, b, c, d] = squares;
+        a.add(b).add(c.add(d)).sum()
     };
     1.0 / (sum / n as f32 + eps).sqrt()
 }
