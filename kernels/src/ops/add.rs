@@ -1,16 +1,14 @@
 //! Elementwise sum: the residual stream.
 
-use super::vector::{AHEAD, ByteLanes, each_vector, simd_entry};
+use super::vector::{Lanes, each_vector, simd_entry};
 
 #[inline(always)]
-unsafe fn add_generic<L: ByteLanes>(x: &mut [f32], y: &[f32]) {
+unsafe fn add_generic<L: Lanes>(x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len());
     let (p, q) = (x.as_mut_ptr(), y.as_ptr());
     each_vector!(x.len(), |i, lanes| {
         // SAFETY: i + lanes is at most the length of both.
         unsafe {
-            L::prefetch(p.wrapping_add(i + AHEAD).cast());
-            L::prefetch(q.wrapping_add(i + AHEAD).cast());
             L::load_first(p.add(i), lanes).add(L::load_first(q.add(i), lanes)).store_first(p.add(i), lanes);
         }
     });

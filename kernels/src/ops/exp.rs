@@ -1,4 +1,5 @@
-//! The crate's own exponential: attention over floats and sampling need one whose bits do not depend on the instruction set or libm.
+//! The crate's own exponential: attention over floats and sampling need one whose bits do not depend on the instruction
+//! set or libm.
 
 use super::vector::Lanes;
 #[cfg(test)]

@@ -5,8 +5,8 @@ use super::vector::{LANES, Lanes, each_vector, simd_entry};
 /// Running sums of a row, in vectors: one would wait for its last multiplication every time.
 const SUMS: usize = 4;
 
-/// One over the root mean square: 64 running sums, element i in sum i mod 64, those of the last n mod 64 elements in the
-/// first 16, then pairs of vectors and the lane tree.
+/// One over the root mean square: 64 running sums, element i in sum i mod 64, the last n mod 64 elements in the first
+/// 16, then pairs of vectors and the lane tree.
 #[inline(always)]
 unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
     let (p, n) = (x.as_ptr(), x.len());

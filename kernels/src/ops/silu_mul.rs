@@ -1,6 +1,10 @@
 //! SwiGLU's elementwise part: arXiv:2002.05202.
 
-use super::vector::{AHEAD, ByteLanes, MAGIC, each_vector, simd_entry};
+use super::vector::{ByteLanes, MAGIC, each_vector, simd_entry};
+
+/// How far ahead what a product has written is asked for, in elements: rows follow each other, and the hardware's own
+/// prefetcher has just got going when a row of a few KiB ends.
+const AHEAD: usize = 3072;
 
 /// Gates are taken as at least this and at most that in the exponential, so that it stays a normal number.
 const LOWEST: f32 = -87.0;

@@ -13,10 +13,6 @@ pub use bytes::{ByteLanes, MAGIC};
 /// Number of lanes.
 pub const LANES: usize = 16;
 
-/// How far ahead of what they work on row-wise operations ask for what a product has written, in elements: rows follow
-/// each other, and with 2 to 6 KiB a row the hardware's own prefetcher has just got going when the row ends.
-pub const AHEAD: usize = 3072;
-
 /// Sixteen f32 values.
 ///
 /// # Safety
