@@ -70,8 +70,14 @@ fn products_have_the_same_bits_in_every_instruction_set() {
 #[test]
 fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
     for format in Format::ALL {
-        // Rows that are longer than what kernels take at once, and an odd number of groups.
-        for (out_features, in_features) in [(37, 256), (17, 1792)] {
+        // Rows that are longer than what kernels take at once, by one group and by more, an odd number of groups, and
+        // one, two and three groups.
+        for (out_features, in_features) in
+            [(37usize, 256usize), (17, 1792), (16, 800), (16, 1600), (5, 32), (16, 64), (16, 96)]
+        {
+            if !in_features.is_multiple_of(format.block_elements()) {
+                continue;
+            }
             let mut random = Random(13);
             let mut bytes = random.weight(format, out_features, in_features);
             let row_bytes = format.row_bytes(in_features).unwrap();
