@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear, share};
+use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
 use trunkline_kernels::pack::{Format, PackedWeight};
 use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
@@ -133,10 +133,10 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
                     }
                     None => LinearInput::Float(FloatRows { values: &x, row_stride }),
                 };
-                let (rows, tiles) = share(weight, num_rows, num_threads, thread_idx);
+                let tiles = split(0..weight.num_tiles(), num_threads, thread_idx);
                 let out = LinearOutput { values: y, row_stride: weight.out_features() };
-                // SAFETY: shares are disjoint.
-                unsafe { linear(isa, weight, input, rows, tiles, out, None) };
+                // SAFETY: threads take disjoint tiles.
+                unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, None) };
                 barrier.wait();
                 if thread_idx == 0 {
                     let mut best = best.lock().expect("nobody panics with the lock held");

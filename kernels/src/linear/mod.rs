@@ -20,7 +20,7 @@
 mod product;
 
 pub(crate) use product::{FloatPanel, TileOutput};
-pub use product::{FloatRows, LinearInput, LinearOutput, linear, share};
+pub use product::{FloatRows, LinearInput, LinearOutput, linear};
 
 /// Output features that kernels compute side by side.
 pub const TILE: usize = 16;

@@ -9,7 +9,6 @@ use crate::pack::int::IntFormat;
 use crate::pack::{PackedWeight, dispatch_format};
 use crate::quantize::{QuantGroup, QuantizedRows};
 use crate::shared_mut::SharedMut;
-use crate::threads::split;
 
 /// Bytes of input rows that are kept in the second-level cache while tiles pass by.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
@@ -68,27 +67,6 @@ pub(crate) struct FloatPanel<'a> {
     /// From the first element of row 0 to the last one of the last row.
     pub(crate) values: &'a [f32],
     pub(crate) row_stride: usize,
-}
-
-/// Thread `index`'s share, of `parts`, of a product: rows and tiles for [`linear`].
-///
-/// All rows and a part of the tiles, so that each weight is read by one thread; where tiles are fewer than threads,
-/// panels of rows are shared too.
-pub fn share(
-    weight: &PackedWeight,
-    num_rows: usize,
-    parts: usize,
-    index: usize,
-) -> (Range<usize>, Range<usize>) {
-    let num_panels = num_rows.div_ceil(PANEL);
-    let row_parts = (parts / weight.num_tiles().max(1)).clamp(1, num_panels.max(1));
-    let tile_parts = parts / row_parts;
-    if index >= row_parts * tile_parts {
-        return (0..0, 0..0);
-    }
-    let panels = split(0..num_panels, row_parts, index / tile_parts);
-    let rows = (panels.start * PANEL).min(num_rows)..(panels.end * PANEL).min(num_rows);
-    (rows, split(0..weight.num_tiles(), tile_parts, index % tile_parts))
 }
 
 /// Computes `rows` of the outputs of `tiles` (tile `t` is output features `16 t..16 t + 16`, as many as exist).

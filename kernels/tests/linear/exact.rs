@@ -2,7 +2,7 @@
 
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear, share};
+use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
 use trunkline_kernels::pack::{Format, PackedWeight, SourceRows};
 use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
@@ -243,34 +243,11 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
             }
             None => LinearInput::Float(FloatRows { values: x, row_stride: in_features }),
         };
-        let (rows, tiles) = share(weight, num_rows, num_threads, thread_idx);
-        // SAFETY: shares are disjoint.
-        unsafe { linear(isa, weight, input, rows, tiles, out, None) };
+        let tiles = split(0..weight.num_tiles(), num_threads, thread_idx);
+        // SAFETY: threads take disjoint tiles.
+        unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, None) };
     });
     y.chunks(row_stride).flat_map(|row| row[..out_features].to_vec()).collect()
-}
-
-#[test]
-fn shares_cover_a_product_once() {
-    let bytes = vec![0; 16 * 5 * 4];
-    for out_features in [1, 16, 17, 80] {
-        let weight = PackedWeight::pack(Format::F32, &bytes[..out_features * 4], out_features, 1).unwrap();
-        for num_rows in [0, 1, 8, 9, 64, 100] {
-            for parts in [1, 2, 3, 5, 7, 64] {
-                let mut times = vec![0; num_rows * weight.num_tiles()];
-                for index in 0..parts {
-                    let (rows, tiles) = share(&weight, num_rows, parts, index);
-                    for row in rows {
-                        tiles.clone().for_each(|tile| times[row * weight.num_tiles() + tile] += 1);
-                    }
-                }
-                assert!(
-                    times.iter().all(|&times| times == 1),
-                    "{out_features} {num_rows} {parts}: {times:?}"
-                );
-            }
-        }
-    }
 }
 
 #[test]
