@@ -7,20 +7,22 @@
 //! it takes 8 low quads, 1 high quad, 1 FMA, 1 FMA for minima, and 1 product of scales unless those come from a table;
 //! unpacking, shifts, conversions and additions have pipes of their own.
 
+mod scale_table;
+
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use self::scale_table::{Levels, TABLE, TABLE_GROUPS, TABLE_ROWS, fill_table, looked_up};
 pub(crate) use crate::isa::avx512_quantize::quantize_rows;
-use crate::isa::x86::prefetch;
+use crate::isa::x86::{prefetch, prefetch_far};
 use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
 use crate::linear::{FloatPanel, TileOutput};
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
-use crate::quantize::{GROUP_QUADS, NUM_LEVELS, QUANT_GROUP, QuantGroup, QuantizedBlock, level_value};
+use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 /// Bytes of a register.
 const VECTOR: usize = 64;
@@ -40,33 +42,6 @@ macro_rules! dispatch_rows {
             rows => unreachable!("a panel of {rows} rows"),
         }
     };
-}
-
-/// From this many rows on a table of products of scales pays: filling it takes about 30 cycles a group, and each row
-/// saves 0.8.
-const TABLE_ROWS: usize = 6 * PANEL;
-
-/// Groups of activations that a table is for. With it, their weights and 8 rows stay in the first-level cache (32 KiB,
-/// of which the table takes 12).
-const TABLE_GROUPS: usize = 24;
-
-/// Binary exponents of weights' scales that a table takes: those of binary16 times 8 bits. Scales of activations have
-/// -100 to 93, so that products stay normal numbers.
-const MAX_SCALE_EXPONENT: i32 = 24;
-
-/// For one group of weights and each level of an activation's scale, 16 products of scales: as bits, less those of the
-/// level, so that adding the bits of the activation's scale gives the product's.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Levels([[i32; TILE]; NUM_LEVELS]);
-
-/// Most groups of weights that meet [`TABLE_GROUPS`] of activations: two each.
-const MAX_LEVELS: usize = 2 * TABLE_GROUPS;
-
-thread_local! {
-    /// Memory of a table; fixed, so that steps allocate nothing.
-    static TABLE: RefCell<[Levels; MAX_LEVELS]> =
-        const { RefCell::new([Levels([[0; TILE]; NUM_LEVELS]); MAX_LEVELS]) };
 }
 
 /// Neighbouring groups of activations, and the table of the weights' scales that they meet, or nothing.
@@ -115,33 +90,6 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
             }
         }
     });
-}
-
-/// Fills a table from scales on; false if a lane in use has a scale that is zero, not finite or out of the range of
-/// products of binary16, with which it would not work.
-///
-/// # Safety
-/// `scales` has a group for each of `table`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn fill_table<F: IntFormat>(scales: *const u8, lanes: __mmask16, table: &mut [Levels]) -> bool {
-    let smallest = _mm512_set1_epi32((127 - MAX_SCALE_EXPONENT) << 23);
-    let range = _mm512_set1_epi32((2 * MAX_SCALE_EXPONENT) << 23);
-    let mut is_ordinary = true;
-    for (group, levels) in table.iter_mut().enumerate() {
-        // SAFETY: by the contract.
-        let scale = unsafe { load_scales::<F>(scales.add(group * scale_vector_bytes::<F>())) };
-        let magnitude = _mm512_and_si512(_mm512_castps_si512(scale), _mm512_set1_epi32(i32::MAX));
-        let excess = _mm512_sub_epi32(magnitude, smallest);
-        is_ordinary &= _mm512_mask_cmpge_epu32_mask(lanes, excess, range) == 0;
-        for (level, entry) in levels.0.iter_mut().enumerate() {
-            let value = level_value(level);
-            let product = _mm512_castps_si512(_mm512_mul_ps(scale, _mm512_set1_ps(value)));
-            let difference = _mm512_sub_epi32(product, _mm512_set1_epi32(value.to_bits().cast_signed()));
-            // SAFETY: 16 integers.
-            unsafe { _mm512_storeu_si512(entry.as_mut_ptr().cast(), difference) };
-        }
-    }
-    is_ordinary
 }
 
 /// All rows of a block over a span of groups.
@@ -227,20 +175,6 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_TABLE: bool>(
         }
         store(&acc, out);
     }
-}
-
-/// A group's scale times 16 scales of weights.
-///
-/// # Safety
-/// `levels` points to those of the weights.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn looked_up(levels: *const Levels, x: &QuantGroup) -> __m512 {
-    let offset = usize::from(x.level_offset) & ((NUM_LEVELS - 1) * VECTOR);
-    // SAFETY: by the contract; the offset is that of a level whatever it was.
-    let entry = unsafe { _mm512_loadu_si512(levels.byte_add(offset).cast()) };
-    let bits = _mm512_set1_epi32(x.scale.to_bits().cast_signed());
-    _mm512_castsi512_ps(_mm512_add_epi32(entry, bits))
 }
 
 /// Bytes of the weights that meet one group of activations.
@@ -338,7 +272,7 @@ unsafe fn dots<F: IntFormat, const R: usize>(
             }
         }
         for quad in part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD {
-            let weights = load_quad::<F>(quants, quad);
+            let weights = load_quad::<F, R>(quants, quad);
             for (dot, x) in dots.iter_mut().zip(x) {
                 let low = broadcast_quad((**x).low.as_ptr().add(quad * QUAD));
                 *dot = _mm512_dpbusd_epi32(*dot, weights, low);
@@ -349,16 +283,21 @@ unsafe fn dots<F: IntFormat, const R: usize>(
     dots
 }
 
-/// Quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane.
+/// Quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane. They are for `R` rows.
 ///
 /// # Safety
 /// `quants` points to those weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m512i {
+unsafe fn load_quad<F: IntFormat, const R: usize>(quants: *const u8, quad: usize) -> __m512i {
     let vector = if F::NIBBLES { quad % (GROUP_QUADS / 2) } else { quad };
-    if vector == quad {
-        prefetch(quants, vector * VECTOR);
+    // One row reads each weight once and waits for it; so do nibbles for a whole panel. Otherwise rows, weights and the
+    // weights to come are more than the first-level cache holds, or evict each other (Zen 4, a model of Q8_0: 4 rows
+    // 500 and 680 tokens/s a core, 8 rows 810 and 1,050; of Q4_1: 2 rows 550 and 640, but 8 rows 1,165 and 1,115).
+    match (vector == quad, R == 1 || (F::NIBBLES && R == PANEL)) {
+        (true, true) => prefetch(quants, vector * VECTOR),
+        (true, false) => prefetch_far(quants, vector * VECTOR),
+        (false, _) => {}
     }
     // SAFETY: by the contract.
     let bytes = unsafe { _mm512_loadu_si512(quants.add(vector * VECTOR).cast()) };

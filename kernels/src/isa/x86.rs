@@ -18,6 +18,13 @@ pub(super) fn prefetch(pointer: *const u8, offset: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(offset + PREFETCH_BYTES).cast()) }
 }
 
+/// [`prefetch`], into the second-level cache.
+#[inline(always)]
+pub(super) fn prefetch_far(pointer: *const u8, offset: usize) {
+    // SAFETY: as above.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(pointer.wrapping_add(offset + PREFETCH_BYTES).cast()) }
+}
+
 /// Registers of a group.
 const GROUP_REGISTERS: usize = QUANT_GROUP / 8;
 
