@@ -15,6 +15,8 @@ mod avx512_quantize;
 pub(crate) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_i8mm;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
@@ -40,12 +42,21 @@ pub enum IsaKind {
     Amx,
     /// NEON of AArch64 with its dot products.
     Neon,
+    /// `Neon` and the products of matrices of bytes (I8MM).
+    NeonI8mm,
 }
 
 impl IsaKind {
     /// All of them, slowest first.
-    pub const ALL: [IsaKind; 6] =
-        [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Amx, IsaKind::Neon];
+    pub const ALL: [IsaKind; 7] = [
+        IsaKind::Scalar,
+        IsaKind::Avx2,
+        IsaKind::AvxVnni,
+        IsaKind::Avx512,
+        IsaKind::Amx,
+        IsaKind::Neon,
+        IsaKind::NeonI8mm,
+    ];
 
     /// As [`ISA_VARIABLE`] takes it.
     pub fn name(self) -> &'static str {
@@ -56,6 +67,7 @@ impl IsaKind {
             IsaKind::Avx512 => "avx512",
             IsaKind::Amx => "amx",
             IsaKind::Neon => "neon",
+            IsaKind::NeonI8mm => "neon_i8mm",
         }
     }
 
@@ -78,7 +90,7 @@ impl IsaKind {
                     && is_x86_feature_detected!("avx512vnni")
             }
             IsaKind::Amx => IsaKind::Avx512.is_supported() && amx::is_supported(),
-            IsaKind::Neon => false,
+            IsaKind::Neon | IsaKind::NeonI8mm => false,
         }
     }
 
@@ -87,6 +99,9 @@ impl IsaKind {
         match self {
             IsaKind::Scalar => true,
             IsaKind::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+            IsaKind::NeonI8mm => {
+                IsaKind::Neon.is_supported() && std::arch::is_aarch64_feature_detected!("i8mm")
+            }
             IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 | IsaKind::Amx => false,
         }
     }
@@ -112,6 +127,8 @@ macro_rules! call_isa {
             $crate::isa::IsaKind::Amx => $crate::isa::amx::$kernel $(::<$format>)?($($argument),*),
             #[cfg(target_arch = "aarch64")]
             $crate::isa::IsaKind::Neon => $crate::isa::neon::$kernel $(::<$format>)?($($argument),*),
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::IsaKind::NeonI8mm => $crate::isa::neon_i8mm::$kernel $(::<$format>)?($($argument),*),
             kind => unreachable!("{kind:?}: an `Isa` exists only if the CPU has it"),
         }
     };
@@ -248,7 +265,7 @@ mod tests {
         let error = Isa::named("sse9").expect_err("no such set");
         assert_eq!(
             error.to_string(),
-            "`TRUNKLINE_ISA` is \"sse9\"; hint: use one of scalar, avx2, avx_vnni, avx512, amx, neon, or unset it"
+            "`TRUNKLINE_ISA` is \"sse9\"; hint: use one of scalar, avx2, avx_vnni, avx512, amx, neon, neon_i8mm, or unset it"
         );
     }
 

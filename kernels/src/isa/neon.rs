@@ -19,7 +19,7 @@ use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJ
 /// Lanes of a register.
 const LANES: usize = 4;
 /// Registers of a part of a tile.
-const REGISTERS: usize = 2;
+pub(super) const REGISTERS: usize = 2;
 /// Output features of a part of a tile.
 const PART: usize = REGISTERS * LANES;
 /// Bytes of a vector of a tile.
@@ -29,14 +29,14 @@ const MAX_ROWS: usize = 4;
 /// How far ahead weights are asked for: as on x86-64, where it was measured.
 const PREFETCH_BYTES: usize = 8 << 10;
 
-/// Calls `$function::<F, R>` with the constant `R` of 1 to 4 that equals `$rows`.
+/// Calls `$function::<F, R>`, or with a further constant, with the constant `R` of 1 to 4 that equals `$rows`.
 macro_rules! dispatch_rows {
-    ($rows:expr, $function:ident::<$format:ident>($($argument:expr),*)) => {
+    ($rows:expr, $function:ident::<$format:ident $(, $constant:ident)?>($($argument:expr),*)) => {
         match $rows {
-            1 => $function::<$format, 1>($($argument),*),
-            2 => $function::<$format, 2>($($argument),*),
-            3 => $function::<$format, 3>($($argument),*),
-            4 => $function::<$format, 4>($($argument),*),
+            1 => $function::<$format, 1 $(, $constant)?>($($argument),*),
+            2 => $function::<$format, 2 $(, $constant)?>($($argument),*),
+            3 => $function::<$format, 3 $(, $constant)?>($($argument),*),
+            4 => $function::<$format, 4 $(, $constant)?>($($argument),*),
             rows => unreachable!("a part of {rows} rows"),
         }
     };
@@ -151,8 +151,22 @@ fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
 ///
 /// # Safety
 /// The CPU has dot products; `out` may be written for the block's rows and `num_lanes` lanes.
-#[target_feature(enable = "neon,dotprod")]
 pub(crate) unsafe fn linear_int<F: IntFormat>(
+    in_features: usize,
+    tile: &Tile<'_>,
+    block: &QuantizedBlock<'_>,
+    out: &TileOutput<'_>,
+) {
+    // SAFETY: the caller's condition.
+    unsafe { linear_int_with::<F, false>(in_features, tile, block, out) }
+}
+
+/// [`linear_int`], with `I8MM` by products of matrices of bytes.
+///
+/// # Safety
+/// As [`linear_int`]; the CPU has those products if `I8MM`.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn linear_int_with<F: IntFormat, const I8MM: bool>(
     in_features: usize,
     tile: &Tile<'_>,
     block: &QuantizedBlock<'_>,
@@ -165,14 +179,14 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     block.check(in_features);
     for_each_part(block.num_rows(), out.num_lanes, |part, rows| {
         // SAFETY: lengths are checked; the rest by the contract.
-        unsafe { dispatch_rows!(rows, int_part::<F>(in_features, tile, block, out, part)) }
+        unsafe { dispatch_rows!(rows, int_part::<F, I8MM>(in_features, tile, block, out, part)) }
     });
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the part has `R` rows.
+/// As [`linear_int_with`], which has checked the lengths; the part has `R` rows.
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn int_part<F: IntFormat, const R: usize>(
+unsafe fn int_part<F: IntFormat, const R: usize, const I8MM: bool>(
     in_features: usize,
     tile: &Tile<'_>,
     block: &QuantizedBlock<'_>,
@@ -192,7 +206,7 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
             let vectors = x_group * parts * group_vectors::<F>();
             let quants = tile.quants.as_ptr().add(vectors * VECTOR + part.first_lane * QUAD);
             for w_part in 0..parts {
-                let dots = dots::<F, R>(quants, &x, w_part);
+                let dots = dots::<F, R, I8MM>(quants, &x, w_part);
                 let at = ((x_group * parts + w_part) * TILE + part.first_lane) * scale_bytes::<F>();
                 let scales = load_scales::<F>(tile.scales.as_ptr().add(at));
                 for row in 0..R {
@@ -222,7 +236,7 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
 /// `quants` points to the first lane of 8 of the weights that meet `x`; the CPU has dot products.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn dots<F: IntFormat, const R: usize>(
+unsafe fn dots<F: IntFormat, const R: usize, const I8MM: bool>(
     quants: *const u8,
     x: &[*const QuantGroup; R],
     part: usize,
@@ -240,11 +254,16 @@ unsafe fn dots<F: IntFormat, const R: usize>(
             let zero_point = if takes_off_zero_point::<F>() { 0 } else { i32::from(F::ZERO_POINT) };
             [vdupq_n_s32(zero_point * negated_sum); REGISTERS]
         });
-        for quad in part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD {
-            let weights = load_quad::<F>(quants, quad);
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = broadcast_quad((**x).low.as_ptr().add(quad * QUAD));
-                sums.iter_mut().zip(weights).for_each(|(sum, weights)| *sum = dot(*sum, weights, x));
+        let quads = part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD;
+        if I8MM && R > 1 {
+            super::neon_i8mm::add_low::<F, R>(&mut sums, quants, x, quads);
+        } else {
+            for quad in quads {
+                let weights = load_quad::<F>(quants, quad);
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    let x = broadcast_quad((**x).low.as_ptr().add(quad * QUAD));
+                    sums.iter_mut().zip(weights).for_each(|(sum, weights)| *sum = dot(*sum, weights, x));
+                }
             }
         }
         for (sums, x) in sums.iter_mut().zip(x) {
@@ -271,7 +290,7 @@ const fn takes_off_zero_point<F: IntFormat>() -> bool {
 /// `quants` points to the first lane of 8 of those weights.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> [int8x16_t; REGISTERS] {
+pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> [int8x16_t; REGISTERS] {
     let num_vectors = if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS };
     // SAFETY: by the contract.
     unsafe {

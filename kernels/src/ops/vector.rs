@@ -255,7 +255,13 @@ macro_rules! simd_entry {
             #[target_feature(enable = "neon,dotprod")]
             fn neon($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
-                unsafe { $generic::<$crate::ops::vector::neon::NeonLanes>($($arg),*) }
+                unsafe { $generic::<$crate::ops::vector::neon::NeonLanes<false>>($($arg),*) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon,dotprod")]
+            fn neon_i8mm($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above; products of matrices are written as instructions.
+                unsafe { $generic::<$crate::ops::vector::neon::NeonLanes<true>>($($arg),*) }
             }
             match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
@@ -267,6 +273,9 @@ macro_rules! simd_entry {
                 #[cfg(target_arch = "aarch64")]
                 // SAFETY: as above.
                 $crate::isa::IsaKind::Neon => unsafe { neon($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: as above.
+                $crate::isa::IsaKind::NeonI8mm => unsafe { neon_i8mm($($arg),*) },
                 // SAFETY: the scalar instantiation needs no features.
                 _ => unsafe { $generic::<$crate::ops::vector::ScalarLanes>($($arg),*) },
             }

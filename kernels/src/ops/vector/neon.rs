@@ -16,9 +16,9 @@ const REGISTERS: usize = 4;
 
 /// Four 128-bit registers. Needs NEON, which every AArch64 CPU has that runs an operating system.
 #[derive(Clone, Copy)]
-pub struct NeonLanes([float32x4_t; REGISTERS]);
+pub struct NeonLanes<const I8MM: bool>([float32x4_t; REGISTERS]);
 
-impl NeonLanes {
+impl<const I8MM: bool> NeonLanes<I8MM> {
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> Self {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
@@ -61,7 +61,7 @@ unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
 }
 
-impl Lanes for NeonLanes {
+impl<const I8MM: bool> Lanes for NeonLanes<I8MM> {
     const REGISTERS: usize = 8;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -21,7 +21,17 @@ unsafe fn dot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-impl ByteLanes for NeonLanes {
+/// `sums` + the products of unsigned and signed bytes, four a lane.
+#[inline(always)]
+unsafe fn mixed_dot(mut sums: int32x4_t, unsigned: uint8x16_t, signed: int8x16_t) -> int32x4_t {
+    unsafe {
+        asm!(".arch_extension i8mm", "usdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
+            inout(vreg) sums, in(vreg) unsigned, in(vreg) signed, options(pure, nomem, nostack, preserves_flags));
+    }
+    sums
+}
+
+impl<const I8MM: bool> ByteLanes for NeonLanes<I8MM> {
     type Bytes = [uint8x16_t; REGISTERS];
     type Ints = [int32x4_t; REGISTERS];
     #[inline(always)]
@@ -42,6 +52,9 @@ impl ByteLanes for NeonLanes {
             let (sign, half) = (vdupq_n_u8(0x80), vdupq_n_s8(HALF_SIGN));
             std::array::from_fn(|i| {
                 let signed = vreinterpretq_s8_u8(signed[i]);
+                if I8MM {
+                    return mixed_dot(sums[i], unsigned[i], signed);
+                }
                 // The unsigned bytes less 128, then 128 times the signed ones, in two halves that fit bytes.
                 let sums = dot(sums[i], vreinterpretq_s8_u8(veorq_u8(unsigned[i], sign)), signed);
                 dot(dot(sums, half, signed), half, signed)

@@ -1,0 +1,97 @@
+//! Kernels for NEON with products of matrices of bytes (`smmla`), of AArch64 with I8MM.
+//!
+//! One `smmla` multiplies 8 weights of two output features with 8 quants of two rows: twice the products of an `sdot`.
+//! The rest is [`super::neon`].
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+use std::ops::Range;
+
+use super::neon::{REGISTERS, linear_int_with, load_quad};
+pub(crate) use super::neon::{linear_float, quantize_rows};
+use crate::linear::{QUAD, TileOutput};
+use crate::pack::Tile;
+use crate::pack::int::IntFormat;
+use crate::quantize::{QuantGroup, QuantizedBlock};
+
+/// Rows that one product takes.
+const PAIR: usize = 2;
+/// Most pairs of rows.
+const MAX_PAIRS: usize = 2;
+
+/// Rows times one tile of integer weights.
+///
+/// # Safety
+/// The CPU has dot products and I8MM; `out` may be written for the block's rows and `num_lanes` lanes.
+pub(crate) unsafe fn linear_int<F: IntFormat>(
+    in_features: usize,
+    tile: &Tile<'_>,
+    block: &QuantizedBlock<'_>,
+    out: &TileOutput<'_>,
+) {
+    // SAFETY: the caller's condition.
+    unsafe { linear_int_with::<F, true>(in_features, tile, block, out) }
+}
+
+/// `sums` plus the products of two rows of 8 signed bytes with two others: `[a0 b0, a0 b1, a1 b0, a1 b1]`.
+///
+/// # Safety
+/// The CPU has I8MM.
+#[inline(always)]
+unsafe fn multiply(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: by the contract; touches registers alone.
+    unsafe {
+        asm!(
+            ".arch_extension i8mm", "smmla {0:v}.4s, {1:v}.16b, {2:v}.16b",
+            inout(vreg) sums, in(vreg) a, in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
+/// Adds the weights of `quads` times the low bytes of each row's quants. `quads` begins at an even one and is of an even
+/// number.
+///
+/// # Safety
+/// `quants` points to the first lane of 8 of the weights that meet `x`; the CPU has I8MM.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn add_low<F: IntFormat, const R: usize>(
+    sums: &mut [[int32x4_t; REGISTERS]; R],
+    quants: *const u8,
+    x: &[*const QuantGroup; R],
+    quads: Range<usize>,
+) {
+    // SAFETY: by the contract.
+    unsafe {
+        // Of a pair of rows, for each register of 4 output features: those of its first two, and of its last two.
+        let mut products = [[[vdupq_n_s32(0); 2]; REGISTERS]; MAX_PAIRS];
+        for quad in quads.step_by(2) {
+            let (first, second) = (load_quad::<F>(quants, quad), load_quad::<F>(quants, quad + 1));
+            let mut weights = [[first[0]; 2]; REGISTERS];
+            for at in 0..REGISTERS {
+                let (a, b) = (vreinterpretq_s32_s8(first[at]), vreinterpretq_s32_s8(second[at]));
+                weights[at] =
+                    [vreinterpretq_s8_s32(vzip1q_s32(a, b)), vreinterpretq_s8_s32(vzip2q_s32(a, b))];
+            }
+            for pair in 0..R.div_ceil(PAIR) {
+                let low = |row: usize| (*x[row.min(R - 1)]).low.as_ptr().add(quad * QUAD);
+                let rows = vcombine_s8(vld1_s8(low(pair * PAIR)), vld1_s8(low(pair * PAIR + 1)));
+                for at in 0..REGISTERS {
+                    for half in 0..2 {
+                        let sum = &mut products[pair][at][half];
+                        *sum = multiply(*sum, weights[at][half], rows);
+                    }
+                }
+            }
+        }
+        for (row, sums) in sums.iter_mut().enumerate() {
+            for (at, sum) in sums.iter_mut().enumerate() {
+                let [first, last] = products[row / PAIR][at];
+                let of_row = if row % PAIR == 0 { vuzp1q_s32(first, last) } else { vuzp2q_s32(first, last) };
+                *sum = vaddq_s32(*sum, of_row);
+            }
+        }
+    }
+}
