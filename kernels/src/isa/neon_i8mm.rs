@@ -50,8 +50,7 @@ unsafe fn multiply(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t
     sums
 }
 
-/// Adds the weights of `quads` times the low bytes of each row's quants. `quads` begins at an even one and is of an even
-/// number.
+/// Adds the weights of `quads`, an even number from an even one on, times the low bytes of each row's quants.
 ///
 /// # Safety
 /// `quants` points to the first lane of 8 of the weights that meet `x`; the CPU has I8MM.
