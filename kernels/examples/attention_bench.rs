@@ -5,7 +5,7 @@
 //! sequences; multiply-adds a second (two per query head, position and element) and the bandwidth of reading K and V
 //! once.
 //!
-//! Arguments: `[dtype,dtype..] [threads] [part of the cases' names]`, by default `int8,f16,bf16 2` and all cases.
+//! Arguments: `[dtype,dtype..] [threads] [part of the cases' names]`, by default `int8,int4,f16,bf16 2` and all cases.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -198,7 +198,7 @@ fn report(dtype: KvDtype, wanted: &str, what: &str, pieces: &[Piece], bench: &mu
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let dtypes = arguments.next().unwrap_or_else(|| "int8,f16,bf16".to_owned());
+    let dtypes = arguments.next().unwrap_or_else(|| "int8,int4,f16,bf16".to_owned());
     let threads = arguments.next().map_or(Ok(2), |n| n.parse()).context("`threads` is a number")?;
     let wanted = arguments.next().unwrap_or_default();
     println!("{}, {threads} threads", Isa::detect()?);

@@ -23,13 +23,24 @@
 //! V [B / 64][16][D padded][4]   16 elements, 4 positions of each, signed: quad i of 64 positions is i, i + 16, ...
 //! scales [B] f32             NaN in both if a key or value was not finite
 //! ```
+//!
+//! In int4 the transformed head is rounded to 16 levels ([`crate::ops::quantize_nibbles`]). A byte holds two elements of
+//! one position, so that 64 bytes unpack to two such vectors of int8 (an odd last one has nothing beside it):
+//!
+//! ```text
+//! K [B / 16][D / 8][16][4]   the lower nibbles of quads 0, 2, ..., the upper ones of quads 1, 3, ...
+//! V [B / 64][16][D / 32][16][4]   the lower nibbles of elements 0..16, 32..48, ..., the upper ones of 16..32, ...
+//! scales [B] f16             as in int8
+//! ```
 
 mod geometry;
 mod write;
 
 use memmap2::{MmapMut, MmapOptions};
 
-pub use geometry::{KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, QUAD, VALUE_GROUP};
+pub use geometry::{
+    KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP,
+};
 
 use crate::isa::Isa;
 use crate::ops::vector::LANES;
@@ -49,7 +60,7 @@ pub enum KvPoolError {
         expected: &'static str,
     },
     /// No such dtype.
-    #[error("KV dtype is {name:?}; hint: use `int8`, `f16` or `bf16`")]
+    #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]
     UnknownDtype {
         /// The name received.
         name: String,
@@ -166,7 +177,7 @@ impl KvPool {
                 self.map.copy_within(from + head + start..from + head + start + num_bytes, to + head + start);
             };
             match g.dtype {
-                KvDtype::Int8 => copy_int8(&g, num_tokens, &mut copy),
+                KvDtype::Int8 | KvDtype::Int4 => copy_quads(&g, num_tokens, &mut copy),
                 KvDtype::F16 | KvDtype::Bf16 => copy_half(&g, num_tokens, &mut copy),
             }
         }
@@ -199,15 +210,16 @@ fn copy_half(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usi
     copy(g.key_bytes(), num_tokens * g.padded_head_size() * ELEMENT_BYTES);
 }
 
-/// [`copy_half`] for bytes and their scales: whole vectors of keys and quads of values at once, the rest in pieces.
-fn copy_int8(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
-    let vector_bytes = g.key_quads() * LANES * QUAD;
+/// [`copy_half`] for bytes, of one or two elements each, and their scales: whole vectors of keys and quads of values at
+/// once, the rest in pieces.
+fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
+    let vector_bytes = g.stored_key_quads() * LANES * QUAD;
     let (vectors, lanes) = (num_tokens / LANES, num_tokens % LANES);
     copy(0, vectors * vector_bytes);
-    for quad in 0..g.key_quads() {
+    for quad in 0..g.stored_key_quads() {
         copy(vectors * vector_bytes + quad * LANES * QUAD, lanes * QUAD);
     }
-    let quad_bytes = g.padded_head_size() * QUAD;
+    let quad_bytes = g.stored_value_bytes() * QUAD;
     for quad in 0..g.block_size.div_ceil(VALUE_GROUP) * LANES {
         let first = quad / LANES * VALUE_GROUP + quad % LANES;
         let start = g.key_bytes() + quad * quad_bytes;
@@ -215,11 +227,11 @@ fn copy_int8(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usi
         match num_tokens.saturating_sub(first).div_ceil(LANES) {
             0 => {}
             QUAD.. => copy(start, quad_bytes),
-            some => (0..g.padded_head_size()).for_each(|d| copy(start + d * QUAD, some)),
+            some => (0..g.stored_value_bytes()).for_each(|d| copy(start + d * QUAD, some)),
         }
     }
     for scales in [0, g.scale_bytes()] {
-        copy(g.key_bytes() + g.value_bytes() + scales, num_tokens * size_of::<f32>());
+        copy(g.key_bytes() + g.value_bytes() + scales, num_tokens * g.bytes_per_scale());
     }
 }
 
@@ -264,14 +276,14 @@ impl KvView<'_> {
         unsafe { self.head(layer, block_id, head).add(self.geometry.key_bytes()) }
     }
 
-    /// Scales of K of one block and head, then those of V, `[B]` each; nothing unless the dtype has scales. Panics as
-    /// [`KvView::keys`].
-    pub fn scales(&self, layer: usize, block_id: u32, head: usize) -> [*const f32; 2] {
+    /// Scales of K of one block and head, then those of V, `[B]` each: f32 in int8, 16 bits in int4, else nothing. Panics
+    /// as [`KvView::keys`].
+    pub fn scales(&self, layer: usize, block_id: u32, head: usize) -> [*const u8; 2] {
         let g = &self.geometry;
         // SAFETY: the scales follow V of the same head.
         unsafe {
             let scales = self.head(layer, block_id, head).add(g.key_bytes() + g.value_bytes());
-            [scales.cast(), scales.add(g.scale_bytes()).cast()]
+            [scales, scales.add(g.scale_bytes())]
         }
     }
 

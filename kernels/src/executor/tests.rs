@@ -30,6 +30,7 @@ const PLAIN: Recipe =
 const QWEN: Recipe =
     Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16 };
 const BF16: Recipe = Recipe { dtype: KvDtype::Bf16, ..PLAIN };
+const INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..PLAIN };
 
 struct Model {
     builder: ProgramBuilder,
@@ -190,7 +191,7 @@ fn ascending(from: u32) -> Vec<u32> {
 
 #[test]
 fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
-    for recipe in [PLAIN, QWEN, BF16] {
+    for recipe in [PLAIN, INT4, QWEN, BF16] {
         let tokens = prompt(3, 70);
         let expected = build(recipe, 1, best()).score(&tokens).unwrap();
         assert!(expected.iter().all(|x| x.is_finite()));
@@ -208,7 +209,7 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
 #[test]
 fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
     let tokens = prompt(5, 37);
-    for recipe in [PLAIN, QWEN, BF16] {
+    for recipe in [PLAIN, INT4, QWEN, BF16] {
         let mut executor = build(recipe, 2, best());
         let expected = alone(&mut executor, &tokens, &[], 4, &ascending(0));
         for cut in 1..tokens.len() {

@@ -14,8 +14,10 @@ pub const MAX_BLOCK_SIZE: usize = 128;
 pub const MAX_HEAD_SIZE: usize = 512;
 /// Neighbouring bytes that one integer product takes at once.
 pub const QUAD: usize = 4;
+/// Numbers of four bits in a byte.
+pub const NIBBLES: usize = 2;
 
-/// Positions whose values lie together in int8; smaller blocks have as many, the rest unused.
+/// Positions whose values lie together in int8 and int4; smaller blocks have as many, the rest unused.
 pub const VALUE_GROUP: usize = 64;
 
 /// How K and V are stored.
@@ -23,6 +25,8 @@ pub const VALUE_GROUP: usize = 64;
 pub enum KvDtype {
     /// Signed bytes of the transformed head ([`crate::ops::hadamard`]), one f32 scale per token and head.
     Int8,
+    /// Four bits of the transformed head ([`crate::ops::quantize_nibbles`]), one 16-bit scale per token and head.
+    Int4,
     /// IEEE half precision.
     F16,
     /// bfloat16.
@@ -31,12 +35,13 @@ pub enum KvDtype {
 
 impl KvDtype {
     /// All of them.
-    pub const ALL: [KvDtype; 3] = [KvDtype::Int8, KvDtype::F16, KvDtype::Bf16];
+    pub const ALL: [KvDtype; 4] = [KvDtype::Int8, KvDtype::Int4, KvDtype::F16, KvDtype::Bf16];
 
     /// As flags and `Describe` have it.
     pub fn name(self) -> &'static str {
         match self {
             KvDtype::Int8 => "int8",
+            KvDtype::Int4 => "int4",
             KvDtype::F16 => "f16",
             KvDtype::Bf16 => "bf16",
         }
@@ -103,27 +108,48 @@ impl KvGeometry {
         self.head_size.div_ceil(QUAD)
     }
 
+    /// Quads of bytes that one position of K takes, if it is stored in quads.
+    pub(super) fn stored_key_quads(&self) -> usize {
+        match self.dtype {
+            KvDtype::Int4 => self.key_quads().div_ceil(NIBBLES),
+            _ => self.key_quads(),
+        }
+    }
+
+    /// Bytes that one position of V takes, if it is stored in quads.
+    pub(super) fn stored_value_bytes(&self) -> usize {
+        match self.dtype {
+            KvDtype::Int4 => self.head_size.next_multiple_of(NIBBLES * LANES) / NIBBLES,
+            _ => self.padded_head_size(),
+        }
+    }
+
     /// Bytes of K of one block and head; V follows.
     pub(super) fn key_bytes(&self) -> usize {
         match self.dtype {
-            KvDtype::Int8 => self.key_quads() * QUAD * self.block_size,
+            KvDtype::Int8 | KvDtype::Int4 => self.stored_key_quads() * QUAD * self.block_size,
             KvDtype::F16 | KvDtype::Bf16 => self.head_size * self.block_size * size_of::<u16>(),
         }
     }
 
     /// Bytes of V of one block and head; the scales follow, if there are any.
     pub(super) fn value_bytes(&self) -> usize {
-        let positions_bytes = match self.dtype {
-            KvDtype::Int8 => self.block_size.max(VALUE_GROUP),
-            KvDtype::F16 | KvDtype::Bf16 => self.block_size * size_of::<u16>(),
-        };
-        self.padded_head_size() * positions_bytes
+        match self.dtype {
+            KvDtype::Int8 | KvDtype::Int4 => self.stored_value_bytes() * self.block_size.max(VALUE_GROUP),
+            KvDtype::F16 | KvDtype::Bf16 => self.padded_head_size() * self.block_size * size_of::<u16>(),
+        }
     }
 
     /// Bytes of the scales of K, and of those of V.
     pub(super) fn scale_bytes(&self) -> usize {
+        self.block_size * self.bytes_per_scale()
+    }
+
+    /// Bytes of the scale of one key or value.
+    pub(super) fn bytes_per_scale(&self) -> usize {
         match self.dtype {
-            KvDtype::Int8 => self.block_size * size_of::<f32>(),
+            KvDtype::Int8 => size_of::<f32>(),
+            KvDtype::Int4 => size_of::<u16>(),
             KvDtype::F16 | KvDtype::Bf16 => 0,
         }
     }

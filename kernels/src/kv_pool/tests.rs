@@ -1,4 +1,5 @@
 use super::*;
+use crate::ops::quantize_nibbles::LEVELS;
 
 const HEADS: usize = 3;
 const HEAD_SIZE: usize = 20;
@@ -28,11 +29,23 @@ fn read(pool: &mut KvPool, layer: usize, block: u32, offset: usize) -> (Vec<f32>
     let (mut all_keys, mut all_values) = (vec![], vec![]);
     for head in 0..HEADS {
         let (keys, values) = (view.keys(layer, block, head), view.values(layer, block, head));
-        let [key_scales, value_scales] = view.scales(layer, block, head);
+        let scales = view.scales(layer, block, head);
         let element = |d: usize| -> (f32, f32) {
             // SAFETY: inside the pool, no other thread.
             unsafe {
+                if g.dtype == KvDtype::Int4 {
+                    let key = *keys.add(((offset / 16 * 3 + d / 8) * 16 + offset % 16) * 4 + d % 4);
+                    let value = *values.add((offset % 16 * 16 + d % 16) * 4 + offset / 16);
+                    let scale = |which: usize| {
+                        half::f16::from_bits(*scales[which].cast::<u16>().add(offset)).to_f32()
+                    };
+                    let level = |byte: u8, is_upper: bool| {
+                        f32::from(LEVELS[usize::from(if is_upper { byte >> 4 } else { byte & 15 })])
+                    };
+                    return (level(key, d / 4 % 2 == 1) * scale(0), level(value, d / 16 == 1) * scale(1));
+                }
                 if g.dtype == KvDtype::Int8 {
+                    let [key_scales, value_scales] = scales.map(<*const u8>::cast::<f32>);
                     let key = *keys.add(((offset / 16 * 5 + d / 4) * 16 + offset % 16) * 4 + d % 4);
                     let value = *values.add((offset % 16 * 32 + d) * 4 + offset / 16) as i8;
                     let (key_scale, value_scale) = (*key_scales.add(offset), *value_scales.add(offset));
@@ -47,7 +60,10 @@ fn read(pool: &mut KvPool, layer: usize, block: u32, offset: usize) -> (Vec<f32>
             }
         };
         let (key, value): (Vec<f32>, Vec<f32>) = (0..HEAD_SIZE).map(element).unzip();
-        let untransform = |x: Vec<f32>| if g.dtype == KvDtype::Int8 { inverse(&x) } else { x };
+        let untransform = |x: Vec<f32>| match g.dtype {
+            KvDtype::Int8 | KvDtype::Int4 => inverse(&x),
+            KvDtype::F16 | KvDtype::Bf16 => x,
+        };
         all_keys.extend(untransform(key));
         all_values.extend(untransform(value));
     }
@@ -58,6 +74,8 @@ fn read(pool: &mut KvPool, layer: usize, block: u32, offset: usize) -> (Vec<f32>
 fn assert_close(dtype: KvDtype, got: &[f32], expected: &[f32]) {
     let tolerance = match dtype {
         KvDtype::Int8 => 4.0 * 44.0 / 127.0 / 2.0,
+        // Levels are 31 / 127 apart at most.
+        KvDtype::Int4 => 4.0 * 44.0 * 31.0 / 127.0 / 2.0,
         KvDtype::F16 => 0.0,
         KvDtype::Bf16 => 64.0 / 512.0,
     };
@@ -136,5 +154,5 @@ fn dtypes_are_found_by_name() {
         assert_eq!(dtype.name().parse::<KvDtype>().unwrap(), dtype);
     }
     let error = "fp8".parse::<KvDtype>().unwrap_err().to_string();
-    assert_eq!(error, "KV dtype is \"fp8\"; hint: use `int8`, `f16` or `bf16`");
+    assert_eq!(error, "KV dtype is \"fp8\"; hint: use `int8`, `int4`, `f16` or `bf16`");
 }

@@ -2,10 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-use super::{KvDtype, KvGeometry, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
+use super::{KvDtype, KvGeometry, MAX_HEAD_SIZE, NIBBLES, QUAD, VALUE_GROUP};
 use crate::ops::hadamard::transform;
 use crate::ops::quantize_head::quantize_vectors;
-use crate::ops::vector::{ByteLanes, LANES, each_vector, simd_entry};
+use crate::ops::quantize_nibbles::quantize_nibbles;
+use crate::ops::vector::{ByteLanes, LANES, MAGIC, each_vector, simd_entry};
 
 /// Bits that turn signed bytes into those that are 128 larger and unsigned.
 const SIGNS: u32 = 0x8080_8080;
@@ -33,19 +34,19 @@ fn prefetch_line(p: *const u8) {
     let _ = p;
 }
 
-/// Asks for the lines of a token's key and value in all heads of a layer, where they are scattered: in bytes.
+/// Asks for the lines of a token's key and value in all heads of a layer, where they are scattered: in quads.
 pub(super) fn prefetch_slot(g: &KvGeometry, slot: Slot) {
-    if g.dtype != KvDtype::Int8 {
+    if !matches!(g.dtype, KvDtype::Int8 | KvDtype::Int4) {
         return;
     }
     let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
-    let row_bytes = g.padded_head_size() * QUAD;
+    let row_bytes = g.stored_value_bytes() * QUAD;
     let row = g.key_bytes() + (slot.offset / VALUE_GROUP * LANES + lane) * row_bytes;
-    let scales = g.key_bytes() + g.value_bytes() + slot.offset * size_of::<f32>();
+    let scales = g.key_bytes() + g.value_bytes() + slot.offset * g.bytes_per_scale();
     for head in 0..g.num_kv_heads {
         let head = slot.head.wrapping_add(head * g.head_bytes());
-        for quad in 0..g.key_quads() {
-            prefetch_line(head.wrapping_add((vector * g.key_quads() + quad) * LANES * QUAD));
+        for quad in 0..g.stored_key_quads() {
+            prefetch_line(head.wrapping_add((vector * g.stored_key_quads() + quad) * LANES * QUAD));
         }
         (0..row_bytes).step_by(LINE).for_each(|byte| prefetch_line(head.wrapping_add(row + byte)));
         prefetch_line(head.wrapping_add(scales));
@@ -158,6 +159,74 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
     }
 }
 
+/// Transforms a head of `head_size` and rounds it: levels as [`quantize_nibbles`] leaves them, up to whole pairs of
+/// vectors, and the scale.
+#[inline(always)]
+unsafe fn to_nibbles<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> half::f16 {
+    let out = out.as_mut_ptr();
+    // SAFETY: the buffer holds the largest head in whole pairs of vectors; what is loaded beyond a head is zeros.
+    unsafe {
+        each_vector!(head_size, |i, lanes| {
+            L::load_first(x.add(i), lanes).store(out.add(i));
+        });
+        transform::<L>(out, head_size);
+        let scale = quantize_nibbles::<L>(out, head_size);
+        let stride = head_size.next_multiple_of(LANES);
+        if !stride.is_multiple_of(NIBBLES * LANES) {
+            L::splat(0.0).store(out.add(stride));
+        }
+        scale
+    }
+}
+
+/// One key and value as nibbles: K `[B / 16][D / 8][16][4]`, V `[B / 64][16][D / 32][16][4]`, scales of each `[B]`.
+///
+/// `head_size` as for [`write_int8`].
+#[inline(always)]
+unsafe fn write_int4<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot, key: &[f32], value: &[f32]) {
+    assert!(key.len() == head_size && value.len() == head_size);
+    let pair = NIBBLES * LANES;
+    let (value_bytes, key_quads) =
+        (head_size.next_multiple_of(pair) / NIBBLES, head_size.div_ceil(QUAD).div_ceil(NIBBLES));
+    let (mut keys, mut values) = (HeadBuffer::new(), HeadBuffer::new());
+    // SAFETY: `head_size` elements.
+    let (mut key_scale, mut value_scale) = unsafe {
+        (
+            to_nibbles::<L>(key.as_ptr(), head_size, &mut keys),
+            to_nibbles::<L>(value.as_ptr(), head_size, &mut values),
+        )
+    };
+    if key_scale.is_nan() || value_scale.is_nan() {
+        // As in bytes.
+        (key_scale, value_scale) = (half::f16::NAN, half::f16::NAN);
+    }
+    let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
+    let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
+    // SAFETY: bytes and scales of this slot alone; the buffers were filled up to whole pairs of vectors.
+    unsafe {
+        let magic = L::splat(MAGIC);
+        let quads = slot.head.add((vector * key_quads * LANES + lane) * QUAD).cast::<u32>();
+        for i in (0..head_size).step_by(LANES) {
+            let mut bytes = [0u32; LANES / QUAD];
+            L::load(keys.add(i)).add(magic).store_low_bytes(bytes.as_mut_ptr().cast());
+            for (quad, bytes) in (i / QUAD / NIBBLES..key_quads).zip(bytes.chunks_exact(NIBBLES)) {
+                quads.add(quad * LANES).write(bytes[0] | bytes[1] << 4);
+            }
+        }
+        let quad = slot.offset / VALUE_GROUP * LANES + lane;
+        let row = g.key_bytes() + quad * value_bytes * QUAD + slot.offset % VALUE_GROUP / LANES;
+        let row = slot.head.add(row);
+        for i in (0..head_size).step_by(pair) {
+            let (low, high) = (L::load(values.add(i)), L::load(values.add(i + LANES)));
+            let bytes = high.fma(L::splat(16.0), low.add(magic));
+            bytes.store_low_bytes_apart(row.add(i / NIBBLES * QUAD));
+        }
+        let scales = slot.head.add(g.key_bytes() + g.value_bytes()).cast::<u16>();
+        *scales.add(slot.offset) = key_scale.to_bits();
+        *scales.add(g.block_size + slot.offset) = value_scale.to_bits();
+    }
+}
+
 #[inline(always)]
 unsafe fn write_generic<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], value: &[f32]) {
     for (head, (key, value)) in key.chunks_exact(g.head_size).zip(value.chunks_exact(g.head_size)).enumerate()
@@ -170,6 +239,11 @@ unsafe fn write_generic<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], v
                     64 => write_int8::<L>(g, 64, slot, key, value),
                     128 => write_int8::<L>(g, 128, slot, key, value),
                     head_size => write_int8::<L>(g, head_size, slot, key, value),
+                },
+                KvDtype::Int4 => match g.head_size {
+                    64 => write_int4::<L>(g, 64, slot, key, value),
+                    128 => write_int4::<L>(g, 128, slot, key, value),
+                    head_size => write_int4::<L>(g, head_size, slot, key, value),
                 },
                 KvDtype::F16 | KvDtype::Bf16 => write_half::<L>(g, slot, key, value),
             }

@@ -3,7 +3,7 @@
 //! # One order of sums
 //! The bits of one query's result depend on its position and on K and V up to it, on nothing else. A tile is a block.
 //! Tiles follow each other in order of position; what happens in one is said by the scheme of the pool's dtype
-//! (`attention/float.rs`, `attention/int8.rs`). Each leaves a state per query and head: a reference m of the exponents,
+//! (`attention/float.rs`, `attention/int8.rs`, `attention/int4.rs`). Each leaves a state per query and head: a reference m of the exponents,
 //! the sum l of the probabilities and the weighted sum o of the values, all relative to m.
 //!
 //! After each [`SEGMENT_SIZE`] positions the state (m, l, o) is merged into the total and begun anew. Segments exist so
@@ -13,9 +13,11 @@
 //! anything, NaN too.
 
 mod float;
+mod int4;
 mod int8;
 
 use self::float::{Bf16, F16, Float};
+use self::int4::Int4;
 use self::int8::Int8;
 use super::vector::{ByteLanes, LANES, simd_entry};
 use crate::kv_pool::{KvDtype, KvView, MAX_BLOCK_SIZE, QUAD};
@@ -120,6 +122,8 @@ pub struct Scratch {
     queries: Vec<f32>,
     /// Queries in int8, and what belongs to them.
     bytes: int8::Queries,
+    /// A tile of int4 as one of int8.
+    unpacked: int4::Unpacked,
     segment: States,
     total: States,
     /// Scores, then probabilities, of one group and tile.
@@ -136,6 +140,7 @@ impl Scratch {
         Self {
             queries: vec![0.0; rows * head_size],
             bytes: int8::Queries::new(rows, head_size.next_multiple_of(QUAD)),
+            unpacked: int4::Unpacked::new(head_size),
             segment: States::new(rows, padded),
             total: States::new(rows, padded),
             tile: Box::new([[0.0; MAX_BLOCK_SIZE]; float::GROUP_ROWS]),
@@ -274,6 +279,7 @@ unsafe fn attend_generic<L: ByteLanes>(
     unsafe {
         match kv.geometry().dtype {
             KvDtype::Int8 => attend_scheme::<L, Int8>(kv, item, queries, scratch, target),
+            KvDtype::Int4 => attend_scheme::<L, Int4>(kv, item, queries, scratch, target),
             KvDtype::F16 => attend_scheme::<L, Float<F16>>(kv, item, queries, scratch, target),
             KvDtype::Bf16 => attend_scheme::<L, Float<Bf16>>(kv, item, queries, scratch, target),
         }
@@ -335,6 +341,7 @@ unsafe fn finish_states_generic<L: ByteLanes>(
     unsafe {
         match dtype {
             KvDtype::Int8 => finish_scheme::<L, Int8>(head_size, item, states, scratch, out),
+            KvDtype::Int4 => finish_scheme::<L, Int4>(head_size, item, states, scratch, out),
             KvDtype::F16 => finish_scheme::<L, Float<F16>>(head_size, item, states, scratch, out),
             KvDtype::Bf16 => finish_scheme::<L, Float<Bf16>>(head_size, item, states, scratch, out),
         }

@@ -9,6 +9,7 @@ pub(crate) mod exp;
 pub(crate) mod exp2;
 pub(crate) mod hadamard;
 pub(crate) mod quantize_head;
+pub(crate) mod quantize_nibbles;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;

@@ -130,8 +130,9 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
         let keys = kv.keys(item.layer, block_id, item.kv_head);
         let (next_id, next_head) = item.after(block, g.block_size);
         let next_keys = kv.keys(item.layer, next_id, next_head);
-        let [key_scales, value_scales] = kv.scales(item.layer, block_id, item.kv_head);
-        let mut tile = Tile {
+        let [key_scales, value_scales] =
+            kv.scales(item.layer, block_id, item.kv_head).map(<*const u8>::cast::<f32>);
+        let tile = Tile {
             keys,
             values: kv.values(item.layer, block_id, item.kv_head),
             key_scales,
@@ -142,25 +143,14 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
             quads: g.key_quads(),
             stride: g.padded_head_size(),
         };
-        // The first block of a segment.
-        if block.is_multiple_of(super::SEGMENT_SIZE / g.block_size) {
-            scratch.bytes.sums[..item.rows()].fill([0.0; LANES]);
-        }
         for scales in [key_scales, value_scales] {
             for position in (0..g.block_size).step_by(LANES) {
                 // SAFETY: asks only.
                 unsafe { L::prefetch(scales.wrapping_add(position).wrapping_byte_offset(tile.ahead).cast()) };
             }
         }
-        let mut first = 0;
-        while first < item.rows() {
-            let size = group_size::<L>(item.rows() - first);
-            // SAFETY: the tile points at one block of the pool, which nobody writes now; the states hold the rows.
-            unsafe { attend_group::<L>(&tile, item, first..first + size, scratch) };
-            first += size;
-            // What comes next is asked for once.
-            tile.ahead = 0;
-        }
+        // SAFETY: the tile points at one block of the pool, which nobody writes now.
+        unsafe { attend_tile::<L>(tile, item, scratch) };
     }
 
     #[inline(always)]
@@ -193,20 +183,20 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
 
 /// What all groups of one tile have in common.
 #[derive(Clone, Copy)]
-struct Tile {
-    keys: *const u8,
-    values: *const u8,
-    key_scales: *const f32,
-    value_scales: *const f32,
+pub(super) struct Tile {
+    pub(super) keys: *const u8,
+    pub(super) values: *const u8,
+    pub(super) key_scales: *const f32,
+    pub(super) value_scales: *const f32,
     /// Bytes to the block that comes next, which is asked for meanwhile: no prefetcher foresees where it is.
-    ahead: isize,
+    pub(super) ahead: isize,
     /// Position of the tile's first slot.
-    start: usize,
-    block_size: usize,
+    pub(super) start: usize,
+    pub(super) block_size: usize,
     /// Quads of a key.
-    quads: usize,
+    pub(super) quads: usize,
     /// Elements of a value, padded.
-    stride: usize,
+    pub(super) stride: usize,
 }
 
 /// v of one row and tile.
@@ -370,6 +360,27 @@ macro_rules! dispatch_group {
             _ => $function::<L, 1>($($argument),*),
         }
     };
+}
+
+/// One tile for all rows of an item.
+///
+/// # Safety
+/// As of [`Scheme`]; the tile's pointers hold a block.
+#[inline(always)]
+pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, scratch: &mut Scratch) {
+    // The first block of a segment.
+    if tile.start.is_multiple_of(super::SEGMENT_SIZE) {
+        scratch.bytes.sums[..item.rows()].fill([0.0; LANES]);
+    }
+    let mut first = 0;
+    while first < item.rows() {
+        let size = group_size::<L>(item.rows() - first);
+        // SAFETY: the tile's pointers are the caller's, and the states hold the rows.
+        unsafe { attend_group::<L>(&tile, item, first..first + size, scratch) };
+        first += size;
+        // What comes next is asked for once.
+        tile.ahead = 0;
+    }
 }
 
 /// One tile for a group of rows.

@@ -17,6 +17,12 @@ pub trait ByteLanes: Lanes {
     type Ints: Copy;
     /// 64 bytes from `p`.
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes;
+    /// Writes 64 bytes to `p`.
+    unsafe fn store_bytes(x: Self::Bytes, p: *mut u8);
+    /// The 16 bytes at `p`, four times, for [`ByteLanes::look_up`].
+    unsafe fn load_table(p: *const u8) -> Self::Bytes;
+    /// The bytes of a table that the lower nibbles of `nibbles` count to, and those that the upper ones do.
+    unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2];
     /// The four bytes at `p` in each lane.
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes;
     /// All lanes equal to `x`.
@@ -75,6 +81,25 @@ impl ByteLanes for ScalarLanes {
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
         // SAFETY: the caller promises 64 readable bytes.
         unsafe { p.cast::<Self::Bytes>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(x: Self::Bytes, p: *mut u8) {
+        // SAFETY: the caller promises 64 writable bytes.
+        unsafe { p.cast::<Self::Bytes>().write_unaligned(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_table(p: *const u8) -> Self::Bytes {
+        // SAFETY: the caller promises 16 readable bytes.
+        let table = unsafe { p.cast::<[[u8; 4]; 4]>().read_unaligned() };
+        std::array::from_fn(|i| table[i % 4])
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2] {
+        let at = |i: u8| table[usize::from(i) / 4][usize::from(i) % 4];
+        [
+            nibbles.map(|quad| quad.map(|byte| at(byte & 0xf))),
+            nibbles.map(|quad| quad.map(|byte| at(byte >> 4))),
+        ]
     }
     #[inline(always)]
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes {

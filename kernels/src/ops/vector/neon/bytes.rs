@@ -39,6 +39,30 @@ impl<const I8MM: bool> ByteLanes for NeonLanes<I8MM> {
         unsafe { std::array::from_fn(|i| vld1q_u8(p.add(16 * i))) }
     }
     #[inline(always)]
+    unsafe fn store_bytes(x: Self::Bytes, p: *mut u8) {
+        unsafe {
+            for (i, x) in x.into_iter().enumerate() {
+                vst1q_u8(p.add(16 * i), x);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_table(p: *const u8) -> Self::Bytes {
+        unsafe { [vld1q_u8(p); REGISTERS] }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2] {
+        let mut out = [nibbles; 2];
+        unsafe {
+            let mask = vdupq_n_u8(0xf);
+            for i in 0..REGISTERS {
+                out[0][i] = vqtbl1q_u8(table[i], vandq_u8(nibbles[i], mask));
+                out[1][i] = vqtbl1q_u8(table[i], vshrq_n_u8::<4>(nibbles[i]));
+            }
+        }
+        out
+    }
+    #[inline(always)]
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
         unsafe { [vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned())); REGISTERS] }
     }

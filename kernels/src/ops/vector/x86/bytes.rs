@@ -29,6 +29,17 @@ unsafe fn dot_256(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i 
     }
 }
 
+/// What the lower and the upper nibbles of one register count to.
+#[inline(always)]
+unsafe fn look_up_256(table: __m256i, nibbles: __m256i) -> (__m256i, __m256i) {
+    unsafe {
+        let mask = _mm256_set1_epi8(0xf);
+        let high = _mm256_and_si256(_mm256_srli_epi16::<4>(nibbles), mask);
+        let low = _mm256_and_si256(nibbles, mask);
+        (_mm256_shuffle_epi8(table, low), _mm256_shuffle_epi8(table, high))
+    }
+}
+
 /// Largest and second of sixteen numbers that lie in pairs: the larger ones and the smaller ones.
 #[inline(always)]
 unsafe fn two_largest_256(larger: __m256, smaller: __m256) -> (f32, f32) {
@@ -101,6 +112,28 @@ impl ByteLanes for Avx2Lanes {
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
         unsafe { (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(x: Self::Bytes, p: *mut u8) {
+        unsafe {
+            _mm256_storeu_si256(p.cast(), x.0);
+            _mm256_storeu_si256(p.add(32).cast(), x.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_table(p: *const u8) -> Self::Bytes {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+            (table, table)
+        }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2] {
+        unsafe {
+            let (low0, high0) = look_up_256(table.0, nibbles.0);
+            let (low1, high1) = look_up_256(table.1, nibbles.1);
+            [(low0, low1), (high0, high1)]
+        }
     }
     #[inline(always)]
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
@@ -187,6 +220,23 @@ impl ByteLanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
         unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(x: Self::Bytes, p: *mut u8) {
+        unsafe { _mm512_storeu_si512(p.cast(), x) }
+    }
+    #[inline(always)]
+    unsafe fn load_table(p: *const u8) -> Self::Bytes {
+        unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2] {
+        unsafe {
+            let mask = _mm512_set1_epi8(0xf);
+            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(nibbles), mask);
+            let low = _mm512_and_si512(nibbles, mask);
+            [_mm512_shuffle_epi8(table, low), _mm512_shuffle_epi8(table, high)]
+        }
     }
     #[inline(always)]
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes {

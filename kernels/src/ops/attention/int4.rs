@@ -1,0 +1,165 @@
+//! Attention over K and V in int4: a tile is unpacked to one of int8, and what `int8.rs` says is done with it.
+//!
+//! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16. The
+//! unpacked tile stays in the first-level cache, and is made once for all rows of an item.
+
+use super::int8::{Int8, Tile, attend_tile};
+use super::{Item, Rows, Scheme, Scratch};
+use crate::aligned::AlignedBytes;
+use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP};
+use crate::ops::quantize_nibbles::LEVELS;
+use crate::ops::vector::{ByteLanes, LANES};
+
+/// Bytes of a vector of quads.
+const VECTOR_BYTES: usize = LANES * QUAD;
+/// What 0 is as an unsigned byte of K.
+const KEY_ZERO: u8 = 128;
+/// What the nibbles of K mean: levels as unsigned bytes.
+const KEY_TABLE: [u8; 16] = {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < table.len() {
+        table[i] = LEVELS[i].cast_unsigned() ^ KEY_ZERO;
+        i += 1;
+    }
+    table
+};
+
+/// A tile in the layout of int8.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    keys: AlignedBytes,
+    values: AlignedBytes,
+    key_scales: [f32; MAX_BLOCK_SIZE],
+    value_scales: [f32; MAX_BLOCK_SIZE],
+}
+
+impl Unpacked {
+    /// For blocks of any size and heads of `head_size` elements.
+    pub(super) fn new(head_size: usize) -> Self {
+        Self {
+            keys: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(QUAD)),
+            values: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(LANES)),
+            key_scales: [0.0; MAX_BLOCK_SIZE],
+            value_scales: [0.0; MAX_BLOCK_SIZE],
+        }
+    }
+}
+
+/// Unpacks rows of `vectors` vectors; in a row the lower nibbles of 64 bytes are a vector and the upper ones the next.
+/// What lies `ahead` bytes further is asked for.
+///
+/// # Safety
+/// The CPU has the instruction set of `L`; `from` holds the rows and `to` has room for them.
+#[inline(always)]
+unsafe fn unpack<L: ByteLanes>(
+    from: *const u8,
+    ahead: isize,
+    table: &[u8; 16],
+    (rows, vectors): (usize, usize),
+    to: &mut [u8],
+) {
+    assert!(to.len() >= rows * vectors * VECTOR_BYTES);
+    let (mut from, mut to) = (from, to.as_mut_ptr());
+    // SAFETY: as many vectors as the caller promises, and as the assertion has checked.
+    unsafe {
+        let table = L::load_table(table.as_ptr());
+        for _ in 0..rows {
+            for _ in 0..vectors / NIBBLES {
+                L::prefetch(from.wrapping_offset(ahead));
+                let [low, high] = L::look_up(table, L::load_bytes(from));
+                L::store_bytes(low, to);
+                L::store_bytes(high, to.add(VECTOR_BYTES));
+                from = from.add(VECTOR_BYTES);
+                to = to.add(NIBBLES * VECTOR_BYTES);
+            }
+            if !vectors.is_multiple_of(NIBBLES) {
+                L::prefetch(from.wrapping_offset(ahead));
+                let [low, _nothing] = L::look_up(table, L::load_bytes(from));
+                L::store_bytes(low, to);
+                from = from.add(VECTOR_BYTES);
+                to = to.add(VECTOR_BYTES);
+            }
+        }
+    }
+}
+
+/// The scheme of K and V in int4.
+pub(super) struct Int4;
+
+impl<L: ByteLanes> Scheme<L> for Int4 {
+    #[inline(always)]
+    unsafe fn pack_queries(
+        item: &Item<'_>,
+        head_size: usize,
+        queries: Rows<*const f32>,
+        scratch: &mut Scratch,
+    ) {
+        // SAFETY: the same contract.
+        unsafe { <Int8 as Scheme<L>>::pack_queries(item, head_size, queries, scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch) {
+        let (g, block_id) = (kv.geometry(), item.block_table[block]);
+        let keys = kv.keys(item.layer, block_id, item.kv_head);
+        let values = kv.values(item.layer, block_id, item.kv_head);
+        let (next_id, next_head) = item.after(block, g.block_size);
+        let ahead = kv.keys(item.layer, next_id, next_head).addr().wrapping_sub(keys.addr()).cast_signed();
+        let scales = kv.scales(item.layer, block_id, item.kv_head);
+        let unpacked = &mut scratch.unpacked;
+        // SAFETY: the pool's pointers hold one block, which nobody writes now.
+        unsafe {
+            for (scales, out) in
+                scales.into_iter().zip([&mut unpacked.key_scales, &mut unpacked.value_scales])
+            {
+                for i in (0..g.block_size).step_by(LANES) {
+                    let scales = scales.cast::<u16>().add(i);
+                    L::prefetch(scales.cast::<u8>().wrapping_offset(ahead));
+                    L::load_f16(scales).store(out.as_mut_ptr().add(i));
+                }
+            }
+            let key_vectors = (g.block_size / LANES, g.key_quads());
+            unpack::<L>(keys, ahead, &KEY_TABLE, key_vectors, unpacked.keys.as_mut_slice());
+            let value_table = LEVELS.map(i8::cast_unsigned);
+            let value_vectors = (g.block_size.div_ceil(VALUE_GROUP) * LANES, g.padded_head_size() / LANES);
+            unpack::<L>(values, ahead, &value_table, value_vectors, unpacked.values.as_mut_slice());
+        }
+        let tile = Tile {
+            keys: unpacked.keys.as_slice().as_ptr(),
+            values: unpacked.values.as_slice().as_ptr(),
+            key_scales: unpacked.key_scales.as_ptr(),
+            value_scales: unpacked.value_scales.as_ptr(),
+            ahead: 0,
+            start: block * g.block_size,
+            block_size: g.block_size,
+            quads: g.key_quads(),
+            stride: g.padded_head_size(),
+        };
+        // SAFETY: the tile points at one block.
+        unsafe { attend_tile::<L>(tile, item, scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
+        // SAFETY: the same contract.
+        unsafe { <Int8 as Scheme<L>>::end_segment(rows, scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn power(x: L) -> L {
+        // SAFETY: the same contract.
+        unsafe { <Int8 as Scheme<L>>::power(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
+        // SAFETY: the same contract; what lies beyond the head is not 0, as no level is.
+        unsafe {
+            for d in head_size..head_size.next_multiple_of(LANES) {
+                *o.add(d) = 0.0;
+            }
+            <Int8 as Scheme<L>>::finish_row(o, sum, head_size, out);
+        }
+    }
+}
