@@ -18,7 +18,7 @@ from trunkline_server.errors import InvalidArgument, UserError
 EXIT_CODE_USER_MISTAKE = 2
 
 BACKENDS = ("cpu", "reference")
-KV_CACHE_DTYPES = ("auto", "int8", "f16", "bf16")
+KV_CACHE_DTYPES = ("auto", "int8", "int4", "f16", "bf16")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
 MAX_THREADS = 1024

@@ -262,6 +262,8 @@ pub enum KvCacheDtype {
     Auto,
     /// Bytes, a scale per token and head.
     Int8,
+    /// Four bits, a scale per token and head.
+    Int4,
     /// IEEE half precision.
     F16,
     /// bfloat16.
@@ -274,6 +276,7 @@ impl KvCacheDtype {
         match self {
             Self::Auto => "auto",
             Self::Int8 => "int8",
+            Self::Int4 => "int4",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
         }

@@ -192,13 +192,14 @@ def test_what_describe_says(backend: CpuBackend, checkpoint: Checkpoint) -> None
     assert other.info.numeric_fingerprint != info.numeric_fingerprint
 
 
-@pytest.mark.parametrize("dtype", ["int8", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["int8", "int4", "f16", "bf16"])
 def test_the_dtype_of_k_and_v_is_said_and_part_of_the_fingerprint(checkpoint: Checkpoint, dtype: str) -> None:
     backend = build_tiny(checkpoint, kv_cache_dtype=dtype, block_size=64)
     auto = build_tiny(checkpoint, block_size=64)
     assert (backend.info.kv_dtype, auto.info.kv_dtype) == (dtype, "int8")
     assert (backend.info.numeric_fingerprint == auto.info.numeric_fingerprint) == (dtype == "int8")
-    assert (backend.info.bytes_per_block > auto.info.bytes_per_block) == (dtype != "int8")
+    assert (backend.info.bytes_per_block > auto.info.bytes_per_block) == (dtype in ("f16", "bf16"))
+    assert (backend.info.bytes_per_block < auto.info.bytes_per_block) == (dtype == "int4")
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(checkpoint: Checkpoint) -> None:

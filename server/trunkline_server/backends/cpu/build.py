@@ -31,11 +31,12 @@ DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
 # What `auto` means. Why: docs/decisions/0010-int8-kv-rotated.md
 KV_DTYPE = "int8"
-KV_ELEMENT_BYTES = {"int8": 1, "f16": 2, "bf16": 2}
+KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
 # Bytes of the scales of a key and a value of one token and head.
-KV_SCALE_BYTES = {"int8": 8, "f16": 0, "bf16": 0}
-# The kernels pad V's rows to whole vectors.
-KV_VECTOR_ELEMENTS = 16
+KV_SCALE_BYTES = {"int8": 8, "int4": 4, "f16": 0, "bf16": 0}
+# The kernels pad keys and V's rows to so many elements: whole quads or vectors of bytes, or pairs of them.
+KV_KEY_ELEMENTS = {"int8": 4, "int4": 8, "f16": 1, "bf16": 1}
+KV_VALUE_ELEMENTS = {"int8": 16, "int4": 32, "f16": 16, "bf16": 16}
 ACTIVATION_BYTES = 4
 
 
@@ -54,9 +55,9 @@ def build(
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
-    kv_cache_dtype: auto, int8, f16 or bf16. threads: None is one per physical core that this process may use, within
-    its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of packed
-    weights; None packs each time. Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
+    kv_cache_dtype: auto, int8, int4, f16 or bf16. threads: None is one per physical core that this process may use,
+    within its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of
+    packed weights; None packs each time. Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
     """
     try:
         from trunkline_server import _kernels
@@ -139,8 +140,11 @@ def numeric_fingerprint(*parts: str) -> str:
 def memory_need(checkpoint: Checkpoint, *, kv_dtype: str, max_step_tokens: int, max_step_sequences: int) -> MemoryNeed:
     """What the model will take, from its files' sizes and its config, before anything is loaded."""
     config = checkpoint.config
-    padded_head_size = -(-config.head_size // KV_VECTOR_ELEMENTS) * KV_VECTOR_ELEMENTS
-    head_bytes = (config.head_size + padded_head_size) * KV_ELEMENT_BYTES[kv_dtype] + KV_SCALE_BYTES[kv_dtype]
+    elements = sum(
+        -(-config.head_size // padding) * padding
+        for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
+    )
+    head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
     return MemoryNeed(
         weight_bytes=sum(path.stat().st_size for path in _weight_files(checkpoint.path)),
         scratch_bytes=ACTIVATION_BYTES
