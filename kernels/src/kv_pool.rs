@@ -24,8 +24,8 @@
 //! scales [B] f32             NaN in both if a key or value was not finite
 //! ```
 //!
-//! In int4 the transformed head is rounded to 16 levels ([`crate::ops::quantize_nibbles`]). A byte holds two elements of
-//! one position, so that 64 bytes unpack to two such vectors of int8 (an odd last one has nothing beside it):
+//! In int4 the transformed head is rounded to 16 levels ([`crate::ops::quantize_nibbles`]). A byte holds two elements
+//! of one position, so that 64 bytes unpack to two such vectors of int8 (an odd last one has nothing beside it):
 //!
 //! ```text
 //! K [B / 16][D / 8][16][4]   the lower nibbles of quads 0, 2, ..., the upper ones of quads 1, 3, ...
@@ -276,8 +276,8 @@ impl KvView<'_> {
         unsafe { self.head(layer, block_id, head).add(self.geometry.key_bytes()) }
     }
 
-    /// Scales of K of one block and head, then those of V, `[B]` each: f32 in int8, 16 bits in int4, else nothing. Panics
-    /// as [`KvView::keys`].
+    /// Scales of K of one block and head, then those of V, `[B]` each: f32 in int8, 16 bits in int4, else nothing.
+    /// Panics as [`KvView::keys`].
     pub fn scales(&self, layer: usize, block_id: u32, head: usize) -> [*const u8; 2] {
         let g = &self.geometry;
         // SAFETY: the scales follow V of the same head.

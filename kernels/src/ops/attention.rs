@@ -3,8 +3,9 @@
 //! # One order of sums
 //! The bits of one query's result depend on its position and on K and V up to it, on nothing else. A tile is a block.
 //! Tiles follow each other in order of position; what happens in one is said by the scheme of the pool's dtype
-//! (`attention/float.rs`, `attention/int8.rs`, `attention/int4.rs`). Each leaves a state per query and head: a reference m of the exponents,
-//! the sum l of the probabilities and the weighted sum o of the values, all relative to m.
+//! (`attention/float.rs`, `attention/int8.rs`, `attention/int4.rs`). Each leaves a state per query and head: a
+//! reference m of the exponents, the sum l of the probabilities and the weighted sum o of the values, all relative to
+//! m.
 //!
 //! After each [`SEGMENT_SIZE`] positions the state (m, l, o) is merged into the total and begun anew. Segments exist so
 //! that several threads can share one long sequence: they may be computed anywhere and are merged in order.

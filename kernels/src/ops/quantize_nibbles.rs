@@ -39,7 +39,8 @@ const PLACES: [f32; 4] = [127.0, 127.0 / 0.94, 127.0 / 0.88, 127.0 / 0.82];
 /// each element becomes the number of its level, from 0 to 15. Returns the scale.
 ///
 /// For each of [`PLACES`] the levels are chosen and then the scale of the least squared error; the least error counts.
-/// The scale is 0 if all is (nearly) zero, NaN if an element is not finite or the scale is not; levels say nothing then.
+/// The scale is 0 if all is (nearly) zero, NaN if an element is not finite or the scale is not; then levels say
+/// nothing.
 ///
 /// # Safety
 /// The CPU has the instruction set of `L`; nobody else uses the elements.

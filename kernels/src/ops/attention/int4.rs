@@ -1,7 +1,7 @@
 //! Attention over K and V in int4: a tile is unpacked to one of int8, and what `int8.rs` says is done with it.
 //!
-//! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16. The
-//! unpacked tile stays in the first-level cache, and is made once for all rows of an item.
+//! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16.
+//! The unpacked tile stays in the first-level cache, and is made once for all rows of an item.
 
 use super::int8::{Int8, Tile, attend_tile};
 use super::{Item, Rows, Scheme, Scratch};
