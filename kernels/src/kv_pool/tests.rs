@@ -135,6 +135,15 @@ fn bytes_are_the_same_on_every_instruction_set() {
 }
 
 #[test]
+fn blocks_are_as_small_as_the_dtype_promises() {
+    let bytes = |dtype, head_size| {
+        KvGeometry { head_size, block_size: 64, ..geometry(dtype) }.bytes_per_block() / (2 * HEADS * 64)
+    };
+    assert_eq!(KvDtype::ALL.map(|dtype| bytes(dtype, 64)), [136, 68, 256, 256]);
+    assert_eq!(KvDtype::ALL.map(|dtype| bytes(dtype, 128)), [264, 132, 512, 512]);
+}
+
+#[test]
 fn bad_geometry_and_bad_copies_are_refused_by_name() {
     let good = geometry(KvDtype::Int8);
     let error = KvPool::new(KvGeometry { block_size: 24, ..good }, 3).unwrap_err().to_string();
