@@ -101,6 +101,44 @@ fn advise_huge_pages(pointer: *mut u8, len: usize) {
 #[cfg(not(target_os = "linux"))]
 fn advise_huge_pages(_pointer: *mut u8, _len: usize) {}
 
+/// A cache line of floats.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct FloatLine([f32; LINE]);
+
+/// Floats of a [`FloatLine`].
+const LINE: usize = ALIGNMENT_BYTES / size_of::<f32>();
+
+/// Floats that begin at a multiple of [`ALIGNMENT_BYTES`]: no vector of them crosses a cache line.
+#[derive(Debug, Default)]
+pub struct AlignedFloats {
+    lines: Vec<FloatLine>,
+    len: usize,
+}
+
+impl AlignedFloats {
+    /// `len` zeros.
+    pub fn zeroed(len: usize) -> Self {
+        Self { lines: vec![FloatLine([0.0; LINE]); len.div_ceil(LINE)], len }
+    }
+}
+
+impl std::ops::Deref for AlignedFloats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        // SAFETY: a line is its floats and nothing else.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for AlignedFloats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        // SAFETY: a line is its floats and nothing else.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

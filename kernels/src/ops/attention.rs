@@ -21,6 +21,8 @@ use self::float::{Bf16, F16, Float};
 use self::int4::Int4;
 use self::int8::Int8;
 use super::vector::{ByteLanes, LANES, simd_entry};
+use crate::aligned::AlignedFloats;
+use crate::isa::Isa;
 use crate::kv_pool::{KvDtype, KvView, MAX_BLOCK_SIZE, QUAD};
 
 /// Positions after which partial states are merged; a multiple of every block size.
@@ -97,12 +99,16 @@ pub fn state_size(padded_head_size: usize) -> usize {
 struct States {
     max: Vec<f32>,
     sum: Vec<f32>,
-    out: Vec<f32>,
+    out: AlignedFloats,
 }
 
 impl States {
     fn new(rows: usize, padded_head_size: usize) -> Self {
-        Self { max: vec![0.0; rows], sum: vec![0.0; rows], out: vec![0.0; rows * padded_head_size] }
+        Self {
+            max: vec![0.0; rows],
+            sum: vec![0.0; rows],
+            out: AlignedFloats::zeroed(rows * padded_head_size),
+        }
     }
 
     fn parts(&self, rows: usize, padded_head_size: usize) -> Parts<'_> {
@@ -116,6 +122,11 @@ impl States {
     }
 }
 
+/// Begins at a cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Aligned<T>(T);
+
 /// One thread's working memory, made once for the largest item.
 #[derive(Debug)]
 pub struct Scratch {
@@ -128,7 +139,7 @@ pub struct Scratch {
     segment: States,
     total: States,
     /// Scores, then probabilities, of one group and tile.
-    tile: Box<[[f32; MAX_BLOCK_SIZE]; float::GROUP_ROWS]>,
+    tile: Box<Aligned<[[f32; MAX_BLOCK_SIZE]; float::GROUP_ROWS]>>,
     /// Probabilities in bytes, of one group and tile.
     weights: [int8::Weights; int8::GROUP_ROWS],
 }
@@ -144,7 +155,7 @@ impl Scratch {
             unpacked: int4::Unpacked::new(head_size),
             segment: States::new(rows, padded),
             total: States::new(rows, padded),
-            tile: Box::new([[0.0; MAX_BLOCK_SIZE]; float::GROUP_ROWS]),
+            tile: Box::new(Aligned([[0.0; MAX_BLOCK_SIZE]; float::GROUP_ROWS])),
             weights: [int8::Weights::ZERO; int8::GROUP_ROWS],
         }
     }
@@ -268,24 +279,39 @@ pub enum Target {
     States(*mut f32),
 }
 
-#[inline(always)]
-unsafe fn attend_generic<L: ByteLanes>(
-    kv: &KvView<'_>,
-    item: &Item<'_>,
-    queries: Rows<*const f32>,
-    scratch: &mut Scratch,
-    target: Target,
-) {
-    // SAFETY: by the caller's contract.
-    unsafe {
-        match kv.geometry().dtype {
-            KvDtype::Int8 => attend_scheme::<L, Int8>(kv, item, queries, scratch, target),
-            KvDtype::Int4 => attend_scheme::<L, Int4>(kv, item, queries, scratch, target),
-            KvDtype::F16 => attend_scheme::<L, Float<F16>>(kv, item, queries, scratch, target),
-            KvDtype::Bf16 => attend_scheme::<L, Float<Bf16>>(kv, item, queries, scratch, target),
+/// [`attend`] for one scheme: a function of its own for each, since a larger one would not be inlined into whole.
+macro_rules! scheme_entry {
+    ($name:ident, $generic:ident, $scheme:ty) => {
+        #[inline(always)]
+        unsafe fn $generic<L: ByteLanes>(
+            kv: &KvView<'_>,
+            item: &Item<'_>,
+            queries: Rows<*const f32>,
+            scratch: &mut Scratch,
+            target: Target,
+        ) {
+            // SAFETY: by the caller's contract.
+            unsafe { attend_scheme::<L, $scheme>(kv, item, queries, scratch, target) }
         }
-    }
+
+        simd_entry! {
+            /// # Safety
+            /// As [`attend`].
+            unsafe fn $name = $generic(
+                kv: &KvView<'_>,
+                item: &Item<'_>,
+                queries: Rows<*const f32>,
+                scratch: &mut Scratch,
+                target: Target,
+            );
+        }
+    };
 }
+
+scheme_entry!(attend_int8, attend_int8_generic, Int8);
+scheme_entry!(attend_int4, attend_int4_generic, Int4);
+scheme_entry!(attend_f16, attend_f16_generic, Float<F16>);
+scheme_entry!(attend_bf16, attend_bf16_generic, Float<Bf16>);
 
 #[inline(always)]
 unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
@@ -399,22 +425,31 @@ unsafe fn finish_rows<L: ByteLanes, K: Scheme<L>>(
     }
 }
 
-simd_entry! {
-    /// Attention of one item, as the module says.
-    ///
-    /// `queries`: rows `[H * D]`, row 0 the item's first; `scratch` made for this head size and group. Panics if the
-    /// item names blocks, layers or heads that are not there, or more rows than [`rows_per_item`].
-    ///
-    /// # Safety
-    /// `queries` and `target` point to all rows of the item, which nobody else writes (nor reads, for `target`)
-    /// meanwhile; nobody writes K and V of the item's layer and visible positions.
-    pub unsafe fn attend = attend_generic(
-        kv: &KvView<'_>,
-        item: &Item<'_>,
-        queries: Rows<*const f32>,
-        scratch: &mut Scratch,
-        target: Target,
-    );
+/// Attention of one item, as the module says.
+///
+/// `queries`: rows `[H * D]`, row 0 the item's first; `scratch` made for this head size and group. Panics if the item
+/// names blocks, layers or heads that are not there, or more rows than [`rows_per_item`].
+///
+/// # Safety
+/// `queries` and `target` point to all rows of the item, which nobody else writes (nor reads, for `target`) meanwhile;
+/// nobody writes K and V of the item's layer and visible positions.
+pub unsafe fn attend(
+    isa: Isa,
+    kv: &KvView<'_>,
+    item: &Item<'_>,
+    queries: Rows<*const f32>,
+    scratch: &mut Scratch,
+    target: Target,
+) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        match kv.geometry().dtype {
+            KvDtype::Int8 => attend_int8(isa, kv, item, queries, scratch, target),
+            KvDtype::Int4 => attend_int4(isa, kv, item, queries, scratch, target),
+            KvDtype::F16 => attend_f16(isa, kv, item, queries, scratch, target),
+            KvDtype::Bf16 => attend_bf16(isa, kv, item, queries, scratch, target),
+        }
+    }
 }
 
 simd_entry! {

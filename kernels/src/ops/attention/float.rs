@@ -142,7 +142,7 @@ unsafe fn attend_groups<L: Lanes, E: Element>(tile: &Tile, item: &Item<'_>, scra
             heads_per_kv_head: item.heads_per_kv_head,
             first_position: item.first_position,
         };
-        let p = &mut *scratch.tile;
+        let p = &mut scratch.tile.0;
         // SAFETY: the states hold first + size rows.
         unsafe {
             match size {

@@ -25,6 +25,7 @@ use std::ops::Range;
 
 use self::products::{accumulate_group, prefetch_rest, score_group};
 use super::{Item, Rows, Scheme, Scratch};
+use crate::aligned::AlignedFloats;
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::exp2::exp2;
 use crate::ops::hadamard::{mixed_elements, transform};
@@ -68,7 +69,7 @@ pub(super) struct Queries {
     /// f of each row, positive.
     factors: Vec<f32>,
     /// l of each row, by lanes.
-    sums: Vec<[f32; LANES]>,
+    sums: AlignedFloats,
 }
 
 impl Queries {
@@ -77,7 +78,7 @@ impl Queries {
             bytes: vec![0; rows * quad_elements],
             starts: vec![0; rows],
             factors: vec![0.0; rows],
-            sums: vec![[0.0; LANES]; rows],
+            sums: AlignedFloats::zeroed(rows * LANES),
         }
     }
 }
@@ -155,7 +156,8 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
 
     #[inline(always)]
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
-        for (sum, lanes) in scratch.segment.sum[..rows].iter_mut().zip(&scratch.bytes.sums) {
+        for (sum, lanes) in scratch.segment.sum[..rows].iter_mut().zip(scratch.bytes.sums.chunks_exact(LANES))
+        {
             // SAFETY: lane arithmetic only.
             *sum = unsafe { L::load(lanes.as_ptr()).sum() };
         }
@@ -201,6 +203,7 @@ pub(super) struct Tile {
 
 /// v of one row and tile.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Weights {
     /// Low bytes, in the order of V: `[B / 64][16][4]`.
     low: [u8; MAX_BLOCK_SIZE],
@@ -298,14 +301,13 @@ unsafe fn round_weights<L: ByteLanes, const R: usize>(
         for (r, (weights, largest)) in weights.iter_mut().zip(largest).enumerate() {
             let (w, steps) = (tile.add(r).cast::<f32>(), L::splat(steps[r]));
             for group in 0..num_vectors.div_ceil(VALUE_QUAD) {
-                let four = std::array::from_fn(|k| {
+                let mut four = [magic; VALUE_QUAD];
+                for (k, v) in four.iter_mut().enumerate() {
                     let vector = group * VALUE_QUAD + k;
                     if vector < num_vectors {
-                        L::load(w.add(vector * LANES)).fma(steps, magic)
-                    } else {
-                        magic
+                        *v = L::load(w.add(vector * LANES)).fma(steps, magic);
                     }
-                });
+                }
                 L::store_quads::<0>(four, weights.low.as_mut_ptr().add(group * LANES * QUAD));
                 L::store_quads::<1>(four, weights.high.as_mut_ptr().add(group * LANES * QUAD));
             }
@@ -370,7 +372,7 @@ macro_rules! dispatch_group {
 pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, scratch: &mut Scratch) {
     // The first block of a segment.
     if tile.start.is_multiple_of(super::SEGMENT_SIZE) {
-        scratch.bytes.sums[..item.rows()].fill([0.0; LANES]);
+        scratch.bytes.sums[..item.rows() * LANES].fill(0.0);
     }
     let mut first = 0;
     while first < item.rows() {
@@ -401,7 +403,7 @@ unsafe fn attend_group<L: ByteLanes>(
         (position + 1 - tile.start).min(tile.block_size)
     };
     let (first, most) = (rows.start, num_visible(rows.end - 1));
-    let scores = scratch.tile.as_mut_ptr();
+    let scores = scratch.tile.0.as_mut_ptr();
     let weights = &mut scratch.weights[..];
     let queries = &mut scratch.bytes;
     let num_vectors = tile.block_size / LANES;
@@ -417,7 +419,7 @@ unsafe fn attend_group<L: ByteLanes>(
             let row = Row {
                 factor: queries.factors[index],
                 max: scratch.segment.max.as_mut_ptr().add(index),
-                sums: queries.sums.as_mut_ptr().add(index).cast(),
+                sums: queries.sums.as_mut_ptr().add(index * LANES),
                 out: out.add(index * tile.stride),
                 stride: tile.stride,
             };

@@ -25,11 +25,12 @@ unsafe fn dots<L: ByteLanes, const R: usize, const N: usize>(
             *sums = [L::splat_int(*starts.add(r)); N];
         }
         for i in 0..quads {
-            let keys: [L::Bytes; N] = std::array::from_fn(|j| {
+            let mut keys = [L::load_bytes(k.add(i * LANES * QUAD)); N];
+            for (j, keys) in keys.iter_mut().enumerate() {
                 let key = k.add((j * quads + i) * LANES * QUAD);
                 L::prefetch(key.wrapping_offset(ahead));
-                L::load_bytes(key)
-            });
+                *keys = L::load_bytes(key);
+            }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let query = L::splat_quad(q.add((i * R + r) * QUAD).cast());
                 for (sum, key) in sums.iter_mut().zip(keys) {
@@ -78,11 +79,12 @@ unsafe fn add_low<L: ByteLanes, const R: usize, const N: usize>(
     for quad in quads {
         // SAFETY: by the contract of `accumulate`.
         unsafe {
-            let values: [L::Bytes; N] = std::array::from_fn(|j| {
-                let values = v.add((quad * stride + j * LANES) * QUAD);
-                L::prefetch(values.wrapping_offset(ahead));
-                L::load_bytes(values)
-            });
+            let mut values = [L::load_bytes(v.add(quad * stride * QUAD)); N];
+            for (j, values) in values.iter_mut().enumerate() {
+                let value = v.add((quad * stride + j * LANES) * QUAD);
+                L::prefetch(value.wrapping_offset(ahead));
+                *values = L::load_bytes(value);
+            }
             for (sums, weights) in sums.iter_mut().zip(weights) {
                 let low = L::splat_quad(weights.low.as_ptr().add(quad * QUAD));
                 for (sum, values) in sums.iter_mut().zip(values) {

@@ -66,6 +66,15 @@ unsafe fn largest_of(a: Largest, b: Largest) -> Largest {
     }
 }
 
+/// Folds the lanes of two rows to eight each.
+#[inline(always)]
+unsafe fn fold_halves(a: __m512, b: __m512) -> Largest {
+    unsafe {
+        let (low, high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+        (_mm512_max_ps(low, high), _mm512_min_ps(low, high))
+    }
+}
+
 /// Folds eight lanes of each of four rows, two rows in `a` and two in `b`, to four.
 #[inline(always)]
 unsafe fn fold_blocks(a: Largest, b: Largest) -> Largest {
@@ -296,11 +305,13 @@ impl ByteLanes for Avx512Lanes {
         const ROWS: [i32; 16] = [0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14];
         unsafe {
             // Each stage folds a row's lanes in half, so that twice as many rows fit into a register.
-            let eights: [Largest; 4] = std::array::from_fn(|pair| {
-                let (a, b) = (rows[(2 * pair).min(R - 1)].0, rows[(2 * pair + 1).min(R - 1)].0);
-                let (low, high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-                (_mm512_max_ps(low, high), _mm512_min_ps(low, high))
-            });
+            let row = |r: usize| r.min(R - 1);
+            let eights = [
+                fold_halves(rows[row(0)].0, rows[row(1)].0),
+                fold_halves(rows[row(2)].0, rows[row(3)].0),
+                fold_halves(rows[row(4)].0, rows[row(5)].0),
+                fold_halves(rows[row(6)].0, rows[row(7)].0),
+            ];
             let fours = [fold_blocks(eights[0], eights[1]), fold_blocks(eights[2], eights[3])];
             let ones = fold_lanes(fours[0], fours[1]);
             let order = _mm512_loadu_si512(ROWS.as_ptr().cast());
