@@ -142,7 +142,13 @@ impl KvCache {
         self.settle();
         let blocks: Vec<BlockHold> = hit.found.blocks.iter().map(|&block| self.hold_indexed(block)).collect();
         let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
-        BlockTable { salt: salt.clone(), blocks, shadows: Vec::new(), copy_source, cursor: hit.found.cursor }
+        let mut trail = self.policy.begin();
+        for (block_idx, &block) in hit.found.blocks.iter().enumerate() {
+            let path = self.tree.path_hash(block, block_idx);
+            self.policy.seen(self.tree.node_of(block), path, &mut trail);
+        }
+        let cursor = hit.found.cursor;
+        BlockTable { salt: salt.clone(), blocks, shadows: Vec::new(), copy_source, cursor, trail }
     }
 
     /// Marks what a hit found as used now. Cost: O(nodes on the path).
@@ -192,6 +198,10 @@ impl KvCache {
             self.pool.mark_computed(hold);
             let inserted = self.tree.insert(&table.salt, &mut table.cursor, tokens, hold.id());
             self.apply(&inserted);
+            if let Some(block) = table.cursor.last_block {
+                let path = self.tree.path_hash(block, block_idx);
+                self.policy.seen(self.tree.node_of(block), path, &mut table.trail);
+            }
             match inserted {
                 Inserted::New { .. } => self.enter(hold),
                 Inserted::Existing(existing) if self.pool.is_held(existing) => {
@@ -254,6 +264,16 @@ impl KvCache {
         num_shed
     }
 
+    /// Evicts down to `max_cached` blocks that nobody holds: a smaller cache in the same pool. Returns how many went.
+    pub fn shrink(&mut self, max_cached: u32) -> u32 {
+        self.settle();
+        let surplus = self.counts().cached.saturating_sub(max_cached);
+        for _ in 0..surplus {
+            self.evict();
+        }
+        surplus
+    }
+
     /// Takes back released blocks now rather than at the next call.
     pub fn settle(&mut self) {
         let Self { pool, tree, policy, .. } = self;
@@ -269,6 +289,11 @@ impl KvCache {
         if let Some(hold) = self.pool.allocate() {
             return hold;
         }
+        self.evict();
+        self.pool.allocate().expect("a block was just freed")
+    }
+
+    fn evict(&mut self) {
         let victim = self.policy.victim().expect("what nobody holds can be evicted");
         self.policy.withdraw(victim);
         let (block, next) = self.tree.remove_last_block(victim);
@@ -277,9 +302,9 @@ impl KvCache {
         self.num_evicted += 1;
         self.index_version += 1;
         if let Some(next) = next {
+            self.policy.exposed(next, self.tree.last_path(next));
             self.refresh(next);
         }
-        self.pool.allocate().expect("a block was just freed")
     }
 
     fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
@@ -319,6 +344,9 @@ impl KvCache {
 
     fn touch_path(&mut self, cursor: &Cursor) {
         let Some(block) = cursor.last_block else { return };
+        if let Some((upper, lower)) = self.tree.split_at(cursor) {
+            self.policy.inherit(upper, lower);
+        }
         for node in self.tree.path_up(self.tree.node_of(block)) {
             self.policy.used(node);
         }

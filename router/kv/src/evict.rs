@@ -3,12 +3,34 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::history::PathHash;
 use crate::radix::NodeId;
+
+/// What a policy remembers of one sequence on its way down the tree. Plain data; the cache only carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trail {
+    /// When the sequence began: its number among all.
+    pub request: u64,
+    /// True once a block was one that nobody had before.
+    pub is_new: bool,
+}
 
 /// Orders the leaves that may be evicted. It never sees a block in use: those leaves are not offered.
 ///
 /// The seam for priorities, pins and quotas: a policy that knows them orders its victims by them.
 pub trait EvictionPolicy: fmt::Debug + Send {
+    /// A sequence begins.
+    fn begin(&mut self) -> Trail {
+        Trail::default()
+    }
+    /// A sequence shares, or has computed, the block of `node` that ends `path`: once a block and sequence, in order.
+    fn seen(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {
+        let _ = (node, path, trail);
+    }
+    /// The block of `node` that ends `path` is its last now, as what came after it was evicted.
+    fn exposed(&mut self, node: NodeId, path: PathHash) {
+        let _ = (node, path);
+    }
     /// The node was used now.
     fn used(&mut self, node: NodeId);
     /// `node` was cut off `from`, which keeps its id: both were used when `from` was.

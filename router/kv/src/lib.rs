@@ -12,15 +12,22 @@
 pub mod block;
 pub mod cache;
 pub mod evict;
+pub mod history;
+pub mod kind;
 pub mod pool;
 pub mod radix;
+mod reuse;
+pub mod reuse_policy;
 pub mod salt;
 pub mod table;
 
 pub use block::{BlockHold, BlockId, BlockState};
 pub use cache::{KvCache, PrefixHit};
-pub use evict::{EvictionPolicy, LeafLru};
+pub use evict::{EvictionPolicy, LeafLru, Trail};
+pub use history::PathHash;
+pub use kind::PolicyKind;
 pub use pool::{BlockCounts, BlockPool};
 pub use radix::NodeId;
+pub use reuse_policy::WorthPolicy;
 pub use salt::Salt;
 pub use table::BlockTable;

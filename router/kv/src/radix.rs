@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::block::BlockId;
+use crate::history::{PathHash, extend};
 use crate::salt::Salt;
 
 /// A node of the tree. Ids of removed nodes are used again.
@@ -84,6 +85,8 @@ struct Node {
     /// Whole blocks; in a tail fewer than `block_size`.
     tokens: Vec<u32>,
     blocks: Vec<BlockId>,
+    /// Up to the end of each block.
+    paths: Vec<PathHash>,
     /// By the tokens of the child's first block.
     children: BTreeMap<Box<[u32]>, NodeId>,
     /// Of roots only.
@@ -207,14 +210,17 @@ impl RadixTree {
                 return Inserted::Existing(existing);
             }
         }
+        let before = self.node(parent).paths.last().copied();
+        let path = extend(before.unwrap_or_else(|| salt.path_hash()), tokens);
         let superseded = self.remove_tail_before(parent, tokens);
         let node = if is_whole && self.node(parent).salt.is_none() && self.node(parent).children.is_empty() {
             let node = self.node_mut(parent);
             node.tokens.extend_from_slice(tokens);
             node.blocks.push(block);
+            node.paths.push(path);
             parent
         } else {
-            self.add_child(parent, tokens, block)
+            self.add_child(parent, tokens, block, path)
         };
         self.node_of_block[block.index()] = node;
         if is_whole {
@@ -241,6 +247,7 @@ impl RadixTree {
         }
         let node = self.node_mut(leaf);
         node.tokens.truncate(num_tokens);
+        node.paths.pop();
         let block = node.blocks.pop().expect("a node has a block");
         (block, Some(leaf))
     }
@@ -291,14 +298,34 @@ impl RadixTree {
         root
     }
 
+    /// Cuts the node in two if a cursor stands in the middle of it. Returns the new upper part and the node.
+    pub(crate) fn split_at(&mut self, cursor: &Cursor) -> Option<(NodeId, NodeId)> {
+        let node = self.node_of(cursor.last_block?);
+        let num_blocks = (cursor.num_blocks - self.node(node).first_block) as usize;
+        (num_blocks < self.node(node).blocks.len()).then(|| (self.split(node, num_blocks), node))
+    }
+
+    /// Names the path that ends with `block`, the `block_idx`th of it.
+    pub(crate) fn path_hash(&self, block: BlockId, block_idx: usize) -> PathHash {
+        let node = self.node(self.node_of(block));
+        node.paths[block_idx - node.first_block as usize]
+    }
+
+    /// Names the path that ends with the node, which is not a root.
+    pub(crate) fn last_path(&self, node: NodeId) -> PathHash {
+        *self.node(node).paths.last().expect("a node has a block")
+    }
+
     /// Cuts the first `num_blocks` blocks off a node. They become its new parent; it keeps its id.
     fn split(&mut self, lower: NodeId, num_blocks: usize) -> NodeId {
         let num_tokens = num_blocks * self.block_size;
         let node = self.node_mut(lower);
         let lower_tokens = node.tokens.split_off(num_tokens);
         let lower_blocks = node.blocks.split_off(num_blocks);
+        let lower_paths = node.paths.split_off(num_blocks);
         let tokens = std::mem::replace(&mut node.tokens, lower_tokens);
         let blocks = std::mem::replace(&mut node.blocks, lower_blocks);
+        let paths = std::mem::replace(&mut node.paths, lower_paths);
         let parent = node.parent.expect("a node with blocks has a parent");
         let first_block = node.first_block;
         node.first_block += num_blocks as u32;
@@ -306,8 +333,15 @@ impl RadixTree {
         let lower_key = self.key(lower);
         let children = BTreeMap::from([(lower_key, lower)]);
         let moved = blocks.clone();
-        let upper =
-            self.new_node(Node { parent: Some(parent), first_block, tokens, blocks, children, salt: None });
+        let upper = self.new_node(Node {
+            parent: Some(parent),
+            first_block,
+            tokens,
+            blocks,
+            paths,
+            children,
+            salt: None,
+        });
         for block in moved {
             self.node_of_block[block.index()] = upper;
         }
@@ -347,13 +381,14 @@ impl RadixTree {
         (block, None)
     }
 
-    fn add_child(&mut self, parent: NodeId, tokens: &[u32], block: BlockId) -> NodeId {
+    fn add_child(&mut self, parent: NodeId, tokens: &[u32], block: BlockId, path: PathHash) -> NodeId {
         let first_block = self.node(parent).first_block + self.node(parent).blocks.len() as u32;
         let child = self.new_node(Node {
             parent: Some(parent),
             first_block,
             tokens: tokens.to_vec(),
             blocks: vec![block],
+            paths: vec![path],
             ..Node::default()
         });
         self.node_mut(parent).children.insert(tokens.into(), child);
@@ -406,6 +441,7 @@ impl RadixTree {
                 node.blocks.len(),
                 "a block for its tokens"
             );
+            assert_eq!(node.paths.len(), node.blocks.len(), "a block has a path");
             if is_tail {
                 assert!(node.blocks.len() == 1 && node.children.is_empty(), "a tail is a leaf of one block");
             }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::history::{PathHash, extend};
+
 /// Key of one namespace of the KV index: model, adapter and tenant or cache salt.
 ///
 /// Two sequences share blocks only if their salts are equal. The parts themselves are kept and compared, not a hash of
@@ -18,6 +20,11 @@ impl Salt {
     /// The parts it was made of.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(AsRef::as_ref)
+    }
+
+    /// Where the hashes of this salt's paths begin.
+    pub(crate) fn path_hash(&self) -> PathHash {
+        self.0.iter().fold(0, |hash, part| extend(hash, &part.bytes().map(u32::from).collect::<Vec<_>>()))
     }
 }
 

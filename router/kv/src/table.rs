@@ -1,6 +1,7 @@
 //! The blocks of one sequence.
 
 use crate::block::BlockHold;
+use crate::evict::Trail;
 use crate::radix::Cursor;
 use crate::salt::Salt;
 
@@ -22,6 +23,7 @@ pub struct BlockTable {
     pub(crate) shadows: Vec<Shadow>,
     pub(crate) copy_source: Option<BlockHold>,
     pub(crate) cursor: Cursor,
+    pub(crate) trail: Trail,
 }
 
 /// The index has another block than the sequence for the same tokens, because two computed them side by side.

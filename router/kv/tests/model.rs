@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use trunkline_kv::{BlockId, BlockTable, KvCache, Salt};
+use trunkline_kv::{BlockId, BlockTable, KvCache, PolicyKind, Salt};
 
 const DEFAULT_SEED: u64 = 1;
 const DEFAULT_CASES: u32 = 3_000;
@@ -106,10 +106,10 @@ fn salt(index: u8) -> Salt {
 }
 
 impl World {
-    fn new(history: &History) -> Self {
+    fn new(history: &History, kind: PolicyKind) -> Self {
         Self {
             block_size: history.block_size as usize,
-            kv: KvCache::new(history.block_size, history.num_blocks),
+            kv: KvCache::with_policy(history.block_size, history.num_blocks, kind.build(history.num_blocks)),
             sequences: Vec::new(),
             stored: BTreeMap::new(),
             device: vec![vec![None; history.block_size as usize]; history.num_blocks as usize],
@@ -387,8 +387,8 @@ impl World {
     }
 }
 
-fn run(history: &History) {
-    let mut world = World::new(history);
+fn run(history: &History, kind: PolicyKind) {
+    let mut world = World::new(history, kind);
     for op in &history.ops {
         world.apply(op);
         world.check();
@@ -417,11 +417,13 @@ fn random_histories_agree_with_the_model() {
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_bytes);
     let outcome = TestRunner::new_with_rng(config, rng).run(&history(), |history| {
-        std::panic::catch_unwind(|| run(&history)).map_err(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            TestCaseError::fail(text.unwrap_or_default())
-        })
+        std::panic::catch_unwind(|| PolicyKind::ALL.iter().for_each(|&kind| run(&history, kind))).map_err(
+            |panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                TestCaseError::fail(text.unwrap_or_default())
+            },
+        )
     });
     if let Err(TestError::Fail(reason, history)) = outcome {
         panic!("TRUNKLINE_SEED={seed}: {reason}\nshrunk to {history:#?}");

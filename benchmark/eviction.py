@@ -1,0 +1,120 @@
+"""Hit rate of the prefix cache over its capacity, by policy of eviction, against the offline optimum.
+
+python benchmark/eviction.py REPLAY TRACE [--capacities 300,1000,...] [--output FOLDER]
+
+TRACE: one JSON object a line with `hash_ids`, plain or gzipped (the form of the Mooncake traces). REPLAY: the example
+program of router/kv that replays it. Writes eviction.md and eviction.svg.
+"""
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+CAPACITIES = "300,500,1000,2000,3000,5000,10000,15000,20000,30000"
+BASE, BOUND = "lru", "optimum"
+COLOURS = ("#a3a3a3", "#c2410c", "#2563eb", "#0d9488", "#7c3aed")
+WIDTH, HEIGHT, MARGIN = 720, 420, 56
+
+
+def read(path):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt") as lines:
+        return [json.loads(line)["hash_ids"] for line in lines]
+
+
+def replay(program, requests, capacities):
+    """{policy: {capacity: hit rate}}, policies in the program's order."""
+    text = "".join(" ".join(map(str, ids)) + "\n" for ids in requests)
+    done = subprocess.run([program, *map(str, capacities)], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"error: {program} ended with {done.returncode}: {done.stderr.strip()}")
+    rates = defaultdict(dict)
+    for line in done.stdout.splitlines():
+        capacity, policy, hits, total, _ = line.split("\t")
+        rates[policy][int(capacity)] = int(hits) / max(int(total), 1)
+    return rates
+
+
+def share(rates, policy, capacity):
+    """Part of the room between LRU and the optimum that a policy closes; none where there is no room."""
+    base, bound = rates[BASE][capacity], rates[BOUND][capacity]
+    return (rates[policy][capacity] - base) / (bound - base) if bound > base else None
+
+
+def table(rates, capacities):
+    others = [policy for policy in rates if policy not in (BASE, BOUND)]
+    head = ["blocks", BASE, *(f"{p} | of the room" for p in others), BOUND]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * (len(others) * 2 + 3)]
+    for capacity in capacities:
+        row = [f"{capacity:,}", f"{rates[BASE][capacity]:.1%}"]
+        for policy in others:
+            closed = share(rates, policy, capacity)
+            row += [f"{rates[policy][capacity]:.1%}", "" if closed is None else f"{closed:.0%}"]
+        lines.append("| " + " | ".join([*row, f"{rates[BOUND][capacity]:.1%}"]) + " |")
+    return "\n".join(lines)
+
+
+def plot(rates, capacities):
+    """An SVG: capacity on a logarithmic axis, hit rate on a linear one."""
+    from math import log
+
+    top = max(max(by.values()) for by in rates.values()) * 1.1 or 1.0
+    low, high = log(capacities[0]), log(capacities[-1])
+
+    def x(capacity):
+        return MARGIN + (WIDTH - 2 * MARGIN) * (log(capacity) - low) / max(high - low, 1e-9)
+
+    def y(rate):
+        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * rate / top
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
+        'font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{WIDTH / 2}" y="24" text-anchor="middle" font-size="14">blocks that hit, by capacity</text>',
+        f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">capacity in blocks</text>',
+    ]
+    for step in range(6):
+        rate = top * step / 5
+        out.append(f'<path d="M{MARGIN} {y(rate):.1f}H{WIDTH - MARGIN}" stroke="#e5e5e5"/>')
+        out.append(f'<text x="{MARGIN - 6}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:.0%}</text>')
+    for capacity in capacities:
+        label = f"{capacity // 1000}k" if capacity >= 1000 and capacity % 1000 == 0 else str(capacity)
+        out.append(f'<text x="{x(capacity):.1f}" y="{HEIGHT - MARGIN + 18}" text-anchor="middle">{label}</text>')
+    for index, (policy, by) in enumerate(rates.items()):
+        colour = "black" if policy == BOUND else COLOURS[index % len(COLOURS)]
+        points = " ".join(f"{x(c):.1f},{y(by[c]):.1f}" for c in capacities)
+        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        out += [f'<circle cx="{x(c):.1f}" cy="{y(by[c]):.1f}" r="3" fill="{colour}"/>' for c in capacities]
+        out.append(f'<text x="{MARGIN + 12}" y="{MARGIN + 16 * index + 8}" fill="{colour}">{policy}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--capacities", default=CAPACITIES, help="in blocks, ascending (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="folder for eviction.md and eviction.svg")
+    args = parser.parse_args()
+    capacities = sorted(int(text) for text in args.capacities.split(","))
+    requests = read(args.trace)
+    rates = replay(args.program, requests, capacities)
+    text = (
+        f"# Eviction\n\n`{args.trace.name}`: {len(requests):,} requests, {sum(map(len, requests)):,} blocks. Share of "
+        "blocks that hit; *of the room*: how much of the way from LRU to the offline optimum is gone.\n\n"
+        f"{table(rates, capacities)}\n\n![hit rate over capacity](eviction.svg)\n"
+    )
+    print(text)
+    if args.output:
+        args.output.mkdir(parents=True, exist_ok=True)
+        (args.output / "eviction.md").write_text(text)
+        (args.output / "eviction.svg").write_text(plot(rates, capacities))
+
+
+if __name__ == "__main__":
+    main()

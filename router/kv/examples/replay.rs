@@ -1,0 +1,92 @@
+//! Replays requests through the KV cache with every policy of eviction: `make bench-eviction TRACE=...`.
+//!
+//! Standard input: a request a line, its blocks as numbers; equal numbers mean an equal prefix up to there. Arguments:
+//! capacities in blocks. Standard output, tab-separated: capacity, policy, blocks that hit, blocks, seconds. A block is
+//! one token here, so that the cache counts what the trace counts; what a
+//! request computes stands beside the capacity until it ends, as in the bounds. The last policy is Belady's optimum (1966), which
+//! knows the future; as it need not keep what is in use, it is a bound of what can be reached.
+#![allow(clippy::print_stdout, clippy::disallowed_types, clippy::disallowed_methods, missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::error::Error;
+use std::io::BufRead;
+use std::time::Instant;
+
+use trunkline_kv::{KvCache, PolicyKind, Salt};
+
+/// Follows a prompt: the cache never covers a prompt's last token.
+const LAST_TOKEN: u32 = u32::MAX;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let capacities = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let mut requests: Vec<Vec<u32>> = Vec::new();
+    for line in std::io::stdin().lock().lines() {
+        requests.push(line?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?);
+    }
+    let total: usize = requests.iter().map(Vec::len).sum();
+    for &capacity in &capacities {
+        for kind in PolicyKind::ALL {
+            let begin = Instant::now();
+            let hits = replay(&requests, capacity, kind);
+            println!("{capacity}\t{}\t{hits}\t{total}\t{:.3}", kind.name(), begin.elapsed().as_secs_f64());
+        }
+        let begin = Instant::now();
+        let hits = optimum(&requests, capacity as usize);
+        println!("{capacity}\toptimum\t{hits}\t{total}\t{:.3}", begin.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+fn replay(requests: &[Vec<u32>], capacity: u32, kind: PolicyKind) -> u64 {
+    let salt = Salt::default();
+    let longest = requests.iter().map(Vec::len).max().unwrap_or(0) as u32;
+    let mut kv = KvCache::with_policy(1, capacity + longest, kind.build(capacity));
+    let mut hits = 0;
+    for request in requests {
+        let mut prompt = request.clone();
+        prompt.push(LAST_TOKEN);
+        let hit = kv.lookup(&salt, &prompt);
+        prompt.pop();
+        let num_cached = hit.num_blocks() as u32;
+        let num_new = prompt.len() as u32 - num_cached;
+        hits += u64::from(num_cached);
+        let mut table = kv.open(&salt, &hit);
+        kv.touch(&hit);
+        assert!(kv.grow(&mut table, num_new), "there is room for the longest request beside the cache");
+        kv.begin_fill(&table, num_cached, num_new);
+        kv.close(table, &prompt);
+        kv.shrink(capacity);
+    }
+    kv.check_invariants();
+    hits
+}
+
+fn optimum(requests: &[Vec<u32>], capacity: usize) -> u64 {
+    let mut uses: BTreeMap<u32, VecDeque<usize>> = BTreeMap::new();
+    for (time, request) in requests.iter().enumerate() {
+        for &block in request {
+            uses.entry(block).or_default().push_back(time);
+        }
+    }
+    // By next use and depth: of what is used at the same time, the deepest goes first.
+    let mut cached: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut order: BTreeSet<((usize, usize), u32)> = BTreeSet::new();
+    let mut hits = 0;
+    for request in requests {
+        hits += request.iter().take_while(|block| cached.contains_key(block)).count() as u64;
+        for (depth, &block) in request.iter().enumerate() {
+            let later = uses.get_mut(&block).expect("every block is used");
+            later.pop_front();
+            let next = (later.front().copied().unwrap_or(usize::MAX), depth);
+            if let Some(old) = cached.insert(block, next) {
+                order.remove(&(old, block));
+            }
+            order.insert((next, block));
+        }
+        while cached.len() > capacity {
+            let (_, block) = order.pop_last().expect("what is cached is ordered");
+            cached.remove(&block);
+        }
+    }
+    hits
+}

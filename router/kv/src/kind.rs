@@ -1,0 +1,35 @@
+//! The policies of eviction by name.
+
+use crate::evict::{EvictionPolicy, LeafLru};
+use crate::reuse_policy::WorthPolicy;
+
+/// A policy of eviction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// [`LeafLru`].
+    Lru,
+    /// [`WorthPolicy`].
+    #[default]
+    Worth,
+}
+
+impl PolicyKind {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::Lru, Self::Worth];
+
+    /// What flags and tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Worth => "worth",
+        }
+    }
+
+    /// One for a cache of `num_blocks` blocks.
+    pub fn build(self, num_blocks: u32) -> Box<dyn EvictionPolicy> {
+        match self {
+            Self::Lru => Box::<LeafLru>::default(),
+            Self::Worth => Box::new(WorthPolicy::new(num_blocks)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How long it takes until a path is asked for again, learned by class, and what keeping it is worth.
+//!
+//! A block of class `c` that was last used `a` requests ago is worth, if it is kept until age `T` at the longest,
+//!
+//! ```text
+//!              P(asked for between a and T)                       hits
+//! worth(a) =  max   ------------------------------------------   = ----------------
+//!            T > a   E(requests until it is asked for, or T)        place × time
+//! ```
+//!
+//! which is Gittins' index of a job that may end at any age (Gittins 1979), here the greatest rate of hits that this
+//! block can give for its place; hit density (LHD, Beckmann et al., NSDI 2018) with the best time to give up. Where the
+//! chance of reuse falls with age it orders as LRU does; where people think for a minute before they answer it keeps
+//! what is due rather than what just came.
+
+/// Ages are told apart by half-octaves: index 0 is [0, 1), index `i` is [√2^(i-1), √2^i) requests.
+pub(crate) const NUM_AGES: usize = 41;
+/// Ages that an index spans.
+const AGES_AN_OCTAVE: f64 = 2.0;
+/// Before anything is seen, so many of a class's blocks are asked for again in each octave of age: the rate falls as
+/// 1/age, which orders as LRU does.
+const PRIOR_REUSE_AN_OCTAVE: f64 = 0.02;
+
+/// At least this share of what reaches an age outlives it.
+const MIN_LEFT: f64 = 0.02;
+
+/// Reuse by class and age, older observations weighing less.
+#[derive(Debug)]
+pub(crate) struct ReuseTimes {
+    classes: Vec<ClassTimes>,
+    /// Lower ends of the ages; the last is open.
+    bounds: [f64; NUM_AGES],
+    /// Blocks that the prior counts for.
+    prior_weight: f64,
+    half_life: f64,
+}
+
+#[derive(Clone, Debug)]
+struct ClassTimes {
+    /// Blocks asked for again at this age.
+    reused: [f64; NUM_AGES],
+    /// Blocks whose last use is that old: what `reused` is out of, asked for before or not.
+    reached: [f64; NUM_AGES],
+    /// Blocks whose last use is of this age now. They move on by this share of their number a request: the width's
+    /// reciprocal, so that nothing is kept of each.
+    pending: [f64; NUM_AGES],
+    worth: [f64; NUM_AGES],
+}
+
+impl ReuseTimes {
+    /// `prior_weight`: blocks that what is assumed before anything is seen counts for. `half_life`: requests after which
+    /// an observation counts half.
+    pub(crate) fn new(num_classes: usize, prior_weight: f64, half_life: f64) -> Self {
+        let zeros = [0.0; NUM_AGES];
+        let class = ClassTimes { reused: zeros, reached: zeros, pending: zeros, worth: zeros };
+        let mut bounds = zeros;
+        for (index, bound) in bounds.iter_mut().enumerate().skip(1) {
+            *bound = ((index - 1) as f64 / AGES_AN_OCTAVE).exp2();
+        }
+        let mut times = Self { classes: vec![class; num_classes], bounds, prior_weight, half_life };
+        times.weigh();
+        times
+    }
+
+    /// Which index an age in requests has.
+    pub(crate) fn age_index(&self, age: u64) -> usize {
+        self.bounds.partition_point(|&bound| bound <= age as f64) - 1
+    }
+
+    /// The first age in requests that the next index has; none after the last.
+    pub(crate) fn age_after(&self, age_index: usize) -> Option<f64> {
+        self.bounds.get(age_index + 1).copied()
+    }
+
+    /// A block of `class` is used now.
+    pub(crate) fn used(&mut self, class: u8) {
+        self.classes[usize::from(class)].pending[0] += 1.0;
+    }
+
+    /// One of `class`, last used `age` requests ago, was asked for.
+    pub(crate) fn reused(&mut self, class: u8, age: u64) {
+        let index = self.age_index(age);
+        self.classes[usize::from(class)].reused[index] += 1.0;
+    }
+
+    /// What keeping a block is worth, in hits by place and request.
+    pub(crate) fn worth(&self, class: usize, age_index: usize) -> f64 {
+        self.classes[class].worth[age_index]
+    }
+
+    /// `num_requests` went by. Cost: O(classes · ages²).
+    pub(crate) fn pass(&mut self, num_requests: u64) {
+        let requests = num_requests as f64;
+        let keep = (-requests / self.half_life).exp2();
+        for class in &mut self.classes {
+            for index in (0..NUM_AGES).rev() {
+                let share = (requests / width(&self.bounds, index)).min(1.0);
+                let moved = class.pending[index] * share;
+                class.pending[index] -= moved;
+                if let Some(next) = class.pending.get_mut(index + 1) {
+                    *next += moved;
+                }
+                class.reached[index] = class.reached[index] * keep + moved;
+                class.reused[index] *= keep;
+            }
+        }
+        self.weigh();
+    }
+
+    fn weigh(&mut self) {
+        let prior = PRIOR_REUSE_AN_OCTAVE / AGES_AN_OCTAVE;
+        let mut pooled = [prior; NUM_AGES];
+        for (index, pooled) in pooled.iter_mut().enumerate() {
+            let reused: f64 = self.classes.iter().map(|class| class.reused[index]).sum();
+            let reached: f64 = self.classes.iter().map(|class| class.reached[index]).sum();
+            *pooled = (reused + self.prior_weight * prior) / (reached + self.prior_weight);
+        }
+        for class in &mut self.classes {
+            class.weigh(&self.bounds, &pooled, self.prior_weight);
+        }
+    }
+}
+
+impl ClassTimes {
+    fn weigh(&mut self, bounds: &[f64; NUM_AGES], pooled: &[f64; NUM_AGES], prior_weight: f64) {
+        let mut left = [1.0; NUM_AGES + 1];
+        for index in 0..NUM_AGES {
+            let share =
+                (self.reused[index] + prior_weight * pooled[index]) / (self.reached[index] + prior_weight);
+            // The shares are of different cohorts, so that their sum may pass one; somebody is always left.
+            left[index + 1] = (left[index] - share).max(left[index] * MIN_LEFT);
+        }
+        for from in 0..NUM_AGES {
+            let (mut hits, mut time, mut best) = (0.0, 0.0, 0.0_f64);
+            for index in from..NUM_AGES {
+                hits += left[index] - left[index + 1];
+                time += width(bounds, index) * (left[index] + left[index + 1]) / 2.0;
+                best = best.max(hits / time);
+            }
+            self.worth[from] = best;
+        }
+    }
+}
+
+fn width(bounds: &[f64; NUM_AGES], index: usize) -> f64 {
+    match bounds.get(index + 1) {
+        Some(end) => end - bounds[index],
+        None => bounds[index],
+    }
+}
