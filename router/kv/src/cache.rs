@@ -13,6 +13,8 @@ pub struct PrefixHit {
     found: PrefixMatch,
     block_size: u32,
     index_version: u64,
+    /// Blocks that all of the prompt needs.
+    num_prompt_blocks: u32,
 }
 
 impl PrefixHit {
@@ -132,6 +134,7 @@ impl KvCache {
             found: self.tree.find(salt, usable),
             block_size: self.block_size,
             index_version: self.index_version,
+            num_prompt_blocks: usable.len().div_ceil(self.block_size as usize) as u32,
         }
     }
 
@@ -142,7 +145,7 @@ impl KvCache {
         self.settle();
         let blocks: Vec<BlockHold> = hit.found.blocks.iter().map(|&block| self.hold_indexed(block)).collect();
         let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
-        let mut trail = self.policy.begin();
+        let mut trail = self.policy.begin(hit.num_prompt_blocks);
         for (block_idx, &block) in hit.found.blocks.iter().enumerate() {
             let path = self.tree.path_hash(block, block_idx);
             self.policy.seen(self.tree.node_of(block), path, &mut trail);

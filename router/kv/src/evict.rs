@@ -11,17 +11,19 @@ use crate::radix::NodeId;
 pub struct Trail {
     /// When the sequence began: its number among all.
     pub request: u64,
-    /// True once a block was one that nobody had before.
-    pub is_new: bool,
+    /// Blocks that its prompt needs.
+    pub num_prompt_blocks: u32,
+    /// Blocks seen so far.
+    pub num_seen_blocks: u32,
 }
 
 /// Orders the leaves that may be evicted. It never sees a block in use: those leaves are not offered.
 ///
 /// The seam for priorities, pins and quotas: a policy that knows them orders its victims by them.
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// A sequence begins.
-    fn begin(&mut self) -> Trail {
-        Trail::default()
+    /// A sequence begins whose prompt needs so many blocks.
+    fn begin(&mut self, num_prompt_blocks: u32) -> Trail {
+        Trail { num_prompt_blocks, ..Trail::default() }
     }
     /// A sequence shares, or has computed, the block of `node` that ends `path`: once a block and sequence, in order.
     fn seen(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {

@@ -7,9 +7,9 @@ use crate::reuse_policy::WorthPolicy;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// [`LeafLru`].
+    #[default]
     Lru,
     /// [`WorthPolicy`].
-    #[default]
     Worth,
 }
 

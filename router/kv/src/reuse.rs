@@ -24,14 +24,19 @@ const PRIOR_REUSE_AN_OCTAVE: f64 = 0.02;
 /// At least this share of what reaches an age outlives it.
 const MIN_LEFT: f64 = 0.02;
 
+/// What is assumed before anything is seen weighs like so many blocks: about one request.
+const PRIOR_WEIGHT: f64 = 20.0;
+/// That a class is reused as much as its group weighs like so many reused blocks.
+const GROUP_WEIGHT: f64 = 50.0;
+
 /// Reuse by class and age, older observations weighing less.
 #[derive(Debug)]
 pub(crate) struct ReuseTimes {
     classes: Vec<ClassTimes>,
     /// Lower ends of the ages; the last is open.
     bounds: [f64; NUM_AGES],
-    /// Blocks that the prior counts for.
-    prior_weight: f64,
+    /// Consecutive classes that share when they are reused; how much is each one's own.
+    group_size: usize,
     half_life: f64,
 }
 
@@ -48,16 +53,15 @@ struct ClassTimes {
 }
 
 impl ReuseTimes {
-    /// `prior_weight`: blocks that what is assumed before anything is seen counts for. `half_life`: requests after which
-    /// an observation counts half.
-    pub(crate) fn new(num_classes: usize, prior_weight: f64, half_life: f64) -> Self {
+    /// Groups of classes. `half_life`: requests after which an observation counts half.
+    pub(crate) fn new(num_groups: usize, group_size: usize, half_life: f64) -> Self {
         let zeros = [0.0; NUM_AGES];
         let class = ClassTimes { reused: zeros, reached: zeros, pending: zeros, worth: zeros };
         let mut bounds = zeros;
         for (index, bound) in bounds.iter_mut().enumerate().skip(1) {
             *bound = ((index - 1) as f64 / AGES_AN_OCTAVE).exp2();
         }
-        let mut times = Self { classes: vec![class; num_classes], bounds, prior_weight, half_life };
+        let mut times = Self { classes: vec![class; num_groups * group_size], bounds, group_size, half_life };
         times.weigh();
         times
     }
@@ -108,27 +112,36 @@ impl ReuseTimes {
     }
 
     fn weigh(&mut self) {
-        let prior = PRIOR_REUSE_AN_OCTAVE / AGES_AN_OCTAVE;
-        let mut pooled = [prior; NUM_AGES];
-        for (index, pooled) in pooled.iter_mut().enumerate() {
-            let reused: f64 = self.classes.iter().map(|class| class.reused[index]).sum();
-            let reached: f64 = self.classes.iter().map(|class| class.reached[index]).sum();
-            *pooled = (reused + self.prior_weight * prior) / (reached + self.prior_weight);
-        }
-        for class in &mut self.classes {
-            class.weigh(&self.bounds, &pooled, self.prior_weight);
+        let prior = [PRIOR_REUSE_AN_OCTAVE / AGES_AN_OCTAVE; NUM_AGES];
+        let pooled = shares(&self.classes, &prior);
+        for group in self.classes.chunks_mut(self.group_size) {
+            let of_group = shares(group, &pooled);
+            for class in group {
+                class.weigh(&self.bounds, &of_group);
+            }
         }
     }
 }
 
+/// Of all blocks of some classes, the share that is asked for again at each age; `prior` counts for
+/// [`PRIOR_WEIGHT`] blocks.
+fn shares(classes: &[ClassTimes], prior: &[f64; NUM_AGES]) -> [f64; NUM_AGES] {
+    std::array::from_fn(|index| {
+        let reused: f64 = classes.iter().map(|class| class.reused[index]).sum();
+        let reached: f64 = classes.iter().map(|class| class.reached[index]).sum();
+        (reused + PRIOR_WEIGHT * prior[index]) / (reached + PRIOR_WEIGHT)
+    })
+}
+
 impl ClassTimes {
-    fn weigh(&mut self, bounds: &[f64; NUM_AGES], pooled: &[f64; NUM_AGES], prior_weight: f64) {
+    fn weigh(&mut self, bounds: &[f64; NUM_AGES], of_group: &[f64; NUM_AGES]) {
+        // One number says how much more than its group a class is reused: few blocks are enough to learn it.
+        let expected: f64 = self.reached.iter().zip(of_group).map(|(reached, share)| reached * share).sum();
+        let ratio = (self.reused.iter().sum::<f64>() + GROUP_WEIGHT) / (expected + GROUP_WEIGHT);
         let mut left = [1.0; NUM_AGES + 1];
         for index in 0..NUM_AGES {
-            let share =
-                (self.reused[index] + prior_weight * pooled[index]) / (self.reached[index] + prior_weight);
             // The shares are of different cohorts, so that their sum may pass one; somebody is always left.
-            left[index + 1] = (left[index] - share).max(left[index] * MIN_LEFT);
+            left[index + 1] = (left[index] - ratio * of_group[index]).max(left[index] * MIN_LEFT);
         }
         for from in 0..NUM_AGES {
             let (mut hits, mut time, mut best) = (0.0, 0.0, 0.0_f64);

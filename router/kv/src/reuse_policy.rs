@@ -8,15 +8,15 @@ use crate::radix::NodeId;
 use crate::reuse::{NUM_AGES, ReuseTimes};
 
 /// Requests between two updates of what ages are worth, and of who has which age.
-const UPDATE_INTERVAL: u64 = 4;
-/// Blocks are put in classes by how many requests had them: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
-const NUM_CLASSES: usize = 8;
+const UPDATE_INTERVAL: u64 = 8;
+/// Groups of classes: blocks that so many requests had: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
+const NUM_COUNTS: usize = 8;
+/// Classes of a group: by the octave of blocks from this one to the prompt's end, 128 and more in one.
+const NUM_PLACES: usize = 9;
 /// Paths remembered beside each block of the cache: as many again that are gone.
 const HISTORY_FACTOR: usize = 2;
 /// Paths remembered at least: reuse comes after times that have nothing to do with the capacity.
 const MIN_HISTORY: usize = 1 << 16;
-/// What is assumed before anything is seen weighs like so many blocks: about one request.
-const PRIOR_WEIGHT: f64 = 20.0;
 /// Requests after which an observation counts half.
 const HALF_LIFE: f64 = 4_096.0;
 
@@ -50,25 +50,27 @@ pub struct WorthPolicy {
     occupied: BTreeSet<u16>,
 }
 
-fn class_of(num_seen: u8) -> u8 {
-    match num_seen {
+fn class_of(num_seen: u8, num_after: u32) -> u8 {
+    let count = match num_seen {
         0..=4 => num_seen.saturating_sub(1),
         5..=6 => 4,
         7..=8 => 5,
         9..=12 => 6,
         _ => 7,
-    }
+    };
+    let place = (u32::BITS - num_after.leading_zeros()).min(NUM_PLACES as u32 - 1);
+    count * NUM_PLACES as u8 + place as u8
 }
 
 impl WorthPolicy {
     /// For a cache of `num_blocks` blocks.
     pub fn new(num_blocks: u32) -> Self {
-        let num_cells = NUM_CLASSES * NUM_AGES;
+        let num_cells = NUM_COUNTS * NUM_PLACES * NUM_AGES;
         let mut policy = Self {
             now: 0,
             updated: 0,
             history: History::new((HISTORY_FACTOR * num_blocks as usize).max(MIN_HISTORY)),
-            times: ReuseTimes::new(NUM_CLASSES, PRIOR_WEIGHT, HALF_LIFE),
+            times: ReuseTimes::new(NUM_COUNTS, NUM_PLACES, HALF_LIFE),
             nodes: Vec::new(),
             cells: vec![BTreeSet::new(); num_cells],
             order: Vec::new(),
@@ -131,12 +133,12 @@ impl WorthPolicy {
 }
 
 impl EvictionPolicy for WorthPolicy {
-    fn begin(&mut self) -> Trail {
+    fn begin(&mut self, num_prompt_blocks: u32) -> Trail {
         self.now += 1;
         if self.now - self.updated >= UPDATE_INTERVAL {
             self.update();
         }
-        Trail { request: self.now, ..Trail::default() }
+        Trail { request: self.now, num_prompt_blocks, num_seen_blocks: 0 }
     }
 
     fn seen(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {
@@ -146,7 +148,8 @@ impl EvictionPolicy for WorthPolicy {
             self.times.reused(before.class, u64::from(request.wrapping_sub(before.request)));
         }
         let num_seen = before.map_or(1, |before| before.num_seen.saturating_add(1));
-        let class = class_of(num_seen);
+        trail.num_seen_blocks += 1;
+        let class = class_of(num_seen, trail.num_prompt_blocks.saturating_sub(trail.num_seen_blocks));
         self.history.put(path, Sight { request, num_seen, class });
         self.times.used(class);
         self.change(node, |state| state.class = class);

@@ -1,5 +1,7 @@
 //! The scheduler's own limits; the shard's come with `Event::ShardReady`.
 
+use trunkline_kv::PolicyKind;
+
 /// Limits and weights of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
@@ -16,6 +18,8 @@ pub struct SchedulerConfig {
     /// How far a request whose whole prompt is cached may move ahead of older ones of its class, in milliseconds of
     /// arrival time; one that is cached in part moves that part of it. Bounds what an uncached request waits longer.
     pub cached_first_window_ms: u64,
+    /// What goes when the prefix cache is full.
+    pub eviction: PolicyKind,
 }
 
 impl Default for SchedulerConfig {
@@ -27,6 +31,7 @@ impl Default for SchedulerConfig {
             max_prefill_tokens_beside_decodes: 512,
             max_concurrent_prefills: 8,
             cached_first_window_ms: 2_000,
+            eviction: PolicyKind::default(),
         }
     }
 }

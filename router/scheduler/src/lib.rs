@@ -34,4 +34,4 @@ pub use plan::{
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
-pub use trunkline_kv::Salt;
+pub use trunkline_kv::{PolicyKind, Salt};

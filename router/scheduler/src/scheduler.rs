@@ -306,7 +306,11 @@ impl Scheduler {
             ..limits
         };
         let shard = Shard {
-            kv: KvCache::new(limits.block_size, limits.num_blocks),
+            kv: KvCache::with_policy(
+                limits.block_size,
+                limits.num_blocks,
+                self.config.eviction.build(limits.num_blocks),
+            ),
             limits,
             in_flight: VecDeque::new(),
             ends: Vec::new(),

@@ -1,7 +1,8 @@
 //! What one run is made of: limits, requests, and what goes wrong when.
 
 use trunkline_scheduler::{
-    Millis, Priority, Salt, SamplingParams, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits,
+    Millis, PolicyKind, Priority, Salt, SamplingParams, SchedulerConfig, SequenceId, SequenceRequest,
+    ShardLimits,
 };
 
 use super::rng::Rng;
@@ -99,6 +100,8 @@ impl Scenario {
             max_prefill_tokens_beside_decodes: rng.range_u32(1, 12),
             max_concurrent_prefills: rng.range_u32(1, 4),
             cached_first_window_ms: rng.range(0, 300),
+            // From the seed itself, so that each seed's other numbers stay what they were.
+            eviction: PolicyKind::ALL[(seed % PolicyKind::ALL.len() as u64) as usize],
         };
         let is_faulty = rng.once_in(3);
         let one_in = |rng: &mut Rng| if is_faulty { rng.range(20, 200) } else { 0 };
