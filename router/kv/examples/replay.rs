@@ -2,9 +2,8 @@
 //!
 //! Standard input: a request a line, its blocks as numbers; equal numbers mean an equal prefix up to there. Arguments:
 //! capacities in blocks. Standard output, tab-separated: capacity, policy, blocks that hit, blocks, seconds. A block is
-//! one token here, so that the cache counts what the trace counts; what a
-//! request computes stands beside the capacity until it ends, as in the bounds. The last policy is Belady's optimum (1966), which
-//! knows the future; as it need not keep what is in use, it is a bound of what can be reached.
+//! one token here, so that the cache counts what the trace counts; what a request computes stands beside the capacity
+//! until it ends, as in the bounds. The last policy is Belady's optimum (1966), which knows the future.
 #![allow(clippy::print_stdout, clippy::disallowed_types, clippy::disallowed_methods, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -161,3 +161,48 @@ fn width(bounds: &[f64; NUM_AGES], index: usize) -> f64 {
         None => bounds[index],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One block of the class a request, each asked for again after `pause` requests where that is given.
+    fn learned(pause: Option<u64>) -> ReuseTimes {
+        let mut times = ReuseTimes::new(1, 1, 4_096.0);
+        for request in 0..4_000 {
+            times.pass(1);
+            times.used(0);
+            if let Some(pause) = pause.filter(|&pause| request >= pause) {
+                times.reused(0, pause);
+            }
+        }
+        times.pass(1);
+        times
+    }
+
+    #[test]
+    fn before_anything_is_seen_the_older_is_worth_less() {
+        let times = ReuseTimes::new(2, 3, 4_096.0);
+        for class in 0..6 {
+            // Age 0 is the request itself.
+            assert!((2..NUM_AGES).all(|age| times.worth(class, age) <= times.worth(class, age - 1)));
+        }
+    }
+
+    #[test]
+    fn what_is_due_is_worth_more_than_what_just_came_and_what_was_missed() {
+        let times = learned(Some(100));
+        let due = times.worth(0, times.age_index(95));
+        assert!(due > 2.0 * times.worth(0, times.age_index(1)), "just came");
+        assert!(due > 2.0 * times.worth(0, times.age_index(1_000)), "did not come back");
+        assert!(due > 10.0 * learned(None).worth(0, 1), "of those that never do");
+    }
+
+    #[test]
+    fn ages_are_half_octaves() {
+        let times = ReuseTimes::new(1, 1, 4_096.0);
+        assert_eq!((times.age_index(0), times.age_index(1), times.age_index(2)), (0, 1, 3));
+        assert_eq!(times.age_index(u64::MAX), NUM_AGES - 1);
+        assert_eq!(times.age_after(NUM_AGES - 1), None);
+    }
+}
