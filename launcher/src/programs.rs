@@ -100,6 +100,7 @@ pub fn router_command(
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
+    command.args(["--eviction-policy", config.eviction_policy.as_flag()]);
     push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
     push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));
     push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));

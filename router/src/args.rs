@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::limits::Limits;
+use trunkline_scheduler::PolicyKind;
 
 /// HTTP front of Trunkline: text to tokens, scheduling, and back. Started by `trunkline serve`.
 #[derive(Debug, Clone, Parser)]
@@ -60,6 +61,10 @@ pub struct Args {
     /// A step that runs longer than so many seconds makes `/readyz` answer 503.
     #[arg(long, env = "TRUNKLINE_STUCK_STEP_TIMEOUT", default_value_t = 60, help_heading = "Limits")]
     pub stuck_step_timeout: u64,
+    /// What goes when the prefix cache is full: `lru` or `worth`.
+    #[arg(long, env = "TRUNKLINE_EVICTION_POLICY", default_value = "lru", help_heading = "Limits",
+          value_parser = eviction_policy)]
+    pub eviction_policy: PolicyKind,
     /// Seconds that open requests have to finish after SIGTERM.
     #[arg(
         long,
@@ -80,6 +85,12 @@ pub struct Args {
     pub lifeline: bool,
 }
 
+fn eviction_policy(text: &str) -> Result<PolicyKind, String> {
+    let names = PolicyKind::ALL.map(PolicyKind::name);
+    let kind = PolicyKind::ALL.into_iter().find(|kind| kind.name() == text);
+    kind.ok_or_else(|| format!("is none of {}", names.join(", ")))
+}
+
 impl Args {
     /// The limits.
     pub fn limits(&self) -> Limits {
@@ -93,6 +104,7 @@ impl Args {
             max_step_tokens: self.max_batch_prefill_tokens,
             max_stop_sequences: self.max_stop_sequences,
             max_body_bytes: self.max_body_bytes,
+            eviction_policy: self.eviction_policy,
             request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),
             stuck_step_timeout: Duration::from_secs(self.stuck_step_timeout),
             graceful_termination_timeout: Duration::from_secs(self.graceful_termination_timeout),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use trunkline_scheduler::PolicyKind;
+
 /// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Longest stop string in bytes.
@@ -51,6 +53,8 @@ pub struct Limits {
     pub max_stop_sequences: usize,
     /// Most bytes of a body (`--max-body-bytes`).
     pub max_body_bytes: usize,
+    /// What goes when the prefix cache is full (`--eviction-policy`).
+    pub eviction_policy: PolicyKind,
     /// Longest life of a request, queue included (`--request-timeout`).
     pub request_timeout: Option<Duration>,
     /// A step running longer than this makes the server not ready (`--stuck-step-timeout`).
@@ -69,6 +73,7 @@ impl Default for Limits {
             max_step_tokens: None,
             max_stop_sequences: 16,
             max_body_bytes: 8 << 20,
+            eviction_policy: PolicyKind::default(),
             request_timeout: None,
             stuck_step_timeout: Duration::from_secs(60),
             graceful_termination_timeout: Duration::from_secs(90),

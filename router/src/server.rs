@@ -43,6 +43,7 @@ impl Server {
         let config = SchedulerConfig {
             max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
             max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
+            eviction: limits.eviction_policy,
             ..SchedulerConfig::default()
         };
         let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());

@@ -199,6 +199,16 @@ pub struct LowCompute {
         hide_env_values = true
     )]
     pub kv_cache_dtype: KvCacheDtype,
+    /// What goes when the prefix cache is full: the least recently used, or what past reuse says is worth least
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICY",
+        default_value_t = EvictionPolicy::Lru,
+        env = "TRUNKLINE_EVICTION_POLICY",
+        hide_env_values = true
+    )]
+    pub eviction_policy: EvictionPolicy,
     /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
@@ -279,6 +289,25 @@ impl KvCacheDtype {
             Self::Int4 => "int4",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// Which cached prefixes go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EvictionPolicy {
+    /// The least recently used.
+    Lru,
+    /// What past reuse of its like says is worth least.
+    Worth,
+}
+
+impl EvictionPolicy {
+    /// As written on the router's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Worth => "worth",
         }
     }
 }
