@@ -372,24 +372,27 @@ impl Driver {
         self.tell(id, SequenceUpdate::Token(token));
     }
 
-    /// Never waits: a request whose buffer is full, or whose client is gone, is aborted.
+    /// Never waits: a request whose buffer is full is aborted. One that reads no more has said why, or is about to: the
+    /// command that it sends at its end counts, not what it leaves unread.
     fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
         let Some(client) = self.clients.get(&id) else { return };
-        let Err(error) = client.updates.try_send(update) else {
-            self.is_crowded |= client.updates.capacity() <= MAX_WAITING_TOKENS - MANY_WAITING_TOKENS;
-            return;
-        };
-        if matches!(error, TrySendError::Full(_)) {
-            client.overflowed.store(true, Ordering::Release);
-            tracing::warn!(
-                sequence_id = id.0,
-                limit = MAX_WAITING_TOKENS,
-                "client reads too slowly, aborted"
-            );
+        match client.updates.try_send(update) {
+            Ok(()) => {
+                self.is_crowded |= client.updates.capacity() <= MAX_WAITING_TOKENS - MANY_WAITING_TOKENS;
+            }
+            Err(TrySendError::Closed(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                client.overflowed.store(true, Ordering::Release);
+                tracing::warn!(
+                    sequence_id = id.0,
+                    limit = MAX_WAITING_TOKENS,
+                    "client reads too slowly, aborted"
+                );
+                self.clients.remove(&id);
+                self.metrics.aborts.inc();
+                self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
+            }
         }
-        self.clients.remove(&id);
-        self.metrics.aborts.inc();
-        self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
     }
 }
 
@@ -397,5 +400,67 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_scheduler::{Priority, Salt, SamplingParams};
+
+    use super::*;
+
+    async fn submitted() -> (Driver, Sequence) {
+        let (mut driver, ends) = Driver::new(SchedulerConfig::default(), 1, Arc::default());
+        let request = SequenceRequest {
+            id: SequenceId(0),
+            token_ids: vec![1],
+            max_new_tokens: 9,
+            sampling: SamplingParams::default(),
+            end_token_ids: Vec::new(),
+            ignore_eos: false,
+            priority: Priority::Normal,
+            deadline: None,
+            salt: Salt::default(),
+        };
+        let sequence = ends.handle.submit(request, Instant::now(), None).await.expect("the driver lives");
+        take_command(&mut driver);
+        (driver, sequence)
+    }
+
+    fn take_command(driver: &mut Driver) {
+        let command = driver.commands.try_recv().expect("a command waits");
+        driver.on_command(command);
+    }
+
+    #[tokio::test]
+    async fn who_read_all_it_needs_is_not_aborted() {
+        // The text ended with the last token: it is gone before it is told of the end.
+        let (mut driver, sequence) = submitted().await;
+        let id = sequence.id;
+        drop(sequence);
+        driver.tell(id, SequenceUpdate::Ended(EndReason::Length));
+        driver.clients.remove(&id);
+        take_command(&mut driver);
+        assert_eq!(driver.metrics.aborts.get(), 0);
+        // A stop string ended it while the next token was under way.
+        let (mut driver, mut sequence) = submitted().await;
+        let id = sequence.id;
+        sequence.finish();
+        drop(sequence);
+        driver.tell(id, SequenceUpdate::Token(SampledToken::default()));
+        take_command(&mut driver);
+        assert_eq!(driver.metrics.aborts.get(), 0);
+        assert!(driver.clients.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_leaves_is_aborted_once() {
+        let (mut driver, sequence) = submitted().await;
+        let id = sequence.id;
+        drop(sequence);
+        driver.tell(id, SequenceUpdate::Token(SampledToken::default()));
+        take_command(&mut driver);
+        assert_eq!(driver.metrics.aborts.get(), 1);
+        assert!(driver.clients.is_empty());
     }
 }

@@ -39,7 +39,11 @@ async fn leaving_before_the_first_step_frees_everything() {
 #[tokio::test]
 async fn leaving_in_the_middle_frees_everything() {
     for stream in [false, true] {
-        let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+        let plan = ShardPlan::endless().held();
+        let steps = plan.steps.clone();
+        let router = Router::start(plan, Limits::default()).await;
+        // Far fewer than the 8,000 that were asked for: nobody but the client that leaves can end it.
+        steps.add_permits(100);
         let mut connection = open(&router, stream).await;
         if stream {
             assert!(connection.read_until(|bytes| bytes.len() > 2000).await);
@@ -47,8 +51,9 @@ async fn leaving_in_the_middle_frees_everything() {
             router.wait("some tokens", |app| app.stats.borrow().output_tokens > 20).await;
         }
         drop(connection);
+        router.wait("the request to be gone", |app| app.stats.borrow().num_running == 0).await;
+        steps.add_permits(10);
         router.wait_idle().await;
-        assert!(router.app.stats.borrow().output_tokens < 8000);
         assert_eq!(router.app.open.available_permits(), router.app.limits.max_concurrent_requests);
     }
 }

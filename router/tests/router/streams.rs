@@ -32,6 +32,7 @@ async fn write(body: &mut Body) -> Vec<serde_json::Value> {
 async fn what_is_ready_leaves_in_one_write() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let mut body = stream(&router, 20).await;
+    router.wait("all tokens", |app| app.stats.borrow().output_tokens == 20).await;
     router.wait_idle().await;
     let events = write(&mut body).await;
     // The role, 20 tokens, the finish reason, `[DONE]`.
@@ -65,8 +66,13 @@ async fn a_busy_router_does_not_blame_its_clients() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let body = stream(&router, 4_000).await;
     let reading = tokio::spawn(body.collect());
-    let blocked = Instant::now();
     let num_tokens = || router.app.stats.borrow().output_tokens;
+    // The driver and the shard have threads of their own.
+    let blocked = Instant::now();
+    while num_tokens() == 0 && blocked.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+    let blocked = Instant::now();
     // More tokens than a request's buffer has room for come only if the driver does not wait for us.
     while num_tokens() <= MAX_WAITING_TOKENS as u64 && blocked.elapsed() < Duration::from_millis(200) {
         std::thread::yield_now();
