@@ -147,7 +147,7 @@ impl KvCache {
         let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
         let mut trail = self.policy.begin(hit.num_prompt_blocks);
         for (block_idx, &block) in hit.found.blocks.iter().enumerate() {
-            let path = self.tree.path_hash(block, block_idx);
+            let path = self.tree.block_key(block, block_idx).path_hash();
             self.policy.seen(self.tree.node_of(block), path, &mut trail);
         }
         let cursor = hit.found.cursor;
@@ -202,7 +202,7 @@ impl KvCache {
             let inserted = self.tree.insert(&table.salt, &mut table.cursor, tokens, hold.id());
             self.apply(&inserted);
             if let Some(block) = table.cursor.last_block {
-                let path = self.tree.path_hash(block, block_idx);
+                let path = self.tree.block_key(block, block_idx).path_hash();
                 self.policy.seen(self.tree.node_of(block), path, &mut table.trail);
             }
             match inserted {
@@ -305,7 +305,7 @@ impl KvCache {
         self.num_evicted += 1;
         self.index_version += 1;
         if let Some(next) = next {
-            self.policy.exposed(next, self.tree.last_path(next));
+            self.policy.exposed(next, self.tree.last_key(next).path_hash());
             self.refresh(next);
         }
     }

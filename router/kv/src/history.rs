@@ -1,7 +1,7 @@
 //! What was seen of paths lately, whether the cache still has them or not.
 
-/// Names the tokens from a salt's root up to the end of one block. Two paths may share it by collision: only
-/// statistics hang on it, never what is in a block.
+/// Names a path from a salt's root: half of its [`crate::BlockKey`]. Only statistics hang on it, never what is in a
+/// block.
 pub type PathHash = u64;
 
 /// Places a hash may stand in. The one seen longest ago of so many is overwritten.
@@ -64,18 +64,6 @@ impl History {
     }
 }
 
-/// The hash of the path `before` lengthened by a block of `tokens`.
-pub(crate) fn extend(before: PathHash, tokens: &[u32]) -> PathHash {
-    tokens.iter().fold(mix(before ^ 0x9e37_79b9_7f4a_7c15), |hash, &token| mix(hash ^ u64::from(token)))
-}
-
-/// The finaliser of splitmix64 (Steele, Lea, Flood 2014): every bit of the input moves every bit of the output.
-fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,13 +80,5 @@ mod tests {
         history.put(paths[1], Sight { request: 9, num_seen: 2, class: 3 });
         assert_eq!(history.get(paths[1]), Some(Sight { request: 9, num_seen: 2, class: 3 }));
         assert_eq!(history.capacity(), WAYS);
-    }
-
-    #[test]
-    fn a_path_is_its_tokens_in_order() {
-        let ab = extend(extend(0, &[1]), &[2]);
-        assert_ne!(ab, extend(extend(0, &[2]), &[1]));
-        assert_ne!(extend(0, &[1, 2]), ab, "blocks end somewhere");
-        assert_eq!(ab, extend(extend(0, &[1]), &[2]));
     }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::block::BlockId;
-use crate::history::{PathHash, extend};
+use crate::key::BlockKey;
 use crate::salt::Salt;
 
 /// A node of the tree. Ids of removed nodes are used again.
@@ -85,8 +85,8 @@ struct Node {
     /// Whole blocks; in a tail fewer than `block_size`.
     tokens: Vec<u32>,
     blocks: Vec<BlockId>,
-    /// Up to the end of each block.
-    paths: Vec<PathHash>,
+    /// Of each block.
+    keys: Vec<BlockKey>,
     /// By the tokens of the child's first block.
     children: BTreeMap<Box<[u32]>, NodeId>,
     /// Of roots only.
@@ -210,17 +210,17 @@ impl RadixTree {
                 return Inserted::Existing(existing);
             }
         }
-        let before = self.node(parent).paths.last().copied();
-        let path = extend(before.unwrap_or_else(|| salt.path_hash()), tokens);
+        let before = self.node(parent).keys.last().copied();
+        let key = before.unwrap_or_else(|| salt.root_key()).extend(tokens);
         let superseded = self.remove_tail_before(parent, tokens);
         let node = if is_whole && self.node(parent).salt.is_none() && self.node(parent).children.is_empty() {
             let node = self.node_mut(parent);
             node.tokens.extend_from_slice(tokens);
             node.blocks.push(block);
-            node.paths.push(path);
+            node.keys.push(key);
             parent
         } else {
-            self.add_child(parent, tokens, block, path)
+            self.add_child(parent, tokens, block, key)
         };
         self.node_of_block[block.index()] = node;
         if is_whole {
@@ -247,7 +247,7 @@ impl RadixTree {
         }
         let node = self.node_mut(leaf);
         node.tokens.truncate(num_tokens);
-        node.paths.pop();
+        node.keys.pop();
         let block = node.blocks.pop().expect("a node has a block");
         (block, Some(leaf))
     }
@@ -305,15 +305,15 @@ impl RadixTree {
         (num_blocks < self.node(node).blocks.len()).then(|| (self.split(node, num_blocks), node))
     }
 
-    /// Names the path that ends with `block`, the `block_idx`th of it.
-    pub(crate) fn path_hash(&self, block: BlockId, block_idx: usize) -> PathHash {
+    /// The key of `block`, the `block_idx`th of its path.
+    pub(crate) fn block_key(&self, block: BlockId, block_idx: usize) -> BlockKey {
         let node = self.node(self.node_of(block));
-        node.paths[block_idx - node.first_block as usize]
+        node.keys[block_idx - node.first_block as usize]
     }
 
-    /// Names the path that ends with the node, which is not a root.
-    pub(crate) fn last_path(&self, node: NodeId) -> PathHash {
-        *self.node(node).paths.last().expect("a node has a block")
+    /// The key of the last block of a node that is not a root.
+    pub(crate) fn last_key(&self, node: NodeId) -> BlockKey {
+        *self.node(node).keys.last().expect("a node has a block")
     }
 
     /// Cuts the first `num_blocks` blocks off a node. They become its new parent; it keeps its id.
@@ -322,15 +322,15 @@ impl RadixTree {
         let node = self.node_mut(lower);
         let lower_tokens = node.tokens.split_off(num_tokens);
         let lower_blocks = node.blocks.split_off(num_blocks);
-        let lower_paths = node.paths.split_off(num_blocks);
+        let lower_keys = node.keys.split_off(num_blocks);
         let tokens = std::mem::replace(&mut node.tokens, lower_tokens);
         let blocks = std::mem::replace(&mut node.blocks, lower_blocks);
-        let paths = std::mem::replace(&mut node.paths, lower_paths);
+        let keys = std::mem::replace(&mut node.keys, lower_keys);
         let parent = node.parent.expect("a node with blocks has a parent");
         let first_block = node.first_block;
         node.first_block += num_blocks as u32;
         let upper_key: Box<[u32]> = tokens[..self.block_size].into();
-        let lower_key = self.key(lower);
+        let lower_key = self.first_tokens(lower);
         let children = BTreeMap::from([(lower_key, lower)]);
         let moved = blocks.clone();
         let upper = self.new_node(Node {
@@ -338,7 +338,7 @@ impl RadixTree {
             first_block,
             tokens,
             blocks,
-            paths,
+            keys,
             children,
             salt: None,
         });
@@ -366,7 +366,7 @@ impl RadixTree {
     }
 
     fn remove_leaf(&mut self, leaf: NodeId) -> (BlockId, Option<NodeId>) {
-        let key = self.key(leaf);
+        let key = self.first_tokens(leaf);
         let parent = self.node(leaf).parent.expect("a leaf has a parent");
         let block = self.node(leaf).blocks[0];
         self.node_mut(parent).children.remove(&key);
@@ -381,21 +381,21 @@ impl RadixTree {
         (block, None)
     }
 
-    fn add_child(&mut self, parent: NodeId, tokens: &[u32], block: BlockId, path: PathHash) -> NodeId {
+    fn add_child(&mut self, parent: NodeId, tokens: &[u32], block: BlockId, key: BlockKey) -> NodeId {
         let first_block = self.node(parent).first_block + self.node(parent).blocks.len() as u32;
         let child = self.new_node(Node {
             parent: Some(parent),
             first_block,
             tokens: tokens.to_vec(),
             blocks: vec![block],
-            paths: vec![path],
+            keys: vec![key],
             ..Node::default()
         });
         self.node_mut(parent).children.insert(tokens.into(), child);
         child
     }
 
-    fn key(&self, node: NodeId) -> Box<[u32]> {
+    fn first_tokens(&self, node: NodeId) -> Box<[u32]> {
         let tokens = &self.node(node).tokens;
         tokens[..self.block_size.min(tokens.len())].into()
     }
@@ -441,7 +441,7 @@ impl RadixTree {
                 node.blocks.len(),
                 "a block for its tokens"
             );
-            assert_eq!(node.paths.len(), node.blocks.len(), "a block has a path");
+            assert_eq!(node.keys.len(), node.blocks.len(), "a block has a key");
             if is_tail {
                 assert!(node.blocks.len() == 1 && node.children.is_empty(), "a tail is a leaf of one block");
             }
@@ -449,7 +449,7 @@ impl RadixTree {
             for (key, &child) in &node.children {
                 assert_eq!(self.node(child).parent, Some(id), "a child knows its parent");
                 assert_eq!(self.node(child).first_block, end, "a child begins where its parent ends");
-                assert_eq!(**key, *self.key(child), "a child stands under its first block");
+                assert_eq!(**key, *self.first_tokens(child), "a child stands under its first block");
                 assert!(!previous.is_some_and(|previous| key.starts_with(previous)), "no key begins another");
                 previous = Some(key);
                 open.push(child);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::history::{PathHash, extend};
+use crate::key::BlockKey;
 
 /// Key of one namespace of the KV index: model, adapter and tenant or cache salt.
 ///
@@ -22,9 +22,9 @@ impl Salt {
         self.0.iter().map(AsRef::as_ref)
     }
 
-    /// Where the hashes of this salt's paths begin.
-    pub(crate) fn path_hash(&self) -> PathHash {
-        self.0.iter().fold(0, |hash, part| extend(hash, &part.bytes().map(u32::from).collect::<Vec<_>>()))
+    /// The key before the first block of this salt.
+    pub fn root_key(&self) -> BlockKey {
+        BlockKey::root(self.parts())
     }
 }
 

@@ -21,7 +21,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class DescribeResponse(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_STORE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FOLDER_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -56,7 +58,9 @@ class DescribeResponse(_message.Message):
     device: str
     kv_dtype: str
     weight_bytes: int
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ...) -> None: ...
+    num_store_slots: int
+    store_folder: str
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("plan",)
@@ -65,36 +69,44 @@ class StepRequest(_message.Message):
     def __init__(self, plan: _Optional[_Union[StepPlan, _Mapping]] = ...) -> None: ...
 
 class StepResponse(_message.Message):
-    __slots__ = ("result",)
+    __slots__ = ("result", "transfers")
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     result: StepResult
-    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
+    transfers: Transfers
+    def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step_id", "ends", "starts", "copies", "chunks")
+    __slots__ = ("step_id", "ends", "starts", "copies", "chunks", "restores", "discards")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
+    DISCARDS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     ends: _containers.RepeatedScalarFieldContainer[int]
     starts: _containers.RepeatedCompositeFieldContainer[SequenceStart]
     copies: _containers.RepeatedCompositeFieldContainer[BlockCopy]
     chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
-    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
+    restores: _containers.RepeatedCompositeFieldContainer[Restore]
+    discards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[Restore, _Mapping]]] = ..., discards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceStart(_message.Message):
-    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling")
+    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling", "root_key")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_prompt_tokens: int
     sampling: SamplingParams
-    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ...) -> None: ...
+    root_key: bytes
+    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root_key: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs")
@@ -137,18 +149,72 @@ class BlockCopy(_message.Message):
     def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample")
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NEW_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     first_position: int
     num_tokens: int
     new_block_ids: _containers.RepeatedScalarFieldContainer[int]
     sample: bool
-    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ...) -> None: ...
+    stores: _containers.RepeatedCompositeFieldContainer[BlockStore]
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ...) -> None: ...
+
+class BlockStore(_message.Message):
+    __slots__ = ("block_index", "slot")
+    BLOCK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    block_index: int
+    slot: int
+    def __init__(self, block_index: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
+
+class Restore(_message.Message):
+    __slots__ = ("restore_id", "blocks")
+    RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    restore_id: int
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockRestore]
+    def __init__(self, restore_id: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRestore, _Mapping]]] = ...) -> None: ...
+
+class BlockRestore(_message.Message):
+    __slots__ = ("slot", "block_id", "key")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    block_id: int
+    key: bytes
+    def __init__(self, slot: _Optional[int] = ..., block_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class Transfers(_message.Message):
+    __slots__ = ("stores", "restores")
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
+    stores: _containers.RepeatedCompositeFieldContainer[StoreOutcome]
+    restores: _containers.RepeatedCompositeFieldContainer[RestoreOutcome]
+    def __init__(self, stores: _Optional[_Iterable[_Union[StoreOutcome, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[RestoreOutcome, _Mapping]]] = ...) -> None: ...
+
+class StoreOutcome(_message.Message):
+    __slots__ = ("slot", "is_stored")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    IS_STORED_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    is_stored: bool
+    def __init__(self, slot: _Optional[int] = ..., is_stored: _Optional[bool] = ...) -> None: ...
+
+class RestoreOutcome(_message.Message):
+    __slots__ = ("restore_id", "num_blocks", "time_us")
+    RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    restore_id: int
+    num_blocks: int
+    time_us: int
+    def __init__(self, restore_id: _Optional[int] = ..., num_blocks: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
     __slots__ = ("step_id", "sequences", "device_time_us")
