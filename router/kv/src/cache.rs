@@ -1,16 +1,20 @@
 //! Pool, KV index and eviction policy of one tier, kept in step.
 
+use std::collections::VecDeque;
+
 use crate::block::{BlockHold, BlockId};
 use crate::evict::{EvictionPolicy, LeafLru};
 use crate::pool::{BlockCounts, BlockPool};
 use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
 use crate::salt::Salt;
+use crate::store::{StoreIndex, StoredHit};
 use crate::table::{BlockTable, Shadow};
 
 /// What the KV index has of a prompt. Plain data, right until the index changes.
 #[derive(Clone, Debug)]
 pub struct PrefixHit {
-    found: PrefixMatch,
+    pub(crate) found: PrefixMatch,
+    pub(crate) stored: Vec<StoredHit>,
     block_size: u32,
     index_version: u64,
     /// Blocks that all of the prompt needs.
@@ -43,6 +47,22 @@ impl PrefixHit {
         self.num_block_tokens() + self.partial().map_or(0, |(_, num_tokens)| num_tokens)
     }
 
+    /// Whole blocks after those on the device that the store has.
+    pub fn stored(&self) -> &[StoredHit] {
+        &self.stored
+    }
+
+    /// Tokens in them.
+    pub fn num_stored_tokens(&self) -> u32 {
+        self.stored.len() as u32 * self.block_size
+    }
+
+    /// The same without what the store has.
+    pub fn without_stored(mut self) -> Self {
+        self.stored.clear();
+        self
+    }
+
     /// The same without the partly matching block.
     pub fn without_partial(mut self) -> Self {
         self.found.partial = None;
@@ -67,13 +87,14 @@ impl PrefixHit {
 /// ```
 #[derive(Debug)]
 pub struct KvCache {
-    block_size: u32,
-    pool: BlockPool,
-    tree: RadixTree,
+    pub(crate) block_size: u32,
+    pub(crate) pool: BlockPool,
+    pub(crate) tree: RadixTree,
     policy: Box<dyn EvictionPolicy>,
     /// Counts changes of the index: a hit is used before the next one.
     index_version: u64,
     num_evicted: u64,
+    pub(crate) store: Option<StoreIndex>,
 }
 
 impl KvCache {
@@ -91,6 +112,7 @@ impl KvCache {
             policy,
             index_version: 0,
             num_evicted: 0,
+            store: None,
         }
     }
 
@@ -130,8 +152,11 @@ impl KvCache {
     /// Changes nothing, not even the order of eviction. Cost: O(tokens).
     pub fn lookup(&self, salt: &Salt, tokens: &[u32]) -> PrefixHit {
         let usable = &tokens[..tokens.len().saturating_sub(1)];
+        let found = self.tree.find(salt, usable);
+        let stored = self.find_stored(salt, &found, usable);
         PrefixHit {
-            found: self.tree.find(salt, usable),
+            found,
+            stored,
             block_size: self.block_size,
             index_version: self.index_version,
             num_prompt_blocks: usable.len().div_ceil(self.block_size as usize) as u32,
@@ -151,7 +176,21 @@ impl KvCache {
             self.policy.seen(self.tree.node_of(block), path, &mut trail);
         }
         let cursor = hit.found.cursor;
-        BlockTable { salt: salt.clone(), blocks, shadows: Vec::new(), copy_source, cursor, trail }
+        let (salt, shadows, unnamed) = (salt.clone(), Vec::new(), VecDeque::new());
+        let key = self.key_before(&salt, &cursor);
+        let mut table = BlockTable {
+            salt,
+            blocks,
+            shadows,
+            copy_source,
+            cursor,
+            trail,
+            key,
+            num_stored_blocks: 0,
+            unnamed,
+        };
+        self.count_stored(&mut table);
+        table
     }
 
     /// Marks what a hit found as used now. Cost: O(nodes on the path).
@@ -201,10 +240,9 @@ impl KvCache {
             self.pool.mark_computed(hold);
             let inserted = self.tree.insert(&table.salt, &mut table.cursor, tokens, hold.id());
             self.apply(&inserted);
-            if let Some(block) = table.cursor.last_block {
-                let path = self.tree.block_key(block, block_idx).path_hash();
-                self.policy.seen(self.tree.node_of(block), path, &mut table.trail);
-            }
+            let block = table.cursor.last_block.expect("a whole block was entered");
+            let key = self.tree.block_key(block, block_idx);
+            self.policy.seen(self.tree.node_of(block), key.path_hash(), &mut table.trail);
             match inserted {
                 Inserted::New { .. } => self.enter(hold),
                 Inserted::Existing(existing) if self.pool.is_held(existing) => {
@@ -216,6 +254,7 @@ impl KvCache {
                     table.cursor.last_block = Some(hold.id());
                 }
             }
+            self.name_stored(table, block_idx, key);
         }
         self.touch_path(&table.cursor);
     }
@@ -241,6 +280,7 @@ impl KvCache {
                 Inserted::Existing(block) => self.policy.used(self.tree.node_of(block)),
             }
         }
+        self.abandon_unnamed(&mut table);
         drop(table);
         self.settle();
     }
@@ -366,6 +406,9 @@ impl KvCache {
     /// Recounts everything, O(pool + tree). Panics where something is wrong.
     pub fn check_invariants(&self) {
         self.pool.check_invariants();
+        if let Some(store) = &self.store {
+            store.check_invariants();
+        }
         let mut is_in_tree = vec![false; self.counts().total as usize];
         self.tree.check_invariants(|parent, blocks| {
             for (index, block) in blocks.iter().enumerate() {

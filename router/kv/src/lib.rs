@@ -6,8 +6,10 @@
 //! [`KvCache`] is what a scheduler uses; it keeps the [`BlockPool`], the radix tree and an [`EvictionPolicy`] in step.
 //! A sequence's blocks are a [`BlockTable`], each a [`BlockHold`] that releases by being dropped.
 //!
-//! Seams for later: other tiers are further pools under the same tree (a node then says where each block lives); pins
-//! and quotas are an [`EvictionPolicy`] that orders by them.
+//! Below the device lies the store: a [`StoreIndex`] finds a block there by its [`BlockKey`], which says all that comes
+//! before it, so that one prompt is followed through both and the tokens of what is stored need no memory.
+//!
+//! Seam for later: pins and quotas are an [`EvictionPolicy`] that orders by them.
 
 pub mod block;
 pub mod cache;
@@ -20,7 +22,9 @@ pub mod radix;
 mod reuse;
 pub mod reuse_policy;
 pub mod salt;
+pub mod store;
 pub mod table;
+mod tiers;
 
 pub use block::{BlockHold, BlockId, BlockState};
 pub use cache::{KvCache, PrefixHit};
@@ -32,4 +36,6 @@ pub use pool::{BlockCounts, BlockPool};
 pub use radix::NodeId;
 pub use reuse_policy::WorthPolicy;
 pub use salt::Salt;
+pub use store::{SlotId, StoreCounts, StoreIndex, StoredBlock, StoredHit};
 pub use table::BlockTable;
+pub use tiers::RestoredBlock;

@@ -1,12 +1,17 @@
 //! The blocks of one sequence.
 
+use std::collections::VecDeque;
+
 use crate::block::BlockHold;
 use crate::evict::Trail;
+use crate::key::BlockKey;
 use crate::radix::Cursor;
 use crate::salt::Salt;
+use crate::store::SlotId;
 
 /// The blocks of one sequence in order, and how far they are in the KV index. Made, grown, indexed and closed by
-/// [`crate::KvCache`]; dropping it releases every block and indexes nothing more.
+/// [`crate::KvCache`]; dropping it releases every block and indexes nothing more (and leaves slots of the store that it
+/// began to fill without a name: with a store it is closed).
 ///
 /// ```text
 /// blocks       [ 7 | 3 | 5 | 8 | 9 ]
@@ -24,6 +29,19 @@ pub struct BlockTable {
     pub(crate) copy_source: Option<BlockHold>,
     pub(crate) cursor: Cursor,
     pub(crate) trail: Trail,
+    /// Of the last indexed block; before the first, the salt's.
+    pub(crate) key: BlockKey,
+    /// Leading blocks that need not be stored: they are, or will be, or cannot be.
+    pub(crate) num_stored_blocks: usize,
+    /// Blocks on their way to the store whose key is not known yet, in order.
+    pub(crate) unnamed: VecDeque<UnnamedStore>,
+}
+
+/// A block is being stored before all its tokens are known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnnamedStore {
+    pub(crate) block_idx: usize,
+    pub(crate) slot: SlotId,
 }
 
 /// The index has another block than the sequence for the same tokens, because two computed them side by side.
@@ -47,6 +65,11 @@ impl BlockTable {
     /// The namespace.
     pub fn salt(&self) -> &Salt {
         &self.salt
+    }
+
+    /// How many blocks, from the first on, [`crate::KvCache::begin_store`] has nothing to do for.
+    pub fn num_stored_blocks(&self) -> usize {
+        self.num_stored_blocks
     }
 
     /// The copy out of the partly matching block is done (its step is acknowledged): releases that block.

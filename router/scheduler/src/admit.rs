@@ -72,9 +72,11 @@ impl Scheduler {
             self.sequences[key].wait.needed_blocks = needed;
             return Admission::NoRoom;
         }
+        hit = self.worth_restoring(hit);
+        let kv = &self.shard.as_ref().expect("planning needs a shard").kv;
         // The block that is copied from stays held for a step: one more than the sequence itself needs.
         if let Some((source, _)) = hit.partial()
-            && !shard.kv.is_held(source)
+            && !kv.is_held(source)
             && needed.saturating_add(reserve) >= available
         {
             hit = hit.without_partial();
@@ -141,24 +143,25 @@ impl Scheduler {
         let sequence = &mut self.sequences[key];
         let mut table: BlockTable = shard.kv.open(&sequence.salt, hit);
         shard.kv.touch(hit);
-        if hit.partial().is_some() {
-            assert!(shard.kv.grow(&mut table, 1), "room was counted");
-        }
+        let num_new = hit.stored().len() as u32 + u32::from(hit.partial().is_some());
+        assert!(shard.kv.grow(&mut table, num_new), "room was counted");
+        let restore = shard.begin_restore(key, &mut table, hit);
         sequence.run = Some(Run {
             phase: Phase::Running,
             wire_id: self.next_wire_id,
             is_on_shard: false,
             table,
             num_sent_blocks: 0,
-            planned: hit.num_tokens(),
+            planned: hit.num_tokens() + hit.num_stored_tokens(),
             acknowledged: hit.num_block_tokens(),
             pending_samples: 0,
-            steps_in_flight: 0,
+            steps_in_flight: u32::from(restore.is_some()),
             copy: hit.partial().map(|(source, num_tokens)| PartialCopy { source, num_tokens }),
             prefill_end: sequence.num_tokens(),
             last_step_id: 0,
             has_failed: false,
             waiters: Vec::new(),
+            restore,
         });
         self.next_wire_id += 1;
         let order = sequence.order();

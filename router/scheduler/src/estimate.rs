@@ -31,7 +31,14 @@ pub(crate) struct Throughput {
     prefill_token_ms: Average,
     /// Milliseconds from first start to end.
     run_ms: Average,
+    /// Milliseconds to read a block from the store.
+    restored_block_ms: Average,
+    /// Restores declined since the last one: the store may have become quicker.
+    num_declined: u32,
 }
+
+/// One of so many restores that are predicted to lose is tried all the same, to measure the store again.
+const TRY_EVERY: u32 = 32;
 
 impl Throughput {
     /// A step with prefill came back. Its decodes are taken for free, so the estimate errs on the long side.
@@ -44,6 +51,25 @@ impl Throughput {
     /// A sequence ended by itself.
     pub(crate) fn add_run(&mut self, run_ms: u64) {
         self.run_ms.add(run_ms as f64);
+    }
+
+    /// Blocks were read from the store.
+    pub(crate) fn add_restore(&mut self, num_blocks: u32, time_us: u64) {
+        if num_blocks > 0 {
+            self.restored_block_ms.add(time_us as f64 / 1e3 / f64::from(num_blocks));
+        }
+    }
+
+    /// Whether reading so many blocks is predicted to take less time than computing so many tokens. What was not
+    /// measured yet is tried.
+    pub(crate) fn is_restore_quicker(&mut self, num_blocks: u32, num_tokens: u32) -> bool {
+        let (Some(block_ms), Some(token_ms)) = (self.restored_block_ms.0, self.prefill_token_ms.0) else {
+            return true;
+        };
+        let is_quicker = f64::from(num_blocks) * block_ms < f64::from(num_tokens) * token_ms;
+        let is_tried = is_quicker || self.num_declined + 1 >= TRY_EVERY;
+        self.num_declined = if is_tried { 0 } else { self.num_declined + 1 };
+        is_tried
     }
 
     /// Milliseconds until a request behind `load` starts: the prefill ahead of it, and as many ends of others as it
@@ -89,6 +115,18 @@ mod tests {
         assert_eq!(wait(Load { num_running: 4, ..IDLE }), 1_000);
         assert_eq!(wait(Load { num_running: 4, num_waiting: 3, ..IDLE }), 4_000);
         assert_eq!(wait(Load { num_running: 3, num_prefill_tokens: 10, ..IDLE }), 5);
+    }
+
+    #[test]
+    fn a_slow_store_is_left_alone_but_tried_again() {
+        let mut throughput = Throughput::default();
+        assert!(throughput.is_restore_quicker(1, 64), "nothing is known");
+        throughput.add_step(100, 100_000);
+        throughput.add_restore(10, 500_000);
+        assert!(throughput.is_restore_quicker(10, 640), "50 ms a block against 64");
+        throughput.add_restore(10, 5_000_000);
+        let num_tries = (0..10 * TRY_EVERY).filter(|_| throughput.is_restore_quicker(10, 640)).count();
+        assert_eq!(num_tries, 10);
     }
 
     #[test]

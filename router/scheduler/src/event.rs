@@ -1,8 +1,8 @@
 //! What the scheduler is told and what it answers. Plain data.
 
-use trunkline_kv::Salt;
+use trunkline_kv::{Salt, StoredBlock};
 
-use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult};
+use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, Transfers};
 
 /// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +51,15 @@ pub struct ShardLimits {
     pub vocab_size: u32,
 }
 
+/// What a store holds when its shard starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreContents {
+    /// Slots are below it.
+    pub num_slots: u32,
+    /// Blocks there, in any order.
+    pub blocks: Vec<StoredBlock>,
+}
+
 /// One sequence to generate. Validated by the router; the scheduler checks again only what would break it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceRequest {
@@ -79,6 +88,8 @@ pub struct SequenceRequest {
 pub enum Event {
     /// A shard is there, with an empty KV pool and no sequences. Also after `ShardLost`, then maybe with other limits.
     ShardReady(ShardLimits),
+    /// The shard has a store, with this in it. Right after `ShardReady`.
+    StoreReady(StoreContents),
     /// A new sequence. Answered by exactly one `Update::Ended` or `Update::Rejected` in the end.
     Submit(SequenceRequest),
     /// The router found a stop string: end it with `EndReason::Finished`. Unknown ids (ended already) are ignored.
@@ -87,6 +98,8 @@ pub enum Event {
     Abort(SequenceId),
     /// The shard answered a plan. In the order of the plans, each once, and none from before the last `ShardReady`.
     StepResult(StepResult),
+    /// Transfers that plans began are over; those of a step come after its result.
+    Transfers(Transfers),
     /// The shard is gone with all that it held.
     ShardLost,
 }

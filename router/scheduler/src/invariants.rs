@@ -14,7 +14,7 @@ impl Scheduler {
         shard.kv.check_invariants();
         assert!(shard.in_flight.len() <= RUN_AHEAD, "run-ahead is bounded");
         let (mut num_waiting, mut num_leaving, mut num_running, mut num_parked) = (0, 0, 0, 0);
-        let mut num_new = 0;
+        let (mut num_new, mut num_restoring) = (0, 0);
         for (key, sequence) in self.sequences.iter() {
             let Some(run) = &sequence.run else {
                 num_waiting += 1;
@@ -42,8 +42,14 @@ impl Scheduler {
             let steps = shard.in_flight.iter().flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
             let (num_steps, num_samples) =
                 steps.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.sample)));
-            assert_eq!(run.steps_in_flight, num_steps, "steps in flight");
-            assert!(run.phase == Phase::Running || num_steps > 0, "who leaves waits for a step");
+            if let Some(restore) = &run.restore {
+                assert_eq!(shard.restoring.get(&restore.restore_id), Some(&key), "a restore is known");
+                assert_eq!(num_steps, 0, "who waits for the store computes nothing");
+            }
+            let num_waited = num_steps + u32::from(run.restore.is_some());
+            assert_eq!(run.steps_in_flight, num_waited, "steps in flight");
+            assert!(run.phase == Phase::Running || num_waited > 0, "who leaves waits for a step");
+            num_restoring += usize::from(run.restore.is_some());
             if run.phase != Phase::Ending {
                 assert_eq!(run.pending_samples, num_samples, "samples in flight");
             }
@@ -60,6 +66,7 @@ impl Scheduler {
                 "only acknowledged blocks are shared"
             );
         }
+        assert_eq!(num_restoring, shard.restoring.len(), "a restore has a sequence");
         assert_eq!(num_parked, 0, "who is parked is waited for once");
         assert_eq!(num_waiting, self.queue.num_waiting(), "waiting sequences");
         assert_eq!(num_new, self.queue.num_new(), "never started");

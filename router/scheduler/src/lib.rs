@@ -23,15 +23,18 @@ mod results;
 pub mod scheduler;
 mod sequence;
 pub mod stats;
+mod transfer;
 
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Priority, RejectReason, SequenceId, SequenceRequest, ShardLimits, Update, Usage,
+    EndReason, Event, Millis, Priority, RejectReason, SequenceId, SequenceRequest, ShardLimits,
+    StoreContents, Update, Usage,
 };
 pub use plan::{
-    BlockCopy, Chunk, SampledToken, SamplingParams, SequenceError, SequenceErrorCode, SequenceOutcome,
-    SequenceResult, SequenceStart, StepPlan, StepResult, TokenLogprob,
+    BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
+    SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
+    TokenLogprob, Transfers,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
-pub use trunkline_kv::{PolicyKind, Salt};
+pub use trunkline_kv::{BlockId, BlockKey, KEY_BYTES, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock};

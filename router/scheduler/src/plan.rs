@@ -1,6 +1,9 @@
 //! What goes to the shard and what comes back, field by field as in `proto/trunkline/shard/v1/shard.proto`.
 
-/// Everything a shard does in one step, in this order: `ends`, `starts`, `copies`, `chunks`.
+use trunkline_kv::{BlockKey, SlotId};
+
+/// Everything a shard does in one step, in this order: `ends`, `starts`, `copies`, `discards`, then it begins
+/// `restores`, computes `chunks`, and begins their `stores`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
     /// 1 for the first plan after `ShardReady`, then one more each.
@@ -11,14 +14,24 @@ pub struct StepPlan {
     pub starts: Vec<SequenceStart>,
     /// Copies inside the device pool, done before any chunk runs.
     pub copies: Vec<BlockCopy>,
-    /// The tokens to compute, at most one chunk per sequence. Empty in a plan of only `ends`.
+    /// The tokens to compute, at most one chunk per sequence. Empty in a plan of only ends, discards or restores.
     pub chunks: Vec<Chunk>,
+    /// Blocks to read from the store; the step does not wait for them.
+    pub restores: Vec<Restore>,
+    /// Slots of the store to be emptied.
+    pub discards: Vec<SlotId>,
 }
 
 impl StepPlan {
     /// Tokens that the step computes.
     pub fn num_tokens(&self) -> u64 {
         self.chunks.iter().map(|chunk| u64::from(chunk.num_tokens)).sum()
+    }
+
+    /// True if there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        // Starts and copies come with chunks.
+        self.chunks.is_empty() && self.ends.is_empty() && self.restores.is_empty() && self.discards.is_empty()
     }
 }
 
@@ -33,6 +46,8 @@ pub struct SequenceStart {
     pub num_prompt_tokens: u32,
     /// How to choose tokens.
     pub sampling: SamplingParams,
+    /// The key before the first block; none if there is no store.
+    pub root_key: Option<BlockKey>,
 }
 
 /// How to choose tokens. Limits are those of `shard.proto`; the scheduler passes the values through.
@@ -112,6 +127,55 @@ pub struct Chunk {
     pub new_block_ids: Vec<u32>,
     /// Sample one token after the chunk's last position.
     pub sample: bool,
+    /// Blocks that are full with this chunk and are to be stored, in order.
+    pub stores: Vec<BlockStore>,
+}
+
+/// Writes a block to a slot of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockStore {
+    /// Which block of the sequence's table.
+    pub block_index: u32,
+    /// The slot, in no other transfer.
+    pub slot: SlotId,
+}
+
+/// Reads blocks from the store, up to the first that is not there as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restore {
+    /// Chosen by the scheduler, unique.
+    pub restore_id: u64,
+    /// In order; at least one.
+    pub blocks: Vec<trunkline_kv::RestoredBlock>,
+}
+
+/// What became of transfers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// Of blocks that were to be stored.
+    pub stores: Vec<StoreOutcome>,
+    /// Of restores.
+    pub restores: Vec<RestoreOutcome>,
+}
+
+/// What became of a block that was to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOutcome {
+    /// Where.
+    pub slot: SlotId,
+    /// The slot holds the block; false: it holds nothing.
+    pub is_stored: bool,
+}
+
+/// What became of a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoreOutcome {
+    /// Which.
+    pub restore_id: u64,
+    /// So many blocks, from the first on, were read and are what they should be.
+    pub num_blocks: u32,
+    /// From the first read to the end of the last, in microseconds.
+    pub time_us: u64,
 }
 
 /// What came of one plan.

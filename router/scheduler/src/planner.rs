@@ -97,6 +97,7 @@ impl Scheduler {
                 token_ids: sequence.tokens.clone(),
                 num_prompt_tokens: sequence.num_prompt_tokens,
                 sampling: sequence.sampling.clone(),
+                root_key: shard.kv.store_counts().map(|_| sequence.salt.root_key()),
             });
             if sequence.first_start.is_none() {
                 let cached_tokens = run.planned;
@@ -119,12 +120,14 @@ impl Scheduler {
         let end = run.planned + num_tokens;
         shard.kv.begin_fill(&run.table, run.planned, num_tokens);
         let sample = end == num_known + run.pending_samples;
+        let stores = shard.begin_stores(&mut run.table, end);
         draft.plan.chunks.push(Chunk {
             sequence_id: run.wire_id,
             first_position: run.planned,
             num_tokens,
             new_block_ids: run.table.blocks()[run.num_sent_blocks..].iter().map(|hold| hold.id().0).collect(),
             sample,
+            stores,
         });
         draft.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample });
         run.num_sent_blocks = run.table.blocks().len();
@@ -190,7 +193,9 @@ impl Scheduler {
         let shard = self.shard.as_mut()?;
         let mut plan = draft.plan;
         plan.ends = std::mem::take(&mut shard.ends);
-        if plan.chunks.is_empty() && plan.ends.is_empty() {
+        plan.restores = std::mem::take(&mut shard.restores);
+        plan.discards = std::mem::take(&mut shard.discards);
+        if plan.is_empty() {
             return None;
         }
         shard.last_step_id = plan.step_id;

@@ -102,7 +102,7 @@ impl Scheduler {
     }
 
     /// Enters what is acknowledged in the KV index, whole blocks of it, and wakes those that wait for it.
-    fn index(&mut self, key: SequenceKey) {
+    pub(crate) fn index(&mut self, key: SequenceKey) {
         let shard = self.shard.as_mut().expect("a result has a shard");
         let sequence = &mut self.sequences[key];
         let run = sequence.run.as_mut().expect("the sequence does not wait");

@@ -1,17 +1,17 @@
 //! The scheduler: its state, and what each event does. Planning is in `planner.rs` and `admit.rs`, results are in
 //! `results.rs`, ends and preemptions in `lifecycle.rs`.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use trunkline_kv::KvCache;
+use trunkline_kv::{KvCache, SlotId, StoreIndex};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::{Load, Throughput};
 use crate::event::{
-    EndReason, Event, Millis, RejectReason, SequenceId, SequenceRequest, ShardLimits, Update,
+    EndReason, Event, Millis, RejectReason, SequenceId, SequenceRequest, ShardLimits, StoreContents, Update,
 };
 use crate::fairness::{Fairness, Fifo};
-use crate::plan::StepPlan;
+use crate::plan::{Restore, StepPlan};
 use crate::queue::{Queue, Rank};
 use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
 use crate::stats::Stats;
@@ -82,6 +82,13 @@ pub(crate) struct Shard {
     /// Wire ids to be named in the next plan's `ends`.
     pub(crate) ends: Vec<u64>,
     pub(crate) last_step_id: u64,
+    /// Restores for the next plan.
+    pub(crate) restores: Vec<Restore>,
+    /// Restores that are out, and whose they are.
+    pub(crate) restoring: BTreeMap<u64, SequenceKey>,
+    pub(crate) last_restore_id: u64,
+    /// Slots of the store for the next plan's `discards`.
+    pub(crate) discards: Vec<SlotId>,
 }
 
 /// A plan whose result is out.
@@ -128,10 +135,12 @@ impl Scheduler {
     pub fn handle(&mut self, now: Millis, event: Event, updates: &mut Vec<Update>) {
         match event {
             Event::ShardReady(limits) => self.shard_ready(limits, updates),
+            Event::StoreReady(contents) => self.store_ready(contents),
             Event::Submit(request) => self.submit(now, request, updates),
             Event::Finish(id) => self.end_by_id(id, EndReason::Finished, updates),
             Event::Abort(id) => self.end_by_id(id, EndReason::Aborted, updates),
             Event::StepResult(result) => self.take_result(now, result, updates),
+            Event::Transfers(transfers) => self.take_transfers(&transfers),
             Event::ShardLost => self.shard_lost(updates),
         }
         self.settle();
@@ -164,6 +173,10 @@ impl Scheduler {
             stats.blocks_cached = counts.cached.into();
             stats.blocks_total = counts.total.into();
             stats.evicted_blocks += shard.kv.num_evicted();
+            let store = shard.kv.store_counts().unwrap_or_default();
+            stats.store_blocks = store.stored.into();
+            stats.store_slots = store.total.into();
+            stats.store_evicted_blocks += store.evicted;
         }
         stats
     }
@@ -315,6 +328,10 @@ impl Scheduler {
             in_flight: VecDeque::new(),
             ends: Vec::new(),
             last_step_id: 0,
+            restores: Vec::new(),
+            restoring: BTreeMap::new(),
+            last_restore_id: 0,
+            discards: Vec::new(),
         };
         for key in self.sequences.keys_by_arrival() {
             let sequence = &self.sequences[key];
@@ -328,9 +345,23 @@ impl Scheduler {
         self.shard = Some(shard);
     }
 
+    fn store_ready(&mut self, contents: StoreContents) {
+        let Some(shard) = &mut self.shard else { return };
+        let (store, lost) = StoreIndex::new(contents.num_slots, contents.blocks);
+        shard.kv.set_store(store);
+        shard.discards = lost;
+        // Who waits may have a longer prefix now.
+        let keys = self.sequences.keys_by_arrival();
+        for key in keys.into_iter().filter(|&key| self.sequences[key].run.is_none()).collect::<Vec<_>>() {
+            self.leave_queue(key);
+            self.enter_queue(key);
+        }
+    }
+
     fn shard_lost(&mut self, updates: &mut Vec<Update>) {
         let Some(shard) = self.shard.take() else { return };
         self.counters.evicted_blocks += shard.kv.num_evicted();
+        self.counters.store_evicted_blocks += shard.kv.store_counts().unwrap_or_default().evicted;
         self.running.clear();
         self.num_leaving = 0;
         let keys = self.sequences.keys_by_arrival();
@@ -359,9 +390,9 @@ impl Scheduler {
     pub(crate) fn rank(&self, key: SequenceKey) -> (Rank, u32) {
         let sequence = &self.sequences[key];
         let num_tokens = sequence.num_tokens();
-        let hit =
-            self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, &sequence.tokens).num_tokens());
-        let num_cached = hit.unwrap_or(0);
+        let hit = self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, &sequence.tokens));
+        let num_cached =
+            hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()));
         let window_ms = self.config.cached_first_window_ms;
         let credit_ms = u128::from(window_ms) * u128::from(num_cached) / u128::from(num_tokens);
         let rank = Rank {

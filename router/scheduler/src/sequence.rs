@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
-use trunkline_kv::{BlockId, BlockTable, Salt};
+use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
 
 use crate::event::{Millis, Priority, SequenceId, SequenceRequest, Usage};
 use crate::plan::SamplingParams;
@@ -101,6 +101,15 @@ pub(crate) struct Run {
     pub(crate) has_failed: bool,
     /// Sequences parked on this one, and how many indexed blocks wake them.
     pub(crate) waiters: Vec<Waiter>,
+    /// Blocks on their way from the store, the last positions that are planned; no chunk is planned before they are here.
+    pub(crate) restore: Option<RunRestore>,
+}
+
+/// A restore that is under way.
+#[derive(Debug)]
+pub(crate) struct RunRestore {
+    pub(crate) restore_id: u64,
+    pub(crate) blocks: Vec<RestoredBlock>,
 }
 
 /// The first tokens of another sequence's block, to be copied.
@@ -164,10 +173,12 @@ impl Sequence {
         }
     }
 
-    /// Tokens that may be planned in the step that is being made: 0 also when it has its chunk already.
+    /// Tokens that may be planned in the step that is being made: 0 also when it has its chunk already,
+    /// or waits for the store.
     pub(crate) fn num_wanted(&self, step_id: u64) -> u32 {
-        let has_chunk = self.run.as_ref().is_some_and(|run| run.last_step_id == step_id);
-        if has_chunk { 0 } else { self.num_unplanned() }
+        let is_off =
+            self.run.as_ref().is_some_and(|run| run.last_step_id == step_id || run.restore.is_some());
+        if is_off { 0 } else { self.num_unplanned() }
     }
 
     /// True if the steps in flight sample its last token.

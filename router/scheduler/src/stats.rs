@@ -17,6 +17,10 @@ pub struct Stats {
     pub blocks_cached: u64,
     /// Gauge: blocks of the pool. `free + held + cached = total`.
     pub blocks_total: u64,
+    /// Gauge: blocks in the store. 0, like the next, while there is no store.
+    pub store_blocks: u64,
+    /// Gauge: slots of the store.
+    pub store_slots: u64,
     /// Counter: prompt tokens of started sequences.
     pub prompt_tokens: u64,
     /// Counter: those that a prefix hit spared.
@@ -31,6 +35,18 @@ pub struct Stats {
     pub preemptions: u64,
     /// Counter: blocks dropped from the KV index to make room.
     pub evicted_blocks: u64,
+    /// Counter: blocks written to the store.
+    pub stored_blocks: u64,
+    /// Counter: blocks that were to be written and were not.
+    pub store_failures: u64,
+    /// Counter: blocks read back from the store.
+    pub restored_blocks: u64,
+    /// Counter: restores that found a block missing or broken.
+    pub restore_failures: u64,
+    /// Counter: restores not begun because computing was predicted to be quicker.
+    pub restores_declined: u64,
+    /// Counter: blocks dropped from the store to make room.
+    pub store_evicted_blocks: u64,
     /// Counter: times a request waited for another one that was computing its prefix.
     pub prefix_waits: u64,
     /// Counter: `RejectReason::QueueFull`.
@@ -41,6 +57,7 @@ pub struct Stats {
     pub rejected_deadline: u64,
     /// Counter: `RejectReason::Invalid`.
     pub rejected_invalid: u64,
-    /// Counter: results that answer no plan in flight, and entries in them that answer no chunk. Should stay 0.
+    /// Counter: results that answer no plan in flight, and entries in them that answer no chunk or transfer. Should stay
+    /// 0.
     pub unexpected_results: u64,
 }

@@ -38,6 +38,11 @@ fn add(total: &mut Stats, stats: &Stats) {
     total.rejected_too_long += stats.rejected_too_long;
     total.rejected_deadline += stats.rejected_deadline;
     total.rejected_invalid += stats.rejected_invalid;
+    total.stored_blocks += stats.stored_blocks;
+    total.store_failures += stats.store_failures;
+    total.store_evicted_blocks += stats.store_evicted_blocks;
+    total.restored_blocks += stats.restored_blocks;
+    total.restore_failures += stats.restore_failures;
     total.unexpected_results += stats.unexpected_results;
 }
 
@@ -74,6 +79,11 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
         total.rejected_too_long,
         total.rejected_deadline,
         total.rejected_invalid,
+        total.stored_blocks,
+        total.store_failures,
+        total.store_evicted_blocks,
+        total.restored_blocks,
+        total.restore_failures,
         total.unexpected_results,
     ];
     assert!(met.iter().all(|&count| count > 20), "and every other thing, often: {total:?}");
@@ -116,6 +126,7 @@ fn crowded() -> Scenario {
         outages: Vec::new(),
         max_delay_ms: 2,
         twice: 0,
+        store: None,
     }
 }
 

@@ -1,8 +1,9 @@
 //! Plans and results between the generated types and the scheduler's plain ones, field by field.
 
 use trunkline_scheduler::{
-    BlockCopy, Chunk, SampledToken, SamplingParams, SequenceError, SequenceErrorCode, SequenceOutcome,
-    SequenceResult, SequenceStart, StepPlan, StepResult, TokenLogprob,
+    BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, Restore, RestoreOutcome, RestoredBlock,
+    SampledToken, SamplingParams, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
+    SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenLogprob, Transfers,
 };
 
 use super::{ShardError, proto};
@@ -31,8 +32,27 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
                 num_tokens: chunk.num_tokens,
                 new_block_ids: chunk.new_block_ids,
                 sample: chunk.sample,
+                stores: chunk
+                    .stores
+                    .into_iter()
+                    .map(|store| proto::BlockStore { block_index: store.block_index, slot: store.slot.0 })
+                    .collect(),
             })
             .collect(),
+        restores: plan.restores.into_iter().map(restore_to_proto).collect(),
+        discards: plan.discards.into_iter().map(|slot| slot.0).collect(),
+    }
+}
+
+fn restore_to_proto(restore: Restore) -> proto::Restore {
+    let to_proto = |block: RestoredBlock| proto::BlockRestore {
+        slot: block.slot.0,
+        block_id: block.block.0,
+        key: block.key.as_bytes().to_vec(),
+    };
+    proto::Restore {
+        restore_id: restore.restore_id,
+        blocks: restore.blocks.into_iter().map(to_proto).collect(),
     }
 }
 
@@ -42,6 +62,7 @@ fn start_to_proto(start: SequenceStart) -> proto::SequenceStart {
         sequence_id: start.sequence_id,
         token_ids: start.token_ids,
         num_prompt_tokens: start.num_prompt_tokens,
+        root_key: start.root_key.map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
         sampling: Some(proto::SamplingParams {
             temperature: sampling.temperature,
             top_p: sampling.top_p,
@@ -84,16 +105,49 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
                 num_tokens: chunk.num_tokens,
                 new_block_ids: chunk.new_block_ids,
                 sample: chunk.sample,
+                stores: chunk
+                    .stores
+                    .into_iter()
+                    .map(|store| BlockStore { block_index: store.block_index, slot: SlotId(store.slot) })
+                    .collect(),
             })
             .collect(),
+        restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,
+        discards: plan.discards.into_iter().map(SlotId).collect(),
     })
+}
+
+fn restore_from_proto(restore: proto::Restore) -> Result<Restore, ShardError> {
+    let from_proto = |block: proto::BlockRestore| {
+        Ok(RestoredBlock {
+            slot: SlotId(block.slot),
+            key: key_from_proto(&block.key)?,
+            block: BlockId(block.block_id),
+        })
+    };
+    Ok(Restore {
+        restore_id: restore.restore_id,
+        blocks: restore.blocks.into_iter().map(from_proto).collect::<Result<_, ShardError>>()?,
+    })
+}
+
+fn key_from_proto(bytes: &[u8]) -> Result<BlockKey, ShardError> {
+    let bytes = <[u8; KEY_BYTES]>::try_from(bytes).map_err(|_| ShardError::InvalidMessage {
+        detail: format!("a key has {} bytes, expected {KEY_BYTES}", bytes.len()),
+    })?;
+    Ok(BlockKey::from_bytes(bytes))
 }
 
 fn start_from_proto(start: proto::SequenceStart) -> Result<SequenceStart, ShardError> {
     let sampling = start.sampling.ok_or_else(|| ShardError::InvalidMessage {
         detail: format!("start of sequence {} has no `sampling`", start.sequence_id),
     })?;
+    let root_key = match start.root_key.as_slice() {
+        [] => None,
+        bytes => Some(key_from_proto(bytes)?),
+    };
     Ok(SequenceStart {
+        root_key,
         sequence_id: start.sequence_id,
         token_ids: start.token_ids,
         num_prompt_tokens: start.num_prompt_tokens,
@@ -124,6 +178,23 @@ pub fn result_from_proto(result: proto::StepResult) -> Result<StepResult, ShardE
         sequences: result.sequences.into_iter().map(sequence_from_proto).collect::<Result<_, _>>()?,
         device_time_us: result.device_time_us,
     })
+}
+
+/// What became of transfers, on its way from the shard.
+pub fn transfers_from_proto(transfers: proto::Transfers) -> Transfers {
+    let store = |outcome: proto::StoreOutcome| StoreOutcome {
+        slot: SlotId(outcome.slot),
+        is_stored: outcome.is_stored,
+    };
+    let restore = |outcome: proto::RestoreOutcome| RestoreOutcome {
+        restore_id: outcome.restore_id,
+        num_blocks: outcome.num_blocks,
+        time_us: outcome.time_us,
+    };
+    Transfers {
+        stores: transfers.stores.into_iter().map(store).collect(),
+        restores: transfers.restores.into_iter().map(restore).collect(),
+    }
 }
 
 fn sequence_from_proto(sequence: proto::SequenceResult) -> Result<SequenceResult, ShardError> {

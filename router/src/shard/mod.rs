@@ -5,12 +5,12 @@ mod convert;
 mod health;
 mod link;
 
-pub use convert::{plan_from_proto, plan_to_proto, result_from_proto};
+pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Health, watch_health};
 pub use link::{LinkEvent, ShardInfo, connect, run_link};
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 1;
+pub const CONTRACT_VERSION: u32 = 2;
 
 /// What the router knows of its shard now.
 #[derive(Debug, Clone, Default)]

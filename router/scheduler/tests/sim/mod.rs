@@ -4,17 +4,19 @@
 pub mod rng;
 pub mod scenario;
 pub mod shard;
+pub mod store;
 
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    EndReason, Event, Millis, RejectReason, Scheduler, SequenceId, ShardLimits, Stats, StepPlan, StepResult,
-    Update,
+    EndReason, Event, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats, StepPlan,
+    StepResult, StoreOutcome, Transfers, Update,
 };
 
 use rng::{Rng, mix};
 use scenario::{Arrival, Client, Outage, Scenario};
 use shard::{FakeShard, Known, Model};
+use store::{FakeStore, Write};
 
 /// Something done to the run at its n-th event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,16 @@ enum Happening {
         shard: u64,
         result: StepResult,
     },
+    /// The n-th shard's transfers to the store are over.
+    Written {
+        shard: u64,
+        writes: Vec<Write>,
+    },
+    /// And one from it.
+    Read {
+        shard: u64,
+        restore: Restore,
+    },
     Wake,
 }
 
@@ -71,6 +83,7 @@ struct World<'a> {
     happenings: BTreeMap<(Millis, u64), Happening>,
     scheduler: Scheduler,
     shard: Option<FakeShard>,
+    store: Option<FakeStore>,
     num_shards: u64,
     shard_free_at: Millis,
     known: BTreeMap<u64, Known>,
@@ -103,6 +116,7 @@ impl<'a> World<'a> {
             happenings: BTreeMap::new(),
             scheduler: Scheduler::new(scenario.config.clone()),
             shard: None,
+            store: None,
             num_shards: 0,
             shard_free_at: Millis(0),
             known: BTreeMap::new(),
@@ -186,6 +200,7 @@ impl<'a> World<'a> {
             Happening::Leave(id) => self.tell(Event::Abort(id)),
             Happening::ShardLost(outage) => {
                 if self.shard.take().is_some() {
+                    self.kill_transfers();
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
                     self.tell(Event::ShardLost);
                 }
@@ -196,6 +211,7 @@ impl<'a> World<'a> {
                 self.num_shards += 1;
                 self.shard_free_at = self.now;
                 self.tell(Event::ShardReady(limits));
+                self.open_store(limits.block_size);
             }
             Happening::Result { shard, result } => {
                 if shard != self.num_shards || self.shard.is_none() {
@@ -207,7 +223,55 @@ impl<'a> World<'a> {
                     self.tell(Event::StepResult(result));
                 }
             }
+            Happening::Written { shard, writes } => {
+                if shard == self.num_shards && self.shard.is_some() {
+                    let stores = writes.into_iter().map(|write| self.end_write(write)).collect();
+                    self.tell(Event::Transfers(Transfers { stores, restores: Vec::new() }));
+                }
+            }
+            Happening::Read { shard, restore } => {
+                if shard != self.num_shards {
+                    return;
+                }
+                let (Some(store), Some(shard)) = (&mut self.store, &mut self.shard) else { return };
+                let (read, outcome) = store.read(&restore, &mut self.rng);
+                for (block, hashes) in read {
+                    shard.end_restore(block, hashes);
+                }
+                self.tell(Event::Transfers(Transfers { stores: Vec::new(), restores: vec![outcome] }));
+            }
             Happening::Wake => {}
+        }
+    }
+
+    fn open_store(&mut self, block_size: u32) {
+        let Some(plan) = self.scenario.store else { return };
+        if self.store.as_ref().is_none_or(|store| store.block_size != block_size) {
+            self.store = Some(FakeStore::new(plan, block_size));
+        }
+        let contents = self.store.as_mut().expect("just opened").contents();
+        self.tell(Event::StoreReady(contents));
+    }
+
+    fn end_write(&mut self, write: Write) -> StoreOutcome {
+        let slot = write.slot;
+        let store = self.store.as_mut().expect("what is written has a store");
+        StoreOutcome { slot, is_stored: store.end_write(write, &mut self.rng) }
+    }
+
+    /// What a killed shard was writing is there or not.
+    fn kill_transfers(&mut self) {
+        let lost: Vec<Happening> = self.happenings.values().cloned().collect();
+        for happening in lost {
+            if let Happening::Written { shard, writes } = happening
+                && shard == self.num_shards
+            {
+                for write in writes {
+                    if self.rng.once_in(2) {
+                        self.end_write(write);
+                    }
+                }
+            }
         }
     }
 
@@ -247,7 +311,29 @@ impl<'a> World<'a> {
         let result = shard.execute(plan, &self.known, &mut self.rng);
         let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
         self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
-        self.at(self.shard_free_at, Happening::Result { shard: self.num_shards, result });
+        let writes = std::mem::take(&mut shard.writes);
+        let number = self.num_shards;
+        self.at(self.shard_free_at, Happening::Result { shard: number, result });
+        let Some(store) = &mut self.store else {
+            assert!(
+                writes.is_empty() && plan.restores.is_empty() && plan.discards.is_empty(),
+                "there is no store"
+            );
+            return;
+        };
+        plan.discards.iter().for_each(|&slot| store.discard(slot));
+        writes.iter().for_each(|write| store.begin_write(write.slot));
+        let delay_ms = store.plan.max_delay_ms;
+        for restore in &plan.restores {
+            let shard = self.shard.as_mut().expect("plans are for a shard that is there");
+            restore.blocks.iter().for_each(|block| shard.begin_restore(block.block.0));
+            let at = self.now.plus(self.rng.range(0, delay_ms));
+            self.at(at, Happening::Read { shard: number, restore: restore.clone() });
+        }
+        if !writes.is_empty() {
+            let at = self.shard_free_at.plus(self.rng.range(0, delay_ms));
+            self.at(at, Happening::Written { shard: number, writes });
+        }
     }
 
     fn take(&mut self, updates: Vec<Update>) {

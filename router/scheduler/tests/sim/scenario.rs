@@ -7,6 +7,7 @@ use trunkline_scheduler::{
 
 use super::rng::Rng;
 use super::shard::ShardFaults;
+use super::store::StorePlan;
 
 /// What a client does beside waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,7 @@ pub struct Scenario {
     pub max_delay_ms: u64,
     /// One result in so many is told twice; 0: never.
     pub twice: u64,
+    pub store: Option<StorePlan>,
 }
 
 pub fn salt(index: u64) -> Salt {
@@ -125,7 +127,21 @@ impl Scenario {
         }
         let max_delay_ms = if rng.once_in(2) { rng.range(0, 20) } else { 0 };
         let twice = if rng.once_in(4) { rng.range(2, 20) } else { 0 };
-        Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice }
+        let store = Self::random_store(seed);
+        Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice, store }
+    }
+
+    /// From a generator of its own, so that each seed's other numbers stay what they were.
+    fn random_store(seed: u64) -> Option<StorePlan> {
+        let mut rng = Rng::new(seed ^ 0x7374_6f72);
+        let is_faulty = rng.once_in(3);
+        let one_in = |rng: &mut Rng| if is_faulty { rng.range(3, 30) } else { 0 };
+        rng.once_in(2).then(|| StorePlan {
+            num_slots: rng.range_u32(1, 60),
+            write_fault: one_in(&mut rng),
+            broken_block: one_in(&mut rng),
+            max_delay_ms: if rng.once_in(2) { rng.range(0, 30) } else { 0 },
+        })
     }
 
     fn random_arrivals(rng: &mut Rng, vocab_size: u32, span_ms: u64) -> Vec<Arrival> {

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    Chunk, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, ShardLimits,
-    StepPlan, StepResult,
+    BlockKey, Chunk, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
+    ShardLimits, StepPlan, StepResult,
 };
 
 use super::rng::{Rng, mix};
+use super::store::{Record, Write};
 
 /// What is in a slot that nothing was written to, and in one whose sequence failed.
 const EMPTY: u64 = 0;
@@ -66,6 +67,7 @@ struct ShardSequence {
     /// Position of the next chunk; none before the first, which may begin anywhere.
     next_position: Option<u32>,
     has_failed: bool,
+    root_key: Option<BlockKey>,
 }
 
 /// Chances of what may go wrong, one in so many; 0: never.
@@ -91,6 +93,8 @@ pub struct FakeShard {
     slots: Vec<Vec<u64>>,
     sequences: BTreeMap<u64, ShardSequence>,
     last_step_id: u64,
+    /// Blocks of the last step that are to be stored.
+    pub writes: Vec<Write>,
 }
 
 impl FakeShard {
@@ -103,7 +107,17 @@ impl FakeShard {
             slots: vec![vec![EMPTY; limits.block_size as usize]; limits.num_blocks as usize],
             sequences: BTreeMap::new(),
             last_step_id: 0,
+            writes: Vec::new(),
         }
+    }
+
+    /// A block that is read from the store holds nothing until it is there.
+    pub fn begin_restore(&mut self, block: u32) {
+        self.slots[block as usize].fill(POISON);
+    }
+
+    pub fn end_restore(&mut self, block: u32, hashes: Vec<u64>) {
+        self.slots[block as usize] = hashes;
     }
 
     pub fn num_sequences(&self) -> usize {
@@ -129,6 +143,7 @@ impl FakeShard {
         let mut sequences = Vec::new();
         for chunk in &plan.chunks {
             let outcome = self.compute(chunk, rng);
+            self.store(chunk, !matches!(outcome, Some(SequenceOutcome::Error(_))));
             if let Some(outcome) = outcome {
                 sequences.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
             }
@@ -153,6 +168,7 @@ impl FakeShard {
                 table: Vec::new(),
                 next_position: None,
                 has_failed: false,
+                root_key: start.root_key,
             };
             assert_ne!(start.sequence_id, 0, "a wire id is not 0");
             let previous = self.sequences.insert(start.sequence_id, sequence);
@@ -161,6 +177,28 @@ impl FakeShard {
                 plan.chunks.iter().any(|chunk| chunk.sequence_id == start.sequence_id),
                 "who starts computes something"
             );
+        }
+    }
+
+    fn store(&mut self, chunk: &Chunk, is_good: bool) {
+        let block_size = self.limits.block_size as usize;
+        let sequence = &self.sequences[&chunk.sequence_id];
+        for store in &chunk.stores {
+            let index = store.block_index as usize;
+            let end = (chunk.first_position + chunk.num_tokens) as usize;
+            assert!((index + 1) * block_size <= end, "a block is full when it is stored");
+            let mut key = sequence.root_key.expect("a sequence that is stored has a root");
+            let mut parent = None;
+            // A chunk that failed may have run past the tokens that are known.
+            if is_good {
+                for block in 0..=index {
+                    parent = (block > 0).then_some(key);
+                    key = key.extend(&sequence.tokens[block * block_size..(block + 1) * block_size]);
+                }
+            }
+            let hashes = self.slots[sequence.table[index] as usize].clone();
+            let record = Record { key, parent, depth: store.block_index, hashes };
+            self.writes.push(Write { slot: store.slot, record, is_good });
         }
     }
 

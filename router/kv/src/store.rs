@@ -1,0 +1,365 @@
+//! Which blocks lie in the store below the device: an index by key, without their tokens.
+//!
+//! ```text
+//! reserve ──▶ Writing ──written──▶ Stored ──▶ evicted for another, or found broken
+//!                │  the block's tokens, and so its key, may be known before or after it is written: `name`
+//!                └──▶ Abandoned: nobody wants it any more, the transfer is still under way
+//! ```
+//!
+//! A block is found only if all before it are: `find` follows a path from its beginning. What goes first is the least
+//! recently used block that no other continues, so that paths lose their ends, not their middles.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::key::{BlockKey, KEY_BYTES};
+
+/// Names one slot of the store: 0 .. num_slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u32);
+
+impl SlotId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A block that the store had when the server started, as its record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredBlock {
+    /// Where it lies.
+    pub slot: SlotId,
+    /// What it is.
+    pub key: BlockKey,
+    /// The block before it; none if it is the first of its path.
+    pub parent: Option<BlockKey>,
+    /// Blocks before it.
+    pub depth: u32,
+    /// Grows with each block that is written: the higher, the more recent.
+    pub sequence: u64,
+}
+
+/// A block that a lookup found in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredHit {
+    /// Where it lies.
+    pub slot: SlotId,
+    /// What must be there.
+    pub key: BlockKey,
+}
+
+/// Slots and how they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Slots that hold a block which can be found.
+    pub stored: u32,
+    /// All slots.
+    pub total: u32,
+    /// Blocks dropped to make room, so far.
+    pub evicted: u64,
+}
+
+#[derive(Debug, Default)]
+enum SlotState {
+    #[default]
+    Free,
+    /// The transfer is under way; the name comes with `name`.
+    Writing { is_named: bool },
+    /// Being written for nobody.
+    Abandoned,
+    /// The transfer is over and the tokens are not known yet; false: it failed.
+    Unnamed { is_written: bool },
+    /// Can be found.
+    Stored,
+    /// Found broken, and still read by somebody.
+    Broken,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    state: SlotState,
+    key: BlockKey,
+    parent: Option<BlockKey>,
+    /// Blocks in `by_key` that continue it.
+    num_children: u32,
+    num_reads: u32,
+    last_used: u64,
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for half in bytes.chunks(size_of::<u64>()) {
+            let mut word = [0; size_of::<u64>()];
+            word[..half.len()].copy_from_slice(half);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+}
+
+/// The index of the store. Every call costs O(log slots) or less a block.
+#[derive(Debug, Default)]
+pub struct StoreIndex {
+    slots: Vec<Slot>,
+    free: Vec<SlotId>,
+    /// Named blocks, being written or stored.
+    by_key: HashMap<BlockKey, SlotId, BuildHasherDefault<KeyHasher>>,
+    /// What may be evicted, by last use.
+    leaves: BTreeSet<(u64, SlotId)>,
+    clock: u64,
+    num_stored: u32,
+    num_evicted: u64,
+}
+
+impl StoreIndex {
+    /// An index over `num_slots` slots that hold `blocks`. Also returns the slots whose block cannot be found: the
+    /// beginning of its path is not there.
+    pub fn new(num_slots: u32, mut blocks: Vec<StoredBlock>) -> (Self, Vec<SlotId>) {
+        let mut index = Self::default();
+        index.slots.resize_with(num_slots as usize, Slot::default);
+        blocks.retain(|block| block.slot.0 < num_slots);
+        blocks.sort_by_key(|block| (block.depth, block.sequence));
+        index.clock = blocks.iter().map(|block| block.sequence).max().unwrap_or(0);
+        let mut lost = Vec::new();
+        for block in blocks {
+            let has_parent = block.parent.is_none_or(|parent| index.by_key.contains_key(&parent));
+            let is_free = matches!(index.slots[block.slot.index()].state, SlotState::Free);
+            if !has_parent || !is_free || index.by_key.contains_key(&block.key) {
+                lost.push(block.slot);
+                continue;
+            }
+            let slot = &mut index.slots[block.slot.index()];
+            slot.last_used = block.sequence;
+            slot.state = SlotState::Stored;
+            index.num_stored += 1;
+            index.enter(block.slot, block.key, block.parent);
+        }
+        for id in (0..num_slots).rev().map(SlotId) {
+            if matches!(index.slots[id.index()].state, SlotState::Free) {
+                index.free.push(id);
+            }
+        }
+        (index, lost)
+    }
+
+    /// How full it is.
+    pub fn counts(&self) -> StoreCounts {
+        StoreCounts { stored: self.num_stored, total: self.slots.len() as u32, evicted: self.num_evicted }
+    }
+
+    /// True if the block is in the store or on its way there.
+    pub fn has(&self, key: BlockKey) -> bool {
+        self.by_key.contains_key(&key)
+    }
+
+    /// The stored blocks of `tokens`, whole ones, that follow the block `before`; up to the first that is not there.
+    pub fn find(&self, before: BlockKey, tokens: &[u32], block_size: usize) -> Vec<StoredHit> {
+        let mut key = before;
+        let mut found = Vec::new();
+        for block in tokens.chunks_exact(block_size) {
+            key = key.extend(block);
+            let Some(&slot) = self.by_key.get(&key) else { break };
+            if !matches!(self.slots[slot.index()].state, SlotState::Stored) {
+                break;
+            }
+            found.push(StoredHit { slot, key });
+        }
+        found
+    }
+
+    /// The block was used now, and so were those before it.
+    pub fn touch(&mut self, key: BlockKey) {
+        if let Some(&slot) = self.by_key.get(&key) {
+            self.clock += 1;
+            let now = self.clock;
+            self.set_last_used(slot, now);
+        }
+    }
+
+    /// A slot for a block that will be written now: [`StoreIndex::written`] says when it is. None if every slot is in use.
+    pub fn reserve(&mut self) -> Option<SlotId> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => self.evict()?,
+        };
+        self.slots[id.index()].state = SlotState::Writing { is_named: false };
+        Some(id)
+    }
+
+    /// Says what a reserved slot holds or will hold. False: it is not kept, because what comes before it is not there.
+    pub fn name(&mut self, id: SlotId, key: BlockKey, parent: Option<BlockKey>) -> bool {
+        let has_parent = parent.is_none_or(|parent| self.by_key.contains_key(&parent));
+        let is_known = self.by_key.contains_key(&key);
+        let has_failed = matches!(self.slots[id.index()].state, SlotState::Unnamed { is_written: false });
+        if !has_parent || is_known || has_failed {
+            self.abandon(id);
+            return is_known;
+        }
+        match &mut self.slots[id.index()].state {
+            SlotState::Writing { is_named } => *is_named = true,
+            state @ SlotState::Unnamed { is_written: true } => {
+                *state = SlotState::Stored;
+                self.num_stored += 1;
+            }
+            state => panic!("slot {} is reserved when it is named, not {state:?}", id.0),
+        }
+        self.clock += 1;
+        self.slots[id.index()].last_used = self.clock;
+        self.enter(id, key, parent);
+        true
+    }
+
+    /// The tokens of a reserved slot's block will never be known.
+    pub fn abandon(&mut self, id: SlotId) {
+        match std::mem::take(&mut self.slots[id.index()].state) {
+            SlotState::Writing { is_named: false } => self.slots[id.index()].state = SlotState::Abandoned,
+            SlotState::Unnamed { .. } => self.free.push(id),
+            state => panic!("slot {} is reserved and has no name, not {state:?}", id.0),
+        }
+    }
+
+    /// The transfer of a reserved slot is over. False if nobody waited for one: a bug of the shard.
+    #[must_use]
+    pub fn written(&mut self, id: SlotId, is_stored: bool) -> bool {
+        let Some(slot) = self.slots.get_mut(id.index()) else { return false };
+        match std::mem::take(&mut slot.state) {
+            SlotState::Writing { is_named: true } if is_stored => {
+                slot.state = SlotState::Stored;
+                self.num_stored += 1;
+                self.refresh(id);
+            }
+            SlotState::Writing { is_named: true } => {
+                self.leave(id);
+                self.free.push(id);
+            }
+            SlotState::Writing { is_named: false } => {
+                slot.state = SlotState::Unnamed { is_written: is_stored };
+            }
+            SlotState::Abandoned => self.free.push(id),
+            state => {
+                slot.state = state;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A read of a stored block begins: it stays where it is until [`StoreIndex::end_read`].
+    pub fn begin_read(&mut self, id: SlotId) {
+        self.slots[id.index()].num_reads += 1;
+        self.refresh(id);
+    }
+
+    /// A read is over; what is broken is not found again.
+    pub fn end_read(&mut self, id: SlotId, is_broken: bool) {
+        self.slots[id.index()].num_reads -= 1;
+        if is_broken && matches!(self.slots[id.index()].state, SlotState::Stored) {
+            self.leave(id);
+            self.num_stored -= 1;
+            self.slots[id.index()].state = SlotState::Broken;
+        }
+        let slot = &mut self.slots[id.index()];
+        if slot.num_reads == 0 && matches!(slot.state, SlotState::Broken) {
+            slot.state = SlotState::Free;
+            self.free.push(id);
+        }
+        self.refresh(id);
+    }
+
+    fn evict(&mut self) -> Option<SlotId> {
+        let &(last_used, id) = self.leaves.first()?;
+        let parent = self.slots[id.index()].parent;
+        self.leave(id);
+        self.slots[id.index()].state = SlotState::Free;
+        self.num_stored -= 1;
+        self.num_evicted += 1;
+        // Whoever used it used what is before it.
+        if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied())
+            && self.slots[parent.index()].last_used < last_used
+        {
+            self.set_last_used(parent, last_used);
+        }
+        Some(id)
+    }
+
+    fn enter(&mut self, id: SlotId, key: BlockKey, parent: Option<BlockKey>) {
+        let slot = &mut self.slots[id.index()];
+        (slot.key, slot.parent, slot.num_children) = (key, parent, 0);
+        self.by_key.insert(key, id);
+        if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied()) {
+            self.slots[parent.index()].num_children += 1;
+            self.refresh(parent);
+        }
+        self.refresh(id);
+    }
+
+    /// Takes a named block out of the index. What continues it can no longer be found, until it comes back.
+    fn leave(&mut self, id: SlotId) {
+        let Slot { key, parent, last_used, .. } = self.slots[id.index()];
+        self.leaves.remove(&(last_used, id));
+        self.by_key.remove(&key);
+        if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied()) {
+            // A parent that came back after its children counts only those that came later.
+            let slot = &mut self.slots[parent.index()];
+            slot.num_children = slot.num_children.saturating_sub(1);
+            self.refresh(parent);
+        }
+    }
+
+    fn set_last_used(&mut self, id: SlotId, time: u64) {
+        let before = self.slots[id.index()].last_used;
+        self.slots[id.index()].last_used = time;
+        if self.leaves.remove(&(before, id)) {
+            self.leaves.insert((time, id));
+        }
+    }
+
+    /// Offers a slot for eviction if it may go, else withdraws it.
+    fn refresh(&mut self, id: SlotId) {
+        let slot = &self.slots[id.index()];
+        let may_go = matches!(slot.state, SlotState::Stored) && slot.num_children == 0 && slot.num_reads == 0;
+        if may_go {
+            self.leaves.insert((slot.last_used, id));
+        } else {
+            self.leaves.remove(&(slot.last_used, id));
+        }
+    }
+
+    /// Recounts everything, O(slots). Panics where something is wrong.
+    pub fn check_invariants(&self) {
+        let mut is_free = vec![false; self.slots.len()];
+        for id in &self.free {
+            assert!(!std::mem::replace(&mut is_free[id.index()], true), "slot {} is free once", id.0);
+        }
+        let (mut num_stored, mut num_named) = (0, 0);
+        for (index, slot) in self.slots.iter().enumerate() {
+            let id = SlotId(index as u32);
+            assert_eq!(is_free[index], matches!(slot.state, SlotState::Free), "slot {index} is free or not");
+            let is_named = matches!(slot.state, SlotState::Stored | SlotState::Writing { is_named: true });
+            num_named += usize::from(is_named);
+            if is_named {
+                assert_eq!(self.by_key.get(&slot.key), Some(&id), "a named block is found by its key");
+            }
+            let is_stored = matches!(slot.state, SlotState::Stored);
+            num_stored += u32::from(is_stored);
+            let may_go = is_stored && slot.num_children == 0 && slot.num_reads == 0;
+            assert_eq!(may_go, self.leaves.contains(&(slot.last_used, id)), "slot {index} may go or not");
+        }
+        assert_eq!(num_stored, self.num_stored, "stored blocks");
+        assert_eq!(num_named, self.by_key.len(), "named blocks");
+        assert!(self.leaves.len() <= num_stored as usize, "only stored blocks go");
+    }
+
+    /// Bytes of memory of one slot in use, about: for capacity planning.
+    pub const fn bytes_per_slot() -> usize {
+        // The map has room for at least an eighth more; a leaf stands in a B-tree.
+        size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>()) * 9 / 8 + size_of::<(u64, SlotId)>()
+    }
+}

@@ -1,0 +1,110 @@
+//! A store that outlives its shards. What is written to it is there when its outcome is told, or, after a kill, by
+//! chance; some writes fail and some blocks break.
+
+use trunkline_scheduler::{BlockKey, Restore, RestoreOutcome, SlotId, StoreContents, StoredBlock};
+
+use super::rng::Rng;
+
+/// Chances of what may go wrong, one in so many (0: never), and how long transfers take.
+#[derive(Clone, Copy, Debug)]
+pub struct StorePlan {
+    pub num_slots: u32,
+    pub write_fault: u64,
+    pub broken_block: u64,
+    pub max_delay_ms: u64,
+}
+
+/// A block as it is stored.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub key: BlockKey,
+    pub parent: Option<BlockKey>,
+    pub depth: u32,
+    /// What stands for K and V.
+    pub hashes: Vec<u64>,
+}
+
+/// A block on its way to the store.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub slot: SlotId,
+    pub record: Record,
+    /// The chunk that filled it did not fail.
+    pub is_good: bool,
+}
+
+pub struct FakeStore {
+    pub plan: StorePlan,
+    /// Tokens per block: with another the store is another one.
+    pub block_size: u32,
+    slots: Vec<Option<(u64, Record)>>,
+    is_busy: Vec<bool>,
+    sequence: u64,
+}
+
+impl FakeStore {
+    pub fn new(plan: StorePlan, block_size: u32) -> Self {
+        let num_slots = plan.num_slots as usize;
+        Self { plan, block_size, slots: vec![None; num_slots], is_busy: vec![false; num_slots], sequence: 0 }
+    }
+
+    /// What a shard that starts finds.
+    pub fn contents(&mut self) -> StoreContents {
+        self.is_busy.fill(false);
+        let blocks = self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let (sequence, record) = slot.as_ref()?;
+            Some(StoredBlock {
+                slot: SlotId(index as u32),
+                key: record.key,
+                parent: record.parent,
+                depth: record.depth,
+                sequence: *sequence,
+            })
+        });
+        StoreContents { num_slots: self.plan.num_slots, blocks: blocks.collect() }
+    }
+
+    pub fn discard(&mut self, slot: SlotId) {
+        assert!(!self.is_busy[slot.0 as usize], "a slot in a transfer is not emptied");
+        self.slots[slot.0 as usize] = None;
+    }
+
+    /// What the slot held is gone.
+    pub fn begin_write(&mut self, slot: SlotId) {
+        let is_busy = std::mem::replace(&mut self.is_busy[slot.0 as usize], true);
+        assert!(!is_busy, "a slot is in one transfer");
+        self.slots[slot.0 as usize] = None;
+    }
+
+    /// Returns whether the block is stored.
+    pub fn end_write(&mut self, write: Write, rng: &mut Rng) -> bool {
+        self.is_busy[write.slot.0 as usize] = false;
+        let is_stored = write.is_good && !rng.once_in(self.plan.write_fault);
+        if is_stored {
+            self.sequence += 1;
+            self.slots[write.slot.0 as usize] = Some((self.sequence, write.record));
+        }
+        is_stored
+    }
+
+    /// Blocks that were read, and what is told of it.
+    pub fn read(&mut self, restore: &Restore, rng: &mut Rng) -> (Vec<(u32, Vec<u64>)>, RestoreOutcome) {
+        let mut read = Vec::new();
+        for block in &restore.blocks {
+            assert!(!self.is_busy[block.slot.0 as usize], "a slot that is read is not written");
+            if rng.once_in(self.plan.broken_block) {
+                self.slots[block.slot.0 as usize] = None;
+            }
+            // Another reader may have found it broken before.
+            let Some((_, record)) = &self.slots[block.slot.0 as usize] else { break };
+            assert_eq!(record.key, block.key, "a slot that is to be read keeps its block");
+            read.push((block.block.0, record.hashes.clone()));
+        }
+        let outcome = RestoreOutcome {
+            restore_id: restore.restore_id,
+            num_blocks: read.len() as u32,
+            time_us: 50 * restore.blocks.len() as u64,
+        };
+        (read, outcome)
+    }
+}
