@@ -1,0 +1,59 @@
+//! The folder of one store.
+//!
+//! ```text
+//! lock       locked by the shard that writes, for as long as it lives
+//! records    header, and a record for each slot
+//! blocks     the blocks
+//! ```
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::OpenError;
+
+const LOCK_FILE: &str = "lock";
+pub(crate) const RECORDS_FILE: &str = "records";
+pub(crate) const BLOCKS_FILE: &str = "blocks";
+
+/// What was said in chats lies in there.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The open files of a folder that no other process writes to.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// Holds the lock until it is dropped.
+    pub(crate) lock: File,
+    pub(crate) records: File,
+    pub(crate) blocks: File,
+}
+
+/// Makes what is not there, and takes the lock.
+pub(crate) fn open(folder: &Path) -> Result<Files, OpenError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(folder)
+        .map_err(|source| OpenError::System { what: "make the folder", path: folder.to_owned(), source })?;
+    let lock = open_file(folder, LOCK_FILE)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { folder: folder.to_owned() }),
+        Err(TryLockError::Error(source)) => {
+            return Err(OpenError::System { what: "lock", path: folder.join(LOCK_FILE), source });
+        }
+    }
+    Ok(Files { lock, records: open_file(folder, RECORDS_FILE)?, blocks: open_file(folder, BLOCKS_FILE)? })
+}
+
+fn open_file(folder: &Path, name: &str) -> Result<File, OpenError> {
+    let path = folder.join(name);
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+    let opened = options.open(&path).and_then(|file| {
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    });
+    opened.map_err(|source| OpenError::System { what: "open", path, source })
+}

@@ -1,0 +1,27 @@
+//! KV blocks on disk: what survives a restart or a crash of the shard that wrote them.
+//!
+//! ```text
+//! layout     what the bytes of both files mean: header, records, places of blocks
+//! disk       the few operations on files that are needed; tests put failing ones in their place
+//! folder     the folder of one store, its lock, its two files
+//! records    which block lies in which slot, read at once: for whoever keeps the index
+//! store      opens, writes, reads and erases slots
+//! transfers  threads that do so beside the steps
+//! trouble    what went wrong lately, in one line a minute
+//! ```
+//!
+//! The shard writes and reads; the router decides which block goes into which slot and keeps the index, which it makes
+//! from [`records()`] when it starts. There is no index on disk: each slot's record says what the slot holds, and is
+//! written after the block itself. See docs/decisions/0014-store-on-disk.md.
+
+pub mod disk;
+pub mod error;
+mod folder;
+pub mod layout;
+mod records;
+pub mod store;
+
+pub use error::{OpenError, ReadError, WriteError};
+pub use layout::{Geometry, StoredBlock};
+pub use records::{Records, records};
+pub use store::{Found, NewBlock, Store};

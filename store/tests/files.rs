@@ -1,0 +1,204 @@
+//! A store in a folder: what survives, what is lost, and what is said of it.
+
+mod support;
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+use support::{Chain, GEOMETRY, block_bytes, geometry, open, read, write};
+use trunkline_store::{Geometry, OpenError, ReadError, Store, records};
+
+#[test]
+fn blocks_are_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("made/with its parents");
+    let chain = Chain::new("a", 5);
+    {
+        let (store, found) = open(&folder);
+        assert_eq!(found, Default::default());
+        for (depth, slot) in [4, 2, 0, 7].into_iter().enumerate() {
+            write(&store, slot, &chain, depth).unwrap();
+        }
+        store.erase(0).unwrap();
+        write(&store, 2, &chain, 4).unwrap();
+    }
+    let there = records(&folder).unwrap();
+    assert_eq!((there.geometry, there.num_damaged), (geometry(), 0));
+    let summary: Vec<_> =
+        there.blocks.iter().map(|b| (b.slot, b.depth, b.key, b.parent, b.sequence)).collect();
+    let keys = &chain.keys;
+    assert_eq!(
+        summary,
+        [(2, 4, keys[5], keys[4], 5), (4, 0, keys[1], keys[0], 1), (7, 3, keys[4], keys[3], 4)],
+        "in the order of the slots, without the erased and the overwritten"
+    );
+    assert!(there.blocks.iter().all(|b| b.root == keys[0] && b.num_tokens == GEOMETRY.1 && b.written_at > 0));
+
+    let (store, found) = open(&folder);
+    assert_eq!((found.num_blocks, found.num_damaged, found.lost), (3, 0, None));
+    assert_eq!(read(&store, 2, keys[5]).unwrap(), block_bytes(keys[5]));
+    assert_eq!(read(&store, 4, keys[1]).unwrap(), block_bytes(keys[1]));
+    assert!(matches!(read(&store, 0, keys[3]), Err(ReadError::Empty { slot: 0 })));
+    assert!(matches!(read(&store, 4, keys[2]), Err(ReadError::OtherBlock { slot: 4, .. })));
+    assert_eq!(
+        read(&store, 4, keys[1]).unwrap(),
+        block_bytes(keys[1]),
+        "who asks for another changes nothing"
+    );
+    write(&store, 0, &chain, 2).unwrap();
+    assert_eq!(records(&folder).unwrap().blocks[0].sequence, 6, "sequence numbers grow over restarts");
+}
+
+#[test]
+fn only_its_owner_may_look() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("store");
+    let _store = open(&folder);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    for name in ["lock", "records", "blocks"] {
+        assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
+    }
+}
+
+#[test]
+fn a_second_opener_is_told_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = open(folder.path());
+    let error = Store::open(folder.path(), geometry()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }));
+    let expected = format!("the store in `{}` is used by another process", folder.path().display());
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    drop(store);
+    open(folder.path());
+}
+
+#[test]
+fn a_foreign_store_begins_anew_and_says_so() {
+    let others = [
+        Geometry { fingerprint: "other weights".to_owned(), ..geometry() },
+        Geometry { block_bytes: 6000, ..geometry() },
+        Geometry { block_size: 32, ..geometry() },
+    ];
+    for other in others {
+        let folder = tempfile::tempdir().unwrap();
+        let chain = Chain::new("a", 1);
+        write(&open(folder.path()).0, 1, &chain, 0).unwrap();
+        let (store, found) = Store::open(folder.path(), other.clone()).unwrap();
+        let lost = found.lost.unwrap();
+        assert!(lost.contains(&format!("is of a store of {}, expected {other}", geometry())), "{lost}");
+        assert_eq!(found.num_blocks, 0);
+        drop(store);
+        let there = records(folder.path()).unwrap();
+        assert_eq!((there.geometry, there.blocks), (other, vec![]));
+    }
+}
+
+#[test]
+fn another_number_of_slots_keeps_what_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain = Chain::new("a", 2);
+    let (store, _) = open(folder.path());
+    write(&store, 1, &chain, 0).unwrap();
+    write(&store, 7, &chain, 1).unwrap();
+    drop(store);
+    for (num_slots, expected) in [(20, 2), (8, 2), (7, 1), (20, 1), (1, 0)] {
+        let (_, found) = Store::open(folder.path(), Geometry { num_slots, ..geometry() }).unwrap();
+        assert_eq!(
+            (found.num_blocks, found.num_damaged, found.lost),
+            (expected, 0, None),
+            "{num_slots} slots"
+        );
+        assert_eq!(records(folder.path()).unwrap().blocks.len(), expected);
+    }
+}
+
+#[test]
+fn headers_that_are_none_begin_anew() {
+    let chain = Chain::new("a", 1);
+    type Spoil = fn(&mut Vec<u8>);
+    let garbage: [(&str, Spoil); 5] = [
+        ("is no file of records of a store", |bytes| bytes.truncate(100)),
+        ("is no file of records of a store", |bytes| bytes[0] ^= 1),
+        ("has format version 2, expected 1", |bytes| bytes[8] = 2),
+        ("has a damaged header", |bytes| bytes[40] ^= 4),
+        ("is no file of records of a store", |bytes| bytes.fill(b'x')),
+    ];
+    for (message, spoil) in garbage {
+        let folder = tempfile::tempdir().unwrap();
+        write(&open(folder.path()).0, 1, &chain, 0).unwrap();
+        let path = folder.path().join("records");
+        let mut bytes = fs::read(&path).unwrap();
+        spoil(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        let error = records(folder.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("`{}` {message}", path.display()));
+        let (store, found) = open(folder.path());
+        assert_eq!((found.num_blocks, found.lost), (0, Some(error)));
+        write(&store, 1, &chain, 0).unwrap();
+        drop(store);
+        assert_eq!(open(folder.path()).1.num_blocks, 1);
+    }
+}
+
+#[test]
+fn flipped_and_missing_bytes_are_misses() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain = Chain::new("a", 8);
+    let (store, _) = open(folder.path());
+    (0..8).for_each(|slot| write(&store, slot, &chain, slot as usize).unwrap());
+    drop(store);
+    let flip = |name: &str, offset: u64| {
+        let file = OpenOptions::new().read(true).write(true).open(folder.path().join(name)).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).unwrap();
+        file.write_all_at(&[byte[0] ^ 16], offset).unwrap();
+    };
+    flip("records", geometry().record_offset(3) + 60);
+    flip("blocks", geometry().block_offset(5) + 4999);
+    // The last block is cut off.
+    let blocks = OpenOptions::new().write(true).open(folder.path().join("blocks")).unwrap();
+    blocks.set_len(geometry().block_offset(7) + 4999).unwrap();
+
+    assert_eq!(records(folder.path()).unwrap().num_damaged, 1);
+    let (store, found) = open(folder.path());
+    assert_eq!((found.num_blocks, found.num_damaged), (6, 2));
+    let results: Vec<_> = (0..8).map(|slot| read(&store, slot, chain.keys[slot as usize + 1])).collect();
+    for (slot, result) in results.iter().enumerate() {
+        match (slot, result) {
+            (3 | 7, Err(ReadError::Empty { .. })) => {}
+            (5, Err(error @ ReadError::Damaged { .. })) => {
+                assert_eq!(error.to_string(), "slot 5 is damaged: its bytes do not match their checksum");
+            }
+            (_, Ok(bytes)) => assert_eq!(*bytes, block_bytes(chain.keys[slot + 1])),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(read(&store, 5, chain.keys[6]), Err(ReadError::Empty { .. })), "erased when found");
+    drop(store);
+    assert_eq!(open(folder.path()).1, trunkline_store::Found { num_blocks: 5, ..Default::default() });
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error_of_the_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, "x").unwrap();
+    let error = Store::open(&path.join("store"), geometry()).unwrap_err();
+    assert!(error.to_string().starts_with("cannot make the folder `"), "{error}");
+    // Root may write everywhere; the rest is for everybody else.
+    let locked = folder.path().join("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, Permissions::from_mode(0o500)).unwrap();
+    match Store::open(&locked.join("store"), geometry()) {
+        Err(OpenError::System { what: "make the folder", .. }) => {}
+        Ok(_) if fs::create_dir(locked.join("probe")).is_ok() => {}
+        other => panic!("{other:?}"),
+    }
+    fs::create_dir(folder.path().join("strange")).unwrap();
+    fs::create_dir(folder.path().join("strange/blocks")).unwrap();
+    assert!(matches!(
+        Store::open(&folder.path().join("strange"), geometry()),
+        Err(OpenError::System { what: "open", .. })
+    ));
+}

@@ -1,0 +1,85 @@
+//! What the tests share. Each of them uses some of it.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::path::Path;
+
+use trunkline_kv::BlockKey;
+use trunkline_store::{Found, Geometry, NewBlock, ReadError, Store, WriteError};
+
+/// Bytes and positions of a block, number of slots.
+pub const GEOMETRY: (u64, u32, u32) = (5000, 16, 8);
+
+pub fn geometry() -> Geometry {
+    let (block_bytes, block_size, num_slots) = GEOMETRY;
+    Geometry { fingerprint: "0123456789abcdef".to_owned(), block_bytes, block_size, num_slots }
+}
+
+/// A path of blocks: `keys[0]` is the root, `keys[i + 1]` the block `i`.
+pub struct Chain {
+    pub keys: Vec<BlockKey>,
+    pub token_ids: Vec<Vec<u32>>,
+}
+
+impl Chain {
+    pub fn new(salt: &str, num_blocks: u32) -> Self {
+        let size = GEOMETRY.1;
+        let token_ids: Vec<Vec<u32>> =
+            (0..num_blocks).map(|i| (i * size..(i + 1) * size).collect()).collect();
+        let mut keys = vec![BlockKey::root([salt].into_iter())];
+        for tokens in &token_ids {
+            keys.push(keys[keys.len() - 1].extend(tokens));
+        }
+        Self { keys, token_ids }
+    }
+
+    pub fn block(&self, depth: usize) -> NewBlock<'_> {
+        NewBlock {
+            key: self.keys[depth + 1],
+            parent: self.keys[depth],
+            root: self.keys[0],
+            depth: depth as u32,
+            token_ids: &self.token_ids[depth],
+        }
+    }
+}
+
+/// What the block with this key holds.
+pub fn block_bytes(key: BlockKey) -> Vec<u8> {
+    let mut random = Random::new(u64::from_le_bytes(key.as_bytes()[..8].try_into().expect("8 bytes")));
+    (0..GEOMETRY.0).map(|_| random.next() as u8).collect()
+}
+
+pub fn open(folder: &Path) -> (Store, Found) {
+    Store::open(folder, geometry()).expect("the store opens")
+}
+
+pub fn write(store: &Store, slot: u32, chain: &Chain, depth: usize) -> Result<(), WriteError> {
+    store.write(slot, &chain.block(depth), &block_bytes(chain.keys[depth + 1]))
+}
+
+pub fn read(store: &Store, slot: u32, key: BlockKey) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = vec![0xa5; GEOMETRY.0 as usize];
+    store.read(slot, key, &mut bytes).map(|()| bytes)
+}
+
+/// SplitMix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
