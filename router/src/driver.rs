@@ -264,7 +264,7 @@ impl Driver {
     fn on_link(&mut self, event: LinkEvent) {
         self.turn = Instant::now();
         match event {
-            LinkEvent::Ready { info, plans } => {
+            LinkEvent::Ready { info, store, plans } => {
                 tracing::info!(
                     device = %info.device,
                     architecture = %info.architecture,
@@ -275,12 +275,16 @@ impl Driver {
                 );
                 self.plans = Some(plans);
                 self.handle(Event::ShardReady(info.limits()));
+                if let Some(store) = store {
+                    self.handle(Event::StoreReady(store));
+                }
                 self.shard.send_replace(ShardStatus::Ready(info));
             }
             LinkEvent::Result(result) => {
                 self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
                 self.handle(Event::StepResult(result));
             }
+            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(transfers)),
             LinkEvent::Lost => {
                 self.plans = None;
                 self.shard.send_replace(ShardStatus::Lost);

@@ -245,7 +245,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 7] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -254,10 +254,12 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 7] {
         ("trunkline_kv_blocks_held", "Blocks that sequences hold", stats.blocks_held),
         ("trunkline_kv_blocks_cached", "Blocks that only the KV index holds", stats.blocks_cached),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
+        ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
+        ("trunkline_store_slots", "Slots of the store", stats.store_slots),
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 15] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -266,6 +268,16 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
+        ("trunkline_stored_blocks", "Blocks written to the store", stats.stored_blocks),
+        ("trunkline_store_failures", "Blocks that could not be written to the store", stats.store_failures),
+        ("trunkline_store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
+        ("trunkline_restored_blocks", "Blocks read back from the store", stats.restored_blocks),
+        ("trunkline_restore_failures", "Restores that met a missing or broken block", stats.restore_failures),
+        (
+            "trunkline_restores_declined",
+            "Restores not begun as computing was predicted to be quicker",
+            stats.restores_declined,
+        ),
         (
             "trunkline_prefix_waits",
             "Times a request waited for another that computed its prefix",

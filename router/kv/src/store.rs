@@ -9,7 +9,10 @@
 //! A block is found only if all before it are: `find` follows a path from its beginning. What goes first is the least
 //! recently used block that no other continues, so that paths lose their ends, not their middles.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+// Its hasher has no seed, and nothing walks it.
+#[allow(clippy::disallowed_types)]
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::key::{BlockKey, KEY_BYTES};
@@ -86,8 +89,11 @@ struct Slot {
     last_used: u64,
 }
 
+#[allow(clippy::disallowed_types)]
+type ByKey = HashMap<BlockKey, SlotId, BuildHasherDefault<KeyHasher>>;
+
 /// Keys are hashes already.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
@@ -110,7 +116,7 @@ pub struct StoreIndex {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     /// Named blocks, being written or stored.
-    by_key: HashMap<BlockKey, SlotId, BuildHasherDefault<KeyHasher>>,
+    by_key: ByKey,
     /// What may be evicted, by last use.
     leaves: BTreeSet<(u64, SlotId)>,
     clock: u64,

@@ -121,7 +121,10 @@ impl KvCache {
     /// A block of the table entered the index: if it is on its way to the store, now it has a name.
     pub(crate) fn name_stored(&mut self, table: &mut BlockTable, block_idx: usize, key: BlockKey) {
         let before = std::mem::replace(&mut table.key, key);
-        if let Some(unnamed) = table.unnamed.pop_front_if(|unnamed| unnamed.block_idx == block_idx) {
+        if let Some(&unnamed) = table.unnamed.front()
+            && unnamed.block_idx == block_idx
+        {
+            table.unnamed.pop_front();
             let parent = (block_idx > 0).then_some(before);
             self.name_slot(table, unnamed.slot, key, parent);
         }

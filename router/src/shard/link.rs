@@ -9,10 +9,11 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use trunkline_scheduler::{ShardLimits, StepPlan, StepResult};
+use trunkline_scheduler::{ShardLimits, StepPlan, StepResult, StoreContents, Transfers};
 
 use super::proto::shard_service_client::ShardServiceClient;
-use super::{CONTRACT_VERSION, ShardError, plan_to_proto, proto, result_from_proto};
+use super::store::read_store;
+use super::{CONTRACT_VERSION, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 
 /// Plans waiting for the socket. The scheduler keeps two in flight; the rest is room for plans of only ends.
@@ -45,6 +46,10 @@ pub struct ShardInfo {
     pub kv_dtype: String,
     /// Bytes of weights.
     pub weight_bytes: u64,
+    /// Slots of the store; 0 if there is none.
+    pub num_store_slots: u32,
+    /// Folder of the store.
+    pub store_folder: Option<PathBuf>,
 }
 
 impl ShardInfo {
@@ -80,6 +85,8 @@ impl ShardInfo {
             device: describe.device,
             kv_dtype: describe.kv_dtype,
             weight_bytes: describe.weight_bytes,
+            num_store_slots: describe.num_store_slots,
+            store_folder: (describe.num_store_slots > 0).then(|| PathBuf::from(describe.store_folder)),
         })
     }
 
@@ -107,11 +114,15 @@ pub enum LinkEvent {
     Ready {
         /// What the shard is.
         info: Arc<ShardInfo>,
+        /// What its store holds.
+        store: Option<StoreContents>,
         /// Where its plans go.
         plans: mpsc::Sender<StepPlan>,
     },
     /// A step is done.
     Result(StepResult),
+    /// Transfers to or from the store are over.
+    Transfers(Transfers),
     /// The stream that the last `Ready` opened is gone.
     Lost,
 }
@@ -180,24 +191,30 @@ async fn run_once(
     });
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
 
+    let store = read_store(&info).await;
     let (plans, outgoing) = mpsc::channel::<StepPlan>(MAX_WAITING_PLANS);
     let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), |plan| proto::StepRequest {
         plan: Some(plan_to_proto(plan)),
     });
     // A server may send its response header only with the first result, so the driver must be able to plan before
     // `step` returns: the stream is open once the request is on its way.
-    if events.send(LinkEvent::Ready { info, plans }).await.is_err() {
+    if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {
         return Ok(());
     }
     *was_ready = true;
     let failed = |status| ShardError::Call { call: "Step", status: Box::new(status) };
     let mut results = client.step(requests).await.map_err(failed)?.into_inner();
     while let Some(response) = results.message().await.map_err(failed)? {
-        let result = response
-            .result
-            .ok_or_else(|| ShardError::InvalidMessage { detail: "step response has no `result`".into() })?;
-        if events.send(LinkEvent::Result(result_from_proto(result)?)).await.is_err() {
-            return Ok(());
+        if response.result.is_none() && response.transfers.is_none() {
+            return Err(ShardError::InvalidMessage { detail: "step response is empty".into() });
+        }
+        // In this order: the tokens of a block that was stored may have come with the result.
+        let result = response.result.map(result_from_proto).transpose()?.map(LinkEvent::Result);
+        let transfers = response.transfers.map(transfers_from_proto).map(LinkEvent::Transfers);
+        for event in [result, transfers].into_iter().flatten() {
+            if events.send(event).await.is_err() {
+                return Ok(());
+            }
         }
     }
     Err(ShardError::StreamEnded)

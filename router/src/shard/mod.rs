@@ -4,6 +4,7 @@
 mod convert;
 mod health;
 mod link;
+mod store;
 
 pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Health, watch_health};

@@ -164,6 +164,8 @@ impl ShardService for Service {
             device: "mock".into(),
             kv_dtype: "none".into(),
             weight_bytes: 1,
+            num_store_slots: 0,
+            store_folder: String::new(),
         }))
     }
 
@@ -229,7 +231,7 @@ async fn serve_steps(
             let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
             watch.result_ready(result.step_id, &mut prompts);
         }
-        if results.send(Ok(proto::StepResponse { result: Some(result) })).await.is_err() {
+        if results.send(Ok(proto::StepResponse { result: Some(result), transfers: None })).await.is_err() {
             return;
         }
     }

@@ -2,8 +2,13 @@
 
 use serde_json::{Value, json};
 use trunkline_router::shard::proto::{self, sequence_result::Outcome};
-use trunkline_router::shard::{ShardInfo, plan_from_proto, plan_to_proto, result_from_proto};
-use trunkline_scheduler::{SamplingParams, SequenceErrorCode, SequenceOutcome, StepPlan, StepResult};
+use trunkline_router::shard::{
+    ShardInfo, plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto,
+};
+use trunkline_scheduler::{
+    BlockId, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
+    SequenceErrorCode, SequenceOutcome, SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome,
+};
 
 const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
 
@@ -37,6 +42,47 @@ fn result_without_outcome_is_refused() {
     let error =
         result_from_proto(proto::StepResult { step_id: 1, sequences, device_time_us: 0 }).unwrap_err();
     assert!(error.to_string().contains("sequence 4 has neither token nor error"));
+}
+
+#[test]
+fn transfers_cross_the_line_whole() {
+    let key = Salt::new(&["tenant"]).root_key();
+    let plan = StepPlan {
+        step_id: 3,
+        starts: vec![SequenceStart {
+            sequence_id: 1,
+            token_ids: vec![5; 9],
+            num_prompt_tokens: 9,
+            sampling: SamplingParams::default(),
+            root_key: Some(key),
+        }],
+        chunks: vec![Chunk {
+            sequence_id: 1,
+            first_position: 4,
+            num_tokens: 5,
+            new_block_ids: vec![7, 8],
+            sample: true,
+            stores: vec![BlockStore { block_index: 1, slot: SlotId(11) }],
+        }],
+        restores: vec![Restore {
+            restore_id: 2,
+            blocks: vec![RestoredBlock { slot: SlotId(4), key: key.extend(&[5; 4]), block: BlockId(7) }],
+        }],
+        discards: vec![SlotId(9)],
+        ..StepPlan::default()
+    };
+    let message = plan_to_proto(plan.clone());
+    assert_eq!(plan_from_proto(message.clone()).unwrap(), plan);
+    let mut short = message;
+    short.restores[0].blocks[0].key.pop();
+    assert!(plan_from_proto(short).unwrap_err().to_string().contains("a key has 15 bytes, expected 16"));
+    let outcome = proto::RestoreOutcome { restore_id: 2, num_blocks: 1, time_us: 30 };
+    let transfers = transfers_from_proto(proto::Transfers {
+        stores: vec![proto::StoreOutcome { slot: 11, is_stored: true }],
+        restores: vec![outcome],
+    });
+    assert_eq!(transfers.stores, [StoreOutcome { slot: SlotId(11), is_stored: true }]);
+    assert_eq!(transfers.restores, [RestoreOutcome { restore_id: 2, num_blocks: 1, time_us: 30 }]);
 }
 
 fn u64_of(value: &Value, field: &str) -> u64 {
@@ -82,6 +128,7 @@ fn describe_from_json(value: &Value) -> proto::DescribeResponse {
         device: text_of(value, "device"),
         kv_dtype: text_of(value, "kv_dtype"),
         weight_bytes: u64_of(value, "weight_bytes"),
+        ..Default::default()
     }
 }
 
@@ -94,6 +141,7 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             token_ids: ids(start, "token_ids"),
             num_prompt_tokens: u32_of(start, "num_prompt_tokens"),
             sampling: Some(sampling_from_json(&start["sampling"])),
+            root_key: Vec::new(),
         }),
         copies: list(value, "copies", |copy| proto::BlockCopy {
             source_block_id: u32_of(copy, "source_block_id"),
@@ -106,7 +154,9 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             num_tokens: u32_of(chunk, "num_tokens"),
             new_block_ids: ids(chunk, "new_block_ids"),
             sample: chunk["sample"].as_bool().unwrap(),
+            stores: Vec::new(),
         }),
+        ..Default::default()
     }
 }
 
