@@ -1,0 +1,319 @@
+//! Random histories of the index of the store against a plain model: a map from every stored path to its slot.
+//! `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how many; a failure prints the seed and a shrunk history.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use trunkline_kv::{BlockKey, Salt, SlotId, StoreIndex, StoredBlock};
+
+const DEFAULT_SEED: u64 = 1;
+const DEFAULT_CASES: u32 = 3_000;
+/// Tokens of a block: a path of blocks is a path of numbers.
+const BLOCK_SIZE: usize = 1;
+
+type Path = Vec<u32>;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Begins to store the block that ends a path.
+    Reserve(Path),
+    /// What a shard says of one that is under way.
+    Written {
+        pick: usize,
+        is_stored: bool,
+    },
+    /// Its tokens are known.
+    Name(usize),
+    /// They never will be.
+    Abandon(usize),
+    BeginRead(Path),
+    EndRead {
+        pick: usize,
+        is_broken: bool,
+    },
+    Touch(Path),
+    Find(Path),
+    /// The router starts again, on what the records say.
+    Restart,
+}
+
+fn path() -> impl Strategy<Value = Path> {
+    prop::collection::vec(0..2u32, 1..6)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let pick = 0..8usize;
+    prop_oneof![
+        8 => path().prop_map(Op::Reserve),
+        8 => (pick.clone(), prop::bool::weighted(0.8))
+            .prop_map(|(pick, is_stored)| Op::Written { pick, is_stored }),
+        8 => pick.clone().prop_map(Op::Name),
+        1 => pick.clone().prop_map(Op::Abandon),
+        2 => path().prop_map(Op::BeginRead),
+        3 => (pick, prop::bool::weighted(0.2)).prop_map(|(pick, is_broken)| Op::EndRead { pick, is_broken }),
+        2 => path().prop_map(Op::Touch),
+        3 => path().prop_map(Op::Find),
+        1 => Just(Op::Restart),
+    ]
+}
+
+/// A block on its way to the store.
+struct Storing {
+    slot: SlotId,
+    path: Path,
+    is_named: bool,
+    is_wanted: bool,
+    /// What the shard said.
+    outcome: Option<bool>,
+}
+
+struct World {
+    index: StoreIndex,
+    num_slots: u32,
+    storing: Vec<Storing>,
+    /// The plain model: paths that are stored or being stored and named.
+    named: BTreeMap<Path, SlotId>,
+    stored: BTreeSet<Path>,
+    /// Paths that are read.
+    reading: Vec<(Path, SlotId)>,
+    /// What the records say.
+    disk: BTreeMap<SlotId, (Path, u64)>,
+    sequence: u64,
+    /// Blocks that went while others continued them, since the last start.
+    num_broken: usize,
+}
+
+fn root() -> BlockKey {
+    Salt::default().root_key()
+}
+
+fn key(path: &[u32]) -> BlockKey {
+    path.iter().fold(root(), |key, &token| key.extend(&[token]))
+}
+
+fn parent(path: &[u32]) -> Option<BlockKey> {
+    (path.len() > 1).then(|| key(&path[..path.len() - 1]))
+}
+
+impl World {
+    fn new(num_slots: u32) -> Self {
+        Self {
+            index: StoreIndex::new(num_slots, Vec::new()).0,
+            num_slots,
+            storing: Vec::new(),
+            named: BTreeMap::new(),
+            stored: BTreeSet::new(),
+            reading: Vec::new(),
+            disk: BTreeMap::new(),
+            sequence: 0,
+            num_broken: 0,
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Reserve(path) => self.reserve(path),
+            Op::Written { pick, is_stored } => {
+                let under_way: Vec<usize> =
+                    (0..self.storing.len()).filter(|&index| self.storing[index].outcome.is_none()).collect();
+                if let Some(&index) = under_way.get(pick % under_way.len().max(1)) {
+                    self.written(index, *is_stored);
+                }
+            }
+            Op::Name(pick) => {
+                if let Some(index) = self.unnamed(*pick) {
+                    self.name(index);
+                }
+            }
+            Op::Abandon(pick) => {
+                if let Some(index) = self.unnamed(*pick) {
+                    self.index.abandon(self.storing[index].slot);
+                    self.storing[index].is_wanted = false;
+                    self.forget_finished();
+                }
+            }
+            Op::BeginRead(path) => {
+                let Some(&slot) = self.named.get(path).filter(|_| self.stored.contains(path)) else { return };
+                self.index.begin_read(slot);
+                self.reading.push((path.clone(), slot));
+            }
+            Op::EndRead { pick, is_broken } => {
+                if self.reading.is_empty() {
+                    return;
+                }
+                let (path, slot) = self.reading.swap_remove(pick % self.reading.len());
+                self.index.end_read(slot, *is_broken);
+                if *is_broken && self.named.get(&path) == Some(&slot) {
+                    self.named.remove(&path);
+                    self.stored.remove(&path);
+                    self.disk.remove(&slot);
+                    self.num_broken += 1;
+                }
+            }
+            Op::Touch(path) => self.index.touch(key(path)),
+            Op::Find(path) => self.check_find(path),
+            Op::Restart => self.restart(),
+        }
+    }
+
+    fn unnamed(&self, pick: usize) -> Option<usize> {
+        let waiting: Vec<usize> = (0..self.storing.len())
+            .filter(|&index| !self.storing[index].is_named && self.storing[index].is_wanted)
+            .collect();
+        waiting.get(pick % waiting.len().max(1)).copied()
+    }
+
+    fn reserve(&mut self, path: &[u32]) {
+        let num_used = self.storing.len() + self.stored.len() + self.broken_and_read();
+        let Some(slot) = self.index.reserve() else {
+            let has_victim = self.stored.iter().any(|path| !self.is_read(path) && !self.is_continued(path));
+            assert!(num_used >= self.num_slots as usize && !has_victim, "a slot was to be had");
+            return;
+        };
+        if num_used >= self.num_slots as usize {
+            let victim = self.named.iter().find(|&(_, &other)| other == slot).map(|(path, _)| path.clone());
+            let victim = victim.expect("a full store gives the slot of another block");
+            assert!(self.may_go(&victim), "{victim:?} is continued, read or written");
+            self.named.remove(&victim);
+            self.stored.remove(&victim);
+        }
+        assert!(self.storing.iter().all(|other| other.slot != slot), "a slot is given once");
+        self.disk.remove(&slot);
+        let storing = Storing { slot, path: path.to_vec(), is_named: false, is_wanted: true, outcome: None };
+        self.storing.push(storing);
+    }
+
+    /// Slots whose block was found broken while others still read it.
+    fn broken_and_read(&self) -> usize {
+        let broken = self.reading.iter().filter(|(path, slot)| self.named.get(path) != Some(slot));
+        broken.map(|(_, slot)| slot).collect::<BTreeSet<_>>().len()
+    }
+
+    /// A stored block that nobody reads and none continues. Where blocks broke, those that continued them stay behind,
+    /// and do not keep one that comes back in their parent's place.
+    fn may_go(&self, path: &Path) -> bool {
+        !self.is_read(path) && (!self.is_continued(path) || self.num_broken > 0)
+    }
+
+    fn is_continued(&self, path: &Path) -> bool {
+        self.named.keys().any(|other| other.len() == path.len() + 1 && other.starts_with(path))
+    }
+
+    fn is_read(&self, path: &Path) -> bool {
+        self.reading.iter().any(|&(_, slot)| slot == self.named[path])
+    }
+
+    fn written(&mut self, index: usize, is_stored: bool) {
+        let storing = &mut self.storing[index];
+        storing.outcome = Some(is_stored);
+        assert!(self.index.written(storing.slot, is_stored), "it was under way");
+        if is_stored {
+            self.sequence += 1;
+            self.disk.insert(storing.slot, (storing.path.clone(), self.sequence));
+        }
+        if storing.is_named {
+            if is_stored {
+                self.stored.insert(storing.path.clone());
+            } else {
+                self.named.remove(&storing.path);
+                self.num_broken += 1;
+            }
+        }
+        self.forget_finished();
+    }
+
+    fn name(&mut self, index: usize) {
+        let storing = &mut self.storing[index];
+        let path = storing.path.clone();
+        let has_parent = path.len() == 1 || self.named.contains_key(&path[..path.len() - 1]);
+        let is_known = self.named.contains_key(&path);
+        let has_failed = storing.outcome == Some(false);
+        let is_kept = has_parent && !is_known && !has_failed;
+        let said = self.index.name(storing.slot, key(&path), parent(&path));
+        assert_eq!(said, is_kept || is_known, "kept: {is_kept}, known: {is_known}");
+        if is_kept {
+            storing.is_named = true;
+            self.named.insert(path.clone(), storing.slot);
+            if storing.outcome == Some(true) {
+                self.stored.insert(path);
+            }
+        } else {
+            storing.is_wanted = false;
+        }
+        self.forget_finished();
+    }
+
+    fn forget_finished(&mut self) {
+        self.storing.retain(|storing| storing.outcome.is_none() || (!storing.is_named && storing.is_wanted));
+    }
+
+    fn check_find(&self, path: &[u32]) {
+        let found = self.index.find(root(), path, BLOCK_SIZE);
+        let expected: Vec<SlotId> = (1..=path.len())
+            .map_while(|end| self.stored.get(&path[..end]).map(|path| self.named[path]))
+            .collect();
+        assert_eq!(found.iter().map(|hit| hit.slot).collect::<Vec<_>>(), expected, "find {path:?}");
+        for (index, hit) in found.iter().enumerate() {
+            assert_eq!(hit.key, key(&path[..=index]));
+        }
+    }
+
+    fn restart(&mut self) {
+        let blocks = self.disk.iter().map(|(&slot, (path, sequence))| StoredBlock {
+            slot,
+            key: key(path),
+            parent: parent(path),
+            depth: path.len() as u32 - 1,
+            sequence: *sequence,
+        });
+        let (index, lost) = StoreIndex::new(self.num_slots, blocks.collect());
+        self.index = index;
+        self.storing.clear();
+        self.reading.clear();
+        self.named.clear();
+        // Shorter paths first: what comes before a block is there or not. Of two alike the older one is kept.
+        let mut order: Vec<(SlotId, (Path, u64))> = self.disk.clone().into_iter().collect();
+        order.sort_by_key(|(_, (path, sequence))| (path.len(), *sequence));
+        for (slot, (path, _)) in order {
+            let has_parent = path.len() == 1 || self.named.contains_key(&path[..path.len() - 1]);
+            let is_kept = has_parent && !self.named.contains_key(&path);
+            assert_eq!(!is_kept, lost.contains(&slot), "{path:?} is lost or not");
+            if is_kept {
+                self.named.insert(path, slot);
+            } else {
+                self.disk.remove(&slot);
+            }
+        }
+        self.stored = self.named.keys().cloned().collect();
+        self.num_broken = 0;
+    }
+}
+
+fn env_number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn random_histories_agree_with_the_model() {
+    let seed = env_number("TRUNKLINE_SEED", DEFAULT_SEED);
+    let cases = env_number("TRUNKLINE_CASES", DEFAULT_CASES.into()) as u32;
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let history = (1..8u32, prop::collection::vec(op(), 1..120));
+    let outcome = TestRunner::new_with_rng(config, rng).run(&history, |(num_slots, ops)| {
+        let mut world = World::new(num_slots);
+        for op in &ops {
+            world.apply(op);
+            world.index.check_invariants();
+            assert_eq!(world.index.counts().stored as usize, world.stored.len());
+        }
+        Ok::<(), TestCaseError>(())
+    });
+    if let Err(TestError::Fail(reason, history)) = outcome {
+        panic!("seed {seed}: {reason}\n{history:#?}");
+    }
+}
