@@ -67,7 +67,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     let mut command = server_command(python, "serve");
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     command.args(["--backend", config.backend.as_flag()]);
-    command.args(["--kv-cache-dtype", config.kv_cache_dtype.as_flag()]);
+    command.args(["--kv-cache-dtype", config.cache.dtype.as_flag()]);
     push(&mut command, "--threads", config.threads);
     command.args(["--pin-threads", config.pin_threads.as_flag()]);
     push(&mut command, "--max-batch-total-tokens", config.limits.max_batch_total_tokens);
@@ -75,6 +75,10 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     push(&mut command, "--max-step-sequences", config.limits.max_step_sequences);
     if let Some(weights_cache) = &config.weights_cache {
         command.arg("--weights-cache").arg(weights_cache);
+    }
+    if let Some(disk) = &config.cache.disk {
+        command.arg("--kv-disk-path").arg(&disk.path);
+        push(&mut command, "--kv-disk-size", Some(disk.num_bytes));
     }
     push_common(&mut command, config);
     command
@@ -100,7 +104,7 @@ pub fn router_command(
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
-    command.args(["--eviction-policy", config.eviction_policy.as_flag()]);
+    command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
     push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
     push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));
     push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::low::{
-    Backend, EvictionPolicy, KvCacheDtype, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning,
-};
+use super::cache::CacheConfig;
+use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
 
@@ -62,10 +61,8 @@ pub struct ServeConfig {
     pub limits: Limits,
     /// What computes.
     pub backend: Backend,
-    /// How K and V are stored.
-    pub kv_cache_dtype: KvCacheDtype,
-    /// Which cached prefixes go first.
-    pub eviction_policy: EvictionPolicy,
+    /// How K and V are kept.
+    pub cache: CacheConfig,
     /// Threads of the CPU backend; the shard chooses if absent.
     pub threads: Option<u32>,
     /// Whether each of them stays on a core of its own.
@@ -123,8 +120,7 @@ impl ServeConfig {
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
-            kv_cache_dtype: low.compute.kv_cache_dtype,
-            eviction_policy: low.compute.eviction_policy,
+            cache: CacheConfig::new(low.cache)?,
             threads: threads(&low.compute)?,
             pin_threads: low.compute.pin_threads,
             weights_cache: low.compute.weights_cache.map(weights_cache).transpose()?,

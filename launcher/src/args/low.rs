@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::cache::LowCache;
 use crate::log::Level;
 
 /// An inference server for large language models.
@@ -61,6 +62,9 @@ pub struct LowServe {
     /// How to compute.
     #[command(flatten)]
     pub compute: LowCompute,
+    /// How K and V are kept.
+    #[command(flatten)]
+    pub cache: LowCache,
     /// What to log.
     #[command(flatten)]
     pub logging: LowLogging,
@@ -189,26 +193,6 @@ pub struct LowCompute {
     /// What computes; `reference` is slow and needs torch
     #[arg(long, value_enum, default_value_t = Backend::Cpu, env = "TRUNKLINE_BACKEND", hide_env_values = true)]
     pub backend: Backend,
-    /// How K and V are stored; `auto` is int8 on the CPU
-    #[arg(
-        long,
-        value_enum,
-        value_name = "DTYPE",
-        default_value_t = KvCacheDtype::Auto,
-        env = "TRUNKLINE_KV_CACHE_DTYPE",
-        hide_env_values = true
-    )]
-    pub kv_cache_dtype: KvCacheDtype,
-    /// What goes when the prefix cache is full: the least recently used, or what past reuse says is worth least
-    #[arg(
-        long,
-        value_enum,
-        value_name = "POLICY",
-        default_value_t = EvictionPolicy::Lru,
-        env = "TRUNKLINE_EVICTION_POLICY",
-        hide_env_values = true
-    )]
-    pub eviction_policy: EvictionPolicy,
     /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
@@ -261,53 +245,6 @@ impl Backend {
         match self {
             Self::Cpu => "cpu",
             Self::Reference => "reference",
-        }
-    }
-}
-
-/// How K and V are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KvCacheDtype {
-    /// What the backend takes for best.
-    Auto,
-    /// Bytes, a scale per token and head.
-    Int8,
-    /// Four bits, a scale per token and head.
-    Int4,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
-
-impl KvCacheDtype {
-    /// As written on the shard's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Int8 => "int8",
-            Self::Int4 => "int4",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
-    }
-}
-
-/// Which cached prefixes go first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EvictionPolicy {
-    /// The least recently used.
-    Lru,
-    /// What past reuse of its like says is worth least.
-    Worth,
-}
-
-impl EvictionPolicy {
-    /// As written on the router's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Worth => "worth",
         }
     }
 }

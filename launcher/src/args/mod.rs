@@ -1,6 +1,7 @@
 //! Arguments in two stages: what was typed ([`low`]), with a file's values below it ([`file`]), then what it means,
 //! checked ([`high`]).
 
+pub mod cache;
 pub mod file;
 pub mod high;
 pub mod low;

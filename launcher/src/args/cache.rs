@@ -1,0 +1,189 @@
+//! The flags of the KV cache, as typed and as meant.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::error::LauncherError;
+
+/// What the store on disk may take if nothing is said.
+const DEFAULT_DISK_BYTES: u64 = 10 << 30;
+/// Below this it holds hardly a conversation.
+const MIN_DISK_BYTES: u64 = 16 << 20;
+const MAX_DISK_BYTES: u64 = 1 << 50;
+const UNITS: [(&str, u32); 9] =
+    [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
+
+/// How K and V are kept.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "KV cache")]
+pub struct LowCache {
+    /// How K and V are stored; `auto` is int8 on the CPU
+    #[arg(
+        long,
+        value_enum,
+        value_name = "DTYPE",
+        default_value_t = KvCacheDtype::Auto,
+        env = "TRUNKLINE_KV_CACHE_DTYPE",
+        hide_env_values = true
+    )]
+    pub kv_cache_dtype: KvCacheDtype,
+    /// What goes when the prefix cache is full: the least recently used, or what past reuse says is worth least
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICY",
+        default_value_t = EvictionPolicy::Lru,
+        env = "TRUNKLINE_EVICTION_POLICY",
+        hide_env_values = true
+    )]
+    pub eviction_policy: EvictionPolicy,
+    /// Folder in which the KV cache is kept on disk, so that it outlives restarts and crashes; what was said in chats
+    /// lies in there [default: it is not kept]
+    #[arg(long, value_name = "DIR", env = "TRUNKLINE_KV_DISK_PATH", hide_env_values = true)]
+    pub kv_disk_path: Option<PathBuf>,
+    /// Most that it takes there, such as 500MiB or 2TiB [default: 10GiB]
+    #[arg(long, value_name = "SIZE", env = "TRUNKLINE_KV_DISK_SIZE", hide_env_values = true)]
+    pub kv_disk_size: Option<String>,
+}
+
+/// How K and V are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvCacheDtype {
+    /// What the backend takes for best.
+    Auto,
+    /// Bytes, a scale per token and head.
+    Int8,
+    /// Four bits, a scale per token and head.
+    Int4,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl KvCacheDtype {
+    /// As written on the shard's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// Which cached prefixes go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EvictionPolicy {
+    /// The least recently used.
+    Lru,
+    /// What past reuse of its like says is worth least.
+    Worth,
+}
+
+impl EvictionPolicy {
+    /// As written on the router's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Worth => "worth",
+        }
+    }
+}
+
+/// The KV cache, as asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// How K and V are stored.
+    pub dtype: KvCacheDtype,
+    /// Which cached prefixes go first.
+    pub eviction: EvictionPolicy,
+    /// Where it is kept on disk; not at all if absent.
+    pub disk: Option<DiskConfig>,
+}
+
+/// The store on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Its folder, absolute.
+    pub path: PathBuf,
+    /// Most that it takes, in bytes.
+    pub num_bytes: u64,
+}
+
+impl CacheConfig {
+    /// Checks what was typed.
+    pub fn new(low: LowCache) -> Result<Self, LauncherError> {
+        let num_bytes = low.kv_disk_size.as_deref().map(disk_size).transpose()?;
+        let disk = match (low.kv_disk_path, num_bytes) {
+            (Some(path), num_bytes) => Some(DiskConfig {
+                path: disk_path(&path)?,
+                num_bytes: num_bytes.unwrap_or(DEFAULT_DISK_BYTES),
+            }),
+            (None, Some(_)) => {
+                return Err(LauncherError::usage(
+                    "`--kv-disk-size` says how much, but nothing says where; hint: give `--kv-disk-path`",
+                ));
+            }
+            (None, None) => None,
+        };
+        Ok(Self { dtype: low.kv_cache_dtype, eviction: low.eviction_policy, disk })
+    }
+}
+
+fn disk_path(path: &std::path::Path) -> Result<PathBuf, LauncherError> {
+    std::path::absolute(path).map_err(|error| {
+        LauncherError::usage(format!(
+            "`--kv-disk-path` is `{}`: {error}; hint: give a folder",
+            path.display()
+        ))
+    })
+}
+
+fn disk_size(text: &str) -> Result<u64, LauncherError> {
+    let fail = |what: &str| {
+        LauncherError::usage(format!(
+            "`--kv-disk-size` is `{text}`, {what}; hint: a number with KiB, MiB, GiB or TiB, such as 10GiB"
+        ))
+    };
+    let (number, shift) = UNITS
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
+        .expect("every text ends with nothing");
+    let number: u64 = number.trim_end().parse().map_err(|_| fail("which is no size"))?;
+    let num_bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= MAX_DISK_BYTES);
+    match num_bytes {
+        None => Err(fail("which is more than 1024TiB")),
+        Some(bytes) if bytes < MIN_DISK_BYTES => Err(fail("which is less than 16MiB")),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_or_refused() {
+        assert_eq!(disk_size("16MiB").unwrap(), 16 << 20);
+        assert_eq!(disk_size("2 GiB").unwrap(), 2 << 30);
+        assert_eq!(disk_size("3T").unwrap(), 3 << 40);
+        assert_eq!(disk_size("20000000").unwrap(), 20_000_000);
+        for (text, what) in [
+            ("", "no size"),
+            ("GiB", "no size"),
+            ("-1GiB", "no size"),
+            ("1.5GiB", "no size"),
+            ("10GB", "no size"),
+            ("1KiB", "less than 16MiB"),
+            ("9999999TiB", "more than 1024TiB"),
+            ("99999999999999999TiB", "more than 1024TiB"),
+        ] {
+            let error = disk_size(text).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("hint: "), "{text}: {error}");
+        }
+    }
+}
