@@ -279,6 +279,20 @@ impl StoreIndex {
         self.refresh(id);
     }
 
+    /// Forgets a stored block that nobody reads; its slot is to be emptied, if it has one.
+    pub fn remove(&mut self, key: BlockKey) -> Option<SlotId> {
+        let &id = self.by_key.get(&key)?;
+        let slot = &self.slots[id.index()];
+        if !matches!(slot.state, SlotState::Stored) || slot.num_reads > 0 {
+            return None;
+        }
+        self.leave(id);
+        self.slots[id.index()].state = SlotState::Free;
+        self.num_stored -= 1;
+        self.free.push(id);
+        Some(id)
+    }
+
     fn evict(&mut self) -> Option<SlotId> {
         let &(last_used, id) = self.leaves.first()?;
         let parent = self.slots[id.index()].parent;

@@ -10,6 +10,7 @@ mod support;
 mod cancel;
 mod conversation;
 mod errors;
+mod kv;
 mod lifecycle;
 mod openai;
 mod operate;
