@@ -211,7 +211,7 @@ impl Store {
         refused_at.is_some()
     }
 
-    /// Lets the disk be asked at once after it has refused: for tests.
+    /// Lets the disk be asked again at once after it has refused.
     pub fn end_pause(&self) {
         *self.refused_at.lock().expect("no panic while it is held") = None;
     }
