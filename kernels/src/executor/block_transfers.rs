@@ -99,8 +99,8 @@ impl Executor {
         }
     }
 
-    /// Begins to store the full block `block_index` of a sequence in `slot`. Until the outcome has come, nobody may have
-    /// the block written.
+    /// Begins to store the full block `block_index` of a sequence in `slot`. Until the outcome has come, nobody may
+    /// have the block written.
     pub fn begin_store(
         &mut self,
         sequence_id: u64,
