@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p trunkline-kv --example capacity [-- BLOCKS [BLOCK_SIZE]]`, by default ten million blocks of
 //! 16 tokens. Conversations of random length share one of a few system prompts. Every answer is checked.
-#![allow(clippy::print_stdout, clippy::disallowed_methods)]
+#![allow(clippy::print_stdout, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::time::Instant;
 

@@ -9,11 +9,7 @@
 //! A block is found only if all before it are: `find` follows a path from its beginning. What goes first is the least
 //! recently used block that no other continues, so that paths lose their ends, not their middles.
 
-use std::collections::BTreeSet;
-// Its hasher has no seed, and nothing walks it.
-#[allow(clippy::disallowed_types)]
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::key::{BlockKey, KEY_BYTES};
 
@@ -89,34 +85,13 @@ struct Slot {
     last_used: u64,
 }
 
-#[allow(clippy::disallowed_types)]
-type ByKey = HashMap<BlockKey, SlotId, BuildHasherDefault<KeyHasher>>;
-
-/// Keys are hashes already.
-#[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for half in bytes.chunks(size_of::<u64>()) {
-            let mut word = [0; size_of::<u64>()];
-            word[..half.len()].copy_from_slice(half);
-            self.0 ^= u64::from_le_bytes(word);
-        }
-    }
-}
-
 /// The index of the store. Every call costs O(log slots) or less a block.
 #[derive(Debug, Default)]
 pub struct StoreIndex {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     /// Named blocks, being written or stored.
-    by_key: ByKey,
+    by_key: BTreeMap<BlockKey, SlotId>,
     /// What may be evicted, by last use.
     leaves: BTreeSet<(u64, SlotId)>,
     clock: u64,
@@ -379,7 +354,7 @@ impl StoreIndex {
 
     /// Bytes of memory of one slot in use, about: for capacity planning.
     pub const fn bytes_per_slot() -> usize {
-        // The map has room for at least an eighth more; a leaf stands in a B-tree.
-        size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>()) * 9 / 8 + size_of::<(u64, SlotId)>()
+        // Nodes of a B-tree are two thirds full.
+        size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>() + size_of::<(u64, SlotId)>()) * 3 / 2
     }
 }
