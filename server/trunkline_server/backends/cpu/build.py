@@ -68,9 +68,10 @@ def build(
         raise BackendUnavailable(f"the kernels cannot be loaded: {error}", hint="run `make build`") from error
     config = checkpoint.config
     kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
-    max_step_tokens = max_step_tokens or DEFAULT_STEP_TOKENS
-    max_step_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
-    step = {"max_step_tokens": max_step_tokens, "max_step_sequences": max_step_sequences}
+    step = {
+        "max_step_tokens": max_step_tokens or DEFAULT_STEP_TOKENS,
+        "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,
+    }
     num_blocks = plan_pool(
         memory_need(checkpoint, kv_dtype=kv_dtype, **step),
         available_bytes=available_memory() if available_bytes is None else available_bytes,
@@ -98,23 +99,30 @@ def build(
     except ValueError as error:
         # The model is intact and known, but has a shape that the kernels are not made for.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
-    info = BackendInfo(
+    fingerprint = _loaded(executor, checkpoint, packed)
+    _log_threads(executor)
+    info = _info(executor, fingerprint, kv_dtype, block_size, num_blocks, step)
+    disk, info = (None, info) if store is None else open_store(executor, info, store)
+    after_start = None if packed is None else packed.keep
+    return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
+
+
+def _info(
+    executor: Executor, fingerprint: str, kv_dtype: str, block_size: int, num_blocks: int, step: dict[str, int]
+) -> BackendInfo:
+    from trunkline_server import _kernels
+
+    return BackendInfo(
         device=executor.device,
         block_size=block_size,
         bytes_per_block=executor.bytes_per_block,
         num_device_blocks=num_blocks,
-        max_step_tokens=max_step_tokens,
-        max_step_sequences=max_step_sequences,
+        max_step_tokens=step["max_step_tokens"],
+        max_step_sequences=step["max_step_sequences"],
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
-        numeric_fingerprint=numeric_fingerprint(
-            _loaded(executor, checkpoint, packed), kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)
-        ),
+        numeric_fingerprint=numeric_fingerprint(fingerprint, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)),
     )
-    _log_threads(executor)
-    disk, info = (None, info) if store is None else open_store(executor, info, store)
-    after_start = None if packed is None else packed.keep
-    return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
 
 
 def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
