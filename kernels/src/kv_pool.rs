@@ -192,6 +192,13 @@ impl KvPool {
         Ok(unsafe { self.map.as_mut_ptr().add(offset) })
     }
 
+    /// The bytes of a block.
+    pub fn block_bytes(&self, block_id: u32) -> Result<&[u8], KvPoolError> {
+        self.check_block(block_id)?;
+        let num_bytes = self.geometry.bytes_per_block();
+        Ok(&self.map[block_id as usize * num_bytes..][..num_bytes])
+    }
+
     /// The pool for the threads of one step.
     pub fn view(&mut self) -> KvView<'_> {
         KvView {

@@ -326,13 +326,14 @@ impl PyExecutor {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }
 
-    /// One step; then begins the stores (sequence id, block index, slot) of its chunks that did not fail.
+    /// One step; then begins the stores (sequence id, block index, slot) of its chunks. Those of chunks that failed are
+    /// not stored, and their outcomes say so.
     #[pyo3(signature = (chunks, stores=Vec::new()))]
     fn step<'py>(
         &mut self,
         py: Python<'py>,
         chunks: Vec<PyChunk>,
-        mut stores: Vec<(u64, u32, u32)>,
+        stores: Vec<(u64, u32, u32)>,
     ) -> PyResult<Bound<'py, PyList>> {
         stores
             .iter()
@@ -350,9 +351,11 @@ impl PyExecutor {
         let Self { executor, results, .. } = self;
         py.detach(|| {
             executor.step_into(&chunks, results);
-            let failed = results.iter().filter(|result| result.outcome.is_err());
-            failed.for_each(|failed| stores.retain(|(sequence_id, ..)| *sequence_id != failed.sequence_id));
-            executor.begin_stores(&stores)
+            let has_failed = |sequence_id| {
+                let mut failed = results.iter().filter(|result| result.outcome.is_err());
+                failed.any(|failed| failed.sequence_id == sequence_id)
+            };
+            executor.begin_stores(&stores, has_failed)
         })?;
         let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
