@@ -164,7 +164,7 @@ impl StoreIndex {
         }
     }
 
-    /// A slot for a block that will be written now: [`StoreIndex::written`] says when it is. None if every slot is in use.
+    /// A slot for a block that will be written now: [`StoreIndex::written`] says when it is. None if all are in use.
     pub fn reserve(&mut self) -> Option<SlotId> {
         let id = match self.free.pop() {
             Some(id) => id,
