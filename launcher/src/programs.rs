@@ -105,6 +105,9 @@ pub fn router_command(
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
     command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
+    if let Some(url) = config.cache.disk.as_ref().and_then(|disk| disk.object_store.as_ref()) {
+        command.arg("--kv-object-store").arg(url);
+    }
     push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
     push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));
     push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));

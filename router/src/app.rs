@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::generate::{Generation, Surroundings};
 use crate::limits::{INLINE_TOKENIZE_BYTES, Limits};
 use crate::metrics::Metrics;
+use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shard::{Health, ShardInfo, ShardStatus};
 use crate::shutdown::Phase;
@@ -81,6 +82,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// All metrics for `/metrics`.
     pub registry: Registry,
+    /// The object tier, if there is one.
+    pub objects: Option<Arc<ObjectTier>>,
     /// One permit per open request.
     pub open: Arc<Semaphore>,
     /// One permit per text being tokenized on the blocking pool.
@@ -185,6 +188,7 @@ impl App {
             tokenizer: self.model.text.tokenizer.clone(),
             phase: self.phase.clone(),
             limits: self.limits.clone(),
+            objects: self.objects.clone(),
         };
         tracing::debug!(
             prompt_tokens = request.prompt_token_ids.len(),

@@ -79,7 +79,7 @@ struct Client {
 }
 
 /// Submits sequences to the driver. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct DriverHandle {
     commands: mpsc::Sender<Command>,
     next_id: Arc<AtomicU64>,

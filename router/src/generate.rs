@@ -15,6 +15,7 @@ use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokeniz
 use crate::driver::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
 use crate::error::ApiError;
 use crate::limits::{Limits, MAX_WAITING_TOKENS};
+use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shutdown::Phase;
 
@@ -103,15 +104,21 @@ pub struct Surroundings {
     pub phase: watch::Receiver<Phase>,
     /// For messages, and the request's time limit.
     pub limits: Arc<Limits>,
+    /// Blocks that other replicas computed, if there is such a tier.
+    pub objects: Option<Arc<ObjectTier>>,
 }
 
 impl Generation {
-    /// Submits the request and waits until the scheduler took or refused it, which it does at once.
+    /// Submits the request and waits until the scheduler took or refused it, which it does at once. Where there is an
+    /// object tier, first waits for what it has of the prompt, no longer than computing that would take.
     pub async fn start(
         request: GenerationRequest,
         around: Surroundings,
         permit: OwnedSemaphorePermit,
     ) -> Result<Self, ApiError> {
+        if let Some(objects) = &around.objects {
+            objects.fetch(&request.salt, &request.prompt_token_ids).await;
+        }
         let mut sequence = around
             .driver
             .submit(sequence_request(&request), request.arrived, around.limits.request_timeout)

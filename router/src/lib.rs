@@ -25,6 +25,7 @@ pub mod http;
 pub mod limits;
 pub mod log;
 pub mod metrics;
+pub mod object;
 pub mod openapi;
 pub mod random;
 pub mod request;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use trunkline_object::{Location, Remote};
 use trunkline_router::app::Model;
 use trunkline_router::args::Args;
 use trunkline_router::log::{self, LogForm};
@@ -85,11 +86,21 @@ async fn serve(args: Args) -> Result<(), End> {
         model = args.served_model_name,
         "router is listening"
     );
-    let server = Server::start(model, args.limits(), args.shard_socket)
+    let remote = args.kv_object_store.as_deref().map(object_store).transpose()?;
+    let server = Server::start_with_objects(model, args.limits(), args.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.run(listener, terminate).await.map_err(|error| End::Bug(error.into()))?;
     tracing::info!("router is done");
     Ok(())
+}
+
+fn object_store(url: &str) -> Result<Remote, End> {
+    // The URL itself is not repeated before it is known to hold no credentials.
+    let fail = |error| End::User(anyhow::anyhow!("`--kv-object-store` {error}"));
+    let location = Location::parse(url).map_err(fail)?;
+    let remote = location.open().map_err(fail)?;
+    tracing::info!(%location, "KV blocks are shared by an object store");
+    Ok(remote)
 }
 
 /// Ready at SIGTERM; at SIGINT too, unless a launcher forwards signals (a terminal sends SIGINT to the whole group).

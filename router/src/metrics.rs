@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use trunkline_scheduler::{EndReason, Stats, Usage};
 
 use crate::error::ErrorClass;
+use crate::object::ObjectCounts;
 use crate::shard::ShardStatus;
 
 /// Content type of `render`.
@@ -101,7 +102,12 @@ impl Metrics {
     }
 
     /// A registry of all metrics, those of the scheduler included.
-    pub fn registry(&self, stats: watch::Receiver<Stats>, shard: watch::Receiver<ShardStatus>) -> Registry {
+    pub fn registry(
+        &self,
+        stats: watch::Receiver<Stats>,
+        shard: watch::Receiver<ShardStatus>,
+        objects: Option<watch::Receiver<ObjectCounts>>,
+    ) -> Registry {
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("trunkline");
         own.register("http_requests", "HTTP answers by route and status", self.http_requests.clone());
@@ -128,7 +134,7 @@ impl Metrics {
         own.register("step_tokens", "Tokens computed by a step", self.step_tokens.clone());
         own.register("request_prompt_tokens", "Prompt tokens of a request", self.prompt_tokens.clone());
         own.register("request_output_tokens", "Output tokens of a request", self.output_tokens.clone());
-        registry.register_collector(Box::new(SchedulerCollector { stats, shard }));
+        registry.register_collector(Box::new(SchedulerCollector { stats, shard, objects }));
         registry
     }
 }
@@ -156,6 +162,8 @@ fn end_label(reason: &EndReason) -> &'static str {
 struct SchedulerCollector {
     stats: watch::Receiver<Stats>,
     shard: watch::Receiver<ShardStatus>,
+    /// None without an object tier: all are 0 then.
+    objects: Option<watch::Receiver<ObjectCounts>>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -183,7 +191,8 @@ impl Collector for SchedulerCollector {
         for (name, help, value) in gauges(&stats) {
             gauge(&mut encoder, name, help, value as f64)?;
         }
-        for (name, help, value) in counters(&stats) {
+        let objects = self.objects.as_ref().map(|objects| *objects.borrow()).unwrap_or_default();
+        for (name, help, value) in counters(&stats).into_iter().chain(object_counters(&objects)) {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(value).encode(metric)?;
         }
@@ -245,7 +254,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 10] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -256,10 +265,11 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
         ("trunkline_store_slots", "Slots of the store", stats.store_slots),
+        ("trunkline_object_waiting_blocks", "Stored blocks that wait for their upload", stats.offered_blocks),
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 15] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -279,6 +289,11 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 15] {
             stats.restores_declined,
         ),
         (
+            "trunkline_object_dropped_blocks",
+            "Times a stored block did not wait for its upload as too many did",
+            stats.unoffered_blocks,
+        ),
+        (
             "trunkline_prefix_waits",
             "Times a request waited for another that computed its prefix",
             stats.prefix_waits,
@@ -287,6 +302,44 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 15] {
             "trunkline_unexpected_results",
             "Results that answer no plan; a defect if not 0",
             stats.unexpected_results,
+        ),
+    ]
+}
+
+fn object_counters(counts: &ObjectCounts) -> [(&'static str, &'static str, u64); 9] {
+    [
+        ("trunkline_object_uploaded_blocks", "Blocks put into the object store", counts.uploaded_blocks),
+        (
+            "trunkline_object_uploaded_bytes",
+            "Bytes of blocks put into the object store",
+            counts.uploaded_bytes,
+        ),
+        ("trunkline_object_known_blocks", "Blocks that the object store had already", counts.known_blocks),
+        ("trunkline_object_downloaded_blocks", "Blocks got from the object store", counts.downloaded_blocks),
+        (
+            "trunkline_object_downloaded_bytes",
+            "Bytes of blocks got from the object store",
+            counts.downloaded_bytes,
+        ),
+        (
+            "trunkline_object_failures",
+            "Gets and puts that failed, and objects that cannot be used",
+            counts.failures,
+        ),
+        (
+            "trunkline_object_misses",
+            "Downloads that ended at a block which the object store lacks",
+            counts.misses,
+        ),
+        (
+            "trunkline_object_declined",
+            "Requests that did not ask the object store as computing was predicted to be quicker",
+            counts.declined,
+        ),
+        (
+            "trunkline_object_timeouts",
+            "Requests that went on before the object store had given all",
+            counts.timeouts,
         ),
     ]
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use trunkline_object::Remote;
 use trunkline_scheduler::SchedulerConfig;
 
 use crate::app::{App, Model};
@@ -15,6 +16,7 @@ use crate::driver::Driver;
 use crate::http::serve;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use crate::shard::{Health, run_link, watch_health};
 use crate::shutdown::{Phase, Shutdown};
 use crate::step_thread::StepThread;
@@ -29,6 +31,7 @@ pub struct Server {
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
+    upload: Option<JoinHandle<()>>,
 }
 
 /// The driving task ended: a broken invariant. The process must end too.
@@ -39,34 +42,52 @@ pub struct DriverEnded;
 impl Server {
     /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
     pub fn start(model: Model, limits: Limits, shard_socket: PathBuf) -> io::Result<Self> {
+        Self::start_with_objects(model, limits, shard_socket, None)
+    }
+
+    /// The same with a tier of objects below the shard's store, if it has one.
+    pub fn start_with_objects(
+        model: Model,
+        limits: Limits,
+        shard_socket: PathBuf,
+        remote: Option<Remote>,
+    ) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
             max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
             max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
+            max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
             ..SchedulerConfig::default()
         };
         let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
         let (health_in, health) = watch::channel(Health::default());
         let shutdown = Shutdown::default();
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
+        let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
+        let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let app = Arc::new(App {
             model: Arc::new(model),
             driver: ends.handle,
-            registry: metrics.registry(ends.stats.clone(), ends.shard.clone()),
+            registry: metrics.registry(
+                ends.stats.clone(),
+                ends.shard.clone(),
+                objects.as_ref().map(|objects| objects.counts()),
+            ),
             shard: ends.shard.clone(),
             health,
             stats: ends.stats,
             phase: shutdown.subscribe(),
             metrics,
+            objects: objects.clone(),
             open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
             // One core stays free for everything else.
             tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),
             limits: Arc::new(limits),
         });
-        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link))?;
+        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, objects))?;
         let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
-        Ok(Self { app, shutdown, steps, health })
+        Ok(Self { app, shutdown, steps, health, upload })
     }
 
     /// Serves until `terminate` is ready and the drain after it is done.
@@ -106,6 +127,9 @@ impl Server {
         }
         serving.abort();
         self.health.abort();
+        if let Some(upload) = self.upload {
+            upload.abort();
+        }
         result
     }
 }

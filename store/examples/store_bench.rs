@@ -80,7 +80,7 @@ fn run(store: Store, folder: &std::path::Path) -> Result<()> {
     report(&mut out, "write, fresh slot", fresh)?;
     let again = times(&mut write)?;
     report(&mut out, "write, used slot", again)?;
-    let read = times(&mut |slot| Ok(store.read(slot, keys[slot as usize + 1], &mut target)?))?;
+    let read = times(&mut |slot| Ok(drop(store.read(slot, keys[slot as usize + 1], &mut target)?)))?;
     report(&mut out, "read", read)?;
     let began = Instant::now();
     let found = records(folder)?.blocks.len();

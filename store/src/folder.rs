@@ -57,3 +57,13 @@ fn open_file(folder: &Path, name: &str) -> Result<File, OpenError> {
     });
     opened.map_err(|source| OpenError::System { what: "open", path, source })
 }
+
+/// The files of records and blocks of a folder that another process owns.
+pub(crate) fn open_there(folder: &Path) -> Result<(File, File), OpenError> {
+    let open = |name| {
+        let path = folder.join(name);
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        opened.map_err(|source| OpenError::System { what: "open", path, source })
+    };
+    Ok((open(RECORDS_FILE)?, open(BLOCKS_FILE)?))
+}

@@ -13,7 +13,8 @@
 //!
 //! The shard writes and reads; the router decides which block goes into which slot and keeps the index, which it makes
 //! from [`records()`] when it starts. There is no index on disk: each slot's record says what the slot holds, and is
-//! written after the block itself. See docs/decisions/0014-store-on-disk.md.
+//! written after the block itself. The router may attach to the store to write and read slots that it gave nobody else:
+//! what comes from and goes to an object store. See docs/decisions/0014-store-on-disk.md.
 
 pub mod disk;
 pub mod error;
@@ -31,4 +32,4 @@ pub use records::{Records, records};
 pub use store::{Found, NewBlock, Store};
 pub use transfer::{Outcomes, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError};
 pub use transfers::Transfers;
-pub use trouble::Counts;
+pub use trouble::{Counts, Troubles};

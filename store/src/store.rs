@@ -1,11 +1,14 @@
 //! One store: opens, writes, reads and erases slots. All methods may be called from several threads, as long as no two
-//! of them concern one slot.
+//! of them concern one slot; two reads of one may.
+//!
+//! One process owns it, which holds its lock. Another one may attach, and read and write slots that the owner leaves to
+//! it meanwhile: so nothing about a slot is remembered here, its record is looked at each time.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use trunkline_kv::BlockKey;
@@ -51,8 +54,6 @@ pub struct Store {
     geometry: Geometry,
     records: Box<dyn DiskFile>,
     blocks: Box<dyn DiskFile>,
-    /// Slots whose record may be something else than zeros.
-    is_marked: Vec<AtomicBool>,
     next_sequence: AtomicU64,
     /// When the disk has refused last.
     refused_at: Mutex<Option<Instant>>,
@@ -73,6 +74,40 @@ impl Store {
         Ok((store, found))
     }
 
+    /// Opens a store that another process owns, without its lock and without changing anything. Fails if it is not of
+    /// exactly this geometry. Blocks written here have sequence numbers like those that the owner gives at the same
+    /// time: their order by age is approximate.
+    ///
+    /// Only slots that the owner leaves alone meanwhile may be written or erased here. If it does not, checksums find it:
+    /// the block is lost, never a wrong one read.
+    pub fn attach(folder: &Path, geometry: Geometry) -> Result<Self, OpenError> {
+        geometry.check()?;
+        let path = folder.join(RECORDS_FILE);
+        let (records, blocks) = folder::open_there(folder)?;
+        let fail = |source| OpenError::System { what: "read", path: path.clone(), source };
+        let header = read_header(&records).map_err(fail)?;
+        let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };
+        let there = Geometry::from_header(&header).map_err(unreadable)?;
+        if there != geometry {
+            return Err(unreadable(format!("is of a store of {there}, expected {geometry}")));
+        }
+        let mut newest = 0;
+        each_slot(&records, &geometry, |_, slot| {
+            if let Slot::Holds(record) = slot {
+                newest = newest.max(record.block.sequence);
+            }
+        })
+        .map_err(fail)?;
+        Ok(Self {
+            geometry,
+            records: Box::new(records),
+            blocks: Box::new(blocks),
+            next_sequence: AtomicU64::new(newest.saturating_add(1)),
+            refused_at: Mutex::new(None),
+            _lock: None,
+        })
+    }
+
     /// [`Store::open`] on given files. `path`: what the file of records is called in messages.
     pub fn open_on(
         records: Box<dyn DiskFile>,
@@ -81,12 +116,10 @@ impl Store {
         path: &Path,
     ) -> Result<(Self, Found), OpenError> {
         geometry.check()?;
-        let num_slots = geometry.num_slots as usize;
         let store = Self {
             geometry,
             records,
             blocks,
-            is_marked: (0..num_slots).map(|_| AtomicBool::new(false)).collect(),
             next_sequence: AtomicU64::new(1),
             refused_at: Mutex::new(None),
             _lock: None,
@@ -141,7 +174,6 @@ impl Store {
                 }
                 Slot::Damaged | Slot::Holds(_) => damaged.push(slot),
             }
-            self.is_marked[slot as usize].store(true, Ordering::Relaxed);
         })?;
         self.next_sequence.store(newest.saturating_add(1), Ordering::Relaxed);
         found.num_damaged = damaged.len();
@@ -195,7 +227,6 @@ impl Store {
         };
         let mut encoded = Vec::new();
         record.encode(g, &mut encoded);
-        self.is_marked[slot as usize].store(true, Ordering::Relaxed);
         write_full(&*self.records, &encoded, g.record_offset(slot)).map_err(|source| {
             // Best effort: half a record is damaged, and a whole one is right.
             drop(self.erase(slot));
@@ -226,11 +257,16 @@ impl Store {
         self.blocks.will_need(self.geometry.block_offset(slot), self.geometry.block_bytes);
     }
 
-    /// Reads the block of `slot` into `bytes`, if it is the one with `key` and every bit is as it was written. On an
-    /// error `bytes` may be anything; a damaged block is erased.
+    /// Reads the block of `slot` into `bytes`, if it is the one with `key` and every bit is as it was written, and
+    /// returns what its record says and its tokens. On an error `bytes` may be anything; a damaged block is erased.
     ///
     /// Panics as [`Store::write`].
-    pub fn read(&self, slot: u32, key: BlockKey, bytes: &mut [u8]) -> Result<(), ReadError> {
+    pub fn read(
+        &self,
+        slot: u32,
+        key: BlockKey,
+        bytes: &mut [u8],
+    ) -> Result<(StoredBlock, Vec<u32>), ReadError> {
         let g = &self.geometry;
         assert!(slot < g.num_slots, "slot {slot} of {}", g.num_slots);
         assert!(bytes.len() as u64 == g.block_bytes, "a block of {} bytes", bytes.len());
@@ -254,19 +290,21 @@ impl Store {
         if count < bytes.len() || block_checksum(bytes) != record.checksum {
             return damaged("bytes");
         }
-        Ok(())
+        Ok((record.block, record.token_ids))
     }
 
     /// Empties `slot`. Panics if there is no such slot.
     pub fn erase(&self, slot: u32) -> io::Result<()> {
-        let is_marked = &self.is_marked[slot as usize];
-        if !is_marked.load(Ordering::Relaxed) {
+        let g = &self.geometry;
+        assert!(slot < g.num_slots, "slot {slot} of {}", g.num_slots);
+        let mut record = vec![0; g.record_bytes()];
+        // What cannot be read is taken for something. An empty slot is left alone, so that its file stays sparse.
+        let is_read = read_full(&*self.records, &mut record, g.record_offset(slot)).is_ok();
+        if is_read && record.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
-        let g = &self.geometry;
-        write_full(&*self.records, &vec![0; g.record_bytes()], g.record_offset(slot))?;
-        is_marked.store(false, Ordering::Relaxed);
-        Ok(())
+        record.fill(0);
+        write_full(&*self.records, &record, g.record_offset(slot))
     }
 
     /// Returns when everything that was written would survive a loss of power.

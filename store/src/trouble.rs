@@ -20,20 +20,21 @@ pub struct Counts {
 
 /// Failures that nobody was told of yet.
 #[derive(Debug, Default)]
-pub(crate) struct Troubles {
+pub struct Troubles {
     num_untold: u64,
     last: String,
     told_at: Option<Instant>,
 }
 
 impl Troubles {
-    pub(crate) fn note(&mut self, failure: &dyn std::error::Error) {
+    /// One more.
+    pub fn note(&mut self, failure: &dyn std::error::Error) {
         self.num_untold += 1;
         self.last = failure.to_string();
     }
 
     /// A line, if there is something to tell and the last line was long enough ago.
-    pub(crate) fn take_line(&mut self, now: Instant) -> Option<String> {
+    pub fn take_line(&mut self, now: Instant) -> Option<String> {
         if self.num_untold == 0 || self.told_at.is_some_and(|at| now.duration_since(at) < LINE_INTERVAL) {
             return None;
         }

@@ -202,3 +202,37 @@ fn a_folder_that_cannot_be_written_is_an_error_of_the_system() {
         Err(OpenError::System { what: "open", .. })
     ));
 }
+
+#[test]
+fn who_attaches_reads_and_writes_what_the_owner_leaves_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain = Chain::new("tenant", 3);
+    let missing = Store::attach(folder.path(), geometry()).unwrap_err();
+    assert!(matches!(missing, OpenError::System { what: "open", .. }), "{missing}");
+    let (owner, _) = open(folder.path());
+    write(&owner, 0, &chain, 0).unwrap();
+    let other = Geometry { num_slots: GEOMETRY.2 + 1, ..geometry() };
+    assert!(matches!(Store::attach(folder.path(), other).unwrap_err(), OpenError::Unreadable { .. }));
+
+    let attached = Store::attach(folder.path(), geometry()).unwrap();
+    let mut bytes = vec![0; GEOMETRY.0 as usize];
+    let (block, token_ids) = attached.read(0, chain.keys[1], &mut bytes).unwrap();
+    assert_eq!(bytes, block_bytes(chain.keys[1]));
+    assert_eq!(
+        (block.key, block.parent, block.root, block.depth),
+        (chain.keys[1], chain.keys[0], chain.keys[0], 0)
+    );
+    assert_eq!(token_ids, chain.token_ids[0]);
+
+    write(&attached, 5, &chain, 1).unwrap();
+    assert_eq!(read(&owner, 5, chain.keys[2]).unwrap(), block_bytes(chain.keys[2]));
+    // The owner empties and reuses what it never wrote itself.
+    owner.erase(5).unwrap();
+    assert!(matches!(read(&attached, 5, chain.keys[2]), Err(ReadError::Empty { slot: 5 })));
+    write(&attached, 5, &chain, 1).unwrap();
+    write(&owner, 5, &chain, 2).unwrap();
+    assert!(matches!(read(&attached, 5, chain.keys[2]), Err(ReadError::OtherBlock { .. })));
+    drop((owner, attached));
+    let (_, found) = open(folder.path());
+    assert_eq!((found.num_blocks, found.num_damaged), (2, 0));
+}

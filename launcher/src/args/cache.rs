@@ -45,6 +45,10 @@ pub struct LowCache {
     /// Most that it takes there, such as 500MiB or 2TiB [default: 10GiB]
     #[arg(long, value_name = "SIZE", env = "TRUNKLINE_KV_DISK_SIZE", hide_env_values = true)]
     pub kv_disk_size: Option<String>,
+    /// Object store in which replicas share the KV cache, below the one on disk: s3://bucket/prefix, gs://bucket,
+    /// az://container or file:///folder; credentials come from the environment, never from here [default: none]
+    #[arg(long, value_name = "URL", env = "TRUNKLINE_KV_OBJECT_STORE", hide_env_values = true)]
+    pub kv_object_store: Option<String>,
 }
 
 /// How K and V are stored.
@@ -112,16 +116,24 @@ pub struct DiskConfig {
     pub path: PathBuf,
     /// Most that it takes, in bytes.
     pub num_bytes: u64,
+    /// URL of the object store below it, for the router to check.
+    pub object_store: Option<String>,
 }
 
 impl CacheConfig {
     /// Checks what was typed.
     pub fn new(low: LowCache) -> Result<Self, LauncherError> {
         let num_bytes = low.kv_disk_size.as_deref().map(disk_size).transpose()?;
+        if low.kv_object_store.is_some() && low.kv_disk_path.is_none() {
+            return Err(LauncherError::usage(
+                "`--kv-object-store` needs a store on disk above it; hint: give `--kv-disk-path`",
+            ));
+        }
         let disk = match (low.kv_disk_path, num_bytes) {
             (Some(path), num_bytes) => Some(DiskConfig {
                 path: disk_path(&path)?,
                 num_bytes: num_bytes.unwrap_or(DEFAULT_DISK_BYTES),
+                object_store: low.kv_object_store,
             }),
             (None, Some(_)) => {
                 return Err(LauncherError::usage(

@@ -38,6 +38,6 @@ pub use pool::{BlockCounts, BlockPool};
 pub use radix::NodeId;
 pub use reuse_policy::WorthPolicy;
 pub use salt::Salt;
-pub use store::{SlotId, StoreCounts, StoreIndex, StoredBlock, StoredHit};
+pub use store::{Offer, SlotId, StoreCounts, StoreIndex, StoredBlock, StoredHit};
 pub use table::BlockTable;
 pub use tiers::RestoredBlock;

@@ -9,7 +9,7 @@
 //! A block is found only if all before it are: `find` follows a path from its beginning. What goes first is the least
 //! recently used block that no other continues, so that paths lose their ends, not their middles.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::key::{BlockKey, KEY_BYTES};
 
@@ -47,6 +47,17 @@ pub struct StoredHit {
     pub key: BlockKey,
 }
 
+/// A stored block that is offered to the tier below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Where it lies; it stays there until [`StoreIndex::end_read`].
+    pub slot: SlotId,
+    /// What it is.
+    pub key: BlockKey,
+    /// It was stored just now. False: long ago, so that the tier below may have it.
+    pub is_new: bool,
+}
+
 /// Slots and how they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
@@ -56,6 +67,10 @@ pub struct StoreCounts {
     pub total: u32,
     /// Blocks dropped to make room, so far.
     pub evicted: u64,
+    /// Blocks that wait to be offered to the tier below.
+    pub offered: u32,
+    /// Blocks not offered as too many waited, so far.
+    pub unoffered: u64,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +98,8 @@ struct Slot {
     num_children: u32,
     num_reads: u32,
     last_used: u64,
+    /// The tier below was told of it, or it came from there.
+    is_offered: bool,
 }
 
 /// The index of the store. Every call costs O(log slots) or less a block.
@@ -97,6 +114,10 @@ pub struct StoreIndex {
     clock: u64,
     num_stored: u32,
     num_evicted: u64,
+    /// For the tier below, in the order of their paths.
+    offers: VecDeque<(BlockKey, bool)>,
+    max_offers: usize,
+    num_unoffered: u64,
 }
 
 impl StoreIndex {
@@ -132,7 +153,13 @@ impl StoreIndex {
 
     /// How full it is.
     pub fn counts(&self) -> StoreCounts {
-        StoreCounts { stored: self.num_stored, total: self.slots.len() as u32, evicted: self.num_evicted }
+        StoreCounts {
+            stored: self.num_stored,
+            total: self.slots.len() as u32,
+            evicted: self.num_evicted,
+            offered: self.offers.len() as u32,
+            unoffered: self.num_unoffered,
+        }
     }
 
     /// True if the block is in the store or on its way there.
@@ -183,17 +210,22 @@ impl StoreIndex {
             self.abandon(id);
             return is_known;
         }
+        let mut is_stored = false;
         match &mut self.slots[id.index()].state {
             SlotState::Writing { is_named } => *is_named = true,
             state @ SlotState::Unnamed { is_written: true } => {
                 *state = SlotState::Stored;
                 self.num_stored += 1;
+                is_stored = true;
             }
             state => panic!("slot {} is reserved when it is named, not {state:?}", id.0),
         }
         self.clock += 1;
         self.slots[id.index()].last_used = self.clock;
         self.enter(id, key, parent);
+        if is_stored {
+            self.offer(id);
+        }
         true
     }
 
@@ -215,6 +247,7 @@ impl StoreIndex {
                 slot.state = SlotState::Stored;
                 self.num_stored += 1;
                 self.refresh(id);
+                self.offer(id);
             }
             SlotState::Writing { is_named: true } => {
                 self.leave(id);
@@ -268,6 +301,68 @@ impl StoreIndex {
         Some(id)
     }
 
+    /// Keeps at most so many stored blocks waiting for [`StoreIndex::take_offer`]; 0: there is no tier below.
+    pub fn offer_at_most(&mut self, max_offers: usize) {
+        self.max_offers = max_offers;
+    }
+
+    /// The next block for the tier below, those of a path in their order. A read of it begins.
+    pub fn take_offer(&mut self) -> Option<Offer> {
+        while let Some((key, is_new)) = self.offers.pop_front() {
+            let Some(&slot) = self.by_key.get(&key) else { continue };
+            if matches!(self.slots[slot.index()].state, SlotState::Stored) {
+                self.begin_read(slot);
+                return Some(Offer { slot, key, is_new });
+            }
+        }
+        None
+    }
+
+    /// The tier below did not take a block: it is offered again when a path that it is part of grows.
+    pub fn refuse_offer(&mut self, key: BlockKey) {
+        if let Some(&slot) = self.by_key.get(&key) {
+            self.slots[slot.index()].is_offered = false;
+        }
+    }
+
+    /// The block that came from the tier below lies in a reserved slot, if it `is_written`. False: it is not kept.
+    pub fn adopt(&mut self, id: SlotId, key: BlockKey, parent: Option<BlockKey>, is_written: bool) -> bool {
+        if is_written && !self.by_key.contains_key(&key) && self.name(id, key, parent) {
+            self.slots[id.index()].is_offered = true;
+        } else if matches!(self.slots[id.index()].state, SlotState::Writing { is_named: false }) {
+            self.abandon(id);
+        }
+        assert!(self.written(id, is_written), "slot {} is reserved when it is adopted", id.0);
+        is_written && self.by_key.contains_key(&key)
+    }
+
+    /// Offers a stored block to the tier below, and first those before it that were not: a block is found there only if
+    /// they are too. What does not fit is offered when the path grows again.
+    fn offer(&mut self, id: SlotId) {
+        if self.max_offers == 0 {
+            return;
+        }
+        let mut path = Vec::new();
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let slot = &self.slots[id.index()];
+            if slot.is_offered || !matches!(slot.state, SlotState::Stored) {
+                break;
+            }
+            path.push(id);
+            next = slot.parent.and_then(|parent| self.by_key.get(&parent).copied());
+        }
+        while let Some(id_on_path) = path.pop() {
+            if self.offers.len() >= self.max_offers {
+                self.num_unoffered += 1;
+                return;
+            }
+            let slot = &mut self.slots[id_on_path.index()];
+            slot.is_offered = true;
+            self.offers.push_back((slot.key, id_on_path == id));
+        }
+    }
+
     fn evict(&mut self) -> Option<SlotId> {
         let &(last_used, id) = self.leaves.first()?;
         let parent = self.slots[id.index()].parent;
@@ -286,7 +381,7 @@ impl StoreIndex {
 
     fn enter(&mut self, id: SlotId, key: BlockKey, parent: Option<BlockKey>) {
         let slot = &mut self.slots[id.index()];
-        (slot.key, slot.parent, slot.num_children) = (key, parent, 0);
+        (slot.key, slot.parent, slot.num_children, slot.is_offered) = (key, parent, 0, false);
         self.by_key.insert(key, id);
         if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied()) {
             self.slots[parent.index()].num_children += 1;
@@ -350,6 +445,7 @@ impl StoreIndex {
         assert_eq!(num_stored, self.num_stored, "stored blocks");
         assert_eq!(num_named, self.by_key.len(), "named blocks");
         assert!(self.leaves.len() <= num_stored as usize, "only stored blocks go");
+        assert!(self.offers.len() <= self.max_offers, "offers are bounded");
     }
 
     /// Bytes of memory of one slot in use, about: for capacity planning.

@@ -5,7 +5,7 @@ use crate::cache::{KvCache, PrefixHit};
 use crate::key::BlockKey;
 use crate::radix::{Cursor, PrefixMatch};
 use crate::salt::Salt;
-use crate::store::{SlotId, StoreCounts, StoreIndex, StoredHit};
+use crate::store::{Offer, SlotId, StoreCounts, StoreIndex, StoredHit};
 use crate::table::{BlockTable, UnnamedStore};
 
 /// A block that is read from the store.
@@ -85,6 +85,49 @@ impl KvCache {
             store.end_read(block.slot, index == num_good);
         }
         table.num_stored_blocks -= restored.len().saturating_sub(num_good);
+    }
+
+    /// True if the block is in the store or on its way there.
+    pub fn is_stored(&self, key: BlockKey) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has(key))
+    }
+
+    /// The next stored block for the tier below; a read of it begins.
+    pub fn take_offer(&mut self) -> Option<Offer> {
+        self.store.as_mut()?.take_offer()
+    }
+
+    /// The read of an offer is over.
+    pub fn end_offer(&mut self, offer: &Offer, is_broken: bool) {
+        if let Some(store) = &mut self.store {
+            store.end_read(offer.slot, is_broken);
+        }
+    }
+
+    /// The tier below did not take a block.
+    pub fn refuse_offer(&mut self, key: BlockKey) {
+        if let Some(store) = &mut self.store {
+            store.refuse_offer(key);
+        }
+    }
+
+    /// Slots for at most `num_blocks` blocks that come from the tier below and continue the stored block `before`; none
+    /// if that is not there.
+    pub fn reserve_adopted(&mut self, before: Option<BlockKey>, num_blocks: usize) -> Vec<SlotId> {
+        let Some(store) = &mut self.store else { return Vec::new() };
+        if let Some(before) = before {
+            if !store.has(before) {
+                return Vec::new();
+            }
+            // Or it might go to make room for what continues it.
+            store.touch(before);
+        }
+        std::iter::from_fn(|| store.reserve()).take(num_blocks).collect()
+    }
+
+    /// What became of a slot from [`KvCache::reserve_adopted`]. False: its block is not kept.
+    pub fn adopt(&mut self, slot: SlotId, key: BlockKey, parent: Option<BlockKey>, is_written: bool) -> bool {
+        self.store.as_mut().is_some_and(|store| store.adopt(slot, key, parent, is_written))
     }
 
     pub(crate) fn find_stored(&self, salt: &Salt, found: &PrefixMatch, usable: &[u32]) -> Vec<StoredHit> {

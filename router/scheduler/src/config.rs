@@ -20,6 +20,8 @@ pub struct SchedulerConfig {
     pub cached_first_window_ms: u64,
     /// What goes when the prefix cache is full.
     pub eviction: PolicyKind,
+    /// Most stored blocks that wait for [`crate::Scheduler::take_offers`]; 0: there is no tier below the store.
+    pub max_offered_blocks: usize,
 }
 
 impl Default for SchedulerConfig {
@@ -32,6 +34,7 @@ impl Default for SchedulerConfig {
             max_concurrent_prefills: 8,
             cached_first_window_ms: 2_000,
             eviction: PolicyKind::default(),
+            max_offered_blocks: 0,
         }
     }
 }

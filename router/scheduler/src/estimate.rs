@@ -72,6 +72,11 @@ impl Throughput {
         is_tried
     }
 
+    /// Milliseconds to compute so many tokens of prefill; none before anything was measured.
+    pub(crate) fn predict_prefill_ms(&self, num_tokens: u32) -> Option<f64> {
+        Some(self.prefill_token_ms.0? * f64::from(num_tokens))
+    }
+
     /// Milliseconds until a request behind `load` starts: the prefill ahead of it, and as many ends of others as it
     /// lacks places to run. None before anything was measured, unless nothing is ahead.
     pub(crate) fn predict_wait_ms(&self, load: Load) -> Option<u64> {

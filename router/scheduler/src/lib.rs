@@ -9,6 +9,7 @@
 //! cached first, aged. A request that shares a prefix which another is computing waits for it.
 
 mod admit;
+mod below;
 mod budget;
 pub mod config;
 mod estimate;
@@ -25,6 +26,7 @@ mod sequence;
 pub mod stats;
 mod transfer;
 
+pub use below::Coverage;
 pub use config::SchedulerConfig;
 pub use event::{
     EndReason, Event, Millis, Priority, RejectReason, SequenceId, SequenceRequest, ShardLimits,
@@ -38,6 +40,6 @@ pub use plan::{
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock,
-    TreePage,
+    BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, Offer, PolicyKind, RestoredBlock, Salt, SlotId,
+    StoredBlock, TreePage,
 };

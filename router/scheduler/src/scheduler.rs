@@ -192,6 +192,8 @@ impl Scheduler {
             stats.store_blocks = store.stored.into();
             stats.store_slots = store.total.into();
             stats.store_evicted_blocks += store.evicted;
+            stats.offered_blocks = store.offered.into();
+            stats.unoffered_blocks += store.unoffered;
         }
         stats
     }
@@ -368,7 +370,8 @@ impl Scheduler {
 
     fn store_ready(&mut self, contents: StoreContents) {
         let Some(shard) = &mut self.shard else { return };
-        let (store, lost) = StoreIndex::new(contents.num_slots, contents.blocks);
+        let (mut store, lost) = StoreIndex::new(contents.num_slots, contents.blocks);
+        store.offer_at_most(self.config.max_offered_blocks);
         shard.kv.set_store(store);
         shard.discards = lost;
         // Who waits may have a longer prefix now.
@@ -382,7 +385,9 @@ impl Scheduler {
     fn shard_lost(&mut self, updates: &mut Vec<Update>) {
         let Some(shard) = self.shard.take() else { return };
         self.counters.evicted_blocks += shard.kv.num_evicted();
-        self.counters.store_evicted_blocks += shard.kv.store_counts().unwrap_or_default().evicted;
+        let store = shard.kv.store_counts().unwrap_or_default();
+        self.counters.store_evicted_blocks += store.evicted;
+        self.counters.unoffered_blocks += store.unoffered;
         self.running.clear();
         self.num_leaving = 0;
         let keys = self.sequences.keys_by_arrival();

@@ -21,6 +21,8 @@ pub struct Stats {
     pub store_blocks: u64,
     /// Gauge: slots of the store.
     pub store_slots: u64,
+    /// Gauge: stored blocks that wait for the tier below.
+    pub offered_blocks: u64,
     /// Counter: prompt tokens of started sequences.
     pub prompt_tokens: u64,
     /// Counter: those that a prefix hit spared.
@@ -47,6 +49,8 @@ pub struct Stats {
     pub restores_declined: u64,
     /// Counter: blocks dropped from the store to make room.
     pub store_evicted_blocks: u64,
+    /// Counter: times a stored block was not offered to the tier below, as too many waited.
+    pub unoffered_blocks: u64,
     /// Counter: times a request waited for another one that was computing its prefix.
     pub prefix_waits: u64,
     /// Counter: `RejectReason::QueueFull`.

@@ -15,6 +15,7 @@ use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
 use super::{CONTRACT_VERSION, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
+use crate::object::ObjectTier;
 
 /// Plans waiting for the socket. The scheduler keeps two in flight; the rest is room for plans of only ends.
 const MAX_WAITING_PLANS: usize = 16;
@@ -151,12 +152,14 @@ fn client(channel: Channel) -> ShardServiceClient<Channel> {
 }
 
 /// Keeps the link up for the life of the process; ends when the driver is gone.
-pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>) {
+///
+/// Whenever a shard is there, `objects` uses its store.
+pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, objects: Option<Arc<ObjectTier>>) {
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
     while !events.is_closed() {
         let mut was_ready = false;
-        let outcome = run_once(&socket, &events, &mut was_ready).await;
+        let outcome = run_once(&socket, &events, objects.as_deref(), &mut was_ready).await;
         if was_ready {
             pause = RECONNECT_PAUSE.0;
             said.clear();
@@ -184,6 +187,7 @@ pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>) {
 async fn run_once(
     socket: &Path,
     events: &mpsc::Sender<LinkEvent>,
+    objects: Option<&ObjectTier>,
     was_ready: &mut bool,
 ) -> Result<(), ShardError> {
     let channel = within("connect", connect(socket)).await?;
@@ -194,7 +198,15 @@ async fn run_once(
     });
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
 
+    // From before the slots are counted until the new index counts: what else writes to them is done.
+    let mut gate = match objects {
+        Some(objects) => Some(objects.hold().await),
+        None => None,
+    };
     let store = read_store(&info).await;
+    if let Some(gate) = &mut gate {
+        gate.set(&info, store.is_some()).await;
+    }
     let (plans, outgoing) = mpsc::channel::<StepPlan>(MAX_WAITING_PLANS);
     let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), |plan| proto::StepRequest {
         plan: Some(plan_to_proto(plan)),
@@ -204,6 +216,7 @@ async fn run_once(
     if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {
         return Ok(());
     }
+    drop(gate);
     *was_ready = true;
     let failed = |status| ShardError::Call { call: "Step", status: Box::new(status) };
     let mut results = client.step(requests).await.map_err(failed)?.into_inner();

@@ -5,6 +5,7 @@
 
 mod model;
 mod shard;
+mod store;
 
 pub use model::{END, bytes, prompt_of, write_model};
 pub use shard::{MockShard, ShardPlan, Watch};

@@ -1,7 +1,7 @@
 //! A shard that samples from a script, on a runtime of its own so that it can be killed as a process would be.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use trunkline_router::shard::proto::shard_service_server::{ShardService, ShardSe
 use trunkline_router::shard::proto::{self, sequence_result::Outcome};
 
 use super::model::{CONTEXT, END, VOCAB_SIZE, bytes};
+use super::store::{BLOCK_BYTES, FINGERPRINT, MockStore};
 
 type Script = dyn Fn(&[u32]) -> Vec<u32> + Send + Sync;
 
@@ -48,6 +49,8 @@ pub struct ShardPlan {
     pub device_time_us: u64,
     /// Whether `MockShard::plans` keeps the plans.
     pub keep_plans: bool,
+    /// Folder and slots of its store on disk; none if it has none.
+    pub store: Option<(PathBuf, u32)>,
     /// Who looks on.
     pub watch: Option<Arc<dyn Watch>>,
 }
@@ -74,6 +77,7 @@ impl ShardPlan {
             step_running_ms: 0,
             device_time_us: 100,
             keep_plans: true,
+            store: None,
             watch: None,
         }
     }
@@ -102,7 +106,9 @@ impl MockShard {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let plans = Arc::new(Mutex::new(Vec::new()));
-        let service = Service { plan, plans: plans.clone() };
+        let store =
+            plan.store.as_ref().map(|(folder, slots)| MockStore::open(folder, plan.block_size, *slots));
+        let service = Service { plan, plans: plans.clone(), store: store.map(Arc::new) };
         let listener = {
             let _inside = runtime.enter();
             UnixListener::bind(socket).unwrap()
@@ -138,6 +144,7 @@ impl Drop for MockShard {
 struct Service {
     plan: ShardPlan,
     plans: Arc<Mutex<Vec<proto::StepPlan>>>,
+    store: Option<Arc<MockStore>>,
 }
 
 #[tonic::async_trait]
@@ -156,16 +163,20 @@ impl ShardService for Service {
             head_size: 8,
             max_position_embeddings: CONTEXT,
             block_size: self.plan.block_size,
-            bytes_per_block: 64,
+            bytes_per_block: BLOCK_BYTES,
             num_device_blocks: self.plan.num_blocks,
             max_step_tokens: self.plan.max_step_tokens,
             max_step_sequences: self.plan.max_step_sequences,
-            numeric_fingerprint: "0123456789abcdef".into(),
+            numeric_fingerprint: FINGERPRINT.into(),
             device: "mock".into(),
             kv_dtype: "none".into(),
             weight_bytes: 1,
-            num_store_slots: 0,
-            store_folder: String::new(),
+            num_store_slots: self.plan.store.as_ref().map_or(0, |(_, slots)| *slots),
+            store_folder: self
+                .plan
+                .store
+                .as_ref()
+                .map_or_else(String::new, |(folder, _)| folder.display().to_string()),
         }))
     }
 
@@ -178,7 +189,7 @@ impl ShardService for Service {
         let requests = request.into_inner();
         let (results, stream) = mpsc::channel(4);
         let (plan, plans) = (self.plan.clone(), self.plans.clone());
-        tokio::spawn(serve_steps(plan, plans, requests, results));
+        tokio::spawn(serve_steps(plan, plans, self.store.clone(), requests, results));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -196,6 +207,7 @@ impl ShardService for Service {
 async fn serve_steps(
     plan: ShardPlan,
     plans: Arc<Mutex<Vec<proto::StepPlan>>>,
+    store: Option<Arc<MockStore>>,
     mut requests: Streaming<proto::StepRequest>,
     results: mpsc::Sender<Result<proto::StepResponse, Status>>,
 ) {
@@ -226,12 +238,14 @@ async fn serve_steps(
         }
         assert_eq!(step.step_id, next_step, "gap in step ids");
         next_step += 1;
-        let result = run_step(&plan, &mut sequences, step);
+        let transfers = store.as_ref().map(|store| store.restore(&step));
+        let (result, stores) = run_step(&plan, store.as_deref(), &mut sequences, step);
+        let transfers = transfers.map(|restores| proto::Transfers { stores, restores });
         if let Some(watch) = &plan.watch {
             let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
             watch.result_ready(result.step_id, &mut prompts);
         }
-        if results.send(Ok(proto::StepResponse { result: Some(result), transfers: None })).await.is_err() {
+        if results.send(Ok(proto::StepResponse { result: Some(result), transfers })).await.is_err() {
             return;
         }
     }
@@ -239,6 +253,7 @@ async fn serve_steps(
 
 struct Sequence {
     known: Vec<u32>,
+    root: Vec<u8>,
     num_prompt_tokens: usize,
     /// What the script says to the prompt.
     reply: Vec<u32>,
@@ -251,7 +266,7 @@ impl Sequence {
         let num_prompt_tokens = start.num_prompt_tokens as usize;
         let reply = (plan.script)(&start.token_ids[..num_prompt_tokens]);
         let sampling = start.sampling.unwrap();
-        Self { known: start.token_ids, num_prompt_tokens, reply, blocks: 0, sampling }
+        Self { known: start.token_ids, root: start.root_key, num_prompt_tokens, reply, blocks: 0, sampling }
     }
 
     fn prompt(&self) -> &[u32] {
@@ -274,9 +289,10 @@ impl Sequence {
 
 fn run_step(
     plan: &ShardPlan,
+    store: Option<&MockStore>,
     sequences: &mut HashMap<u64, Sequence>,
     step: proto::StepPlan,
-) -> proto::StepResult {
+) -> (proto::StepResult, Vec<proto::StoreOutcome>) {
     for id in step.ends {
         assert!(sequences.remove(&id).is_some(), "end of unknown sequence {id}");
     }
@@ -287,17 +303,22 @@ fn run_step(
     }
     assert!(step.chunks.len() <= plan.max_step_sequences as usize);
     assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
-    let mut results = Vec::new();
+    let (mut results, mut stores) = (Vec::new(), Vec::new());
     for chunk in step.chunks {
         let sequence = sequences.get_mut(&chunk.sequence_id).expect("chunk of unknown sequence");
         sequence.blocks += chunk.new_block_ids.len();
         let end = (chunk.first_position + chunk.num_tokens) as usize;
         assert!(end <= sequence.known.len() && end <= sequence.blocks * plan.block_size as usize);
+        for block in &chunk.stores {
+            stores.push(store.unwrap().store(&sequence.root, &sequence.known, block));
+        }
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
             let outcome = Some(Outcome::Token(sequence.sample()));
             results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome });
         }
     }
-    proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us }
+    let result =
+        proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us };
+    (result, stores)
 }

@@ -3,6 +3,8 @@
 // The whole crate is tests; clippy's own exception covers only what stands inside a test function.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../object/tests/support/mod.rs"]
+mod faulty;
 #[path = "../mock/mod.rs"]
 mod mock;
 mod support;
@@ -12,6 +14,7 @@ mod conversation;
 mod errors;
 mod kv;
 mod lifecycle;
+mod objects;
 mod openai;
 mod operate;
 mod streams;

@@ -61,7 +61,7 @@ pub fn write(store: &Store, slot: u32, chain: &Chain, depth: usize) -> Result<()
 
 pub fn read(store: &Store, slot: u32, key: BlockKey) -> Result<Vec<u8>, ReadError> {
     let mut bytes = vec![0xa5; GEOMETRY.0 as usize];
-    store.read(slot, key, &mut bytes).map(|()| bytes)
+    store.read(slot, key, &mut bytes).map(|_| bytes)
 }
 
 /// SplitMix64.

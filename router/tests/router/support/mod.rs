@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use trunkline_object::Remote;
 use trunkline_router::app::{App, Model};
 use trunkline_router::limits::Limits;
 use trunkline_router::server::{DriverEnded, Server};
@@ -45,11 +46,16 @@ impl Router {
     }
 
     pub async fn start_without_shard(limits: Limits) -> Self {
+        Self::start_with_objects(limits, None).await
+    }
+
+    /// With an object tier and without a shard.
+    pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
         let model = Model::load(folder.path(), "test/model".into()).unwrap();
-        let server = Server::start(model, limits, socket.clone()).unwrap();
+        let server = Server::start_with_objects(model, limits, socket.clone(), remote).unwrap();
         let app = server.app.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,0 +1,149 @@
+//! Before a request is submitted: blocks that neither device nor disk has, and another replica may have computed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+use trunkline_scheduler::{BlockKey, Coverage, Salt};
+
+use super::ObjectTier;
+use super::flight::{Flight, Progress};
+use super::local::Local;
+
+/// Fewer blocks than so many are computed rather than asked for.
+const MIN_BLOCKS: usize = 4;
+/// A request waits at most as long as computing is predicted to take: this long if that was not measured yet, and never
+/// longer than the second.
+const UNMEASURED_BUDGET: Duration = Duration::from_secs(1);
+const MAX_BUDGET: Duration = Duration::from_secs(10);
+/// A request waits for so many flights of others, one after the other, before it goes on with what there is.
+const MAX_ROUNDS: usize = 4;
+
+/// What a request waits for.
+enum Plan {
+    /// Nothing is to be had.
+    GoOn,
+    /// Its own flight, which ends when this sender is dropped.
+    Lead(watch::Receiver<Progress>, oneshot::Sender<()>),
+    /// Another request's flight, until so many of its blocks are there.
+    Follow(watch::Receiver<Progress>, usize),
+}
+
+impl ObjectTier {
+    /// Puts into the store on disk what it lacks of a prompt and the object store has, as far as that is predicted to be
+    /// quicker than computing it. Returns when it is there, or is not to be had, or its time is over.
+    pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32]) {
+        let Some(local) = self.local.try_read().ok().and_then(|local| local.clone()) else { return };
+        let block_size = local.shape.block_size as usize;
+        // One token must be computed to sample the next.
+        let num_blocks = token_ids.len().saturating_sub(1) / block_size;
+        if num_blocks < MIN_BLOCKS || self.paused_until().is_some() {
+            return;
+        }
+        let mut key = salt.root_key();
+        let keys: Arc<[BlockKey]> = token_ids
+            .chunks_exact(block_size)
+            .take(num_blocks)
+            .map(|tokens| {
+                key = key.extend(tokens);
+                key
+            })
+            .collect();
+        let mut deadline = None;
+        for _ in 0..MAX_ROUNDS {
+            let Some(coverage) = self.coverage(salt, token_ids, &keys).await else { return };
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + budget(&coverage));
+            match self.plan(&local, salt, &keys, &coverage, deadline) {
+                Plan::GoOn => return,
+                Plan::Follow(mut progress, num_blocks) => {
+                    let is_enough = |now: &Progress| now.is_over || now.num_blocks >= num_blocks;
+                    let waited = timeout_at(deadline, progress.wait_for(is_enough)).await;
+                    if waited.is_err() {
+                        self.count(|counts| counts.timeouts += 1);
+                        return;
+                    }
+                }
+                Plan::Lead(mut progress, lead) => {
+                    let waited = timeout_at(deadline, progress.wait_for(|now| now.is_over)).await;
+                    if waited.is_err() {
+                        self.count(|counts| counts.timeouts += 1);
+                    }
+                    drop(lead);
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn coverage(&self, salt: &Salt, token_ids: &[u32], keys: &Arc<[BlockKey]>) -> Option<Coverage> {
+        let (salt, token_ids, keys) = (salt.clone(), token_ids.to_vec(), keys.clone());
+        let ask = self.driver.ask(move |scheduler, _| scheduler.coverage(&salt, &token_ids, &keys));
+        ask.await.ok()?
+    }
+
+    /// Joins the flight that has the next block under way, or begins one.
+    fn plan(
+        self: &Arc<Self>,
+        local: &Arc<Local>,
+        salt: &Salt,
+        keys: &[BlockKey],
+        coverage: &Coverage,
+        deadline: Instant,
+    ) -> Plan {
+        let first_block = coverage.num_blocks;
+        let missing = &keys[first_block.min(keys.len())..];
+        if missing.len() < MIN_BLOCKS || !coverage.is_extensible || Instant::now() >= deadline {
+            return Plan::GoOn;
+        }
+        let mut state = self.state();
+        let now = std::time::Instant::now();
+        if state.breaker.paused_until(now).is_some() || state.misses.has(missing[0], now) {
+            return Plan::GoOn;
+        }
+        if let Some((flight, place)) = state.flights.get(&missing[0]) {
+            let shared = missing.iter().zip(&flight.keys[*place..]).take_while(|(ours, its)| ours == its);
+            return Plan::Follow(flight.progress.subscribe(), place + shared.count());
+        }
+        let compute = coverage.compute_ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok());
+        if !state.rates.is_worth_asking(missing.len(), compute) {
+            drop(state);
+            self.count(|counts| counts.declined += 1);
+            return Plan::GoOn;
+        }
+        let (progress, receiver) = watch::channel(Progress::default());
+        let flight = Arc::new(Flight {
+            root: salt.root_key(),
+            before: first_block.checked_sub(1).map(|last| keys[last]),
+            first_block,
+            keys: missing.to_vec(),
+            progress,
+        });
+        for (place, key) in missing.iter().enumerate() {
+            state.flights.entry(*key).or_insert_with(|| (flight.clone(), place));
+        }
+        let (lead, stopped) = oneshot::channel();
+        tokio::spawn(self.clone().fly(flight, local.clone(), stopped));
+        Plan::Lead(receiver, lead)
+    }
+}
+
+/// How long a request waits at most.
+fn budget(coverage: &Coverage) -> Duration {
+    let compute = coverage.compute_ms.map(|ms| Duration::try_from_secs_f64(ms / 1e3).unwrap_or(MAX_BUDGET));
+    compute.unwrap_or(UNMEASURED_BUDGET).min(MAX_BUDGET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_longer_than_computing_takes() {
+        let of = |compute_ms| budget(&Coverage { num_blocks: 0, is_extensible: true, compute_ms });
+        assert_eq!(of(None), UNMEASURED_BUDGET);
+        assert_eq!(of(Some(120.0)), Duration::from_millis(120));
+        assert_eq!(of(Some(1e9)), MAX_BUDGET);
+        assert_eq!(of(Some(f64::MAX)), MAX_BUDGET);
+    }
+}

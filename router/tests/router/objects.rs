@@ -1,0 +1,230 @@
+//! The object tier: routers with stores of their own that share one of objects.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt};
+use serde_json::json;
+use tempfile::TempDir;
+use trunkline_object::Remote;
+use trunkline_router::limits::Limits;
+use trunkline_router::object::ObjectCounts;
+
+use crate::faulty::{Fault, FaultyStore, Operation};
+use crate::support::{DEADLINE, Router, ShardPlan};
+
+/// Twelve whole blocks of the mock shard and some tokens.
+const NUM_BLOCKS: u64 = 12;
+
+fn prompt(first: u32) -> Vec<u32> {
+    (first..first + 100).collect()
+}
+
+/// A router whose shard has a store, and computes so slowly that any object store is quicker.
+struct Replica {
+    router: Router,
+    plan: ShardPlan,
+    folder: TempDir,
+}
+
+impl Replica {
+    async fn start(store: &FaultyStore) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let place = (folder.path().join("store"), 64);
+        let plan = ShardPlan { store: Some(place), device_time_us: 1_000_000, ..ShardPlan::saying("!") };
+        let remote = Remote::new(Arc::new(store.clone()), Path::from("kv"));
+        let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
+        router.start_shard(plan.clone()).await;
+        Self { router, plan, folder }
+    }
+
+    /// Cached tokens of a prompt.
+    async fn complete(&self, prompt: &[u32]) -> u64 {
+        let body = json!({"prompt": prompt, "max_tokens": 1});
+        let answer = self.router.post("/v1/completions", &body).await.ok();
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    }
+
+    fn counts(&self) -> ObjectCounts {
+        *self.router.app.objects.as_ref().unwrap().counts().borrow()
+    }
+
+    async fn wait_for(&self, what: &str, condition: impl FnMut(&ObjectCounts) -> bool) {
+        let mut counts = self.router.app.objects.as_ref().unwrap().counts();
+        let waited = tokio::time::timeout(DEADLINE, counts.wait_for(condition)).await;
+        assert!(waited.is_ok(), "waited in vain for {what}: {:?}", self.counts());
+    }
+}
+
+/// A store with a prompt's blocks, from a replica that is gone.
+async fn filled(prompt: &[u32]) -> FaultyStore {
+    let store = FaultyStore::default();
+    let replica = Replica::start(&store).await;
+    assert_eq!(replica.complete(prompt).await, 0);
+    replica.wait_for("uploads", |counts| counts.uploaded_blocks == NUM_BLOCKS).await;
+    store.gets.lock().unwrap().clear();
+    store
+}
+
+#[tokio::test]
+async fn a_conversation_begun_on_one_goes_on_on_the_other() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
+    assert_eq!(other.counts().downloaded_blocks, NUM_BLOCKS);
+    assert_eq!(other.complete(&prompt(0)).await, 99, "now its device has it");
+    assert_eq!(store.num_gets() as u64, NUM_BLOCKS);
+    // What came from there does not go back.
+    let longer = [prompt(0), vec![7; 60]].concat();
+    assert!(other.complete(&longer).await >= 8 * NUM_BLOCKS);
+    other.wait_for("uploads", |counts| counts.uploaded_blocks == 20 - NUM_BLOCKS).await;
+    assert_eq!(other.counts().known_blocks, 0);
+    assert_eq!(other.router.metric("trunkline_object_downloaded_blocks_total").await, NUM_BLOCKS as f64);
+    other.router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn what_came_down_survives_the_shard() {
+    let store = filled(&prompt(0)).await;
+    let mut other = Replica::start(&store).await;
+    assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
+    other.router.kill_shard();
+    store.set(|_| Fault::Broken);
+    // The killed shard's threads may hold the lock for a moment more: so this one opens a copy.
+    let copy = other.folder.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for name in ["records", "blocks"] {
+        std::fs::copy(other.folder.path().join("store").join(name), copy.join(name)).unwrap();
+    }
+    other.router.start_shard(ShardPlan { store: Some((copy, 64)), ..other.plan.clone() }).await;
+    assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
+    assert_eq!(other.counts().downloaded_blocks, NUM_BLOCKS);
+}
+
+#[tokio::test]
+async fn other_tenants_find_nothing() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    let body = json!({"prompt": prompt(0), "max_tokens": 1, "cache_salt": "other"});
+    let answer = other.router.post("/v1/completions", &body).await.ok();
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    assert_eq!(other.counts().downloaded_blocks, 0);
+}
+
+#[tokio::test]
+async fn requests_that_come_together_download_once() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    let held = store.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+    let longer = [prompt(0), (0..50).collect()].concat();
+    let (prompt, store_gets) = (prompt(0), store.gets.clone());
+    let requests = [other.complete(&prompt), other.complete(&prompt), other.complete(&longer)];
+    let release = async {
+        // All of them are under way, as far as they come.
+        other.router.wait("requests", |app| app.open.available_permits() <= 125).await;
+        while store_gets.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        store.gate.add_permits(held);
+    };
+    let (cached, ()) = tokio::join!(join_all(requests), release);
+    assert!(cached.iter().all(|cached| *cached >= 8 * NUM_BLOCKS), "{cached:?}");
+    assert_eq!(other.counts().downloaded_blocks, NUM_BLOCKS);
+    let gets = store.gets.lock().unwrap();
+    assert!(gets.values().all(|count| *count == 1), "{gets:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_fails_costs_little_and_no_request() {
+    let store = filled(&prompt(0)).await;
+    for fault in [Fault::Broken, Fault::Denied] {
+        let other = Replica::start(&store).await;
+        store.gets.lock().unwrap().clear();
+        store.set(move |_| fault);
+        for first in 0..20 {
+            assert_eq!(other.complete(&prompt(first)).await, 0);
+        }
+        assert!(other.counts().failures > 0);
+        assert!(store.num_gets() <= 16, "it is left alone: {} gets", store.num_gets());
+        assert_eq!(other.counts().uploaded_blocks, 0);
+        store.set(|_| Fault::None);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_costs_no_more_than_computing() {
+    let store = filled(&prompt(0)).await;
+    store.set(|_| Fault::Hangs);
+    let mut other = Replica::start(&store).await;
+    other.router.kill_shard();
+    let folder = other.folder.path().join("quick");
+    let quick = ShardPlan { store: Some((folder, 64)), device_time_us: 100, ..other.plan.clone() };
+    other.router.start_shard(quick).await;
+    // Too short to ask, long enough to measure.
+    assert_eq!(other.complete(&[1, 2, 3]).await, 0);
+    assert_eq!(other.complete(&prompt(0)).await, 0);
+    assert_eq!(other.counts().timeouts, 1);
+    assert_eq!(other.counts().downloaded_blocks, 0);
+}
+
+#[tokio::test]
+async fn cold_prompts_do_not_hammer_the_store() {
+    let store = FaultyStore::default();
+    // Nothing goes up, so that nothing is ever there.
+    store.set(|operation| if operation == Operation::Put { Fault::Hangs } else { Fault::None });
+    let other = Replica::start(&store).await;
+    for last in 0..30 {
+        let cold = [prompt(0), vec![200 + last; 50]].concat();
+        let body = json!({"prompt": cold, "max_tokens": 1, "cache_salt": "cold"});
+        other.router.post("/v1/completions", &body).await.ok();
+    }
+    assert!(store.num_gets() <= 40, "{}", store.num_gets());
+    let short: Vec<u32> = (60..91).collect();
+    let before = store.num_gets();
+    other.complete(&short).await;
+    assert_eq!(store.num_gets(), before, "three blocks are not worth a question");
+}
+
+#[tokio::test]
+async fn garbage_is_computed_again_and_replaced() {
+    let store = filled(&prompt(0)).await;
+    let objects: Vec<Path> = {
+        use futures::TryStreamExt;
+        store.inner.list(None).map_ok(|found| found.location).try_collect().await.unwrap()
+    };
+    assert_eq!(objects.len() as u64, NUM_BLOCKS);
+    // Each of them is another kind of wrong.
+    let whole =
+        store.inner.get_opts(&objects[0], GetOptions::default()).await.unwrap().bytes().await.unwrap();
+    for (index, path) in objects.iter().enumerate() {
+        let mut bytes = whole.to_vec();
+        match index % 3 {
+            0 => bytes.truncate(100),
+            1 => bytes.extend([0; 9]),
+            _ => bytes[20] ^= 1,
+        }
+        store.inner.put(path, bytes.into()).await.unwrap();
+    }
+    let other = Replica::start(&store).await;
+    assert_eq!(other.complete(&prompt(0)).await, 0);
+    let counts = other.counts();
+    assert_eq!((counts.downloaded_blocks, counts.failures), (0, 1));
+    // Only the first was looked at: what it computed takes its place, the others are met by those who come later.
+    other.wait_for("uploads", |counts| counts.uploaded_blocks + counts.known_blocks == NUM_BLOCKS).await;
+    assert_eq!(other.counts().uploaded_blocks, 1);
+    let third = Replica::start(&store).await;
+    assert_eq!(third.complete(&prompt(0)).await, 8);
+    assert_eq!(third.counts().failures, 1);
+}
+
+#[tokio::test]
+async fn without_a_store_on_disk_there_is_no_tier() {
+    let store = FaultyStore::default();
+    let remote = Remote::new(Arc::new(store.clone()), Path::default());
+    let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
+    router.start_shard(ShardPlan::default()).await;
+    let body = json!({"prompt": prompt(0), "max_tokens": 1});
+    router.post("/v1/completions", &body).await.ok();
+    assert_eq!(store.num_gets(), 0);
+}
