@@ -30,6 +30,9 @@ pub enum LauncherError {
         #[source]
         source: io::Error,
     },
+    /// A command on the KV cache failed.
+    #[error(transparent)]
+    Cache(#[from] crate::cache::CacheError),
     /// Another process listens where the router would.
     #[error(
         "port {port} of `{hostname}` is in use; hint: stop what listens there or choose another `--port`"
@@ -155,6 +158,8 @@ impl LauncherError {
             | Self::PortInUse { .. }
             | Self::CannotListen { .. }
             | Self::ChildRefused { .. } => EXIT_USER_MISTAKE,
+            Self::Cache(error) if error.is_users_mistake() => EXIT_USER_MISTAKE,
+            Self::Cache(_) => EXIT_FAILURE,
             Self::Interrupted { signal } => EXIT_SIGNAL_BASE + signal,
             Self::ProgramMissing { .. }
             | Self::Spawn { .. }

@@ -10,9 +10,11 @@
 //! output       the lines of one child
 //! supervise    both children; restart; ready; drain
 //! report       `trunkline env`
+//! cache/       `trunkline cache`
 //! ```
 
 mod args;
+mod cache;
 mod drain;
 mod error;
 mod listen;
@@ -56,6 +58,7 @@ fn run(request: Request) -> Result<i32, LauncherError> {
     let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
     match request {
         Request::Env => print(&report::render()),
+        Request::Cache(command) => print(&command.run()?),
         Request::Download(model) => {
             signals::forward_to(sender.clone())?;
             download(&model, &events, &sender)

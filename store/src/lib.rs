@@ -8,6 +8,7 @@
 //! store      opens, writes, reads and erases slots
 //! transfer   what is asked of those threads, and what became of it
 //! transfers  threads that do so beside the steps
+//! archive    blocks of one path in a file
 //! trouble    what went wrong lately, in one line a minute
 //! ```
 //!
@@ -16,6 +17,7 @@
 //! written after the block itself. The router may attach to the store to write and read slots that it gave nobody else:
 //! what comes from and goes to an object store. See docs/decisions/0014-store-on-disk.md.
 
+pub mod archive;
 pub mod disk;
 pub mod error;
 mod folder;
@@ -25,6 +27,9 @@ pub mod store;
 pub mod transfer;
 pub mod transfers;
 mod trouble;
+
+pub use archive::{ArchiveError, Imported, export, import};
+pub use trunkline_kv::BlockKey;
 
 pub use error::{OpenError, ReadError, WriteError};
 pub use layout::{Geometry, StoredBlock};

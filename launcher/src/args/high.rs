@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::cache::CacheConfig;
 use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
+use crate::cache::CacheCommand;
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
 
@@ -31,6 +32,8 @@ pub enum Request {
     Serve(Box<ServeConfig>),
     /// Fetch a model.
     Download(ModelRef),
+    /// Do something with the KV cache on disk.
+    Cache(CacheCommand),
     /// Print what a bug report needs.
     Env,
 }

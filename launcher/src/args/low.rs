@@ -6,6 +6,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::cache::LowCache;
+use crate::cache::CacheCommand;
 use crate::log::Level;
 
 /// An inference server for large language models.
@@ -30,6 +31,12 @@ pub enum LowCommand {
     Serve(Box<LowServe>),
     /// Fetch a model from the Hub, so that `serve` finds it; prints its path
     Download(LowDownload),
+    /// Look into the KV cache on disk, check it, remove from it, move conversations
+    Cache {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: CacheCommand,
+    },
     /// Print what a bug report needs: versions, processor, memory, paths
     Env,
 }

@@ -53,6 +53,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
     Ok(match low.command {
         LowCommand::Serve(serve) => Request::Serve(Box::new(ServeConfig::new(*serve, model_id_typed)?)),
         LowCommand::Download(download) => Request::Download(high::download(download)?),
+        LowCommand::Cache { command } => Request::Cache(command),
         LowCommand::Env => Request::Env,
     })
 }

@@ -1,0 +1,161 @@
+//! One conversation's blocks in a file, to be taken to another machine.
+//!
+//! ```text
+//! header     as of a store with as many slots as there are blocks
+//! records    one a block, in the order of the path
+//! blocks     the same
+//! ```
+//!
+//! So an archive is a small store in one file: every check of a store holds for it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::ReadError;
+use crate::layout::{Geometry, HEADER_BYTES, Record, Slot, StoredBlock, block_checksum};
+use crate::store::{NewBlock, Store};
+
+/// What was said in chats lies in there.
+const FILE_MODE: u32 = 0o600;
+
+/// Why a path cannot be exported or imported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// The system refuses.
+    #[error("cannot {what} `{path}`: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A block of the store is not as it was written.
+    #[error(transparent)]
+    Block(#[from] ReadError),
+    /// It is no archive, or a damaged one.
+    #[error("`{path}` {what}")]
+    Damaged {
+        /// The archive.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// It is of another model, dtype or version of the kernels.
+    #[error(
+        "`{path}` holds {found}, but the store {expected}; hint: blocks fit only where weights, dtype and kernels are the same"
+    )]
+    Foreign {
+        /// The archive.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+        /// What the store holds.
+        expected: String,
+    },
+    /// The store has no room.
+    #[error(
+        "the store has {free} free slots, the archive {needed} blocks that it lacks; hint: a larger `--kv-disk-size`"
+    )]
+    Full {
+        /// Free slots.
+        free: usize,
+        /// Blocks to import.
+        needed: usize,
+    },
+    /// A block could not be written.
+    #[error(transparent)]
+    Write(#[from] crate::error::WriteError),
+}
+
+/// Writes the blocks of a path, in order from its first, to a new file. Returns its bytes.
+pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result<u64, ArchiveError> {
+    let fail = |what| move |source| ArchiveError::System { what, path: file.to_owned(), source };
+    let geometry = Geometry { num_slots: path_blocks.len() as u32, ..store.geometry().clone() };
+    let mut bytes = vec![0; geometry.block_bytes as usize];
+    let mut records = Vec::new();
+    let mut out =
+        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(file).map_err(fail("make"))?;
+    // Records come before blocks: all blocks are read twice, and checked both times.
+    for (slot, block) in (0..).zip(path_blocks) {
+        let (found, token_ids) = store.read(block.slot, block.key, &mut bytes)?;
+        let record =
+            Record { block: StoredBlock { slot, ..found }, checksum: block_checksum(&bytes), token_ids };
+        let mut encoded = Vec::new();
+        record.encode(&geometry, &mut encoded);
+        records.extend(encoded);
+    }
+    out.write_all(&geometry.header()).and_then(|()| out.write_all(&records)).map_err(fail("write"))?;
+    for block in path_blocks {
+        store.read(block.slot, block.key, &mut bytes)?;
+        out.write_all(&bytes).map_err(fail("write"))?;
+    }
+    out.sync_all().map_err(fail("write"))?;
+    Ok(HEADER_BYTES as u64 + records.len() as u64 + path_blocks.len() as u64 * geometry.block_bytes)
+}
+
+/// What an import did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Blocks that were written.
+    pub num_new: usize,
+    /// Blocks that the store had.
+    pub num_known: usize,
+}
+
+/// Writes the blocks of an archive into free slots of a store that nobody else has open.
+pub fn import(store: &Store, present: &[StoredBlock], file: &Path) -> Result<Imported, ArchiveError> {
+    let system = |source| ArchiveError::System { what: "read", path: file.to_owned(), source };
+    let damaged = |what: String| ArchiveError::Damaged { path: file.to_owned(), what };
+    let mut input = File::open(file).map_err(system)?;
+    let mut header = vec![0; HEADER_BYTES];
+    input.read_exact(&mut header).map_err(system)?;
+    let geometry = Geometry::from_header(&header).map_err(&damaged)?;
+    if !geometry.holds_blocks_of(store.geometry()) {
+        let (found, expected) = (geometry.to_string(), store.geometry().to_string());
+        return Err(ArchiveError::Foreign { path: file.to_owned(), found, expected });
+    }
+    let mut records = Vec::new();
+    for slot in 0..geometry.num_slots {
+        let mut bytes = vec![0; geometry.record_bytes()];
+        input.read_exact(&mut bytes).map_err(system)?;
+        match Slot::decode(&geometry, slot, &bytes) {
+            Slot::Holds(record) => records.push(record),
+            Slot::Empty | Slot::Damaged => {
+                return Err(damaged(format!("has a damaged record, number {slot}")));
+            }
+        }
+    }
+    let is_known = |record: &&Record| present.iter().any(|block| block.key == record.block.key);
+    let num_known = records.iter().filter(is_known).count();
+    let is_used: std::collections::HashSet<u32> = present.iter().map(|block| block.slot).collect();
+    let mut free = (0..store.geometry().num_slots).filter(|slot| !is_used.contains(slot));
+    let (needed, num_free) = (records.len() - num_known, store.geometry().num_slots as usize - is_used.len());
+    if needed > num_free {
+        return Err(ArchiveError::Full { free: num_free, needed });
+    }
+    let mut bytes = vec![0; geometry.block_bytes as usize];
+    for record in &records {
+        input.read_exact(&mut bytes).map_err(system)?;
+        if block_checksum(&bytes) != record.checksum {
+            return Err(damaged(format!("has a damaged block, number {}", record.block.slot)));
+        }
+        if is_known(&record) {
+            continue;
+        }
+        let block = NewBlock {
+            key: record.block.key,
+            parent: record.block.parent,
+            root: record.block.root,
+            depth: record.block.depth,
+            token_ids: &record.token_ids,
+        };
+        let slot = free.next().expect("counted above");
+        store.write(slot, &block, &bytes)?;
+    }
+    Ok(Imported { num_new: needed, num_known })
+}
