@@ -167,7 +167,7 @@ impl Store {
         each_slot(&*self.records, g, |slot, what| {
             let is_whole = g.block_offset(slot) + g.block_bytes <= num_block_bytes;
             match what {
-                Slot::Empty => return,
+                Slot::Empty => {}
                 Slot::Holds(record) if is_whole => {
                     found.num_blocks += 1;
                     newest = newest.max(record.block.sequence);
