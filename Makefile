@@ -89,6 +89,10 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto
 test-rust: .venv/.stamp ## unit, property and simulation tests of the crates
 	TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --workspace --quiet $(TESTS)
 
+.PHONY: test-s3
+test-s3: ## the object tier against an S3-compatible server (not part of `make test`: installs one)
+	scripts/test-s3.sh $(TESTS)
+
 .PHONY: test-server
 test-server: build .venv-test/.stamp ## tests of the Python server
 	$(TEST_PYTHON) -m pytest server/tests $(TESTS)

@@ -35,12 +35,12 @@ pub enum RemoteError {
         reason: String,
     },
     /// It took too long.
-    #[error("the object store takes longer than {limit_s} s to {what} a block")]
+    #[error("the object store takes longer than {limit_ms} ms to {what} a block")]
     Slow {
         /// What was tried.
         what: &'static str,
         /// The limit.
-        limit_s: u64,
+        limit_ms: u128,
     },
     /// What is there is not what should be.
     #[error("block {key} of the object store cannot be used: {source}")]
@@ -73,12 +73,20 @@ pub enum IfThere {
 pub struct Remote {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
+    get_timeout: Duration,
+    put_timeout: Duration,
 }
 
 impl Remote {
     /// Objects of `store` below `prefix`.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { store, prefix }
+        Self { store, prefix, get_timeout: GET_TIMEOUT, put_timeout: PUT_TIMEOUT }
+    }
+
+    /// The same with other limits than [`GET_TIMEOUT`] and [`PUT_TIMEOUT`].
+    #[must_use]
+    pub fn with_timeouts(self, get_timeout: Duration, put_timeout: Duration) -> Self {
+        Self { get_timeout, put_timeout, ..self }
     }
 
     /// Where a block lies: `<prefix>/<fingerprint>/<first two digits of the key>/<key>`.
@@ -97,7 +105,7 @@ impl Remote {
     ) -> Result<Option<Block>, RemoteError> {
         let path = self.path(shape, key);
         let content = |source| RemoteError::Content { key, source };
-        let object = within(GET_TIMEOUT, async {
+        let object = within(self.get_timeout, async {
             let found = self.store.get_opts(&path, GetOptions::default()).await?;
             // Not read if it cannot be right: it may be of any size.
             let size = found.meta.size;
@@ -116,7 +124,7 @@ impl Remote {
     /// Whether there is an object of that name, whatever is in it.
     pub async fn has(&self, shape: &BlockShape, key: BlockKey) -> Result<bool, RemoteError> {
         let path = self.path(shape, key);
-        match within(GET_TIMEOUT, self.store.head(&path)).await {
+        match within(self.get_timeout, self.store.head(&path)).await {
             Ok(found) => Ok(found.size == shape.object_bytes()),
             Err(Refusal::NotFound) => Ok(false),
             Err(refusal) => Err(refusal.into_error("give")),
@@ -147,7 +155,7 @@ impl Remote {
 
     async fn put_as(&self, path: &Path, payload: PutPayload, mode: PutMode) -> Result<(), Refusal> {
         let options = PutOptions { mode, ..PutOptions::default() };
-        within(PUT_TIMEOUT, self.store.put_opts(path, payload, options)).await.map(drop)
+        within(self.put_timeout, self.store.put_opts(path, payload, options)).await.map(drop)
     }
 }
 
@@ -165,7 +173,7 @@ impl Refusal {
     fn into_error(self, what: &'static str) -> RemoteError {
         match self {
             Self::Permission => RemoteError::Permission { what },
-            Self::Slow(limit) => RemoteError::Slow { what, limit_s: limit.as_secs() },
+            Self::Slow(limit) => RemoteError::Slow { what, limit_ms: limit.as_millis() },
             Self::Other(reason) => RemoteError::Failed { what, reason },
             Self::NotFound => RemoteError::Failed { what, reason: "no such bucket".to_owned() },
             Self::Exists => RemoteError::Failed { what, reason: "it is there already".to_owned() },

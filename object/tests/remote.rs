@@ -5,6 +5,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::ObjectStore;
 use object_store::ObjectStoreExt;
@@ -72,15 +73,16 @@ async fn what_fails_is_said_to_be_so() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn nobody_waits_for_ever() {
     let store = FaultyStore::default();
     store.set(|_| Fault::Hangs);
-    let remote = Remote::new(Arc::new(store), Path::default());
+    let (get, put) = (Duration::from_millis(5), Duration::from_millis(10));
+    let remote = Remote::new(Arc::new(store), Path::default()).with_timeouts(get, put);
     let error = remote.get(&shape(), block(1).key, root()).await.unwrap_err();
-    assert_eq!(error.to_string(), "the object store takes longer than 10 s to give a block");
+    assert_eq!(error.to_string(), "the object store takes longer than 5 ms to give a block");
     let error = remote.put(&shape(), &block(1), IfThere::Keep).await.unwrap_err();
-    assert!(matches!(error, RemoteError::Slow { limit_s: 60, .. }), "{error}");
+    assert!(matches!(error, RemoteError::Slow { limit_ms: 10, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -130,4 +132,14 @@ async fn what_is_of_another_size_is_not_read() {
     assert!(error.ends_with("cannot be used: the object has 5000000 bytes, expected 1188"), "{error}");
     assert!(remote.put(&shape(), &block, IfThere::Replace).await.unwrap());
     assert_eq!(remote.get(&shape(), block.key, root()).await.unwrap(), Some(block));
+}
+
+/// `make test-s3` starts a server, says where it is by the variables that people use, and runs this.
+#[tokio::test]
+#[ignore = "needs an S3 server: make test-s3"]
+async fn blocks_come_back_from_s3() {
+    let url = std::env::var("TRUNKLINE_TEST_S3_URL").unwrap();
+    check(&Location::parse(&url).unwrap().open().unwrap()).await;
+    let missing = Location::parse("s3://no-such-bucket-there/x").unwrap().open().unwrap();
+    assert!(missing.put(&shape(), &block(1), IfThere::Keep).await.is_err());
 }

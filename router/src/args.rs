@@ -65,7 +65,8 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_EVICTION_POLICY", default_value = "lru", help_heading = "Limits",
           value_parser = eviction_policy)]
     pub eviction_policy: PolicyKind,
-    /// Object store of KV blocks that replicas share, such as `s3://bucket/prefix`; credentials come from the environment.
+    /// Object store of KV blocks that replicas share, such as `s3://bucket/prefix`; credentials come from the
+    /// environment.
     #[arg(
         long,
         env = "TRUNKLINE_KV_OBJECT_STORE",

@@ -80,7 +80,9 @@ fn run(store: Store, folder: &std::path::Path) -> Result<()> {
     report(&mut out, "write, fresh slot", fresh)?;
     let again = times(&mut write)?;
     report(&mut out, "write, used slot", again)?;
-    let read = times(&mut |slot| Ok(drop(store.read(slot, keys[slot as usize + 1], &mut target)?)))?;
+    let read = times(&mut |slot| {
+        store.read(slot, keys[slot as usize + 1], &mut target).map(drop).map_err(Into::into)
+    })?;
     report(&mut out, "read", read)?;
     let began = Instant::now();
     let found = records(folder)?.blocks.len();

@@ -78,8 +78,8 @@ impl Store {
     /// exactly this geometry. Blocks written here have sequence numbers like those that the owner gives at the same
     /// time: their order by age is approximate.
     ///
-    /// Only slots that the owner leaves alone meanwhile may be written or erased here. If it does not, checksums find it:
-    /// the block is lost, never a wrong one read.
+    /// Only slots that the owner leaves alone meanwhile may be written or erased here. If it does not, checksums find
+    /// it: the block is lost, never a wrong one read.
     pub fn attach(folder: &Path, geometry: Geometry) -> Result<Self, OpenError> {
         geometry.check()?;
         let path = folder.join(RECORDS_FILE);

@@ -143,3 +143,12 @@ fn every_flag_of_serve_has_its_variable() {
         assert!(arg.is_hide_env_values_set(), "--{long} shows its variable's value in the help");
     }
 }
+
+#[test]
+fn an_object_store_lies_below_a_store_on_disk() {
+    let error = serve(&["--kv-object-store", "s3://bucket/a"]).unwrap_err();
+    let wanted = "`--kv-object-store` needs a store on disk above it; hint: give `--kv-disk-path`";
+    assert_eq!(error, wanted);
+    let config = serve(&["--kv-object-store", "s3://bucket/a", "--kv-disk-path", "/srv/kv"]).unwrap();
+    assert_eq!(config.cache.disk.unwrap().object_store.as_deref(), Some("s3://bucket/a"));
+}

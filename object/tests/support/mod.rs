@@ -1,4 +1,5 @@
 //! An object store in memory that fails as it is told, and counts.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses some of it")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -318,10 +318,15 @@ impl StoreIndex {
         None
     }
 
-    /// The tier below did not take a block: it is offered again when a path that it is part of grows.
+    /// The tier below did not take a block: it is offered again, after those that wait.
     pub fn refuse_offer(&mut self, key: BlockKey) {
-        if let Some(&slot) = self.by_key.get(&key) {
-            self.slots[slot.index()].is_offered = false;
+        let Some(&slot) = self.by_key.get(&key) else { return };
+        let has_room = self.offers.len() < self.max_offers;
+        self.slots[slot.index()].is_offered = has_room;
+        if has_room {
+            self.offers.push_back((key, false));
+        } else {
+            self.num_unoffered += 1;
         }
     }
 

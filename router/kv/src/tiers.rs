@@ -104,7 +104,7 @@ impl KvCache {
         }
     }
 
-    /// The tier below did not take a block.
+    /// The tier below did not take a block: it is offered again, after those that wait.
     pub fn refuse_offer(&mut self, key: BlockKey) {
         if let Some(store) = &mut self.store {
             store.refuse_offer(key);

@@ -317,3 +317,53 @@ fn random_histories_agree_with_the_model() {
         panic!("seed {seed}: {reason}\n{history:#?}");
     }
 }
+
+#[test]
+fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
+    let key = |n: u32| (0..=n).fold(BlockKey::default(), |key, n| key.extend(&[n]));
+    let parent = |n: u32| n.checked_sub(1).map(key);
+    let stored = |n| StoredBlock {
+        slot: SlotId(n),
+        key: key(n),
+        parent: parent(n),
+        depth: n,
+        sequence: 1 + u64::from(n),
+    };
+    // Two blocks from before the start, of which the tier below may know nothing.
+    let (mut index, lost) = StoreIndex::new(8, (0..2).map(stored).collect());
+    assert!(lost.is_empty());
+    index.offer_at_most(3);
+    let store = |index: &mut StoreIndex, n| {
+        let slot = index.reserve().unwrap();
+        assert!(index.name(slot, key(n), parent(n)));
+        assert!(index.written(slot, true));
+        index.check_invariants();
+    };
+    let take = |index: &mut StoreIndex| {
+        let offer = index.take_offer()?;
+        index.end_read(offer.slot, false);
+        Some((offer.key, offer.is_new))
+    };
+    assert_eq!(take(&mut index), None);
+    store(&mut index, 2);
+    let taken: Vec<_> = std::iter::from_fn(|| take(&mut index)).collect();
+    assert_eq!(taken, [(key(0), false), (key(1), false), (key(2), true)]);
+    index.refuse_offer(key(1));
+    store(&mut index, 3);
+    let taken: Vec<_> = std::iter::from_fn(|| take(&mut index)).collect();
+    assert_eq!(taken, [(key(1), false), (key(3), true)], "what was refused, and what is not known");
+
+    // What came from below is not offered there, and what continues it is.
+    let slot = index.reserve().unwrap();
+    assert!(index.adopt(slot, key(4), parent(4), true));
+    assert_eq!(take(&mut index), None);
+    store(&mut index, 5);
+    assert_eq!(take(&mut index), Some((key(5), true)));
+    for (n, is_written, is_kept) in [(6, false, false), (7, true, false), (5, true, true)] {
+        let slot = index.reserve().unwrap();
+        assert_eq!(index.adopt(slot, key(n), parent(n), is_written), is_kept, "block {n}");
+        index.check_invariants();
+    }
+    assert_eq!(index.counts().stored, 6);
+    assert!((0..6).all(|n| index.has(key(n))));
+}

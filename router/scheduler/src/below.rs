@@ -49,7 +49,7 @@ impl Scheduler {
         }
     }
 
-    /// The tier below did not take a block: it is offered again when a path that it is part of grows.
+    /// The tier below did not take a block: it is offered again, after those that wait.
     pub fn refuse_offer(&mut self, key: BlockKey) {
         if let Some(shard) = &mut self.shard {
             shard.kv.refuse_offer(key);

@@ -31,8 +31,8 @@ enum Plan {
 }
 
 impl ObjectTier {
-    /// Puts into the store on disk what it lacks of a prompt and the object store has, as far as that is predicted to be
-    /// quicker than computing it. Returns when it is there, or is not to be had, or its time is over.
+    /// Puts into the store on disk what it lacks of a prompt and the object store has, as far as that is predicted to
+    /// be quicker than computing it. Returns when it is there, or is not to be had, or its time is over.
     pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32]) {
         let Some(local) = self.local.try_read().ok().and_then(|local| local.clone()) else { return };
         let block_size = local.shape.block_size as usize;

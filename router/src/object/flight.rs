@@ -32,9 +32,13 @@ pub(super) struct Flight {
     pub(super) before: Option<BlockKey>,
     /// Index of the first in its path.
     pub(super) first_block: usize,
+    /// At least one.
     pub(super) keys: Vec<BlockKey>,
     pub(super) progress: watch::Sender<Progress>,
 }
+
+/// What was asked for, and what came.
+type Got = (BlockKey, Result<Option<Block>, RemoteError>);
 
 /// What a flight has measured.
 #[derive(Default)]
@@ -76,32 +80,52 @@ impl ObjectTier {
             let _permit = self.gets.acquire().await.ok()?;
             Some((key, self.remote.get(&local.shape, key, flight.root).await))
         };
-        let gets = stream::iter(flight.keys.iter().copied()).map(get).buffered(WINDOW);
+        // The first alone: where it is not there none is, and most prompts are new.
+        let (first, rest) = flight.keys.split_at(1);
+        let first = tokio::select! {
+            biased;
+            // The sender is dropped when nobody waits any more.
+            _ = &mut stopped => return measured,
+            first = get(first[0]) => first,
+        };
+        measured.first = Some(began.elapsed());
+        if !self.land(flight, local, &mut measured, vec![first]).await {
+            return measured;
+        }
+        let gets = stream::iter(rest.iter().copied()).map(get).buffered(WINDOW);
         let mut waves = std::pin::pin!(gets.ready_chunks(WINDOW));
         loop {
             let wave = tokio::select! {
                 biased;
-                // The sender is dropped when nobody waits any more.
                 _ = &mut stopped => return measured,
                 wave = waves.next() => wave,
             };
             let Some(wave) = wave else { return measured };
-            measured.first.get_or_insert_with(|| began.elapsed());
-            let num_asked = wave.len();
-            let found = wave.into_iter().map_while(|got| self.take(got?));
-            let blocks: Vec<Block> = found.collect();
-            let num_found = blocks.len();
-            let num_adopted = self.adopt(flight, local, measured.num_blocks, blocks).await;
-            measured.num_blocks += num_adopted;
-            flight.progress.send_modify(|progress| progress.num_blocks = measured.num_blocks);
-            if num_found < num_asked || num_adopted < num_found {
+            if !self.land(flight, local, &mut measured, wave).await {
                 return measured;
             }
         }
     }
 
+    /// Takes what came, in the order of the path. False: nothing of what follows is to be had.
+    async fn land(
+        &self,
+        flight: &Flight,
+        local: &Arc<Local>,
+        measured: &mut Measured,
+        wave: Vec<Option<Got>>,
+    ) -> bool {
+        let num_asked = wave.len();
+        let blocks: Vec<Block> = wave.into_iter().map_while(|got| self.take(got?)).collect();
+        let num_found = blocks.len();
+        let num_adopted = self.adopt(flight, local, measured.num_blocks, blocks).await;
+        measured.num_blocks += num_adopted;
+        flight.progress.send_modify(|progress| progress.num_blocks = measured.num_blocks);
+        num_found == num_asked && num_adopted == num_found
+    }
+
     /// The block, if there is one; what else came is counted.
-    fn take(&self, (key, got): (BlockKey, Result<Option<Block>, RemoteError>)) -> Option<Block> {
+    fn take(&self, (key, got): Got) -> Option<Block> {
         match got {
             Ok(Some(block)) => {
                 self.state().breaker.worked();

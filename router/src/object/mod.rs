@@ -49,7 +49,8 @@ const MAX_BROKEN: usize = 4096;
 pub struct ObjectTier {
     remote: Remote,
     driver: DriverHandle,
-    /// The shard's store. Whoever holds slots of it holds this for reading: a new index is made only when all came back.
+    /// The shard's store. Whoever holds slots of it holds this for reading: a new index is made only when all came
+    /// back.
     local: RwLock<Option<Arc<Local>>>,
     state: Mutex<State>,
     counts: watch::Sender<ObjectCounts>,

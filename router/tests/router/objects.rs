@@ -90,6 +90,7 @@ async fn what_came_down_survives_the_shard() {
     let mut other = Replica::start(&store).await;
     assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
     other.router.kill_shard();
+    other.router.wait("the loss", |app| app.shard_info().is_err()).await;
     store.set(|_| Fault::Broken);
     // The killed shard's threads may hold the lock for a moment more: so this one opens a copy.
     let copy = other.folder.path().join("copy");
@@ -158,6 +159,7 @@ async fn a_store_that_hangs_costs_no_more_than_computing() {
     store.set(|_| Fault::Hangs);
     let mut other = Replica::start(&store).await;
     other.router.kill_shard();
+    other.router.wait("the loss", |app| app.shard_info().is_err()).await;
     let folder = other.folder.path().join("quick");
     let quick = ShardPlan { store: Some((folder, 64)), device_time_us: 100, ..other.plan.clone() };
     other.router.start_shard(quick).await;
@@ -227,4 +229,21 @@ async fn without_a_store_on_disk_there_is_no_tier() {
     let body = json!({"prompt": prompt(0), "max_tokens": 1});
     router.post("/v1/completions", &body).await.ok();
     assert_eq!(store.num_gets(), 0);
+}
+
+#[test]
+fn a_url_that_cannot_be_is_one_line_and_exit_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    crate::support::write_model(folder.path());
+    let done = std::process::Command::new(env!("CARGO_BIN_EXE_trunkline-router"))
+        .args(["--shard-socket", "/nonexistent/shard.sock", "--served-model-name", "m", "--port", "0"])
+        .args(["--kv-object-store", "s3://key:secret@bucket", "--model-path"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("error: `--kv-object-store` has a user; hint: "), "{stderr}");
+    assert!(!stderr.contains("secret"), "{stderr}");
 }

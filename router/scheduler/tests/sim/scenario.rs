@@ -104,6 +104,8 @@ impl Scenario {
             cached_first_window_ms: rng.range(0, 300),
             // From the seed itself, so that each seed's other numbers stay what they were.
             eviction: PolicyKind::ALL[(seed % PolicyKind::ALL.len() as u64) as usize],
+            // Nobody takes them: they are bounded.
+            max_offered_blocks: 8,
         };
         let is_faulty = rng.once_in(3);
         let one_in = |rng: &mut Rng| if is_faulty { rng.range(20, 200) } else { 0 };
