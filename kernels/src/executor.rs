@@ -25,7 +25,7 @@ use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
-use attention_plan::{AttentionPlan, PlanLimits, Plans};
+use attention_plan::{PlanLimits, Plans};
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
@@ -129,14 +129,12 @@ impl Executor {
             floats: map(program.num_floats, size_of::<f32>())?,
             quantized: map(program.num_quantized_bytes, 1)?,
             states: map(limits.state_capacity, size_of::<f32>())?,
-            plans: Plans {
-                tokens: AttentionPlan::for_steps(&limits, config.max_step_tokens, config.max_step_sequences),
-                samples: AttentionPlan::for_steps(
-                    &limits,
-                    config.max_step_sequences,
-                    config.max_step_sequences,
-                ),
-            },
+            plans: Plans::for_steps(
+                &program.windows,
+                &limits,
+                config.max_step_tokens,
+                config.max_step_sequences,
+            ),
             sequences: SequenceTable::default(),
             rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],

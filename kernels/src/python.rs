@@ -177,20 +177,37 @@ impl PyProgramBuilder {
         Ok(())
     }
 
-    fn paged_attention(&mut self, layer: usize, q: usize, scale: f32) -> PyResult<usize> {
-        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale)?.0)
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    fn paged_attention(
+        &mut self,
+        layer: usize,
+        q: usize,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+    ) -> PyResult<usize> {
+        Ok(self.builder()?.windowed_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
         Ok(self.builder()?.silu_mul(ValueId(g), ValueId(u))?.0)
     }
 
+    fn gelu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
+        Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn scale(&mut self, x: usize, factor: f32) -> PyResult<usize> {
+        Ok(self.builder()?.scale(ValueId(x), factor)?.0)
+    }
+
     fn add(&mut self, x: usize, y: usize) -> PyResult<usize> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
     }
 
-    fn logits(&mut self, x: usize, w: usize) -> PyResult<usize> {
-        Ok(self.builder()?.logits(ValueId(x), WeightId(w))?.0)
+    #[pyo3(signature = (x, w, soft_cap=None))]
+    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> PyResult<usize> {
+        Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,

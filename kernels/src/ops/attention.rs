@@ -12,10 +12,19 @@
 //!
 //! Positions beyond the query are taken out by selection, before anything is computed from them: a stale slot may hold
 //! anything, NaN too.
+//!
+//! # Windows and soft caps
+//! Where a layer has a sliding window ([`Window`]), tiles that no row of an item sees are not looked at, and segments
+//! begin with a row's first visible one. A tile that a row does not see leaves the row's state as it is, to the bit;
+//! positions before its window are taken out like those beyond the query. With a soft cap a score s becomes
+//! cap * tanh(s / cap) before anything else is done with it.
 
 mod float;
 mod int4;
 mod int8;
+mod window;
+
+pub use self::window::Window;
 
 use self::float::{Bf16, F16, Float};
 use self::int4::Int4;
@@ -47,6 +56,10 @@ pub struct Item<'a> {
     pub num_rows: usize,
     /// Factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
+    /// Keeps scores between this and its negative.
+    pub soft_cap: Option<f32>,
+    /// What the rows see. Their first segments are the same: [`Window::rows_together`].
+    pub window: Window,
     /// First segment to compute.
     pub first_segment: usize,
     /// One past the last segment to compute.
@@ -64,6 +77,12 @@ impl Item<'_> {
         } else {
             self.next.unwrap_or((self.block_table[block], self.kv_head))
         }
+    }
+
+    /// The first position that inner row `row` sees.
+    #[inline(always)]
+    fn first_visible(&self, row: usize) -> usize {
+        self.window.first_visible(self.first_position + row / self.heads_per_kv_head)
     }
 
     /// Rows of the inner kernels: each query row once per query head of the KV head.
@@ -173,6 +192,8 @@ trait Scheme<L> {
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     );
+    /// Begins the states of a segment, which `scratch.segment` holds already.
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch);
     /// Takes the `block`-th block of the sequence into `scratch.segment`.
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch);
     /// Completes the states of a segment.
@@ -200,10 +221,12 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     scratch.segment.clear(item.rows(), g.padded_head_size());
     let last_block = item.first_position / g.block_size;
     let blocks_per_segment = SEGMENT_SIZE / g.block_size;
-    let first_block = segment * blocks_per_segment;
+    let first_of_segment = segment * blocks_per_segment;
+    let first_block = first_of_segment.max(item.first_visible(0) / g.block_size);
     // SAFETY: by the caller's contract.
     unsafe {
-        for block in first_block..(first_block + blocks_per_segment).min(last_block + 1) {
+        K::begin_segment(item.rows(), scratch);
+        for block in first_block..(first_of_segment + blocks_per_segment).min(last_block + 1) {
             K::attend_block(kv, item, block, scratch);
         }
         K::end_segment(item.rows(), scratch);

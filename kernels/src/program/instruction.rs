@@ -2,6 +2,7 @@
 
 use super::ProgramConfig;
 use super::weights::WeightImage;
+use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
 
@@ -118,6 +119,9 @@ pub enum Kernel {
         layer: usize,
         query: View,
         scale: f32,
+        soft_cap: Option<f32>,
+        /// Index into the program's windows.
+        window: usize,
         out: View,
         counter: usize,
     },
@@ -125,9 +129,21 @@ pub enum Kernel {
         gate: View,
         up: View,
     },
+    GeluMul {
+        gate: View,
+        up: View,
+    },
     Add {
         x: View,
         y: View,
+    },
+    Scale {
+        x: View,
+        factor: f32,
+    },
+    SoftCap {
+        x: View,
+        cap: f32,
     },
 }
 
@@ -147,7 +163,10 @@ impl Kernel {
             Kernel::WriteKv { .. } => "write kv",
             Kernel::Attention { .. } => "attention",
             Kernel::SiluMul { .. } => "silu mul",
+            Kernel::GeluMul { .. } => "gelu mul",
             Kernel::Add { .. } => "add",
+            Kernel::Scale { .. } => "scale",
+            Kernel::SoftCap { .. } => "soft cap",
         }
     }
 
@@ -164,14 +183,16 @@ impl Kernel {
             Kernel::Gather { x, out } | Kernel::Copy { x, out } | Kernel::RmsNorm { x, out, .. } => {
                 vec![x.buffer, out.buffer]
             }
-            Kernel::HeadRmsNorm { x, .. } => vec![x.buffer],
+            Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
+                vec![x.buffer]
+            }
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
             Kernel::Linear { x: LinearSource::Float(x), out, .. } => vec![x.buffer, out.buffer],
             Kernel::Linear { x: LinearSource::Quantized(x), out, .. } => vec![x, out.buffer],
             Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
             Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
             Kernel::Attention { query, out, .. } => vec![query.buffer, out.buffer],
-            Kernel::SiluMul { gate, up } => vec![gate.buffer, up.buffer],
+            Kernel::SiluMul { gate, up } | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
             Kernel::Add { x, y } => vec![x.buffer, y.buffer],
         }
     }
@@ -209,6 +230,8 @@ pub struct Program {
     pub(crate) image: WeightImage,
     /// Rotary frequencies.
     pub frequencies: Vec<RopeFrequencies>,
+    /// The windows of the attention kernels, each once.
+    pub windows: Vec<Window>,
     /// The result of a step.
     pub logits: View,
     /// Rows of the output head.

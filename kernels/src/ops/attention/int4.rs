@@ -100,6 +100,12 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
     }
 
     #[inline(always)]
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch) {
+        // SAFETY: the same contract.
+        unsafe { <Int8 as Scheme<L>>::begin_segment(rows, scratch) }
+    }
+
+    #[inline(always)]
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch) {
         let (g, block_id) = (kv.geometry(), item.block_table[block]);
         let keys = kv.keys(item.layer, block_id, item.kv_head);

@@ -16,6 +16,8 @@
 //!
 //! At the end H(o) / (l * n).
 //!
+//! With a soft cap s[b] is tanh(s[b] * f / (cap * log2(e))) from step 2 on, and f is cap * log2(e).
+//!
 //! Cost: 2 * D products of bytes per query, head and position. [`GROUP_ROWS`] rows and 64 positions (then 64 elements)
 //! go together: 24 registers of sums, 4 of K or V, so that a load serves six products.
 
@@ -30,6 +32,7 @@ use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::exp2::exp2;
 use crate::ops::hadamard::{mixed_elements, transform};
 use crate::ops::quantize_head::{TINY, quantize_head};
+use crate::ops::tanh::tanh;
 use crate::ops::vector::{ByteLanes, LANES, MAGIC};
 
 /// Most rows that share loads of K and V.
@@ -46,6 +49,8 @@ const WIDE: usize = 4;
 const SLACK: f32 = 8.0;
 /// What 0 is as an unsigned byte of K.
 const KEY_ZERO: i32 = 128;
+/// Scales of K where scores have theirs already.
+static ONES: [f32; MAX_BLOCK_SIZE] = [1.0; MAX_BLOCK_SIZE];
 const LARGEST_BYTE: f32 = 255.0;
 /// Largest number of 16 bits over [`LARGEST_BYTE`].
 const LARGEST_RATIO: f32 = 257.0;
@@ -123,6 +128,11 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
             }
             first += group;
         }
+    }
+
+    #[inline(always)]
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch) {
+        scratch.bytes.sums[..rows * LANES].fill(0.0);
     }
 
     #[inline(always)]
@@ -228,17 +238,37 @@ struct Row {
     stride: usize,
 }
 
+/// Vector `j` of a tile with `nothing` before `seen` (if `FRONT`) and behind it (if `BACK`).
+#[inline(always)]
+unsafe fn take_out<L: ByteLanes, const FRONT: bool, const BACK: bool>(
+    mut x: L,
+    seen: &Range<usize>,
+    j: usize,
+    nothing: L,
+) -> L {
+    let lanes = |position: usize| position.saturating_sub(j * LANES).min(LANES);
+    // SAFETY: only lane arithmetic.
+    unsafe {
+        if BACK {
+            x = L::select_first(lanes(seen.end), x, nothing);
+        }
+        if FRONT {
+            x = L::select_first(lanes(seen.start), nothing, x);
+        }
+    }
+    x
+}
+
 /// Steps 2, 3 and w of one row over `N` vectors of positions, in place of the scores; returns the largest w by lanes.
 ///
-/// If `MASKED`, only the first `visible` positions count.
+/// Positions before `seen` count only if not `FRONT`, those behind it only if not `BACK`.
 #[inline(always)]
-unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
+unsafe fn weigh<L: ByteLanes, const N: usize, const FRONT: bool, const BACK: bool>(
     scores: *mut f32,
-    visible: usize,
+    seen: &Range<usize>,
     tile: &Tile,
     row: &Row,
 ) -> L {
-    let visible = |j: usize| visible.saturating_sub(j * LANES).min(LANES);
     // SAFETY: the caller gives N vectors of scores and scales, and a row of the states.
     unsafe {
         let lowest = L::splat(f32::NEG_INFINITY);
@@ -246,9 +276,7 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
         let mut largest = lowest;
         for (j, s) in s.iter_mut().enumerate() {
             *s = L::load(scores.add(j * LANES)).mul(L::load(tile.key_scales.add(j * LANES)));
-            if MASKED {
-                *s = L::select_first(visible(j), *s, lowest);
-            }
+            *s = take_out::<L, FRONT, BACK>(*s, seen, j, lowest);
             largest = s.max(largest);
         }
         let factor = L::splat(row.factor);
@@ -260,12 +288,10 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
         let mut sum = L::load(row.sums);
         largest = L::splat(0.0);
         for (j, s) in s.iter().enumerate() {
-            let mut p = exp2(s.fma(factor, minus_max));
-            let mut w = p.mul(L::load(tile.value_scales.add(j * LANES)));
-            if MASKED {
-                p = L::select_first(visible(j), p, L::splat(0.0));
-                w = L::select_first(visible(j), w, L::splat(0.0));
-            }
+            let p = exp2(s.fma(factor, minus_max));
+            let w = p.mul(L::load(tile.value_scales.add(j * LANES)));
+            let p = take_out::<L, FRONT, BACK>(p, seen, j, L::splat(0.0));
+            let w = take_out::<L, FRONT, BACK>(w, seen, j, L::splat(0.0));
             sum = sum.add(p);
             largest = w.max(largest);
             w.store(scores.add(j * LANES));
@@ -334,19 +360,55 @@ unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
 
 /// [`weigh`] for a tile of any size.
 #[inline(always)]
-unsafe fn weigh_row<L: ByteLanes>(scores: *mut f32, visible: usize, tile: &Tile, row: &Row) -> L {
-    let is_whole = visible == tile.block_size;
+unsafe fn weigh_row<L: ByteLanes>(scores: *mut f32, seen: &Range<usize>, tile: &Tile, row: &Row) -> L {
+    let is_whole = seen.end == tile.block_size;
     // SAFETY: as `weigh`; a tile has 1, 2, 4 or 8 vectors.
     unsafe {
+        if seen.start > 0 {
+            return weigh_front::<L>(scores, seen, tile, row);
+        }
         match (tile.block_size / LANES, is_whole) {
-            (1, true) => weigh::<L, 1, false>(scores, visible, tile, row),
-            (1, false) => weigh::<L, 1, true>(scores, visible, tile, row),
-            (2, true) => weigh::<L, 2, false>(scores, visible, tile, row),
-            (2, false) => weigh::<L, 2, true>(scores, visible, tile, row),
-            (4, true) => weigh::<L, 4, false>(scores, visible, tile, row),
-            (4, false) => weigh::<L, 4, true>(scores, visible, tile, row),
-            (_, true) => weigh::<L, 8, false>(scores, visible, tile, row),
-            (_, false) => weigh::<L, 8, true>(scores, visible, tile, row),
+            (1, true) => weigh::<L, 1, false, false>(scores, seen, tile, row),
+            (1, false) => weigh::<L, 1, false, true>(scores, seen, tile, row),
+            (2, true) => weigh::<L, 2, false, false>(scores, seen, tile, row),
+            (2, false) => weigh::<L, 2, false, true>(scores, seen, tile, row),
+            (4, true) => weigh::<L, 4, false, false>(scores, seen, tile, row),
+            (4, false) => weigh::<L, 4, false, true>(scores, seen, tile, row),
+            (_, true) => weigh::<L, 8, false, false>(scores, seen, tile, row),
+            (_, false) => weigh::<L, 8, false, true>(scores, seen, tile, row),
+        }
+    }
+}
+
+/// [`weigh`] for a tile of whose front the row does not see all, or nothing at all: then l and m stay as they are.
+#[inline(always)]
+unsafe fn weigh_front<L: ByteLanes>(scores: *mut f32, seen: &Range<usize>, tile: &Tile, row: &Row) -> L {
+    // SAFETY: as `weigh_row`.
+    unsafe {
+        let num_vectors = tile.block_size / LANES;
+        if seen.is_empty() {
+            for j in 0..num_vectors {
+                L::splat(0.0).store(scores.add(j * LANES));
+            }
+            return L::splat(0.0);
+        }
+        match num_vectors {
+            1 => weigh::<L, 1, true, true>(scores, seen, tile, row),
+            2 => weigh::<L, 2, true, true>(scores, seen, tile, row),
+            4 => weigh::<L, 4, true, true>(scores, seen, tile, row),
+            _ => weigh::<L, 8, true, true>(scores, seen, tile, row),
+        }
+    }
+}
+
+/// Scores of one row as tanh(s * f / (cap * log2(e))), scales of K taken in: `num_positions` of them, whole vectors.
+#[inline(always)]
+unsafe fn squash<L: ByteLanes>(scores: *mut f32, key_scales: *const f32, num_positions: usize, factor: f32) {
+    // SAFETY: the caller gives as many scores and scales.
+    unsafe {
+        for position in (0..num_positions).step_by(LANES) {
+            let s = L::load(scores.add(position)).mul(L::load(key_scales.add(position)));
+            tanh(s.mul(L::splat(factor))).store(scores.add(position));
         }
     }
 }
@@ -370,10 +432,6 @@ macro_rules! dispatch_group {
 /// As of [`Scheme`]; the tile's pointers hold a block.
 #[inline(always)]
 pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, scratch: &mut Scratch) {
-    // The first block of a segment.
-    if tile.start.is_multiple_of(super::SEGMENT_SIZE) {
-        scratch.bytes.sums[..item.rows() * LANES].fill(0.0);
-    }
     let mut first = 0;
     while first < item.rows() {
         let size = group_size::<L>(item.rows() - first);
@@ -394,15 +452,16 @@ unsafe fn attend_group<L: ByteLanes>(
     scratch: &mut Scratch,
 ) {
     // Then all rows do; divisions are slow.
-    let sees_whole = item.first_position + 1 >= tile.start + tile.block_size;
-    let num_visible = |row: usize| {
-        if sees_whole {
-            return tile.block_size;
-        }
+    let sees_end = item.first_position + 1 >= tile.start + tile.block_size;
+    let sees_front = item.first_visible(item.rows() - 1) <= tile.start;
+    let seen = |row: usize| {
         let position = item.first_position + row / item.heads_per_kv_head;
-        (position + 1 - tile.start).min(tile.block_size)
+        let end = if sees_end { tile.block_size } else { (position + 1 - tile.start).min(tile.block_size) };
+        let first =
+            if sees_front { 0 } else { item.window.first_visible(position).saturating_sub(tile.start) };
+        first.min(end)..end
     };
-    let (first, most) = (rows.start, num_visible(rows.end - 1));
+    let (first, most) = (rows.start, seen(rows.end - 1).end);
     let scores = scratch.tile.0.as_mut_ptr();
     let weights = &mut scratch.weights[..];
     let queries = &mut scratch.bytes;
@@ -414,16 +473,24 @@ unsafe fn attend_group<L: ByteLanes>(
         if first == 0 && most < tile.block_size {
             prefetch_rest::<L>(tile, scored, most);
         }
+        let mut scaled = *tile;
+        let cap = item.soft_cap.map(|cap| cap * std::f32::consts::LOG2_E);
+        if let Some(cap) = cap {
+            for (r, index) in rows.clone().enumerate() {
+                squash::<L>(scores.add(r).cast(), tile.key_scales, scored, queries.factors[index] / cap);
+            }
+            scaled.key_scales = ONES.as_ptr();
+        }
         let out = scratch.segment.out.as_mut_ptr();
         for (r, index) in rows.clone().enumerate() {
             let row = Row {
-                factor: queries.factors[index],
+                factor: cap.unwrap_or(queries.factors[index]),
                 max: scratch.segment.max.as_mut_ptr().add(index),
                 sums: queries.sums.as_mut_ptr().add(index * LANES),
                 out: out.add(index * tile.stride),
                 stride: tile.stride,
             };
-            largest[r] = weigh_row::<L>(scores.add(r).cast(), num_visible(index), tile, &row);
+            largest[r] = weigh_row::<L>(scores.add(r).cast(), &seen(index), &scaled, &row);
         }
         dispatch_group!(rows.len(), round_weights(scores, num_vectors, &largest, weights));
         dispatch_group!(rows.len(), accumulate_group(tile, most, weights, out.add(first * tile.stride)));
