@@ -145,6 +145,11 @@ impl PyProgramBuilder {
         Ok(weight.0)
     }
 
+    fn keep_windows(&mut self, num_window_parts: usize) -> PyResult<()> {
+        self.builder()?.keep_windows(num_window_parts);
+        Ok(())
+    }
+
     fn embedding(&mut self, w: usize) -> PyResult<usize> {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
     }
@@ -316,6 +321,10 @@ impl PyExecutor {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }
 
+    fn drop_window_parts(&mut self, block_ids: Vec<u32>) -> PyResult<()> {
+        Ok(self.executor.drop_window_parts(&block_ids)?)
+    }
+
     fn step<'py>(&mut self, py: Python<'py>, chunks: Vec<PyChunk>) -> PyResult<Bound<'py, PyList>> {
         let chunks: Vec<Chunk> = chunks
             .into_iter()
@@ -370,6 +379,11 @@ impl PyExecutor {
     #[getter]
     fn bytes_per_block(&self) -> usize {
         self.executor.bytes_per_block()
+    }
+
+    #[getter]
+    fn bytes_per_window_part(&self) -> usize {
+        self.executor.bytes_per_window_part()
     }
 
     #[getter]

@@ -1,6 +1,7 @@
 //! A tiny random model through the whole path: results are the same to the bit however a step is cut and shared.
 
 mod model;
+mod window_parts;
 
 use self::model::{ALL, BLOCK_SIZE, GEMMA, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
 use super::*;

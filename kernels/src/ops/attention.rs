@@ -22,15 +22,17 @@
 mod float;
 mod int4;
 mod int8;
+mod states;
 mod window;
 
+pub use self::states::state_size;
 pub use self::window::Window;
 
 use self::float::{Bf16, F16, Float};
 use self::int4::Int4;
 use self::int8::Int8;
+use self::states::{Parts, States, merge_rows};
 use super::vector::{ByteLanes, LANES, simd_entry};
-use crate::aligned::AlignedFloats;
 use crate::isa::Isa;
 use crate::kv_pool::{KvDtype, KvView, MAX_BLOCK_SIZE, QUAD};
 
@@ -79,6 +81,11 @@ impl Item<'_> {
         }
     }
 
+    /// Whether it has a window or a soft cap.
+    fn is_local(&self) -> bool {
+        self.window != Window::NONE || self.soft_cap.is_some()
+    }
+
     /// The first position that inner row `row` sees.
     #[inline(always)]
     fn first_visible(&self, row: usize) -> usize {
@@ -106,39 +113,6 @@ impl Item<'_> {
 /// Segments that hold the positions up to and including `position`.
 pub fn num_segments(position: usize) -> usize {
     position / SEGMENT_SIZE + 1
-}
-
-/// Number of f32 of one row's state: o, m and l.
-pub fn state_size(padded_head_size: usize) -> usize {
-    padded_head_size + 2
-}
-
-/// Running states of some rows: m, l, and o `[row][D padded]`.
-#[derive(Debug, Default)]
-struct States {
-    max: Vec<f32>,
-    sum: Vec<f32>,
-    out: AlignedFloats,
-}
-
-impl States {
-    fn new(rows: usize, padded_head_size: usize) -> Self {
-        Self {
-            max: vec![0.0; rows],
-            sum: vec![0.0; rows],
-            out: AlignedFloats::zeroed(rows * padded_head_size),
-        }
-    }
-
-    fn parts(&self, rows: usize, padded_head_size: usize) -> Parts<'_> {
-        Parts { max: &self.max[..rows], sum: &self.sum[..rows], out: &self.out[..rows * padded_head_size] }
-    }
-
-    fn clear(&mut self, rows: usize, padded_head_size: usize) {
-        self.max[..rows].fill(f32::NEG_INFINITY);
-        self.sum[..rows].fill(0.0);
-        self.out[..rows * padded_head_size].fill(0.0);
-    }
 }
 
 /// Begins at a cache line.
@@ -233,57 +207,6 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     }
 }
 
-/// The m, l and o of some rows, one array behind the other.
-#[derive(Clone, Copy)]
-struct Parts<'a> {
-    max: &'a [f32],
-    sum: &'a [f32],
-    out: &'a [f32],
-}
-
-impl<'a> Parts<'a> {
-    /// From `rows * state_size` elements.
-    fn new(state: &'a [f32], rows: usize) -> Self {
-        let (max, rest) = state.split_at(rows);
-        let (sum, out) = rest.split_at(rows);
-        Self { max, sum, out }
-    }
-}
-
-/// Merges states of rows into the totals, which come first in order.
-#[inline(always)]
-unsafe fn merge_rows<L: ByteLanes, K: Scheme<L>>(total: &mut States, Parts { max, sum, out }: Parts<'_>) {
-    let rows = max.len();
-    let stride = out.len() / rows;
-    assert!(sum.len() == rows && total.max.len() >= rows && total.sum.len() >= rows);
-    assert!(stride.is_multiple_of(LANES) && total.out.len() >= out.len());
-    for first in (0..rows).step_by(LANES) {
-        let lanes = (rows - first).min(LANES);
-        let [mut old_factors, mut new_factors] = [[0.0f32; LANES]; 2];
-        // SAFETY: lanes are rows that exist, by the assertion; both rows of `o` have the same whole number of vectors.
-        unsafe {
-            let (total_max, total_sum) =
-                (total.max.as_mut_ptr().add(first), total.sum.as_mut_ptr().add(first));
-            let (old, new) = (L::load_first(total_max, lanes), L::load_first(max.as_ptr().add(first), lanes));
-            let both = new.max(old);
-            let (old_factor, new_factor) = (K::power(old.sub(both)), K::power(new.sub(both)));
-            let new_sum = L::load_first(sum.as_ptr().add(first), lanes).mul(new_factor);
-            L::load_first(total_sum, lanes).fma(old_factor, new_sum).store_first(total_sum, lanes);
-            both.store_first(total_max, lanes);
-            old_factor.store(old_factors.as_mut_ptr());
-            new_factor.store(new_factors.as_mut_ptr());
-            for row in 0..lanes {
-                let (a, b) = (L::splat(old_factors[row]), L::splat(new_factors[row]));
-                let into = total.out.as_mut_ptr().add((first + row) * stride);
-                let out = out.as_ptr().add((first + row) * stride);
-                for d in (0..stride).step_by(LANES) {
-                    L::load(into.add(d)).fma(a, L::load(out.add(d)).mul(b)).store(into.add(d));
-                }
-            }
-        }
-    }
-}
-
 /// Rows of a buffer: row i begins at `pointer + i * stride`.
 #[derive(Clone, Copy)]
 pub struct Rows<P> {
@@ -331,10 +254,15 @@ macro_rules! scheme_entry {
     };
 }
 
-scheme_entry!(attend_int8, attend_int8_generic, Int8);
-scheme_entry!(attend_int4, attend_int4_generic, Int4);
-scheme_entry!(attend_f16, attend_f16_generic, Float<F16>);
-scheme_entry!(attend_bf16, attend_bf16_generic, Float<Bf16>);
+scheme_entry!(attend_int8, attend_int8_generic, Int8<false>);
+scheme_entry!(attend_int4, attend_int4_generic, Int4<false>);
+scheme_entry!(attend_f16, attend_f16_generic, Float<F16, false>);
+scheme_entry!(attend_bf16, attend_bf16_generic, Float<Bf16, false>);
+// Windows and soft caps cost others up to 5 % if they are in the same functions.
+scheme_entry!(attend_int8_local, attend_int8_local_generic, Int8<true>);
+scheme_entry!(attend_int4_local, attend_int4_local_generic, Int4<true>);
+scheme_entry!(attend_f16_local, attend_f16_local_generic, Float<F16, true>);
+scheme_entry!(attend_bf16_local, attend_bf16_local_generic, Float<Bf16, true>);
 
 #[inline(always)]
 unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
@@ -390,10 +318,10 @@ unsafe fn finish_states_generic<L: ByteLanes>(
     // SAFETY: by the caller's contract.
     unsafe {
         match dtype {
-            KvDtype::Int8 => finish_scheme::<L, Int8>(head_size, item, states, scratch, out),
-            KvDtype::Int4 => finish_scheme::<L, Int4>(head_size, item, states, scratch, out),
-            KvDtype::F16 => finish_scheme::<L, Float<F16>>(head_size, item, states, scratch, out),
-            KvDtype::Bf16 => finish_scheme::<L, Float<Bf16>>(head_size, item, states, scratch, out),
+            KvDtype::Int8 => finish_scheme::<L, Int8<false>>(head_size, item, states, scratch, out),
+            KvDtype::Int4 => finish_scheme::<L, Int4<false>>(head_size, item, states, scratch, out),
+            KvDtype::F16 => finish_scheme::<L, Float<F16, false>>(head_size, item, states, scratch, out),
+            KvDtype::Bf16 => finish_scheme::<L, Float<Bf16, false>>(head_size, item, states, scratch, out),
         }
     }
 }
@@ -466,11 +394,15 @@ pub unsafe fn attend(
 ) {
     // SAFETY: by the caller's contract.
     unsafe {
-        match kv.geometry().dtype {
-            KvDtype::Int8 => attend_int8(isa, kv, item, queries, scratch, target),
-            KvDtype::Int4 => attend_int4(isa, kv, item, queries, scratch, target),
-            KvDtype::F16 => attend_f16(isa, kv, item, queries, scratch, target),
-            KvDtype::Bf16 => attend_bf16(isa, kv, item, queries, scratch, target),
+        match (kv.geometry().dtype, item.is_local()) {
+            (KvDtype::Int8, false) => attend_int8(isa, kv, item, queries, scratch, target),
+            (KvDtype::Int4, false) => attend_int4(isa, kv, item, queries, scratch, target),
+            (KvDtype::F16, false) => attend_f16(isa, kv, item, queries, scratch, target),
+            (KvDtype::Bf16, false) => attend_bf16(isa, kv, item, queries, scratch, target),
+            (KvDtype::Int8, true) => attend_int8_local(isa, kv, item, queries, scratch, target),
+            (KvDtype::Int4, true) => attend_int4_local(isa, kv, item, queries, scratch, target),
+            (KvDtype::F16, true) => attend_f16_local(isa, kv, item, queries, scratch, target),
+            (KvDtype::Bf16, true) => attend_bf16_local(isa, kv, item, queries, scratch, target),
         }
     }
 }

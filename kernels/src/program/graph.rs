@@ -86,6 +86,8 @@ pub struct ProgramBuilder {
     pub(super) nodes: Vec<Node>,
     pub(super) weights: Vec<RawWeight>,
     pub(super) frequencies: Vec<RopeFrequencies>,
+    /// None: blocks of the KV pool are in one piece.
+    pub(super) num_window_parts: Option<usize>,
 }
 
 fn shape_error(
@@ -117,7 +119,19 @@ impl ProgramBuilder {
     /// An empty program. Fails if a size is out of range.
     pub fn new(config: ProgramConfig) -> Result<Self, ProgramError> {
         config.check()?;
-        Ok(Self { config, nodes: Vec::new(), weights: Vec::new(), frequencies: Vec::new() })
+        Ok(Self {
+            config,
+            nodes: Vec::new(),
+            weights: Vec::new(),
+            frequencies: Vec::new(),
+            num_window_parts: None,
+        })
+    }
+
+    /// Keeps K and V of layers with a window apart, for no more than so many blocks at a time; whoever makes plans says
+    /// when a block's part is dropped. Without this, and in models without windows, blocks are in one piece.
+    pub fn keep_windows(&mut self, num_window_parts: usize) {
+        self.num_window_parts = Some(num_window_parts);
     }
 
     /// Takes a weight of one or two dimensions: the bytes of its rows as the file holds them.

@@ -2,6 +2,7 @@
 
 use super::ProgramConfig;
 use super::weights::WeightImage;
+use crate::kv_pool::WindowLimits;
 use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
@@ -232,6 +233,10 @@ pub struct Program {
     pub frequencies: Vec<RopeFrequencies>,
     /// The windows of the attention kernels, each once.
     pub windows: Vec<Window>,
+    /// The window of each layer.
+    pub layer_windows: Vec<Window>,
+    /// Blocks that may have K and V of layers with a window at a time; None: all, in one piece with the others.
+    pub num_window_parts: Option<usize>,
     /// The result of a step.
     pub logits: View,
     /// Rows of the output head.
@@ -249,5 +254,18 @@ impl Program {
     pub fn weight_bytes(&self) -> usize {
         let vectors: usize = self.vectors.iter().map(|vector| size_of_val(&vector[..])).sum();
         vectors + self.weights.iter().map(PackedWeight::num_bytes).sum::<usize>()
+    }
+
+    /// How the KV pool keeps layers with a window apart; None if it does not.
+    pub(crate) fn window_limits(&self) -> Option<WindowLimits> {
+        let num_parts = self.num_window_parts?;
+        let is_windowed: Vec<bool> =
+            self.layer_windows.iter().map(|window| *window != Window::NONE).collect();
+        is_windowed.contains(&true).then_some(WindowLimits { is_windowed, num_parts })
+    }
+
+    /// The largest window of a layer that has one.
+    pub(crate) fn largest_window(&self) -> Option<Window> {
+        self.layer_windows.iter().copied().filter(|window| *window != Window::NONE).max()
     }
 }

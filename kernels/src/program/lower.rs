@@ -54,6 +54,7 @@ impl ProgramBuilder {
         let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
         let Lowering { instructions, buffers, plan, windows, num_attentions, .. } = lowering;
+        let layer_windows = self.layer_windows();
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
             Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
@@ -70,12 +71,25 @@ impl ProgramBuilder {
             image,
             frequencies: self.frequencies,
             windows,
+            layer_windows,
+            num_window_parts: self.num_window_parts,
             logits,
             vocab_size,
             num_embeddings,
             heads_per_kv_head,
             num_attentions,
         })
+    }
+
+    /// The window of each layer: the largest, if it is read more than once; none if it is not read.
+    fn layer_windows(&self) -> Vec<Window> {
+        let mut windows: Vec<Option<Window>> = vec![None; self.config.geometry.num_layers];
+        for node in &self.nodes {
+            if let Op::Attention { layer, window, .. } = node.op {
+                windows[layer] = windows[layer].max(Some(window));
+            }
+        }
+        windows.into_iter().map(|window| window.unwrap_or(Window::NONE)).collect()
     }
 
     /// One logits, every layer written once, one number of heads. Returns rows of the smallest embedding, and H / G.

@@ -26,6 +26,9 @@ pub(super) struct Recipe {
     pub(super) dtype: KvDtype,
     /// Of each layer; where there are some, scores and logits have soft caps, and the rest is Gemma's too.
     pub(super) windows: [Option<usize>; 2],
+    pub(super) num_blocks: usize,
+    /// None: blocks are in one piece.
+    pub(super) num_window_parts: Option<usize>,
 }
 
 pub(super) const PLAIN: Recipe = Recipe {
@@ -35,6 +38,8 @@ pub(super) const PLAIN: Recipe = Recipe {
     biases: false,
     dtype: KvDtype::Int8,
     windows: [None; 2],
+    num_blocks: NUM_BLOCKS,
+    num_window_parts: None,
 };
 pub(super) const QWEN: Recipe =
     Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16, ..PLAIN };
@@ -103,9 +108,16 @@ pub(super) fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         block_size: BLOCK_SIZE,
         dtype: recipe.dtype,
     };
-    let config =
-        ProgramConfig { max_step_tokens: 640, max_step_sequences: 12, num_blocks: NUM_BLOCKS, geometry };
-    let builder = ProgramBuilder::new(config).unwrap();
+    let config = ProgramConfig {
+        max_step_tokens: 640,
+        max_step_sequences: 12,
+        num_blocks: recipe.num_blocks,
+        geometry,
+    };
+    let mut builder = ProgramBuilder::new(config).unwrap();
+    if let Some(num_window_parts) = recipe.num_window_parts {
+        builder.keep_windows(num_window_parts);
+    }
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
     let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
     let embedding = m.matrix(Format::Q8_0, VOCAB, HIDDEN);

@@ -65,10 +65,10 @@ impl Element for Bf16 {
     }
 }
 
-/// The scheme of K and V in elements `E`.
-pub(super) struct Float<E>(PhantomData<E>);
+/// The scheme of K and V in elements `E`. `LOCAL`: with windows or soft caps.
+pub(super) struct Float<E, const LOCAL: bool>(PhantomData<E>);
 
-impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
+impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
         item: &Item<'_>,
@@ -107,7 +107,7 @@ impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
             block_size: g.block_size,
         };
         // SAFETY: the tile points at one block of the pool, which nobody writes now.
-        unsafe { attend_groups::<L, E>(&tile, item, scratch) };
+        unsafe { attend_groups::<L, E, LOCAL>(&tile, item, scratch) };
     }
 
     #[inline(always)]
@@ -131,7 +131,11 @@ impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
 
 /// All groups of an item for one tile.
 #[inline(always)]
-unsafe fn attend_groups<L: Lanes, E: Element>(tile: &Tile, item: &Item<'_>, scratch: &mut Scratch) {
+unsafe fn attend_groups<L: Lanes, E: Element, const LOCAL: bool>(
+    tile: &Tile,
+    item: &Item<'_>,
+    scratch: &mut Scratch,
+) {
     let rows = item.rows();
     let mut first = 0;
     while first < rows {
@@ -152,11 +156,11 @@ unsafe fn attend_groups<L: Lanes, E: Element>(tile: &Tile, item: &Item<'_>, scra
         // SAFETY: the states hold first + size rows.
         unsafe {
             match size {
-                12 if L::REGISTERS >= MANY_REGISTERS => attend_tile::<L, E, 12>(tile, &group, p),
-                6 if L::REGISTERS > 1 => attend_tile::<L, E, 6>(tile, &group, p),
-                3 if L::REGISTERS > 1 => attend_tile::<L, E, 3>(tile, &group, p),
-                2 if L::REGISTERS > 1 => attend_tile::<L, E, 2>(tile, &group, p),
-                _ => attend_tile::<L, E, 1>(tile, &group, p),
+                12 if L::REGISTERS >= MANY_REGISTERS => attend_tile::<L, E, LOCAL, 12>(tile, &group, p),
+                6 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 6>(tile, &group, p),
+                3 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 3>(tile, &group, p),
+                2 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 2>(tile, &group, p),
+                _ => attend_tile::<L, E, LOCAL, 1>(tile, &group, p),
             }
         }
         first += size;
@@ -355,7 +359,7 @@ unsafe fn hide_front(row: *mut f32, hidden: usize) {
 
 /// One tile for one group of `R` rows.
 #[inline(always)]
-unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
+unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
     tile: &Tile,
     group: &Group,
     p: &mut [[f32; MAX_BLOCK_SIZE]; GROUP_ROWS],
@@ -364,7 +368,7 @@ unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
     let fewest = group.num_visible(tile, 0);
     let most = group.num_visible(tile, R - 1);
     // The last row sees the least of the front.
-    let hidden = group.num_hidden(tile, R - 1);
+    let hidden = if LOCAL { group.num_hidden(tile, R - 1) } else { 0 };
     let num_hidden = |r: usize| if hidden == 0 { 0 } else { group.num_hidden(tile, r) };
     // SAFETY: the state pointers hold R rows, the tile's pointers one block, p holds R rows of a block.
     unsafe {
@@ -381,7 +385,7 @@ unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
                 b += LANES;
             }
         }
-        if let Some(cap) = group.soft_cap {
+        if let Some(cap) = group.soft_cap.filter(|_| LOCAL) {
             for r in 0..R {
                 cap_row::<L>(p.add(r).cast(), begin, b, cap);
             }

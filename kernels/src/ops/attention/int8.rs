@@ -22,17 +22,18 @@
 //! go together: 24 registers of sums, 4 of K or V, so that a load serves six products.
 
 mod products;
+mod weigh;
 
 use std::ops::Range;
 
 use self::products::{accumulate_group, prefetch_rest, score_group};
+use self::weigh::{ONES, Row, squash, weigh_row};
 use super::{Item, Rows, Scheme, Scratch};
 use crate::aligned::AlignedFloats;
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::exp2::exp2;
 use crate::ops::hadamard::{mixed_elements, transform};
 use crate::ops::quantize_head::{TINY, quantize_head};
-use crate::ops::tanh::tanh;
 use crate::ops::vector::{ByteLanes, LANES, MAGIC};
 
 /// Most rows that share loads of K and V.
@@ -45,12 +46,8 @@ const MANY_REGISTERS: usize = 32;
 const VALUE_QUAD: usize = VALUE_GROUP / LANES;
 /// Vectors of positions or elements that go together.
 const WIDE: usize = 4;
-/// How far exponents may exceed m before it moves: probabilities stay below 2^8.
-const SLACK: f32 = 8.0;
 /// What 0 is as an unsigned byte of K.
 const KEY_ZERO: i32 = 128;
-/// Scales of K where scores have theirs already.
-static ONES: [f32; MAX_BLOCK_SIZE] = [1.0; MAX_BLOCK_SIZE];
 const LARGEST_BYTE: f32 = 255.0;
 /// Largest number of 16 bits over [`LARGEST_BYTE`].
 const LARGEST_RATIO: f32 = 257.0;
@@ -88,10 +85,10 @@ impl Queries {
     }
 }
 
-/// The scheme of K and V in int8.
-pub(super) struct Int8;
+/// The scheme of K and V in int8. `LOCAL`: with windows or soft caps.
+pub(super) struct Int8<const LOCAL: bool>;
 
-impl<L: ByteLanes> Scheme<L> for Int8 {
+impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
         item: &Item<'_>,
@@ -161,7 +158,7 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
             }
         }
         // SAFETY: the tile points at one block of the pool, which nobody writes now.
-        unsafe { attend_tile::<L>(tile, item, scratch) };
+        unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) };
     }
 
     #[inline(always)]
@@ -229,78 +226,6 @@ impl Weights {
         Self { low: [0; MAX_BLOCK_SIZE], high: [0; MAX_BLOCK_SIZE], lane: 0, scale: 0.0 };
 }
 
-/// One row of the running state.
-struct Row {
-    factor: f32,
-    max: *mut f32,
-    sums: *mut f32,
-    out: *mut f32,
-    stride: usize,
-}
-
-/// Vector `j` of a tile with `nothing` before `seen` (if `FRONT`) and behind it (if `BACK`).
-#[inline(always)]
-unsafe fn take_out<L: ByteLanes, const FRONT: bool, const BACK: bool>(
-    mut x: L,
-    seen: &Range<usize>,
-    j: usize,
-    nothing: L,
-) -> L {
-    let lanes = |position: usize| position.saturating_sub(j * LANES).min(LANES);
-    // SAFETY: only lane arithmetic.
-    unsafe {
-        if BACK {
-            x = L::select_first(lanes(seen.end), x, nothing);
-        }
-        if FRONT {
-            x = L::select_first(lanes(seen.start), nothing, x);
-        }
-    }
-    x
-}
-
-/// Steps 2, 3 and w of one row over `N` vectors of positions, in place of the scores; returns the largest w by lanes.
-///
-/// Positions before `seen` count only if not `FRONT`, those behind it only if not `BACK`.
-#[inline(always)]
-unsafe fn weigh<L: ByteLanes, const N: usize, const FRONT: bool, const BACK: bool>(
-    scores: *mut f32,
-    seen: &Range<usize>,
-    tile: &Tile,
-    row: &Row,
-) -> L {
-    // SAFETY: the caller gives N vectors of scores and scales, and a row of the states.
-    unsafe {
-        let lowest = L::splat(f32::NEG_INFINITY);
-        let mut s = [lowest; N];
-        let mut largest = lowest;
-        for (j, s) in s.iter_mut().enumerate() {
-            *s = L::load(scores.add(j * LANES)).mul(L::load(tile.key_scales.add(j * LANES)));
-            *s = take_out::<L, FRONT, BACK>(*s, seen, j, lowest);
-            largest = s.max(largest);
-        }
-        let factor = L::splat(row.factor);
-        let reached = largest.mul(factor);
-        if reached.at_least(L::splat(*row.max + SLACK)) != 0 {
-            move_max::<L>(row, reached.max_lane());
-        }
-        let minus_max = L::splat(-*row.max);
-        let mut sum = L::load(row.sums);
-        largest = L::splat(0.0);
-        for (j, s) in s.iter().enumerate() {
-            let p = exp2(s.fma(factor, minus_max));
-            let w = p.mul(L::load(tile.value_scales.add(j * LANES)));
-            let p = take_out::<L, FRONT, BACK>(p, seen, j, L::splat(0.0));
-            let w = take_out::<L, FRONT, BACK>(w, seen, j, L::splat(0.0));
-            sum = sum.add(p);
-            largest = w.max(largest);
-            w.store(scores.add(j * LANES));
-        }
-        sum.store(row.sums);
-        largest
-    }
-}
-
 /// The second half of step 4, for `R` rows side by side: one row alone would wait for each operation's result.
 ///
 /// tile: w of each row, in `num_vectors` vectors; largest: of each row's lanes.
@@ -344,75 +269,6 @@ unsafe fn round_weights<L: ByteLanes, const R: usize>(
     }
 }
 
-/// Makes l and o of a row relative to a new maximum.
-#[inline(always)]
-unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
-    // SAFETY: the caller's row.
-    unsafe {
-        let factor = exp2(L::splat(*row.max - max));
-        *row.max = max;
-        L::load(row.sums).mul(factor).store(row.sums);
-        for d in (0..row.stride).step_by(LANES) {
-            L::load(row.out.add(d)).mul(factor).store(row.out.add(d));
-        }
-    }
-}
-
-/// [`weigh`] for a tile of any size.
-#[inline(always)]
-unsafe fn weigh_row<L: ByteLanes>(scores: *mut f32, seen: &Range<usize>, tile: &Tile, row: &Row) -> L {
-    let is_whole = seen.end == tile.block_size;
-    // SAFETY: as `weigh`; a tile has 1, 2, 4 or 8 vectors.
-    unsafe {
-        if seen.start > 0 {
-            return weigh_front::<L>(scores, seen, tile, row);
-        }
-        match (tile.block_size / LANES, is_whole) {
-            (1, true) => weigh::<L, 1, false, false>(scores, seen, tile, row),
-            (1, false) => weigh::<L, 1, false, true>(scores, seen, tile, row),
-            (2, true) => weigh::<L, 2, false, false>(scores, seen, tile, row),
-            (2, false) => weigh::<L, 2, false, true>(scores, seen, tile, row),
-            (4, true) => weigh::<L, 4, false, false>(scores, seen, tile, row),
-            (4, false) => weigh::<L, 4, false, true>(scores, seen, tile, row),
-            (_, true) => weigh::<L, 8, false, false>(scores, seen, tile, row),
-            (_, false) => weigh::<L, 8, false, true>(scores, seen, tile, row),
-        }
-    }
-}
-
-/// [`weigh`] for a tile of whose front the row does not see all, or nothing at all: then l and m stay as they are.
-#[inline(always)]
-unsafe fn weigh_front<L: ByteLanes>(scores: *mut f32, seen: &Range<usize>, tile: &Tile, row: &Row) -> L {
-    // SAFETY: as `weigh_row`.
-    unsafe {
-        let num_vectors = tile.block_size / LANES;
-        if seen.is_empty() {
-            for j in 0..num_vectors {
-                L::splat(0.0).store(scores.add(j * LANES));
-            }
-            return L::splat(0.0);
-        }
-        match num_vectors {
-            1 => weigh::<L, 1, true, true>(scores, seen, tile, row),
-            2 => weigh::<L, 2, true, true>(scores, seen, tile, row),
-            4 => weigh::<L, 4, true, true>(scores, seen, tile, row),
-            _ => weigh::<L, 8, true, true>(scores, seen, tile, row),
-        }
-    }
-}
-
-/// Scores of one row as tanh(s * f / (cap * log2(e))), scales of K taken in: `num_positions` of them, whole vectors.
-#[inline(always)]
-unsafe fn squash<L: ByteLanes>(scores: *mut f32, key_scales: *const f32, num_positions: usize, factor: f32) {
-    // SAFETY: the caller gives as many scores and scales.
-    unsafe {
-        for position in (0..num_positions).step_by(LANES) {
-            let s = L::load(scores.add(position)).mul(L::load(key_scales.add(position)));
-            tanh(s.mul(L::splat(factor))).store(scores.add(position));
-        }
-    }
-}
-
 /// Calls `$function::<L, R>` with the constant `R` that equals `$rows`, a size that [`group_size`] gives.
 macro_rules! dispatch_group {
     ($rows:expr, $function:ident($($argument:expr),*)) => {
@@ -431,12 +287,16 @@ macro_rules! dispatch_group {
 /// # Safety
 /// As of [`Scheme`]; the tile's pointers hold a block.
 #[inline(always)]
-pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, scratch: &mut Scratch) {
+pub(super) unsafe fn attend_tile<L: ByteLanes, const LOCAL: bool>(
+    mut tile: Tile,
+    item: &Item<'_>,
+    scratch: &mut Scratch,
+) {
     let mut first = 0;
     while first < item.rows() {
         let size = group_size::<L>(item.rows() - first);
         // SAFETY: the tile's pointers are the caller's, and the states hold the rows.
-        unsafe { attend_group::<L>(&tile, item, first..first + size, scratch) };
+        unsafe { attend_group::<L, LOCAL>(&tile, item, first..first + size, scratch) };
         first += size;
         // What comes next is asked for once.
         tile.ahead = 0;
@@ -445,7 +305,7 @@ pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, 
 
 /// One tile for a group of rows.
 #[inline(always)]
-unsafe fn attend_group<L: ByteLanes>(
+unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     tile: &Tile,
     item: &Item<'_>,
     rows: Range<usize>,
@@ -453,7 +313,7 @@ unsafe fn attend_group<L: ByteLanes>(
 ) {
     // Then all rows do; divisions are slow.
     let sees_end = item.first_position + 1 >= tile.start + tile.block_size;
-    let sees_front = item.first_visible(item.rows() - 1) <= tile.start;
+    let sees_front = !LOCAL || item.first_visible(item.rows() - 1) <= tile.start;
     let seen = |row: usize| {
         let position = item.first_position + row / item.heads_per_kv_head;
         let end = if sees_end { tile.block_size } else { (position + 1 - tile.start).min(tile.block_size) };
@@ -474,7 +334,7 @@ unsafe fn attend_group<L: ByteLanes>(
             prefetch_rest::<L>(tile, scored, most);
         }
         let mut scaled = *tile;
-        let cap = item.soft_cap.map(|cap| cap * std::f32::consts::LOG2_E);
+        let cap = item.soft_cap.filter(|_| LOCAL).map(|cap| cap * std::f32::consts::LOG2_E);
         if let Some(cap) = cap {
             for (r, index) in rows.clone().enumerate() {
                 squash::<L>(scores.add(r).cast(), tile.key_scales, scored, queries.factors[index] / cap);
@@ -490,7 +350,7 @@ unsafe fn attend_group<L: ByteLanes>(
                 out: out.add(index * tile.stride),
                 stride: tile.stride,
             };
-            largest[r] = weigh_row::<L>(scores.add(r).cast(), &seen(index), &scaled, &row);
+            largest[r] = weigh_row::<L, LOCAL>(scores.add(r).cast(), &seen(index), &scaled, &row);
         }
         dispatch_group!(rows.len(), round_weights(scores, num_vectors, &largest, weights));
         dispatch_group!(rows.len(), accumulate_group(tile, most, weights, out.add(first * tile.stride)));

@@ -3,7 +3,7 @@
 use super::SEGMENT_SIZE;
 
 /// How far back queries see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Window(usize);
 
 impl Window {
