@@ -24,8 +24,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Looks whether the windows of a chunk that its sequence has accepted are there, and gives parts to the blocks that
-    /// it writes.
+    /// Looks whether the window of an accepted chunk is there, and gives parts to the blocks that it writes.
     pub(super) fn admit_window(&mut self, slot: usize, chunk: &Chunk) -> Result<(), String> {
         let Some(window) = self.kept_window else { return Ok(()) };
         let block_size = self.program.config.geometry.block_size;
