@@ -10,6 +10,7 @@ mod sequence;
 mod shares;
 #[cfg(test)]
 mod tests;
+mod window_parts;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,12 +22,12 @@ pub use sequence::Chunk;
 
 use crate::isa::Isa;
 use crate::kv_pool::KvPool;
-use crate::ops::attention::Scratch;
+use crate::ops::attention::{Scratch, Window};
 use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
-use attention_plan::{AttentionPlan, PlanLimits, Plans};
+use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
@@ -66,6 +67,8 @@ pub struct Executor {
     /// Before the pool of blocks: see `BlockTransfers`.
     store: Option<BlockTransfers>,
     kv: KvPool,
+    /// The largest window, if layers with a window are kept apart.
+    kept_window: Option<Window>,
     /// Activations: `program.num_floats` f32.
     floats: MmapMut,
     /// Quantised activations.
@@ -116,7 +119,9 @@ impl Executor {
     fn new(program: Program, pool: ThreadPool, isa: Isa) -> Result<Self, ProgramError> {
         let threads = pool.num_threads();
         let config = program.config;
-        let kv = KvPool::new(config.geometry, config.num_blocks)?;
+        let window_limits = program.window_limits();
+        let kv = KvPool::with_windows(config.geometry, config.num_blocks, window_limits.as_ref())?;
+        let kept_window = window_limits.and(program.largest_window());
         let mut limits = PlanLimits {
             geometry: config.geometry,
             heads_per_kv_head: program.heads_per_kv_head,
@@ -133,14 +138,12 @@ impl Executor {
             floats: map(program.num_floats, size_of::<f32>())?,
             quantized: map(program.num_quantized_bytes, 1)?,
             states: map(limits.state_capacity, size_of::<f32>())?,
-            plans: Plans {
-                tokens: AttentionPlan::for_steps(&limits, config.max_step_tokens, config.max_step_sequences),
-                samples: AttentionPlan::for_steps(
-                    &limits,
-                    config.max_step_sequences,
-                    config.max_step_sequences,
-                ),
-            },
+            plans: Plans::for_steps(
+                &program.windows,
+                &limits,
+                config.max_step_tokens,
+                config.max_step_sequences,
+            ),
             sequences: SequenceTable::default(),
             rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],
@@ -157,6 +160,7 @@ impl Executor {
             pool,
             store: None,
             kv,
+            kept_window,
             limits,
         })
     }
@@ -166,9 +170,9 @@ impl Executor {
         self.program.vocab_size
     }
 
-    /// Bytes of one KV block.
+    /// Bytes of one KV block, but for its window part.
     pub fn bytes_per_block(&self) -> usize {
-        self.kv.geometry().bytes_per_block()
+        self.kv.bytes_per_block()
     }
 
     /// Bytes of weights held in memory.
@@ -320,6 +324,7 @@ impl Executor {
         if token_ids.len() > most {
             return Err(fail(format!("{} tokens, but the pool holds {most}", token_ids.len())));
         }
+        self.drop_window_parts(&(0..config.num_blocks as u32).collect::<Vec<_>>())?;
         let sequence_id = 0;
         self.start(sequence_id, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
         let outcome = self.score_started(sequence_id, token_ids.len());
@@ -334,6 +339,7 @@ impl Executor {
         let num_blocks = num_tokens.div_ceil(config.geometry.block_size) as u32;
         for first in (0..num_tokens).step_by(slice) {
             let count = slice.min(num_tokens - first);
+            self.drop_scored(first)?;
             self.rows.clear();
             self.samplers.clear();
             self.num_steps += 1;
@@ -386,6 +392,7 @@ impl Executor {
             return Err(format!("block {block_id} is written by another chunk of the step"));
         }
         blocks.iter().for_each(|id| self.written[*id as usize] = stamp);
+        self.admit_window(slot, chunk)?;
         let accepted = AcceptedChunk {
             slot,
             first_position: chunk.first_position as usize,

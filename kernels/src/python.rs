@@ -149,6 +149,11 @@ impl PyProgramBuilder {
         Ok(weight.0)
     }
 
+    fn keep_windows(&mut self, num_window_parts: usize) -> PyResult<()> {
+        self.builder()?.keep_windows(num_window_parts);
+        Ok(())
+    }
+
     fn embedding(&mut self, w: usize) -> PyResult<usize> {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
     }
@@ -181,20 +186,37 @@ impl PyProgramBuilder {
         Ok(())
     }
 
-    fn paged_attention(&mut self, layer: usize, q: usize, scale: f32) -> PyResult<usize> {
-        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale)?.0)
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    fn paged_attention(
+        &mut self,
+        layer: usize,
+        q: usize,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+    ) -> PyResult<usize> {
+        Ok(self.builder()?.windowed_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
         Ok(self.builder()?.silu_mul(ValueId(g), ValueId(u))?.0)
     }
 
+    fn gelu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
+        Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn scale(&mut self, x: usize, factor: f32) -> PyResult<usize> {
+        Ok(self.builder()?.scale(ValueId(x), factor)?.0)
+    }
+
     fn add(&mut self, x: usize, y: usize) -> PyResult<usize> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
     }
 
-    fn logits(&mut self, x: usize, w: usize) -> PyResult<usize> {
-        Ok(self.builder()?.logits(ValueId(x), WeightId(w))?.0)
+    #[pyo3(signature = (x, w, soft_cap=None))]
+    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> PyResult<usize> {
+        Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
@@ -326,6 +348,10 @@ impl PyExecutor {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }
 
+    fn drop_window_parts(&mut self, block_ids: Vec<u32>) -> PyResult<()> {
+        Ok(self.executor.drop_window_parts(&block_ids)?)
+    }
+
     /// One step; then begins the stores (sequence id, block index, slot) of its chunks. Those of chunks that failed are
     /// not stored, and their outcomes say so.
     #[pyo3(signature = (chunks, stores=Vec::new()))]
@@ -398,6 +424,11 @@ impl PyExecutor {
     #[getter]
     fn bytes_per_block(&self) -> usize {
         self.executor.bytes_per_block()
+    }
+
+    #[getter]
+    fn bytes_per_window_part(&self) -> usize {
+        self.executor.bytes_per_window_part()
     }
 
     #[getter]

@@ -84,10 +84,10 @@ unsafe fn unpack<L: ByteLanes>(
     }
 }
 
-/// The scheme of K and V in int4.
-pub(super) struct Int4;
+/// The scheme of K and V in int4. `LOCAL`: with windows or soft caps.
+pub(super) struct Int4<const LOCAL: bool>;
 
-impl<L: ByteLanes> Scheme<L> for Int4 {
+impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
         item: &Item<'_>,
@@ -96,7 +96,13 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
         scratch: &mut Scratch,
     ) {
         // SAFETY: the same contract.
-        unsafe { <Int8 as Scheme<L>>::pack_queries(item, head_size, queries, scratch) }
+        unsafe { <Int8<LOCAL> as Scheme<L>>::pack_queries(item, head_size, queries, scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch) {
+        // SAFETY: the same contract.
+        unsafe { <Int8<LOCAL> as Scheme<L>>::begin_segment(rows, scratch) }
     }
 
     #[inline(always)]
@@ -137,19 +143,19 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
             stride: g.padded_head_size(),
         };
         // SAFETY: the tile points at one block.
-        unsafe { attend_tile::<L>(tile, item, scratch) }
+        unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) }
     }
 
     #[inline(always)]
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
         // SAFETY: the same contract.
-        unsafe { <Int8 as Scheme<L>>::end_segment(rows, scratch) }
+        unsafe { <Int8<LOCAL> as Scheme<L>>::end_segment(rows, scratch) }
     }
 
     #[inline(always)]
     unsafe fn power(x: L) -> L {
         // SAFETY: the same contract.
-        unsafe { <Int8 as Scheme<L>>::power(x) }
+        unsafe { <Int8<LOCAL> as Scheme<L>>::power(x) }
     }
 
     #[inline(always)]
@@ -159,7 +165,7 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
             for d in head_size..head_size.next_multiple_of(LANES) {
                 *o.add(d) = 0.0;
             }
-            <Int8 as Scheme<L>>::finish_row(o, sum, head_size, out);
+            <Int8<LOCAL> as Scheme<L>>::finish_row(o, sum, head_size, out);
         }
     }
 }
