@@ -31,9 +31,14 @@
 //! K [B / 16][D / 8][16][4]   the lower nibbles of quads 0, 2, ..., the upper ones of quads 1, 3, ...
 //! V [B / 64][16][D / 32][16][4]   the lower nibbles of elements 0..16, 32..48, ..., the upper ones of 16..32, ...
 //! scales [B] f16             as in int8
+//! first key [D]              of position 0 of the block as bytes, as in int8; its nibbles are not read
 //! ```
+//!
+//! The first token of a sequence is what many heads mostly look at, and its key is unlike all others: in four bits it
+//! would cost as much accuracy as all others together. A block does not know whether it is the first one.
 
 mod geometry;
+mod key_scaling;
 mod write;
 
 use memmap2::{MmapMut, MmapOptions};
@@ -41,6 +46,7 @@ use memmap2::{MmapMut, MmapOptions};
 pub use geometry::{
     KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP,
 };
+pub use key_scaling::{HeadScaling, KeyScaling, KeySums};
 
 use crate::isa::Isa;
 use crate::ops::vector::LANES;
@@ -107,6 +113,8 @@ pub struct KvPool {
     map: MmapMut,
     geometry: KvGeometry,
     num_blocks: usize,
+    /// Only int4 uses it.
+    key_scaling: KeyScaling,
 }
 
 impl KvPool {
@@ -125,7 +133,18 @@ impl KvPool {
         // cache (Zen 4: reads of such pieces at 12 instead of 17 GB/s). A system without huge pages refuses; then not.
         #[cfg(target_os = "linux")]
         let _refused = map.advise(memmap2::Advice::HugePage).is_err();
-        Ok(Self { map, geometry, num_blocks })
+        Ok(Self { map, geometry, num_blocks, key_scaling: KeyScaling::none(&geometry) })
+    }
+
+    /// How keys are scaled that are written and read from now on; it changes what blocks mean. Only in int4.
+    pub fn set_key_scaling(&mut self, key_scaling: KeyScaling) {
+        assert_eq!(key_scaling.values().len(), self.key_scaling.values().len(), "another geometry");
+        self.key_scaling = key_scaling;
+    }
+
+    /// What [`KvPool::set_key_scaling`] was told, or what changes nothing.
+    pub fn key_scaling(&self) -> &KeyScaling {
+        &self.key_scaling
     }
 
     /// Sizes of the pool.
@@ -190,6 +209,7 @@ impl KvPool {
             bytes: self.map.as_mut_ptr(),
             geometry: self.geometry,
             num_blocks: self.num_blocks,
+            key_scaling: &self.key_scaling,
             borrow: std::marker::PhantomData,
         }
     }
@@ -233,6 +253,7 @@ fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, us
     for scales in [0, g.scale_bytes()] {
         copy(g.key_bytes() + g.value_bytes() + scales, num_tokens * g.bytes_per_scale());
     }
+    copy(g.first_key_offset(), g.first_key_bytes());
 }
 
 /// Shared access to a pool inside a step: slots of different tokens are written by different threads, and read after a
@@ -242,6 +263,7 @@ pub struct KvView<'a> {
     bytes: *mut u8,
     geometry: KvGeometry,
     num_blocks: usize,
+    key_scaling: &'a KeyScaling,
     borrow: std::marker::PhantomData<&'a mut KvPool>,
 }
 
@@ -287,6 +309,17 @@ impl KvView<'_> {
         }
     }
 
+    /// Bytes of a block's first key, in int4. Panics as [`KvView::keys`].
+    pub fn first_key(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
+        // SAFETY: it follows the scales of the same head.
+        unsafe { self.head(layer, block_id, head).add(self.geometry.first_key_offset()) }
+    }
+
+    /// How keys of a layer and KV head are scaled in int4. Panics if there is none such.
+    pub fn head_scaling(&self, layer: usize, kv_head: usize) -> HeadScaling<'_> {
+        self.key_scaling.head(layer, kv_head)
+    }
+
     /// Asks for what [`KvView::write`] will write of this slot, so that it need not wait. Panics as [`KvView::keys`].
     pub fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
         prefetch_slot(&self.geometry, Slot { head: self.head(layer, block_id, 0), offset });
@@ -310,7 +343,7 @@ impl KvView<'_> {
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
         let slot = Slot { head: self.head(layer, block_id, 0), offset };
         // SAFETY: the slot lies in the pool, and the caller keeps others away.
-        unsafe { write_slot(isa, g, slot, key, value) }
+        unsafe { write_slot(isa, g, self.key_scaling, layer, slot, key, value) }
     }
 }
 

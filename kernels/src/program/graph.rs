@@ -108,6 +108,11 @@ impl ProgramBuilder {
         Ok(Self { config, nodes: Vec::new(), weights: Vec::new(), frequencies: Vec::new() })
     }
 
+    /// Sizes of the KV pool.
+    pub fn geometry(&self) -> crate::kv_pool::KvGeometry {
+        self.config.geometry
+    }
+
     /// Takes a weight of one or two dimensions: the bytes of its rows as the file holds them.
     pub fn weight(
         &mut self,

@@ -70,11 +70,12 @@ pub(super) struct Float<E>(PhantomData<E>);
 impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
+        let head_size = kv.geometry().head_size;
         let rows = item.rows();
         let mut first = 0;
         while first < rows {
