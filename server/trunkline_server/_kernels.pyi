@@ -51,7 +51,12 @@ class ProgramBuilder:
     def add(self, x: int, y: int) -> int: ...
     def logits(self, x: int, w: int) -> int: ...
     def build(
-        self, threads: int | None = None, pinning: str = "off", *, cache: WeightCache | None = None
+        self,
+        threads: int | None = None,
+        pinning: str = "off",
+        *,
+        cache: WeightCache | None = None,
+        key_scaling: bytes | None = None,
     ) -> Executor: ...
 
 class Executor:
@@ -60,6 +65,7 @@ class Executor:
     device: str
     threads: tuple[int, bool, list[int]]
     cache_note: str | None
+    key_scaling: bytes | None
     def take_cache_miss(self) -> tuple[str, bool, CacheWriter] | None: ...
     def start(
         self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: dict[str, object]

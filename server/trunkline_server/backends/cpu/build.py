@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from trunkline_server.errors import BackendUnavailable, DoesNotFit
 from trunkline_server.models import registry
 
 if TYPE_CHECKING:
-    from trunkline_server._kernels import Executor
+    from trunkline_server._kernels import Executor, ProgramBuilder
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
 
@@ -32,6 +33,8 @@ DEFAULT_STEP_SEQUENCES = 64
 # What `auto` means. Why: docs/decisions/0010-int8-kv-rotated.md
 KV_DTYPE = "int8"
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
+# Bytes of a block's first key, which int4 stores apart: one for each element.
+KV_FIRST_KEY_BYTES = {"int8": 0, "int4": 1, "f16": 0, "bf16": 0}
 # Bytes of the scales of a key and a value of one token and head.
 KV_SCALE_BYTES = {"int8": 8, "int4": 4, "f16": 0, "bf16": 0}
 # The kernels pad keys and V's rows to so many elements: whole quads or vectors of bytes, or pairs of them.
@@ -70,7 +73,7 @@ def build(
         "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,
     }
     num_blocks = plan_pool(
-        memory_need(checkpoint, kv_dtype=kv_dtype, **step),
+        memory_need(checkpoint, kv_dtype=kv_dtype, block_size=block_size, **step),
         available_bytes=available_memory() if available_bytes is None else available_bytes,
         block_size=block_size,
         wanted_tokens=max_batch_total_tokens,
@@ -88,7 +91,7 @@ def build(
         ops = TracingOps(builder, checkpoint)
         registry.forward(ops, config)
         packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache)
-        executor: Executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
+        executor = _build_executor(builder, packed, threads=threads, pinning=pinning, kv_dtype=kv_dtype)
     except MemoryError as error:
         raise DoesNotFit(
             f"the system does not give the memory for {num_blocks} KV blocks and the weights: {error}",
@@ -107,9 +110,46 @@ def build(
         **step,
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
-        numeric_fingerprint=numeric_fingerprint(fingerprint, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)),
+        numeric_fingerprint=numeric_fingerprint(
+            fingerprint,
+            kv_dtype,
+            str(_kernels.NUMERICS_VERSION),
+            str(block_size),
+            *(() if executor.key_scaling is None else (hashlib.blake2b(executor.key_scaling).hexdigest(),)),
+        ),
     )
     return CpuBackend(executor, info, vocab_size=config.vocab_size, after_start=None if packed is None else packed.keep)
+
+
+def _build_executor(
+    builder: ProgramBuilder, packed: PackedWeights | None, *, threads: int | None, pinning: str, kv_dtype: str
+) -> Executor:
+    """Builds the program; keys of int4 are scaled as was kept, or as is measured now."""
+    from trunkline_server import _kernels
+
+    if kv_dtype != "int4" or packed is None:
+        began = time.monotonic()
+        executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
+        if kv_dtype == "int4":
+            _log_measured(began)
+        return executor
+    file = packed.key_scaling_file(_kernels.NUMERICS_VERSION)
+    kept = file.load()
+    began = time.monotonic()
+    executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept)
+    scaling = executor.key_scaling
+    assert scaling is not None
+    if scaling != kept:
+        _log_measured(began)
+        if packed.is_settled:
+            file.keep(scaling)
+    return executor
+
+
+def _log_measured(began: float) -> None:
+    """The time is that of loading, too."""
+    fields = {"seconds_with_loading": f"{time.monotonic() - began:.2f}"}
+    logger.info("scaling of keys measured", extra={"fields": fields})
 
 
 def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
@@ -137,7 +177,14 @@ def numeric_fingerprint(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def memory_need(checkpoint: Checkpoint, *, kv_dtype: str, max_step_tokens: int, max_step_sequences: int) -> MemoryNeed:
+def memory_need(
+    checkpoint: Checkpoint,
+    *,
+    kv_dtype: str,
+    max_step_tokens: int,
+    max_step_sequences: int,
+    block_size: int = BLOCK_SIZE,
+) -> MemoryNeed:
     """What the model will take, from its files' sizes and its config, before anything is loaded."""
     config = checkpoint.config
     elements = sum(
@@ -145,6 +192,8 @@ def memory_need(checkpoint: Checkpoint, *, kv_dtype: str, max_step_tokens: int, 
         for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
     )
     head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
+    # Once a block, rounded up to bytes of a token.
+    head_bytes += -(-config.head_size * KV_FIRST_KEY_BYTES[kv_dtype] // block_size)
     return MemoryNeed(
         weight_bytes=sum(path.stat().st_size for path in _weight_files(checkpoint.path)),
         scratch_bytes=ACTIVATION_BYTES
