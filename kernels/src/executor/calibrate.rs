@@ -1,8 +1,8 @@
 //! Measuring how keys are to be scaled for int4 ([`KeyScaling`]): once per model, from its weights alone.
 //!
-//! The text is [`NUM_TOKENS`] token ids drawn evenly from the vocabulary by the counter-based generator: keys have their
-//! means and sizes from weights and positions more than from words. It is run with K and V in int8 in a pool
-//! of its own, so that neither the pool's size nor how steps are cut changes a bit.
+//! The text is [`NUM_TOKENS`] token ids drawn evenly from the vocabulary by the counter-based generator: keys have
+//! their means and sizes from weights and positions more than from words. It is run with K and V in int8 in a pool of
+//! its own, so that neither the pool's size nor how steps are cut changes a bit.
 
 use super::Executor;
 use crate::isa::Isa;

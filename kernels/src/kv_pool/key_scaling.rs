@@ -1,9 +1,9 @@
 //! How keys are moved and stretched before they are rounded to four bits: per layer and KV head a mean and a factor.
 //!
-//! Softmax ignores what all scores of a query have in common, so `q . (k - m)` serves as well as `q . k` as long as m is
-//! one for all positions; and `q . k` is `(q / d) . (k * d)` element by element. With m the mean of keys (after rope)
-//! what is left to round is smaller, and with d = (mean q^2 / mean (k - m)^2)^(1/4) the noise falls where queries are
-//! small: d is the least of sum(noise * q^2) for noise that is spread evenly, as the transform spreads it.
+//! Softmax ignores what all scores of a query have in common, so `q . (k - m)` serves as well as `q . k` as long as m
+//! is one for all positions; and `q . k` is `(q / d) . (k * d)` element by element. With m the mean of keys (after
+//! rope) what is left to round is smaller, and with d = (mean q^2 / mean (k - m)^2)^(1/4) the noise falls where queries
+//! are small: d is the least of sum(noise * q^2) for noise that is spread evenly, as the transform spreads it.
 
 use super::KvGeometry;
 
@@ -126,5 +126,45 @@ impl KeyScaling {
         let (mean, factors) = values.split_at(self.head_size);
         let (factor, inverse) = factors.split_at(self.head_size);
         HeadScaling { mean, factor, inverse }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv_pool::KvDtype;
+
+    const G: KvGeometry =
+        KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 4, block_size: 16, dtype: KvDtype::Int4 };
+
+    #[test]
+    fn factors_are_fourth_roots_of_query_over_key_and_channels_without_either_are_bounded() {
+        let mut sums = KeySums::new(&G);
+        for sign in [-1.0, 1.0] {
+            sums.add_keys(1, &[3.0 + sign, 5.0 + 4.0 * sign, 7.0, sign]);
+            sums.add_queries(&G, 1, &[1.0, 4.0, 1.0, 0.0, 1.0, 4.0, 1.0, 0.0]);
+        }
+        let scaling = sums.scaling(&G, 2);
+        let head = scaling.head(1, 0);
+        assert_eq!(head.mean, [3.0, 5.0, 7.0, 0.0]);
+        // Squares of queries to those of keys: 1 to 1 and 16 to 16.
+        assert!((head.factor[0] / head.factor[1] - 1.0).abs() < 1e-6, "{head:?}");
+        assert!(head.factor.iter().chain(head.inverse).all(|x| (1e-3..=1e3).contains(x)), "{head:?}");
+        for (factor, inverse) in head.factor.iter().zip(head.inverse) {
+            assert!((factor * inverse - 1.0).abs() < 1e-6);
+        }
+        // No token was seen in layer 0.
+        assert_eq!(scaling.head(0, 0).factor, [1.0; 4]);
+        assert_eq!(scaling.head(0, 0).mean, [0.0; 4]);
+    }
+
+    #[test]
+    fn values_that_do_not_fit_or_are_not_finite_are_refused() {
+        let values = KeyScaling::none(&G).values().to_vec();
+        assert_eq!(KeyScaling::from_values(&G, values.clone()), Some(KeyScaling::none(&G)));
+        assert_eq!(KeyScaling::from_values(&G, values[1..].to_vec()), None);
+        let mut bad = values;
+        bad[5] = f32::NAN;
+        assert_eq!(KeyScaling::from_values(&G, bad), None);
     }
 }

@@ -1,8 +1,9 @@
 //! Attention over K and V in int4: a tile is unpacked to one of int8, and what `int8.rs` says is done with it.
 //!
 //! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16.
-//! The first key of a block is stored as bytes and takes its place in the tile. Keys were moved and scaled before they
-//! were rounded ([`crate::kv_pool::KeyScaling`]), so queries are scaled back. The unpacked tile stays in the first-level cache, and is made once for all rows of an item.
+//! The first key of a block is stored as bytes and takes its place in the tile. Keys were moved and scaled before
+//! they were rounded ([`crate::kv_pool::KeyScaling`]), so queries are scaled back. The unpacked tile stays in the
+//! first-level cache, and is made once for all rows of an item.
 
 use super::int8::{Int8, Tile, attend_tile, pack_bytes};
 use super::{Item, Rows, Scheme, Scratch};

@@ -110,13 +110,7 @@ def build(
         **step,
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
-        numeric_fingerprint=numeric_fingerprint(
-            fingerprint,
-            kv_dtype,
-            str(_kernels.NUMERICS_VERSION),
-            str(block_size),
-            *(() if executor.key_scaling is None else (hashlib.blake2b(executor.key_scaling).hexdigest(),)),
-        ),
+        numeric_fingerprint=_fingerprint_of_results(executor, fingerprint, kv_dtype, block_size),
     )
     return CpuBackend(executor, info, vocab_size=config.vocab_size, after_start=None if packed is None else packed.keep)
 
@@ -158,6 +152,15 @@ def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | 
         return packed.found(executor, checkpoint)
     logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
     return fingerprint_of(checkpoint)
+
+
+def _fingerprint_of_results(executor: Executor, weights: str, kv_dtype: str, block_size: int) -> str:
+    from trunkline_server import _kernels
+
+    parts = [weights, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)]
+    if (scaling := executor.key_scaling) is not None:
+        parts.append(hashlib.blake2b(scaling).hexdigest())
+    return numeric_fingerprint(*parts)
 
 
 def _log_threads(executor: Executor) -> None:

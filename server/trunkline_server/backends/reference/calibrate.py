@@ -39,9 +39,9 @@ class _ProbingOps(ReferenceOps):
 @torch.inference_mode()
 def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: int) -> KeyScaling:
     """Runs tokens drawn from the vocabulary through the model, K and V in f32. num_embeddings: rows to draw from."""
-    shape = {"num_layers": config.num_layers, "num_kv_heads": config.num_kv_heads, "head_size": config.head_size}
-    pool = KvPool(num_blocks=1, block_size=_NUM_TOKENS, **shape)
-    sums = KeySums(**shape)
+    layers, heads, head_size = config.num_layers, config.num_kv_heads, config.head_size
+    pool = KvPool(num_layers=layers, num_blocks=1, block_size=_NUM_TOKENS, num_kv_heads=heads, head_size=head_size)
+    sums = KeySums(num_layers=layers, num_kv_heads=heads, head_size=head_size)
     token_ids = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(_NUM_TOKENS)]
     step = Step(
         token_ids=torch.tensor(token_ids),
