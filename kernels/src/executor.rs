@@ -3,6 +3,7 @@
 mod attention_plan;
 mod block_transfers;
 mod build;
+mod calibrate;
 mod failure;
 mod profile;
 mod run;
@@ -21,7 +22,7 @@ pub use profile::InstructionTime;
 pub use sequence::Chunk;
 
 use crate::isa::Isa;
-use crate::kv_pool::KvPool;
+use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
 use crate::ops::attention::{Scratch, Window};
 use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
@@ -29,6 +30,7 @@ use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
+use calibrate::Probe;
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
@@ -165,6 +167,30 @@ impl Executor {
         })
     }
 
+    /// [`Executor::new`]; in int4 with `key_scaling`, or what is measured for it now.
+    fn with_key_scaling(
+        program: Program,
+        pool: ThreadPool,
+        isa: Isa,
+        key_scaling: Option<KeyScaling>,
+    ) -> Result<Self, ProgramError> {
+        if program.config.geometry.dtype != KvDtype::Int4 {
+            return Self::new(program, pool, isa);
+        }
+        let (key_scaling, program, pool) = match key_scaling {
+            Some(key_scaling) => (key_scaling, program, pool),
+            None => calibrate::measure(program, pool, isa)?,
+        };
+        let mut executor = Self::new(program, pool, isa)?;
+        executor.kv.set_key_scaling(key_scaling);
+        Ok(executor)
+    }
+
+    /// How keys are scaled before they are rounded, if the dtype of the pool asks for it: a function of the model.
+    pub fn key_scaling(&self) -> Option<&KeyScaling> {
+        (self.kv.geometry().dtype == KvDtype::Int4).then(|| self.kv.key_scaling())
+    }
+
     /// Rows of the output head.
     pub fn vocab_size(&self) -> usize {
         self.program.vocab_size
@@ -298,7 +324,7 @@ impl Executor {
             };
             self.fates.push(fate);
         }
-        self.forward();
+        self.forward(None);
         let mut fates = std::mem::take(&mut self.fates);
         for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
             let outcome = match fate {
@@ -352,7 +378,7 @@ impl Executor {
                 sample: false,
             })?;
             (0..count).for_each(|row| self.rows.push_sample(row));
-            self.forward();
+            self.forward(None);
             let logits = &self.program.buffers[self.program.logits.buffer];
             let start = logits.offset;
             let floats = as_floats(&mut self.floats);
@@ -403,7 +429,7 @@ impl Executor {
     }
 
     /// Runs the step's rows; then chooses a token for each of the samplers.
-    fn forward(&mut self) {
+    fn forward(&mut self, probe: Option<&Probe<'_>>) {
         if self.rows.token_ids.is_empty() {
             return;
         }
@@ -433,6 +459,7 @@ impl Executor {
             states: SharedMut::new(as_floats(&mut self.states)),
             counters: &self.counters,
             cursors: &self.cursors,
+            probe,
             num_threads: self.pool.num_threads(),
         };
         let scratch = SharedMut::new(&mut self.scratch);

@@ -31,9 +31,14 @@
 //! K [B / 16][D / 8][16][4]   the lower nibbles of quads 0, 2, ..., the upper ones of quads 1, 3, ...
 //! V [B / 64][16][D / 32][16][4]   the lower nibbles of elements 0..16, 32..48, ..., the upper ones of 16..32, ...
 //! scales [B] f16             as in int8
+//! first key [D]              of position 0 of the block as bytes, as in int8; its nibbles are not read
 //! ```
+//!
+//! The first token of a sequence is what many heads mostly look at, and its key is unlike all others: in four bits it
+//! would cost as much accuracy as all others together. A block does not know whether it is the first one.
 
 mod geometry;
+mod key_scaling;
 mod window_parts;
 mod write;
 
@@ -42,6 +47,7 @@ use memmap2::{MmapMut, MmapOptions};
 pub use geometry::{
     KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP,
 };
+pub use key_scaling::{HeadScaling, KeyScaling, KeySums};
 
 pub use window_parts::WindowLimits;
 
@@ -121,6 +127,8 @@ pub struct KvPool {
     num_blocks: usize,
     /// Where layers with a window are, if not with the others.
     windows: Option<WindowParts>,
+    /// Only int4 uses it.
+    key_scaling: KeyScaling,
 }
 
 /// Zeroed memory for `count` pieces that becomes resident when it is first touched.
@@ -156,7 +164,8 @@ impl KvPool {
         }
         let windows = windows.map(|limits| WindowParts::new(&geometry, num_blocks, limits)).transpose()?;
         let block_bytes = windows.as_ref().map_or(geometry.bytes_per_block(), |parts| parts.base_bytes);
-        Ok(Self { map: map_bytes(block_bytes, num_blocks)?, geometry, num_blocks, windows })
+        let map = map_bytes(block_bytes, num_blocks)?;
+        Ok(Self { map, geometry, num_blocks, windows, key_scaling: KeyScaling::none(&geometry) })
     }
 
     /// Bytes of one block, but for its window part.
@@ -195,6 +204,17 @@ impl KvPool {
             parts.drop_part(block_id);
         }
         Ok(())
+    }
+
+    /// How keys are scaled that are written and read from now on; it changes what blocks mean. Only in int4.
+    pub fn set_key_scaling(&mut self, key_scaling: KeyScaling) {
+        assert_eq!(key_scaling.values().len(), self.key_scaling.values().len(), "another geometry");
+        self.key_scaling = key_scaling;
+    }
+
+    /// What [`KvPool::set_key_scaling`] was told, or what changes nothing.
+    pub fn key_scaling(&self) -> &KeyScaling {
+        &self.key_scaling
     }
 
     /// Sizes of the pool.
@@ -268,6 +288,7 @@ impl KvPool {
             geometry: self.geometry,
             num_blocks: self.num_blocks,
             windows: self.windows.as_mut().map(WindowParts::view),
+            key_scaling: &self.key_scaling,
             borrow: std::marker::PhantomData,
         }
     }
@@ -337,6 +358,7 @@ fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, us
     for scales in [0, g.scale_bytes()] {
         copy(g.key_bytes() + g.value_bytes() + scales, num_tokens * g.bytes_per_scale());
     }
+    copy(g.first_key_offset(), g.first_key_bytes());
 }
 
 /// Shared access to a pool inside a step: slots of different tokens are written by different threads, and read after a
@@ -347,6 +369,7 @@ pub struct KvView<'a> {
     geometry: KvGeometry,
     num_blocks: usize,
     windows: Option<WindowView<'a>>,
+    key_scaling: &'a KeyScaling,
     borrow: std::marker::PhantomData<&'a mut KvPool>,
 }
 
@@ -396,6 +419,17 @@ impl KvView<'_> {
         }
     }
 
+    /// Bytes of a block's first key, in int4. Panics as [`KvView::keys`].
+    pub fn first_key(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
+        // SAFETY: it follows the scales of the same head.
+        unsafe { self.head(layer, block_id, head).add(self.geometry.first_key_offset()) }
+    }
+
+    /// How keys of a layer and KV head are scaled in int4. Panics if there is none such.
+    pub fn head_scaling(&self, layer: usize, kv_head: usize) -> HeadScaling<'_> {
+        self.key_scaling.head(layer, kv_head)
+    }
+
     /// Asks for what [`KvView::write`] will write of this slot, so that it need not wait. Panics as [`KvView::keys`].
     pub fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
         prefetch_slot(&self.geometry, Slot { head: self.head(layer, block_id, 0), offset });
@@ -419,7 +453,7 @@ impl KvView<'_> {
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
         let slot = Slot { head: self.head(layer, block_id, 0), offset };
         // SAFETY: the slot lies in the pool, and the caller keeps others away.
-        unsafe { write_slot(isa, g, slot, key, value) }
+        unsafe { write_slot(isa, g, self.key_scaling, layer, slot, key, value) }
     }
 }
 

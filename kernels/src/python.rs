@@ -13,7 +13,7 @@ use trunkline_kv::{BlockKey, KEY_BYTES as BLOCK_KEY_BYTES};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use crate::isa::Isa;
-use crate::kv_pool::{KvGeometry, KvPoolError};
+use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::store::PyStore;
@@ -221,15 +221,22 @@ impl PyProgramBuilder {
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
     /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
-    #[pyo3(signature = (threads=None, pinning="off", *, cache=None))]
+    /// `key_scaling`: what the executor's had for the same weights, only with a cache.
+    #[pyo3(signature = (threads=None, pinning="off", *, cache=None, key_scaling=None))]
     fn build(
         &mut self,
         py: Python<'_>,
         threads: Option<usize>,
         pinning: &str,
         cache: Option<&PyWeightCache>,
+        key_scaling: Option<&[u8]>,
     ) -> PyResult<PyExecutor> {
-        self.builder()?;
+        let geometry = self.builder()?.geometry();
+        // Bytes that do not fit are measured again.
+        let key_scaling = key_scaling.and_then(|bytes| {
+            let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            KeyScaling::from_values(&geometry, values)
+        });
         let pinning: Pinning =
             pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
         let threads = threads.unwrap_or_else(default_num_threads);
@@ -237,9 +244,9 @@ impl PyProgramBuilder {
             self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
         let cache = cache.map(|cache| cache.cache.clone());
         let built = py.detach(|| match cache {
-            Some(cache) => {
-                builder.build_cached(threads, pinning, cache).map(|(executor, state)| (executor, Some(state)))
-            }
+            Some(cache) => builder
+                .build_cached(threads, pinning, cache, key_scaling)
+                .map(|(executor, state)| (executor, Some(state))),
             None => Ok((builder.build(threads, pinning)?, None)),
         });
         self.held.clear();
@@ -419,6 +426,14 @@ impl PyExecutor {
                 None
             }
         }
+    }
+
+    /// How keys are scaled before they are rounded, f32 little-endian; None if the dtype of K and V has no such thing.
+    #[getter]
+    fn key_scaling<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let scaling = self.executor.key_scaling()?;
+        let bytes: Vec<u8> = scaling.values().iter().flat_map(|x| x.to_le_bytes()).collect();
+        Some(PyBytes::new(py, &bytes))
     }
 
     #[getter]

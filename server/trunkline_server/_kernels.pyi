@@ -56,7 +56,12 @@ class ProgramBuilder:
     def scale(self, x: int, factor: float) -> int: ...
     def logits(self, x: int, w: int, soft_cap: float | None = None) -> int: ...
     def build(
-        self, threads: int | None = None, pinning: str = "off", *, cache: WeightCache | None = None
+        self,
+        threads: int | None = None,
+        pinning: str = "off",
+        *,
+        cache: WeightCache | None = None,
+        key_scaling: bytes | None = None,
     ) -> Executor: ...
 
 class Store:
@@ -86,6 +91,7 @@ class Executor:
     device: str
     threads: tuple[int, bool, list[int]]
     cache_note: str | None
+    key_scaling: bytes | None
     def take_cache_miss(self) -> tuple[str, bool, CacheWriter] | None: ...
     def start(
         self,

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
+use super::calibrate::Probe;
 use super::profile::{Stopwatch, ThreadProfile};
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
@@ -110,6 +111,8 @@ pub(super) struct Step<'a> {
     pub(super) counters: &'a [AtomicUsize],
     /// How far products are taken; reset at the start of the step.
     pub(super) cursors: &'a Cursors,
+    /// Who is told of keys and queries.
+    pub(super) probe: Option<&'a Probe<'a>>,
     pub(super) num_threads: usize,
 }
 
@@ -277,6 +280,9 @@ impl Step<'_> {
             Kernel::WriteKv { layer, key, value } => {
                 let (block_id, offset) = self.rows.slots[row];
                 let (key, value) = (self.row(key, row), self.row(value, row));
+                if let Some(probe) = self.probe {
+                    unsafe { probe.note_key(layer, row, key) };
+                }
                 // The step's chunks do not share blocks that they write, so each slot has one row.
                 unsafe { self.kv.write(isa, layer, block_id, offset as usize, key, value) };
             }
@@ -334,7 +340,7 @@ impl Step<'_> {
     }
 
     fn run_attention(&self, instruction: &Instruction, scratch: &mut Scratch) {
-        let Kernel::Attention { query, window, out, counter, .. } = instruction.kernel else {
+        let Kernel::Attention { layer, query, window, out, counter, .. } = instruction.kernel else {
             unreachable!("attention")
         };
         let counter = &self.counters[counter];
@@ -343,6 +349,11 @@ impl Step<'_> {
             let index = counter.fetch_add(1, Ordering::Relaxed);
             let Some(planned) = plan.items.get(index) else { return };
             let mut item = self.attention_item(planned, &instruction.kernel);
+            if let Some(probe) = self.probe
+                && planned.first_segment == plan.window.first_visible(planned.first_position) / SEGMENT_SIZE
+            {
+                self.note_queries(probe, planned, layer, query);
+            }
             // Most likely this thread's next piece.
             item.next =
                 plan.items.get(index + self.num_threads).map(|next| self.first_block(next, plan.window));
@@ -369,6 +380,16 @@ impl Step<'_> {
                     finish_states(self.isa, g.dtype, g.head_size, &whole, states, scratch, rows);
                 }
             }
+        }
+    }
+
+    /// Tells the probe of a piece's queries: each row and KV head is in one piece with the first segment.
+    fn note_queries(&self, probe: &Probe<'_>, planned: &PlanItem, layer: usize, query: View) {
+        let width = self.limits.heads_per_kv_head * self.limits.geometry.head_size;
+        let first = planned.kv_head * width;
+        for row in planned.first_row..planned.first_row + planned.num_rows {
+            let part = &self.row(query, row)[first..first + width];
+            unsafe { probe.note_query(layer, row, (first, query.width), part) };
         }
     }
 

@@ -161,8 +161,8 @@ impl Scratch {
 trait Scheme<L> {
     /// Copies the item's queries into the scratch, in the layout of the score kernel.
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     );
@@ -276,7 +276,7 @@ unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
     let (rows, stride) = (item.rows(), g.padded_head_size());
     assert!(rows * stride <= scratch.total.out.len() && rows * g.head_size <= scratch.queries.len());
     // SAFETY: the caller's rows hold all heads.
-    unsafe { K::pack_queries(item, g.head_size, queries, scratch) };
+    unsafe { K::pack_queries(kv, item, queries, scratch) };
     for segment in item.first_segment..item.end_segment {
         // SAFETY: nobody writes the slots that the item sees.
         unsafe { attend_segment::<L, K>(kv, item, segment, scratch) };

@@ -134,6 +134,11 @@ impl ProgramBuilder {
         self.num_window_parts = Some(num_window_parts);
     }
 
+    /// Sizes of the KV pool.
+    pub fn geometry(&self) -> crate::kv_pool::KvGeometry {
+        self.config.geometry
+    }
+
     /// Takes a weight of one or two dimensions: the bytes of its rows as the file holds them.
     pub fn weight(
         &mut self,

@@ -71,11 +71,12 @@ pub(super) struct Float<E, const LOCAL: bool>(PhantomData<E>);
 impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
+        let head_size = kv.geometry().head_size;
         let rows = item.rows();
         let mut first = 0;
         while first < rows {

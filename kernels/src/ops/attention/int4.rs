@@ -1,9 +1,11 @@
 //! Attention over K and V in int4: a tile is unpacked to one of int8, and what `int8.rs` says is done with it.
 //!
 //! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16.
-//! The unpacked tile stays in the first-level cache, and is made once for all rows of an item.
+//! The first key of a block is stored as bytes and takes its place in the tile. Keys were moved and scaled before
+//! they were rounded ([`crate::kv_pool::KeyScaling`]), so queries are scaled back. The unpacked tile stays in the
+//! first-level cache, and is made once for all rows of an item.
 
-use super::int8::{Int8, Tile, attend_tile};
+use super::int8::{Int8, Tile, attend_tile, pack_bytes};
 use super::{Item, Rows, Scheme, Scratch};
 use crate::aligned::AlignedBytes;
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP};
@@ -90,13 +92,14 @@ pub(super) struct Int4<const LOCAL: bool>;
 impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
+        let factors = kv.head_scaling(item.layer, item.kv_head).inverse;
         // SAFETY: the same contract.
-        unsafe { <Int8<LOCAL> as Scheme<L>>::pack_queries(item, head_size, queries, scratch) }
+        unsafe { pack_bytes::<L>(kv.geometry().head_size, item, queries, Some(factors), scratch) }
     }
 
     #[inline(always)]
@@ -127,6 +130,12 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
             }
             let key_vectors = (g.block_size / LANES, g.key_quads());
             unpack::<L>(keys, ahead, &KEY_TABLE, key_vectors, unpacked.keys.as_mut_slice());
+            let first_key = kv.first_key(item.layer, block_id, item.kv_head);
+            L::prefetch(first_key.wrapping_offset(ahead));
+            for quad in 0..g.key_quads() {
+                let to = unpacked.keys.as_mut_slice()[quad * VECTOR_BYTES..][..QUAD].as_mut_ptr();
+                std::ptr::copy_nonoverlapping(first_key.add(quad * QUAD), to, QUAD);
+            }
             let value_table = LEVELS.map(i8::cast_unsigned);
             let value_vectors = (g.block_size.div_ceil(VALUE_GROUP) * LANES, g.padded_head_size() / LANES);
             unpack::<L>(values, ahead, &value_table, value_vectors, unpacked.values.as_mut_slice());

@@ -85,46 +85,65 @@ impl Queries {
     }
 }
 
+/// Queries of an item as transformed bytes; each element is multiplied by its factor, if there are any.
+///
+/// # Safety
+/// As of [`Scheme::pack_queries`].
+#[inline(always)]
+pub(super) unsafe fn pack_bytes<L: ByteLanes>(
+    head_size: usize,
+    item: &Item<'_>,
+    queries: Rows<*const f32>,
+    factors: Option<&[f32]>,
+    scratch: &mut Scratch,
+) {
+    let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
+    let quads = head_size.div_ceil(QUAD);
+    let unit = std::f32::consts::LOG2_E / mixed_elements(head_size) as f32;
+    let (mut x, mut bytes) = ([0.0f32; MAX_HEAD_SIZE], [0i8; MAX_HEAD_SIZE]);
+    let (x, bytes) = (&mut x[..stride], &mut bytes[..stride]);
+    let out = &mut scratch.bytes;
+    let mut first = 0;
+    while first < rows {
+        let group = group_size::<L>(rows - first);
+        let packed = &mut out.bytes[first * quads * QUAD..(first + group) * quads * QUAD];
+        for r in 0..group {
+            // SAFETY: by the contract; `x` is whole vectors.
+            unsafe {
+                let query = item.query(first + r, head_size, queries);
+                x[head_size..].fill(0.0);
+                x.iter_mut().zip(query).for_each(|(x, q)| *x = q * item.scale);
+                if let Some(factors) = factors {
+                    x.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+                }
+                transform::<L>(x.as_mut_ptr(), head_size);
+            }
+            let scale = quantize_head(x, bytes);
+            // A query of zeros: any factor does, but 0 would make NaN of what is taken out.
+            out.factors[first + r] = if scale == 0.0 { 1.0 } else { scale * unit };
+            let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
+            out.starts[first + r] = -KEY_ZERO * sum;
+            for (i, quad) in bytes[..quads * QUAD].chunks_exact(QUAD).enumerate() {
+                packed[(i * group + r) * QUAD..][..QUAD].copy_from_slice(quad);
+            }
+        }
+        first += group;
+    }
+}
+
 /// The scheme of K and V in int8. `LOCAL`: with windows or soft caps.
 pub(super) struct Int8<const LOCAL: bool>;
 
 impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
-        let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
-        let quads = head_size.div_ceil(QUAD);
-        let unit = std::f32::consts::LOG2_E / mixed_elements(head_size) as f32;
-        let (mut x, mut bytes) = ([0.0f32; MAX_HEAD_SIZE], [0i8; MAX_HEAD_SIZE]);
-        let (x, bytes) = (&mut x[..stride], &mut bytes[..stride]);
-        let out = &mut scratch.bytes;
-        let mut first = 0;
-        while first < rows {
-            let group = group_size::<L>(rows - first);
-            let packed = &mut out.bytes[first * quads * QUAD..(first + group) * quads * QUAD];
-            for r in 0..group {
-                // SAFETY: by the contract; `x` is whole vectors.
-                unsafe {
-                    let query = item.query(first + r, head_size, queries);
-                    x[head_size..].fill(0.0);
-                    x.iter_mut().zip(query).for_each(|(x, q)| *x = q * item.scale);
-                    transform::<L>(x.as_mut_ptr(), head_size);
-                }
-                let scale = quantize_head(x, bytes);
-                // A query of zeros: any factor does, but 0 would make NaN of what is taken out.
-                out.factors[first + r] = if scale == 0.0 { 1.0 } else { scale * unit };
-                let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
-                out.starts[first + r] = -KEY_ZERO * sum;
-                for (i, quad) in bytes[..quads * QUAD].chunks_exact(QUAD).enumerate() {
-                    packed[(i * group + r) * QUAD..][..QUAD].copy_from_slice(quad);
-                }
-            }
-            first += group;
-        }
+        // SAFETY: the same contract.
+        unsafe { pack_bytes::<L>(kv.geometry().head_size, item, queries, None, scratch) }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::isa::Isa;
-use crate::kv_pool::{KvDtype, KvGeometry, KvPool};
+use crate::kv_pool::{KeyScaling, KvDtype, KvGeometry, KvPool};
 use crate::testing::{Random, bits};
 
 /// One sequence in a pool whose other slots hold NaN.
@@ -299,4 +299,53 @@ fn a_query_that_is_not_finite_or_zero_is_seen_or_averages() {
             assert!(got[60 * width + 32..].iter().all(|x| x.is_finite()), "{dtype} {isa}");
         }
     }
+}
+
+#[test]
+fn keys_that_were_moved_and_scaled_give_the_same_attention() {
+    let mut random = Random::new(8);
+    let g =
+        KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 64, block_size: 64, dtype: KvDtype::Int4 };
+    let mut case = Case::new(&mut random, g, 3, 150);
+    // Keys around a mean that is larger than they are, in channels of sizes up to 16 times each other's.
+    let means: Vec<f32> = random.normals(128).into_iter().map(|x| 8.0 * x).collect();
+    let sizes: Vec<f32> = random.normals(128).into_iter().map(|x| x.clamp(-2.0, 2.0).exp2()).collect();
+    for (i, key) in case.keys.iter_mut().enumerate() {
+        *key = *key * sizes[i % 128] + means[i % 128];
+    }
+    for (i, query) in case.queries.iter_mut().enumerate() {
+        *query /= sizes[i / 192 % 2 * 64 + i % 64];
+    }
+    let mut values = KeyScaling::none(&g).values().to_vec();
+    for (head, scaling) in values.chunks_exact_mut(3 * 64).enumerate() {
+        for d in 0..64 {
+            let channel = head % 2 * 64 + d;
+            scaling[d] = means[channel];
+            scaling[64 + d] = 1.0 / sizes[channel];
+            scaling[128 + d] = sizes[channel];
+        }
+    }
+    let exact = case.naive();
+    let mean_error = |case: &mut Case| {
+        for t in 0..case.num_tokens {
+            let row = t * 128..(t + 1) * 128;
+            let (key, value) = (&case.keys[row.clone()], &case.values[row]);
+            let (block, isa) = (case.block_table[t / 64], Isa::SCALAR);
+            // SAFETY: one thread.
+            unsafe { case.pool.view().write(isa, LAYER, block, t % 64, key, value) };
+        }
+        let mut expected = vec![0.0; case.queries.len()];
+        case.run(Isa::SCALAR, 0, case.num_tokens, 64, false, &mut expected);
+        for isa in Isa::available() {
+            let mut got = vec![0.0; case.queries.len()];
+            case.run(isa, 0, case.num_tokens, 1, true, &mut got);
+            assert_eq!(bits(&got), bits(&expected), "{isa}");
+        }
+        let errors = expected.iter().zip(&exact).map(|(got, exact)| (f64::from(*got) - exact).abs());
+        errors.sum::<f64>() / exact.len() as f64
+    };
+    let plain = mean_error(&mut case);
+    case.pool.set_key_scaling(KeyScaling::from_values(&g, values).unwrap());
+    let scaled = mean_error(&mut case);
+    assert!(scaled < stated_errors(KvDtype::Int4).1 && scaled < plain / 2.0, "{scaled}, plain {plain}");
 }

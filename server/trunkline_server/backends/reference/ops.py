@@ -69,8 +69,7 @@ class ReferenceOps:
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         slots = torch.cat([row.slots[row.first_position :] for row in self._step.rows])
         head_size = self._pool.keys.shape[-1]
-        self._pool.keys[layer, slots] = _heads(key, head_size)
-        self._pool.values[layer, slots] = _heads(value, head_size)
+        self._pool.write(layer, slots, _heads(key, head_size), _heads(value, head_size))
 
     def paged_attention(
         self,
