@@ -1,15 +1,15 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
 mod store;
+mod weight_cache;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use trunkline_kv::{BlockKey, KEY_BYTES as BLOCK_KEY_BYTES};
+use trunkline_kv::{BlockKey, KEY_BYTES};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use crate::isa::Isa;
@@ -17,9 +17,10 @@ use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::store::PyStore;
+use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
 use crate::sampling::SamplingParams;
 use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
-use crate::weight_cache::{CacheState, CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, Miss, WeightCache};
+use crate::weight_cache::{CacheState, Miss};
 
 impl From<ProgramError> for PyErr {
     fn from(error: ProgramError) -> Self {
@@ -255,47 +256,6 @@ impl PyProgramBuilder {
     }
 }
 
-/// Where packed weights are kept: see `kernels/src/weight_cache.rs`.
-#[pyclass(name = "WeightCache", module = "trunkline_server._kernels", frozen)]
-struct PyWeightCache {
-    cache: WeightCache,
-}
-
-#[pymethods]
-impl PyWeightCache {
-    #[new]
-    #[pyo3(signature = (folder, *, key, max_bytes))]
-    fn new(folder: PathBuf, key: [u8; KEY_BYTES], max_bytes: u64) -> Self {
-        Self { cache: WeightCache { folder, key, max_bytes } }
-    }
-
-    #[getter]
-    fn path(&self) -> PathBuf {
-        self.cache.path()
-    }
-}
-
-/// Keeps packed weights, from any thread.
-#[pyclass(name = "CacheWriter", module = "trunkline_server._kernels", frozen)]
-struct PyCacheWriter {
-    writer: CacheWriter,
-}
-
-#[pymethods]
-impl PyCacheWriter {
-    /// Bytes of the file that was written, or None if another process has written it meanwhile.
-    fn keep(&self, py: Python<'_>, note: &str) -> PyResult<Option<u64>> {
-        if note.len() > MAX_NOTE_BYTES {
-            return Err(PyValueError::new_err(format!("`note` has {} bytes", note.len())));
-        }
-        match py.detach(|| self.writer.keep(note)) {
-            Ok(Kept::Written(num_bytes)) => Ok(Some(num_bytes)),
-            Ok(Kept::AlreadyThere) => Ok(None),
-            Err(error) => Err(PyOSError::new_err(error.to_string())),
-        }
-    }
-}
-
 /// A built model: sequences, KV pool and steps. One thread calls it.
 #[pyclass(name = "Executor", module = "trunkline_server._kernels")]
 struct PyExecutor {
@@ -317,7 +277,7 @@ impl PyExecutor {
         token_ids: Vec<u32>,
         num_prompt_tokens: usize,
         sampling: &Bound<'_, PyDict>,
-        root_key: Option<[u8; BLOCK_KEY_BYTES]>,
+        root_key: Option<[u8; KEY_BYTES]>,
     ) -> PyResult<()> {
         self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
         if let Some(root_key) = root_key {
@@ -331,7 +291,7 @@ impl PyExecutor {
     }
 
     /// Begins to read (slot, block id, key) blocks.
-    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; BLOCK_KEY_BYTES])>) -> PyResult<()> {
+    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; KEY_BYTES])>) -> PyResult<()> {
         let blocks: Vec<_> = blocks
             .into_iter()
             .map(|(slot, block_id, key)| (slot, block_id, BlockKey::from_bytes(key)))
