@@ -74,10 +74,13 @@ pub(super) fn measure(
     let config = program.config;
     program.config.geometry.dtype = KvDtype::Int8;
     program.config.num_blocks = NUM_TOKENS.div_ceil(config.geometry.block_size);
+    // Its own pool has whole blocks.
+    let num_window_parts = program.num_window_parts.take();
     let mut executor = Executor::new(program, pool, isa)?;
     let sums = executor.key_sums();
     let Executor { mut program, pool, .. } = executor;
     program.config = config;
+    program.num_window_parts = num_window_parts;
     Ok((sums.scaling(&config.geometry, NUM_TOKENS), program, pool))
 }
 
