@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::block::{BlockHold, BlockId};
+use crate::block::{BlockHold, BlockId, BlockState};
 use crate::evict::{EvictionPolicy, LeafLru};
-use crate::pool::{BlockCounts, BlockPool};
+use crate::pool::{BlockCounts, BlockPool, Released};
+use crate::quota::{Quotas, TenantIdx, TenantShare, TenantUsage};
 use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
 use crate::salt::Salt;
 use crate::store::{StoreIndex, StoredHit};
@@ -90,7 +91,7 @@ pub struct KvCache {
     pub(crate) block_size: u32,
     pub(crate) pool: BlockPool,
     pub(crate) tree: RadixTree,
-    policy: Box<dyn EvictionPolicy>,
+    policy: Quotas,
     /// Counts changes of the index: a hit is used before the next one.
     index_version: u64,
     num_evicted: u64,
@@ -109,7 +110,7 @@ impl KvCache {
             block_size,
             pool: BlockPool::new(num_blocks),
             tree: RadixTree::new(block_size, num_blocks),
-            policy,
+            policy: Quotas::new(num_blocks, policy),
             index_version: 0,
             num_evicted: 0,
             store: None,
@@ -135,6 +136,23 @@ impl KvCache {
     pub fn available(&self) -> u32 {
         let counts = self.counts();
         counts.free + counts.cached
+    }
+
+    /// The same without blocks that would have to be taken from others within their shares: for a sequence of this
+    /// salt, as long as it can wait. O(log tenants).
+    pub fn available_to(&self, salt: &Salt) -> u32 {
+        let counts = self.counts();
+        counts.free + counts.cached - self.policy.num_guarded(salt, counts.cached)
+    }
+
+    /// Sets the tenants' weights; a tenant that is not named has none. No names: all weigh the same.
+    pub fn set_shares(&mut self, shares: &[TenantShare]) {
+        self.policy.set_shares(shares);
+    }
+
+    /// What each tenant has.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
+        self.policy.usages()
     }
 
     /// Blocks evicted so far.
@@ -170,7 +188,8 @@ impl KvCache {
         self.settle();
         let blocks: Vec<BlockHold> = hit.found.blocks.iter().map(|&block| self.hold_indexed(block)).collect();
         let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
-        let mut trail = self.policy.begin(hit.num_prompt_blocks);
+        let tenant = self.policy.tenant(salt);
+        let mut trail = self.policy.begin(tenant, hit.num_prompt_blocks);
         for (block_idx, &block) in hit.found.blocks.iter().enumerate() {
             let path = self.tree.block_key(block, block_idx).path_hash();
             self.policy.seen(self.tree.node_of(block), path, &mut trail);
@@ -180,6 +199,7 @@ impl KvCache {
         let key = self.key_before(&salt, &cursor);
         let mut table = BlockTable {
             salt,
+            tenant,
             blocks,
             shadows,
             copy_source,
@@ -209,7 +229,7 @@ impl KvCache {
             return false;
         }
         for _ in 0..num_blocks {
-            let hold = self.allocate();
+            let hold = self.allocate(table.tenant);
             table.blocks.push(hold);
         }
         true
@@ -239,7 +259,7 @@ impl KvCache {
             let hold = &table.blocks[block_idx];
             self.pool.mark_computed(hold);
             let inserted = self.tree.insert(&table.salt, &mut table.cursor, tokens, hold.id());
-            self.apply(&inserted);
+            self.apply(&inserted, table.tenant);
             let block = table.cursor.last_block.expect("a whole block was entered");
             let key = self.tree.block_key(block, block_idx);
             self.policy.seen(self.tree.node_of(block), key.path_hash(), &mut table.trail);
@@ -271,7 +291,7 @@ impl KvCache {
             self.pool.mark_computed(hold);
             let mut cursor = table.cursor;
             let inserted = self.tree.insert(&table.salt, &mut cursor, tail, hold.id());
-            self.apply(&inserted);
+            self.apply(&inserted, table.tenant);
             match inserted {
                 Inserted::New { node, .. } => {
                     self.enter(hold);
@@ -320,7 +340,11 @@ impl KvCache {
     /// Takes back released blocks now rather than at the next call.
     pub fn settle(&mut self) {
         let Self { pool, tree, policy, .. } = self;
-        pool.settle(|block| {
+        pool.settle(|block, released| {
+            if released == Released::Free {
+                return policy.freed(block);
+            }
+            policy.cached(block);
             let node = tree.node_of(block);
             if tree.leaf_block(node) == Some(block) {
                 policy.offer(node);
@@ -328,12 +352,23 @@ impl KvCache {
         });
     }
 
-    fn allocate(&mut self) -> BlockHold {
-        if let Some(hold) = self.pool.allocate() {
-            return hold;
+    fn allocate(&mut self, tenant: TenantIdx) -> BlockHold {
+        // Counted as its owner's before anything goes for it: who asks is not spared.
+        self.policy.charge(tenant);
+        let hold = self.pool.allocate().unwrap_or_else(|| {
+            self.evict();
+            self.pool.allocate().expect("a block was just freed")
+        });
+        self.policy.give(hold.id(), tenant);
+        hold
+    }
+
+    /// The index drops a block.
+    fn clear_indexed(&mut self, block: BlockId) {
+        if self.pool.clear_indexed(block) {
+            self.policy.uncached(block);
+            self.policy.freed(block);
         }
-        self.evict();
-        self.pool.allocate().expect("a block was just freed")
     }
 
     fn evict(&mut self) {
@@ -341,7 +376,8 @@ impl KvCache {
         self.policy.withdraw(victim);
         let (block, next) = self.tree.remove_last_block(victim);
         assert!(!self.pool.is_held(block), "a block in use is never evicted");
-        self.pool.clear_indexed(block);
+        self.policy.evicted(block);
+        self.clear_indexed(block);
         self.num_evicted += 1;
         self.index_version += 1;
         if let Some(next) = next {
@@ -351,6 +387,9 @@ impl KvCache {
     }
 
     fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
+        if !self.pool.is_held(block) {
+            self.policy.uncached(block);
+        }
         let hold = self.pool.hold_indexed(block);
         self.refresh(self.tree.node_of(block));
         hold
@@ -364,20 +403,22 @@ impl KvCache {
 
     fn replace(&mut self, indexed: BlockId, own: &BlockHold) {
         self.tree.replace(indexed, own.id());
-        self.pool.clear_indexed(indexed);
+        self.clear_indexed(indexed);
         self.enter(own);
     }
 
     /// Tells the policy what an insertion did to nodes other than the block's own.
-    fn apply(&mut self, inserted: &Inserted) {
+    fn apply(&mut self, inserted: &Inserted, tenant: TenantIdx) {
         let Inserted::New { node, parent, split, superseded } = inserted else { return };
+        self.policy.place(*node, tenant);
+        self.policy.place(*parent, tenant);
         if let Some((upper, lower)) = *split {
             self.policy.inherit(upper, lower);
         }
         if let Some((tail, block)) = *superseded {
             // The id may stand for the new node already; withdrawing is right either way, `enter` offers again.
             self.policy.withdraw(tail);
-            self.pool.clear_indexed(block);
+            self.clear_indexed(block);
         }
         if node != parent {
             self.policy.used(*node);
@@ -406,6 +447,10 @@ impl KvCache {
     /// Recounts everything, O(pool + tree). Panics where something is wrong.
     pub fn check_invariants(&self) {
         self.pool.check_invariants();
+        if self.pool.is_settled() {
+            let is_cached = |block| self.pool.is_indexed(block) && !self.pool.is_held(block);
+            self.policy.check_invariants(|block| self.pool.state(block) == BlockState::Free, is_cached);
+        }
         if let Some(store) = &self.store {
             store.check_invariants();
         }

@@ -9,7 +9,7 @@
 //! Below the device lies the store: a [`StoreIndex`] finds a block there by its [`BlockKey`], which says all that comes
 //! before it, so that one prompt is followed through both and the tokens of what is stored need no memory.
 //!
-//! Seam for later: pins and quotas are an [`EvictionPolicy`] that orders by them.
+//! Tenants have guaranteed shares of the device: see [`quota`].
 
 pub mod block;
 pub mod cache;
@@ -18,6 +18,7 @@ pub mod history;
 pub mod key;
 pub mod kind;
 pub mod pool;
+pub mod quota;
 pub mod radix;
 mod reuse;
 pub mod reuse_policy;
@@ -32,7 +33,8 @@ pub use evict::{EvictionPolicy, LeafLru, Trail};
 pub use history::PathHash;
 pub use key::{BlockKey, KEY_BYTES};
 pub use kind::PolicyKind;
-pub use pool::{BlockCounts, BlockPool};
+pub use pool::{BlockCounts, BlockPool, Released};
+pub use quota::{TenantShare, TenantUsage};
 pub use radix::NodeId;
 pub use reuse_policy::WorthPolicy;
 pub use salt::Salt;

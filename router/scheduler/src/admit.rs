@@ -58,7 +58,12 @@ impl Scheduler {
         let reserve = self.reserved_blocks();
         let sequence = &self.sequences[key];
         let shard = self.shard.as_ref().expect("planning needs a shard");
-        let available = shard.kv.available();
+        // Who runs alone gets all there is: else a long prompt might wait for ever for what others keep idle.
+        let available = if self.running.is_empty() {
+            shard.kv.available()
+        } else {
+            shard.kv.available_to(&sequence.salt)
+        };
         if sequence.wait.needed_blocks.saturating_add(reserve) > available {
             return Admission::NoRoom;
         }

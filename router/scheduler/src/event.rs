@@ -1,6 +1,6 @@
 //! What the scheduler is told and what it answers. Plain data.
 
-use trunkline_kv::{Salt, StoredBlock};
+use trunkline_kv::{Salt, StoredBlock, TenantShare};
 
 use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, Transfers};
 
@@ -100,6 +100,8 @@ pub enum Event {
     StepResult(StepResult),
     /// Transfers that plans began are over; those of a step come after its result.
     Transfers(Transfers),
+    /// The tenants' weights are others now, in place of `SchedulerConfig::shares`.
+    Shares(Vec<TenantShare>),
     /// The shard is gone with all that it held.
     ShardLost,
 }

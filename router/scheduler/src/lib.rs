@@ -37,4 +37,7 @@ pub use plan::{
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
-pub use trunkline_kv::{BlockId, BlockKey, KEY_BYTES, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock};
+pub use trunkline_kv::{
+    BlockId, BlockKey, KEY_BYTES, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock, TenantShare,
+    TenantUsage,
+};

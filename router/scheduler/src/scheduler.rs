@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use trunkline_kv::{KvCache, SlotId, StoreIndex};
+use trunkline_kv::{KvCache, SlotId, StoreIndex, TenantUsage};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::{Load, Throughput};
@@ -141,6 +141,12 @@ impl Scheduler {
             Event::Abort(id) => self.end_by_id(id, EndReason::Aborted, updates),
             Event::StepResult(result) => self.take_result(now, result, updates),
             Event::Transfers(transfers) => self.take_transfers(&transfers),
+            Event::Shares(shares) => {
+                if let Some(shard) = &mut self.shard {
+                    shard.kv.set_shares(&shares);
+                }
+                self.config.shares = shares;
+            }
             Event::ShardLost => self.shard_lost(updates),
         }
         self.settle();
@@ -179,6 +185,11 @@ impl Scheduler {
             stats.store_evicted_blocks += store.evicted;
         }
         stats
+    }
+
+    /// What each tenant has of the pool, in the order in which they came; nothing while there is no shard.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
+        self.shard.iter().flat_map(|shard| shard.kv.tenants())
     }
 
     fn settle(&mut self) {
@@ -318,12 +329,11 @@ impl Scheduler {
             max_step_sequences: limits.max_step_sequences.max(1),
             ..limits
         };
+        let policy = self.config.eviction.build(limits.num_blocks);
+        let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
+        kv.set_shares(&self.config.shares);
         let shard = Shard {
-            kv: KvCache::with_policy(
-                limits.block_size,
-                limits.num_blocks,
-                self.config.eviction.build(limits.num_blocks),
-            ),
+            kv,
             limits,
             in_flight: VecDeque::new(),
             ends: Vec::new(),

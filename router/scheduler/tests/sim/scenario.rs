@@ -2,7 +2,7 @@
 
 use trunkline_scheduler::{
     Millis, PolicyKind, Priority, Salt, SamplingParams, SchedulerConfig, SequenceId, SequenceRequest,
-    ShardLimits,
+    ShardLimits, TenantShare,
 };
 
 use super::rng::Rng;
@@ -104,6 +104,14 @@ impl Scenario {
             cached_first_window_ms: rng.range(0, 300),
             // From the seed itself, so that each seed's other numbers stay what they were.
             eviction: PolicyKind::ALL[(seed % PolicyKind::ALL.len() as u64) as usize],
+            shares: if seed / 2 % 2 == 0 {
+                Vec::new()
+            } else {
+                vec![
+                    TenantShare { tenant: "1".into(), weight: 1 },
+                    TenantShare { tenant: "2".into(), weight: 2 },
+                ]
+            },
         };
         let is_faulty = rng.once_in(3);
         let one_in = |rng: &mut Rng| if is_faulty { rng.range(20, 200) } else { 0 };
