@@ -28,6 +28,10 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_PORT", default_value_t = 3000)]
     pub port: u16,
 
+    /// TOML file with the API keys, a table `[tenants.NAME]` with `keys` for each tenant; read again at SIGHUP.
+    #[arg(long, env = "TRUNKLINE_API_KEYS", help_heading = "Access")]
+    pub api_keys: Option<PathBuf>,
+
     /// Most requests open at once; more are answered 429.
     #[arg(long, env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS", default_value_t = 128, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]

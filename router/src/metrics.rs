@@ -12,10 +12,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
-use trunkline_scheduler::{EndReason, Stats, Usage};
+use trunkline_scheduler::{EndReason, Stats, TenantUsage, Usage};
 
+use self::tenants::{TenantCollector, TenantMetrics};
 use crate::error::ErrorClass;
 use crate::shard::ShardStatus;
+
+pub mod tenants;
 
 /// Content type of `render`.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -63,6 +66,8 @@ pub struct Metrics {
     prompt_tokens: Histogram,
     /// Output lengths of ended requests.
     output_tokens: Histogram,
+    /// By tenant.
+    pub tenants: TenantMetrics,
 }
 
 impl Default for Metrics {
@@ -81,6 +86,7 @@ impl Default for Metrics {
             queue_seconds: seconds(),
             prompt_tokens: tokens(),
             output_tokens: tokens(),
+            tenants: TenantMetrics::default(),
         }
     }
 }
@@ -101,7 +107,12 @@ impl Metrics {
     }
 
     /// A registry of all metrics, those of the scheduler included.
-    pub fn registry(&self, stats: watch::Receiver<Stats>, shard: watch::Receiver<ShardStatus>) -> Registry {
+    pub fn registry(
+        &self,
+        stats: watch::Receiver<Stats>,
+        shard: watch::Receiver<ShardStatus>,
+        tenants: watch::Receiver<Vec<TenantUsage>>,
+    ) -> Registry {
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("trunkline");
         own.register("http_requests", "HTTP answers by route and status", self.http_requests.clone());
@@ -128,6 +139,8 @@ impl Metrics {
         own.register("step_tokens", "Tokens computed by a step", self.step_tokens.clone());
         own.register("request_prompt_tokens", "Prompt tokens of a request", self.prompt_tokens.clone());
         own.register("request_output_tokens", "Output tokens of a request", self.output_tokens.clone());
+        self.tenants.register(own);
+        registry.register_collector(Box::new(TenantCollector { tenants }));
         registry.register_collector(Box::new(SchedulerCollector { stats, shard }));
         registry
     }

@@ -4,13 +4,14 @@
 //! prompt into a `GenerationRequest` or an error that names the field, the value and the limit.
 
 use tokio::time::Instant;
-use trunkline_scheduler::{Salt, SamplingParams};
+use trunkline_scheduler::SamplingParams;
 use trunkline_text::{GenerationDefaults, StopText};
 
 use crate::error::ApiError;
 use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
 use crate::random;
 use crate::request::GenerationRequest;
+use crate::tenants::Caller;
 
 /// Highest temperature; the shard's own limit.
 const MAX_TEMPERATURE: f64 = 100.0;
@@ -155,7 +156,7 @@ impl Validator {
     /// The checked request. `defaults` fill what the client did not send.
     pub fn validate(
         &self,
-        arrived: Instant,
+        (arrived, caller): (Instant, &Caller),
         prompt_token_ids: Vec<u32>,
         raw: RawParams,
         defaults: &GenerationDefaults,
@@ -193,7 +194,7 @@ impl Validator {
             ignore_eos: raw.ignore_eos,
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
-            salt: raw.cache_salt.map_or_else(Salt::default, |salt| Salt::new(&[&salt])),
+            salt: caller.salt(raw.cache_salt.as_deref()),
         })
     }
 

@@ -7,6 +7,7 @@
 mod mock;
 mod support;
 
+mod access;
 mod cancel;
 mod conversation;
 mod errors;

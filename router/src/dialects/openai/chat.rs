@@ -226,7 +226,7 @@ pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> 
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit()?;
+    let admitted = app.admit(&request)?;
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
@@ -255,7 +255,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let bytes = chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum();
     let prompt = app.tokenize(bytes, move |text| Ok(text.encode_chat(&chat)?.token_ids)).await?;
     let defaults = &app.model.text.generation_defaults;
-    let request = validator.validate(admitted.arrived, prompt, raw, defaults, names)?;
+    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, names)?;
     let with_logprobs = request.sampling.logprobs;
 
     let head = Head {

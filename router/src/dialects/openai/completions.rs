@@ -241,7 +241,7 @@ pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit()?;
+    let admitted = app.admit(&request)?;
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
@@ -254,7 +254,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         Prompt::Text(text) => app.tokenize(text.len(), move |model| model.encode_prompt(&text)).await?,
     };
     let defaults = &app.model.text.generation_defaults;
-    let request = validator.validate(admitted.arrived, prompt, raw, defaults, NAMES)?;
+    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, NAMES)?;
     let with_logprobs = request.sampling.logprobs;
 
     let head = Head {

@@ -117,7 +117,7 @@ struct Shown {
 }
 
 async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response, ApiError> {
-    let admitted = app.admit()?;
+    let admitted = app.admit(&request)?;
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let mut body: Body = parse_body(&body)?;
     if body.inputs.is_empty() {
@@ -139,7 +139,13 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     if let Some(last) = truncate {
         prompt.drain(..prompt.len().saturating_sub(last));
     }
-    let request = validator.validate(admitted.arrived, prompt, raw, &GenerationDefaults::default(), NAMES)?;
+    let request = validator.validate(
+        (admitted.arrived, &admitted.caller),
+        prompt,
+        raw,
+        &GenerationDefaults::default(),
+        NAMES,
+    )?;
     let shown = Shown {
         details,
         top_tokens,
