@@ -91,7 +91,7 @@ pub struct KvCache {
     pub(crate) block_size: u32,
     pub(crate) pool: BlockPool,
     pub(crate) tree: RadixTree,
-    policy: Quotas,
+    pub(crate) policy: Quotas,
     /// Counts changes of the index: a hit is used before the next one.
     index_version: u64,
     num_evicted: u64,
@@ -148,6 +148,9 @@ impl KvCache {
     /// Sets the tenants' weights; a tenant that is not named has none. No names: all weigh the same.
     pub fn set_shares(&mut self, shares: &[TenantShare]) {
         self.policy.set_shares(shares);
+        if let Some(store) = &mut self.store {
+            store.set_shares(shares);
+        }
     }
 
     /// What each tenant has.

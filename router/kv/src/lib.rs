@@ -24,6 +24,7 @@ mod reuse;
 pub mod reuse_policy;
 pub mod salt;
 pub mod store;
+mod store_groups;
 pub mod table;
 mod tiers;
 

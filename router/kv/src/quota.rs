@@ -113,6 +113,12 @@ impl Quotas {
         self.divide();
     }
 
+    /// All weights.
+    pub(crate) fn shares(&self) -> Vec<TenantShare> {
+        let share = |(tenant, &weight): (&Box<str>, &u32)| TenantShare { tenant: tenant.clone(), weight };
+        self.shares.iter().map(share).collect()
+    }
+
     /// The tenant of a salt, new if it was not seen yet.
     pub(crate) fn tenant(&mut self, salt: &Salt) -> TenantIdx {
         if let Some(&tenant) = self.by_name.get(salt.tenant().unwrap_or(NOBODY)) {

@@ -1,6 +1,8 @@
 //! Nobody's flood takes what is another's share. Histories are made from `TRUNKLINE_SEED`; a failure prints it.
 
-use trunkline_kv::{BlockTable, KvCache, PolicyKind, Salt, TenantShare, TenantUsage};
+use trunkline_kv::{
+    BlockKey, BlockTable, KvCache, PolicyKind, Salt, StoreIndex, StoredBlock, TenantShare, TenantUsage,
+};
 
 const DEFAULT_SEED: u64 = 1;
 const NUM_HISTORIES: u64 = 400;
@@ -195,4 +197,73 @@ fn a_tenant_that_is_struck_off_is_the_first_to_go() {
     request(&mut kv, 1, &[11, 12, 13]);
     let left: Vec<_> = kv.tenants().map(|usage| usage.num_blocks).collect();
     assert_eq!(left, [0, 10]);
+}
+
+fn path(tenant: usize, begin: u32, count: u32) -> Vec<BlockKey> {
+    let mut keys = vec![salt(tenant).root_key().extend(&[begin])];
+    for block in 1..count {
+        keys.push(keys[keys.len() - 1].extend(&[begin + block]));
+    }
+    keys
+}
+
+/// Stores what of a path is not there.
+fn store(index: &mut StoreIndex, tenant: usize, keys: &[BlockKey]) {
+    let mut parent = None;
+    for &key in keys {
+        if !index.has(key) {
+            let slot = index.reserve(&salt(tenant)).expect("something can go");
+            assert!(index.name(slot, key, parent));
+            assert!(index.written(slot, true));
+        }
+        parent = Some(key);
+    }
+    index.touch(keys[keys.len() - 1], &salt(tenant));
+    index.check_invariants();
+}
+
+fn num_slots(index: &StoreIndex) -> Vec<(Option<&str>, u32)> {
+    index.num_slots_by_tenant().filter(|&(_, num_slots)| num_slots > 0).collect()
+}
+
+#[test]
+fn a_flood_of_the_store_leaves_the_histories_of_others_alone() {
+    let mut index = StoreIndex::new(100, Vec::new()).0;
+    index.set_shares(&[share(0, 1), share(1, 1)]);
+    let history = path(0, 0, 50);
+    store(&mut index, 0, &history);
+    for round in 0..50 {
+        store(&mut index, 1, &path(1, 1_000 + round * 20, 20));
+    }
+    assert_eq!(num_slots(&index), [(Some("a"), 50), (Some("b"), 50)]);
+    assert!(history.iter().all(|&key| index.has(key)));
+}
+
+#[test]
+fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
+    let keys: Vec<Vec<BlockKey>> = (0..2).map(|tenant| path(tenant, 0, 40)).collect();
+    let blocks = keys.iter().flatten().enumerate().map(|(index, &key)| {
+        let (tenant, depth) = (index / 40, index % 40);
+        let parent = depth.checked_sub(1).map(|before| keys[tenant][before]);
+        StoredBlock {
+            slot: trunkline_kv::SlotId(index as u32),
+            key,
+            parent,
+            depth: depth as u32,
+            sequence: index as u64,
+        }
+    });
+    let (mut index, lost) = StoreIndex::new(100, blocks.collect());
+    assert!(lost.is_empty());
+    index.set_shares(&[share(0, 1), share(1, 1), share(2, 2)]);
+    assert_eq!(num_slots(&index), [(None, 80)]);
+    index.touch(keys[1][39], &salt(1));
+    index.check_invariants();
+    assert_eq!(num_slots(&index), [(None, 40), (Some("b"), 40)]);
+    // c floods: b, who is beyond its 25 by then, gives up what is too much; those not known yet weigh as a does.
+    for round in 0..20 {
+        store(&mut index, 2, &path(2, 5_000 + round * 10, 10));
+    }
+    let left: Vec<u32> = num_slots(&index).iter().map(|&(_, num_slots)| num_slots).collect();
+    assert_eq!(left, [25, 25, 50]);
 }
