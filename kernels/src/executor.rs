@@ -1,6 +1,7 @@
 //! Runs steps: holds weights, KV pool, sequences and threads.
 
 mod attention_plan;
+mod block_transfers;
 mod build;
 mod failure;
 mod profile;
@@ -26,6 +27,7 @@ use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 use attention_plan::{AttentionPlan, PlanLimits, Plans};
+use block_transfers::BlockTransfers;
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
@@ -61,6 +63,8 @@ pub struct Executor {
     program: Program,
     isa: Isa,
     pool: ThreadPool,
+    /// Before the pool of blocks: see `BlockTransfers`.
+    store: Option<BlockTransfers>,
     kv: KvPool,
     /// Activations: `program.num_floats` f32.
     floats: MmapMut,
@@ -151,6 +155,7 @@ impl Executor {
             program,
             isa,
             pool,
+            store: None,
             kv,
             limits,
         })
@@ -237,8 +242,9 @@ impl Executor {
         }
     }
 
-    /// Forgets all sequences.
+    /// Forgets all sequences, after the transfers that run.
     pub fn reset(&mut self) {
+        self.finish_transfers();
         self.sequences.clear();
     }
 

@@ -184,6 +184,14 @@ impl KvPool {
         Ok(())
     }
 
+    /// Where a block begins: its geometry's `bytes_per_block` bytes, for as long as the pool lives.
+    pub fn block_pointer(&mut self, block_id: u32) -> Result<*mut u8, KvPoolError> {
+        self.check_block(block_id)?;
+        let offset = block_id as usize * self.geometry.bytes_per_block();
+        // SAFETY: inside the mapping, since there is such a block.
+        Ok(unsafe { self.map.as_mut_ptr().add(offset) })
+    }
+
     /// The pool for the threads of one step.
     pub fn view(&mut self) -> KvView<'_> {
         KvView {

@@ -1,5 +1,7 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
+mod store;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -7,12 +9,14 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use trunkline_kv::{BlockKey, KEY_BYTES as BLOCK_KEY_BYTES};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use crate::isa::Isa;
 use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use crate::python::store::PyStore;
 use crate::sampling::SamplingParams;
 use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
 use crate::weight_cache::{CacheState, CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, Miss, WeightCache};
@@ -277,29 +281,62 @@ type PyChunk = (u64, u32, u32, Vec<u32>, bool);
 
 #[pymethods]
 impl PyExecutor {
+    #[pyo3(signature = (sequence_id, token_ids, num_prompt_tokens, sampling, root_key=None))]
     fn start(
         &mut self,
         sequence_id: u64,
         token_ids: Vec<u32>,
         num_prompt_tokens: usize,
         sampling: &Bound<'_, PyDict>,
+        root_key: Option<[u8; BLOCK_KEY_BYTES]>,
     ) -> PyResult<()> {
-        Ok(self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?)
+        self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
+        if let Some(root_key) = root_key {
+            self.executor.set_root_key(sequence_id, BlockKey::from_bytes(root_key))?;
+        }
+        Ok(())
+    }
+
+    fn attach_store(&mut self, store: &PyStore) -> PyResult<()> {
+        Ok(self.executor.attach_store(store.transfers.clone())?)
+    }
+
+    /// Begins to read (slot, block id, key) blocks.
+    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; BLOCK_KEY_BYTES])>) -> PyResult<()> {
+        let blocks: Vec<_> = blocks
+            .into_iter()
+            .map(|(slot, block_id, key)| (slot, block_id, BlockKey::from_bytes(key)))
+            .collect();
+        Ok(self.executor.begin_restore(restore_id, &blocks)?)
+    }
+
+    fn discard(&self, slots: Vec<u32>) -> PyResult<()> {
+        Ok(slots.into_iter().try_for_each(|slot| self.executor.discard(slot))?)
     }
 
     fn end(&mut self, sequence_id: u64) -> PyResult<()> {
         Ok(self.executor.end(sequence_id)?)
     }
 
-    fn reset(&mut self) {
-        self.executor.reset();
+    fn reset(&mut self, py: Python<'_>) {
+        py.detach(|| self.executor.reset());
     }
 
     fn copy_block(&mut self, source: u32, destination: u32, num_tokens: usize) -> PyResult<()> {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }
 
-    fn step<'py>(&mut self, py: Python<'py>, chunks: Vec<PyChunk>) -> PyResult<Bound<'py, PyList>> {
+    /// One step; then begins the stores (sequence id, block index, slot) of its chunks that did not fail.
+    #[pyo3(signature = (chunks, stores=Vec::new()))]
+    fn step<'py>(
+        &mut self,
+        py: Python<'py>,
+        chunks: Vec<PyChunk>,
+        mut stores: Vec<(u64, u32, u32)>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        stores
+            .iter()
+            .try_for_each(|(sequence_id, _, slot)| self.executor.check_store(*sequence_id, *slot))?;
         let chunks: Vec<Chunk> = chunks
             .into_iter()
             .map(|(sequence_id, first_position, num_tokens, new_block_ids, sample)| Chunk {
@@ -311,7 +348,12 @@ impl PyExecutor {
             })
             .collect();
         let Self { executor, results, .. } = self;
-        py.detach(|| executor.step_into(&chunks, results));
+        py.detach(|| {
+            executor.step_into(&chunks, results);
+            let failed = results.iter().filter(|result| result.outcome.is_err());
+            failed.for_each(|failed| stores.retain(|(sequence_id, ..)| *sequence_id != failed.sequence_id));
+            executor.begin_stores(&stores)
+        })?;
         let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
     }
@@ -419,5 +461,6 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(page_sums, module)?)?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;
+    module.add_class::<PyStore>()?;
     module.add_class::<PyExecutor>()
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, OwnedPermit, error::TrySendError};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use trunkline_scheduler::{
     EndReason, Event, Millis, RejectReason, SampledToken, Scheduler, SchedulerConfig, SequenceId,
@@ -59,8 +59,11 @@ enum Command {
     Submit(Box<Submission>),
     Finish(SequenceId),
     Abort(SequenceId),
-    Shares(Vec<TenantShare>),
+    Ask(Question),
 }
+
+/// Something to be done with the scheduler between two steps.
+type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
 
 struct Submission {
     request: SequenceRequest,
@@ -109,13 +112,29 @@ impl DriverHandle {
         submit.send(Command::Submit(Box::new(Submission { request, timeout, client })));
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
+
+    /// Does something with the scheduler between two steps, and returns what it gives. It must be short: all streams
+    /// wait for it.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Scheduler, Millis) -> T + Send + 'static,
+    ) -> Result<T, DriverGone> {
+        let (answer, answered) = oneshot::channel();
+        let question: Question = Box::new(move |scheduler, now| {
+            // Who asked may be gone.
+            let _ = answer.send(question(scheduler, now));
+        });
+        self.commands.send(Command::Ask(question)).await.map_err(|_| DriverGone)?;
+        answered.await.map_err(|_| DriverGone)
+    }
 }
 
 impl DriverHandle {
     /// The tenants' weights are others now.
     pub async fn set_shares(&self, shares: Vec<TenantShare>) {
         // It fails only when the process ends.
-        let _ = self.commands.send(Command::Shares(shares)).await;
+        let _ =
+            self.ask(|scheduler, now| scheduler.handle(now, Event::Shares(shares), &mut Vec::new())).await;
     }
 }
 
@@ -330,7 +349,6 @@ impl Driver {
                 self.handle(Event::Submit(request));
                 self.tell(id, SequenceUpdate::Accepted);
             }
-            Command::Shares(shares) => self.handle(Event::Shares(shares)),
             Command::Finish(id) => {
                 self.clients.remove(&id);
                 self.handle(Event::Finish(id));
@@ -341,6 +359,10 @@ impl Driver {
                     self.metrics.aborts.inc();
                     self.handle(Event::Abort(id));
                 }
+            }
+            Command::Ask(question) => {
+                let now = self.now();
+                question(&mut self.scheduler, now);
             }
         }
     }

@@ -73,6 +73,12 @@ pub enum ApiError {
         /// As served.
         served: String,
     },
+    /// The KV cache has no such node.
+    #[error("node `{node}` is not in the KV cache, or has changed; hint: `GET /v1/kv/tree` lists them")]
+    UnknownNode {
+        /// As asked, cut.
+        node: String,
+    },
     /// Prompt and output together exceed the context.
     #[error(
         "this model's maximum context length is {limit} tokens, but the prompt has {prompt_tokens} and `{field}` asks \
@@ -245,7 +251,9 @@ impl ApiError {
             | Self::ContextLength { .. }
             | Self::PromptTooLong { .. }
             | Self::BodyBroken => StatusCode::BAD_REQUEST,
-            Self::UnknownModel { .. } | Self::UnknownRoute { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::UnknownRoute { .. } | Self::UnknownNode { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::InvalidApiKey { .. } => StatusCode::UNAUTHORIZED,
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -289,6 +297,7 @@ impl ApiError {
             Self::InvalidValue { .. } => "invalid_value",
             Self::UnsupportedField { .. } => "unsupported_field",
             Self::UnknownModel { .. } => "model_not_found",
+            Self::UnknownNode { .. } => "node_not_found",
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout { .. } => "body_timeout",

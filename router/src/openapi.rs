@@ -3,7 +3,7 @@
 use utoipa::OpenApi;
 
 use crate::dialects::{openai, tgi};
-use crate::http::operate;
+use crate::http::{kv, operate};
 
 /// Generated from the handlers and their types.
 #[derive(OpenApi)]
@@ -23,6 +23,9 @@ use crate::http::operate;
         tgi::generate::root,
         tgi::info::info,
         tgi::tokenize::tokenize,
+        kv::totals,
+        kv::tree,
+        kv::remove,
         operate::health,
         operate::livez,
         operate::readyz,

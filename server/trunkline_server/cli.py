@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -25,6 +26,9 @@ MAX_THREADS = 1024
 MAX_STEP_TOKENS = 1 << 16
 MAX_STEP_SEQUENCES = 1 << 12
 MAX_BATCH_TOTAL_TOKENS = 1 << 31
+MAX_KV_DISK_BYTES = 1 << 50
+DEFAULT_KV_DISK_BYTES = 10 << 30
+SIZE_UNITS = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,6 +100,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help=f"folder of packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's folder of caches",
     )
+    serve.add_argument(
+        "--kv-disk-path",
+        metavar="DIR",
+        help="folder of KV blocks on disk, which survive a restart; default: they are kept in memory alone",
+    )
+    serve.add_argument(
+        "--kv-disk-size", type=_size, metavar="SIZE", help="how much of it may be taken, as `10GiB`; default: 10GiB"
+    )
     serve.add_argument("--json-output", action="store_true", help="log lines as JSON objects")
     serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
     serve.add_argument("--lifeline", action="store_true", help="end at once when standard input ends")
@@ -108,6 +120,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
     return parser
+
+
+def _size(text: str) -> int:
+    """Bytes, as an argument type: a number, then KiB, MiB, GiB, TiB or nothing."""
+    match = re.fullmatch(r"(\d{1,18})([KMGT]iB)?", text, re.ASCII)
+    size = int(match[1]) * SIZE_UNITS[match[2]] if match else 0
+    if not 1 <= size <= MAX_KV_DISK_BYTES:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size up to 1024TiB; hint: write it as `10GiB`")
+    return size
 
 
 class _count:

@@ -16,7 +16,7 @@ from trunkline_server.plan import SequenceStart, StepPlan, StepResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server.backends.interface import Backend
+    from trunkline_server.backends.interface import Backend, Store, Transfers
 
 
 class Engine:
@@ -35,7 +35,7 @@ class Engine:
         return len(self._sequences)
 
     def reset(self) -> None:
-        """Forgets all sequences; the next plan is step 1 of a new stream."""
+        """Ends transfers and forgets all sequences; the next plan is step 1 of a new stream."""
         self._backend.reset()
         self._sequences.clear()
         self._last_step_id = 0
@@ -51,9 +51,27 @@ class Engine:
             self._start(plan.step_id, start)
         for copy in plan.copies:
             self._backend.copy_block(copy.source_block_id, copy.destination_block_id, copy.num_tokens)
+        if plan.discards:
+            self._store(plan.step_id).discard(plan.discards)
+        for restore in plan.restores:
+            self._store(plan.step_id).restore(restore)
         outcomes = self._run(plan.chunks) if plan.chunks else []
         self._last_step_id = plan.step_id
         return StepResult(plan.step_id, outcomes, (time.perf_counter_ns() - began_ns) // 1000)
+
+    def take_transfers(self) -> Transfers | None:
+        """What became of transfers since the last call; None if there is nothing to tell."""
+        return None if self._backend.store is None else self._backend.store.take_outcomes()
+
+    @property
+    def store(self) -> Store | None:
+        """The backend's store: who waits for outcomes calls it."""
+        return self._backend.store
+
+    def _store(self, step_id: int) -> Store:
+        if self._backend.store is None:
+            raise PlanError(f"step {step_id} has transfers, but there is no store")
+        return self._backend.store
 
     def _end(self, step_id: int, sequence_id: int) -> None:
         if sequence_id not in self._sequences:
@@ -71,7 +89,9 @@ class Engine:
             problem = f"an end token id is not below the vocabulary size {self._vocab_size}"
         self._sequences[start.sequence_id] = problem
         if problem is None:
-            self._backend.start(start.sequence_id, start.token_ids, start.num_prompt_tokens, start.sampling)
+            self._backend.start(
+                start.sequence_id, start.token_ids, start.num_prompt_tokens, start.sampling, start.root_key
+            )
 
     def _run(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         sequences = self._sequences

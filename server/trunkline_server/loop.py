@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepPlan
+from trunkline_server.plan import StepPlan, StepResponse
 from trunkline_server.stream import StepStream, StreamEnd
+
+# Longest wait for an outcome of a transfer; none is missed when it is over.
+OUTCOME_WAIT_S = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +45,16 @@ class EngineLoop:
         # (last step id, when it finished in ns or 0, when the running step began in ns or 0); replaced as a whole, so
         # that any thread reads it without a lock.
         self._activity = (0, 0, 0)
+        # Held while the engine does something: outcomes of a step's transfers are not sent before its result.
+        self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+        self._outcomes_thread = threading.Thread(target=self._send_outcomes, name="outcomes", daemon=True)
 
     def start(self) -> None:
         """Starts the loop's thread."""
         self._thread.start()
+        if self._engine.store is not None:
+            self._outcomes_thread.start()
 
     def open(self, stream: StepStream) -> None:
         """Hands the loop a new stream; the one before it, if any, ends now and its running step's result is dropped."""
@@ -64,6 +72,9 @@ class EngineLoop:
         """Lets the running step finish, queues its result, takes no other plan, and ends the loop's thread."""
         self.stop_taking_plans()
         self._thread.join()
+        if (store := self._engine.store) is not None:
+            store.wake()
+            self._outcomes_thread.join()
 
     def stop_taking_plans(self) -> None:
         """The first half of `stop`: the step that runs now is the last. Does not wait for it."""
@@ -98,7 +109,8 @@ class EngineLoop:
                     else:
                         self._step(stream, plan)
                 stream.finish(StreamEnd.STOPPED if self._stopping else StreamEnd.FINISHED)
-                self._engine.reset()
+                with self._turn:
+                    self._engine.reset()
         # Also what is no Exception: a panic in the kernels derives from BaseException.
         except BaseException as bug:
             step = f"step {plan.step_id}, {len(plan.chunks)} chunks" if isinstance(plan, StepPlan) else "between steps"
@@ -120,11 +132,27 @@ class EngineLoop:
     def _step(self, stream: StepStream, plan: StepPlan) -> None:
         last_step_id, finished_ns, _ = self._activity
         self._activity = (last_step_id, finished_ns, time.monotonic_ns())
+        with self._turn:
+            try:
+                result = self._engine.step(plan)
+            except PlanError as error:
+                self._activity = (last_step_id, finished_ns, 0)
+                stream.fail(error)
+                return
+            self._activity = (plan.step_id, time.monotonic_ns(), 0)
+            stream.put_response(StepResponse(result, self._engine.take_transfers()))
+
+    def _send_outcomes(self) -> None:
+        """Sends what became of transfers when no step runs, or of those that took longer than their step."""
+        store = self._engine.store
+        assert store is not None
         try:
-            result = self._engine.step(plan)
-        except PlanError as error:
-            self._activity = (last_step_id, finished_ns, 0)
-            stream.fail(error)
-            return
-        self._activity = (plan.step_id, time.monotonic_ns(), 0)
-        stream.put_result(result)
+            while not self._stopping:
+                store.wait_outcomes(OUTCOME_WAIT_S)
+                with self._turn:
+                    stream, transfers = self._stream, self._engine.take_transfers()
+                    if stream is not None and transfers is not None:
+                        stream.put_response(StepResponse(None, transfers))
+        except BaseException as bug:
+            logger.critical("sending outcomes failed", exc_info=bug)
+            self._on_bug(bug)

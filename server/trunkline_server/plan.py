@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Chunk, Restore, Sampled, SamplingParams, SequenceFailure, Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class SequenceStart:
     token_ids: Sequence[int]
     num_prompt_tokens: int
     sampling: SamplingParams
+    root_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,15 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """As `StepPlan` in shard.proto; done in the order ends, starts, copies, chunks."""
+    """As `StepPlan` in shard.proto; done in the order ends, starts, copies, discards, restores, chunks."""
 
     step_id: int
     ends: Sequence[int] = field(default=())
     starts: Sequence[SequenceStart] = field(default=())
     copies: Sequence[BlockCopy] = field(default=())
     chunks: Sequence[Chunk] = field(default=())
+    restores: Sequence[Restore] = field(default=())
+    discards: Sequence[int] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +51,11 @@ class StepResult:
     step_id: int
     sequences: Sequence[Sampled | SequenceFailure]
     device_time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResponse:
+    """As `StepResponse` in shard.proto: at least one of both."""
+
+    result: StepResult | None
+    transfers: Transfers | None = None

@@ -14,7 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trunkline_server import lifeline
-from trunkline_server.cli import CACHE_OFF
+from trunkline_server.cli import CACHE_OFF, DEFAULT_KV_DISK_BYTES
+from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from trunkline_server.models.config import ModelConfig
@@ -60,6 +61,7 @@ def serve(options: argparse.Namespace) -> int:
             max_step_tokens=options.max_step_tokens,
             max_step_sequences=options.max_step_sequences,
             weights_cache=_cache_folder(options.weights_cache),
+            kv_disk=_kv_disk(options),
         ),
     )
 
@@ -95,6 +97,8 @@ def serve(options: argparse.Namespace) -> int:
     logger.info("stopping")
     loop.stop()
     server.stop(STOP_GRACE_S)
+    if backend.store is not None:
+        backend.store.sync()
     return 0
 
 
@@ -128,6 +132,16 @@ def _cache_folder(option: str | None) -> Path | None:
     if option == CACHE_OFF:
         return None
     return default_folder() if option is None else Path(option).absolute()
+
+
+def _kv_disk(options: argparse.Namespace) -> tuple[Path, int] | None:
+    if options.kv_disk_path is None:
+        if options.kv_disk_size is not None:
+            raise InvalidArgument(
+                "`--kv-disk-size` is given without `--kv-disk-path`", hint="name the folder, or leave the size out"
+            )
+        return None
+    return Path(options.kv_disk_path).absolute(), options.kv_disk_size or DEFAULT_KV_DISK_BYTES
 
 
 def _end_process(_bug: BaseException) -> None:

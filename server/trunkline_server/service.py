@@ -21,11 +21,11 @@ from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.stream import StepStream, StreamEnd
-from trunkline_server.wire import PlanLimits, decode_plan, encode_result
+from trunkline_server.wire import PlanLimits, decode_plan, encode_response
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
 # One for the open Step stream, one for the stream that takes over from it, the rest for Describe and Health.
 MAX_HANDLER_THREADS = 8
 # A call beyond this many open ones is refused with RESOURCE_EXHAUSTED rather than queued behind the others.
@@ -97,8 +97,8 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
         logger.info("step stream opened")
         self._loop.open(stream)
         reader.start()
-        for result in stream.results():
-            yield encode_result(result)
+        for response in stream.responses():
+            yield encode_response(response)
         if stream.plan_error is not None:
             logger.error("step stream ended: %s", stream.plan_error)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(stream.plan_error))
@@ -185,6 +185,8 @@ def describe(model: ModelInfo, backend: BackendInfo) -> shard_pb2.DescribeRespon
         device=backend.device,
         kv_dtype=backend.kv_dtype,
         weight_bytes=backend.weight_bytes,
+        num_store_slots=backend.num_store_slots,
+        store_folder=backend.store_folder,
     )
 
 

@@ -1,4 +1,4 @@
-"""One open Step stream between three threads: reader (plans in), engine loop, handler (results out)."""
+"""One open Step stream between three threads: reader (plans in), engine loop, handler (responses out)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from enum import Enum, auto
 
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepPlan, StepResult
+from trunkline_server.plan import StepPlan, StepResponse
 
 # The router keeps two plans in flight; beyond this the reader waits, and gRPC's flow control holds the router back.
 MAX_QUEUED_PLANS = 4
-# Results that the router has not read yet; beyond this the engine loop waits.
-MAX_QUEUED_RESULTS = 16
+# Responses that the router has not read yet; beyond this the engine loop waits.
+MAX_QUEUED_RESPONSES = 16
 
 
 class StreamEnd(Enum):
@@ -42,11 +42,11 @@ class StepStream:
         lock = threading.Lock()
         self._plan_queued = threading.Condition(lock)
         self._plan_taken = threading.Condition(lock)
-        self._result_queued = threading.Condition(lock)
-        self._result_taken = threading.Condition(lock)
+        self._response_queued = threading.Condition(lock)
+        self._response_taken = threading.Condition(lock)
         self._lock = lock
         self._plans: deque[StepPlan | PlanError] = deque()
-        self._results: deque[StepResult] = deque()
+        self._responses: deque[StepResponse] = deque()
         self._plans_ended = False
         self._end: StreamEnd | None = None
         self.plan_error: PlanError | None = None
@@ -71,7 +71,7 @@ class StepStream:
         """No plan follows: the router closed its side, or the shard stops."""
         with self._lock:
             self._plans_ended = True
-            for condition in (self._plan_queued, self._plan_taken, self._result_taken):
+            for condition in (self._plan_queued, self._plan_taken, self._response_taken):
                 condition.notify_all()
 
     def take_plan(self) -> StepPlan | PlanError | None:
@@ -87,28 +87,28 @@ class StepStream:
                     return None
                 self._plan_queued.wait()
 
-    def put_result(self, result: StepResult) -> None:
-        """Queues a result; waits while the queue is full and plans may follow. Dropped if the stream ended."""
+    def put_response(self, response: StepResponse) -> None:
+        """Queues a response; waits while the queue is full and plans may follow. Dropped if the stream ended."""
         with self._lock:
             # No wait once plans have ended: what is left is bounded, and a router that reads nothing must not keep the
             # shard from stopping.
-            while len(self._results) >= MAX_QUEUED_RESULTS and self._takes_plans():
-                self._result_taken.wait()
+            while len(self._responses) >= MAX_QUEUED_RESPONSES and self._takes_plans():
+                self._response_taken.wait()
             if self._end is None:
-                self._results.append(result)
-                self._result_queued.notify()
+                self._responses.append(response)
+                self._response_queued.notify()
 
-    def results(self) -> Iterator[StepResult]:
-        """Results as they come, until the stream ends; `end` then says how."""
+    def responses(self) -> Iterator[StepResponse]:
+        """Responses as they come, until the stream ends; `end` then says how."""
         while True:
             with self._lock:
-                while not self._results:
+                while not self._responses:
                     if self._end is not None:
                         return
-                    self._result_queued.wait()
-                result = self._results.popleft()
-                self._result_taken.notify()
-            yield result
+                    self._response_queued.wait()
+                response = self._responses.popleft()
+                self._response_taken.notify()
+            yield response
 
     def finish(self, end: StreamEnd = StreamEnd.FINISHED) -> None:
         """Ends the stream after the results queued so far."""
@@ -126,7 +126,7 @@ class StepStream:
         """Ends the stream at once; queued plans and results are dropped."""
         with self._lock:
             if self._end is None:
-                self._results.clear()
+                self._responses.clear()
             self._finish(end)
 
     def _takes_plans(self) -> bool:
@@ -137,5 +137,5 @@ class StepStream:
             return
         self._end = end
         self._plans.clear()
-        for condition in (self._plan_queued, self._plan_taken, self._result_queued, self._result_taken):
+        for condition in (self._plan_queued, self._plan_taken, self._response_queued, self._response_taken):
             condition.notify_all()

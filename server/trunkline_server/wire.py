@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server._proto import shard_pb2
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    BlockRestore,
+    BlockStore,
+    Chunk,
+    Restore,
+    Sampled,
+    SamplingParams,
+)
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan, StepResult
+from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan, StepResponse, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 2.0
 MAX_TOP_LOGPROBS = 20
+# Of a block.
+KEY_BYTES = 16
 
 _ERROR_CODES = {
     "not_finite": shard_pb2.SEQUENCE_ERROR_CODE_NOT_FINITE,
@@ -37,6 +47,7 @@ class PlanLimits:
     num_device_blocks: int
     max_step_tokens: int
     max_step_sequences: int
+    num_store_slots: int = 0
 
     @classmethod
     def of(cls, info: BackendInfo) -> PlanLimits:
@@ -46,6 +57,7 @@ class PlanLimits:
             num_device_blocks=info.num_device_blocks,
             max_step_tokens=info.max_step_tokens,
             max_step_sequences=info.max_step_sequences,
+            num_store_slots=info.num_store_slots,
         )
 
 
@@ -55,17 +67,45 @@ def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
         raise PlanError("step request holds no `plan`")
     plan = request.plan
     chunks = [
-        Chunk(chunk.sequence_id, chunk.first_position, chunk.num_tokens, tuple(chunk.new_block_ids), chunk.sample)
+        Chunk(
+            chunk.sequence_id,
+            chunk.first_position,
+            chunk.num_tokens,
+            tuple(chunk.new_block_ids),
+            chunk.sample,
+            [BlockStore(store.block_index, store.slot) for store in chunk.stores] if chunk.stores else (),
+        )
         for chunk in plan.chunks
     ]
     _check_chunks(plan.step_id, chunks, limits)
+    restores = [_decode_restore(plan.step_id, restore, limits) for restore in plan.restores] if plan.restores else ()
+    discards = tuple(plan.discards)
+    _check_slots(plan.step_id, chunks, restores, discards, limits)
     return StepPlan(
         plan.step_id,
         tuple(plan.ends),
         [_decode_start(plan.step_id, start) for start in plan.starts] if plan.starts else (),
         [_decode_copy(plan.step_id, copy, limits) for copy in plan.copies] if plan.copies else (),
         chunks,
+        restores,
+        discards,
     )
+
+
+def encode_response(response: StepResponse) -> shard_pb2.StepResponse:
+    """Writes a result, outcomes of transfers, or both."""
+    message = shard_pb2.StepResponse() if response.result is None else encode_result(response.result)
+    if response.transfers is not None:
+        # Also there when it is empty.
+        transfers = message.transfers
+        transfers.SetInParent()
+        for store in response.transfers.stores:
+            transfers.stores.add(slot=store.slot, is_stored=store.is_stored)
+        for restore in response.transfers.restores:
+            transfers.restores.add(
+                restore_id=restore.restore_id, num_blocks=restore.num_blocks, time_us=restore.time_us
+            )
+    return message
 
 
 def encode_result(result: StepResult) -> shard_pb2.StepResponse:
@@ -107,6 +147,45 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
         raise PlanError(f"step {step_id} has two chunks of one sequence")
 
 
+def _check_slots(
+    step_id: int, chunks: Sequence[Chunk], restores: Sequence[Restore], discards: Sequence[int], limits: PlanLimits
+) -> None:
+    """Each slot is in one transfer: it is written or emptied once, or read."""
+    written: list[int] = list(discards)
+    for chunk in chunks:
+        num_full = (chunk.first_position + chunk.num_tokens) // limits.block_size
+        for store in chunk.stores:
+            if store.block_index >= num_full:
+                raise PlanError(
+                    f"step {step_id} stores block {store.block_index} of sequence {chunk.sequence_id}, of which "
+                    f"{num_full} are full"
+                )
+            written.append(store.slot)
+    read = [block.slot for restore in restores for block in restore.blocks]
+    for slot in (*written, *read):
+        if slot >= limits.num_store_slots:
+            raise PlanError(f"step {step_id} names slot {slot}, but the store has {limits.num_store_slots}")
+    if len(set(written)) != len(written) or not set(written).isdisjoint(read):
+        raise PlanError(f"step {step_id} has one slot in two transfers")
+    if len({block.block_id for restore in restores for block in restore.blocks}) != len(read):
+        raise PlanError(f"step {step_id} restores two blocks onto one")
+
+
+def _decode_restore(step_id: int, restore: shard_pb2.Restore, limits: PlanLimits) -> Restore:
+    where = f"step {step_id}: restore {restore.restore_id}"
+    if not restore.blocks:
+        raise PlanError(f"{where} has no blocks")
+    for block in restore.blocks:
+        if len(block.key) != KEY_BYTES:
+            raise PlanError(f"{where} has a key of {len(block.key)} bytes, expected {KEY_BYTES}")
+        if block.block_id >= limits.num_device_blocks:
+            raise PlanError(
+                f"{where} writes block {block.block_id}, but the pool has {limits.num_device_blocks} blocks"
+            )
+    blocks = [BlockRestore(block.slot, block.block_id, block.key) for block in restore.blocks]
+    return Restore(restore.restore_id, blocks)
+
+
 def _decode_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) -> BlockCopy:
     for block_id in (copy.source_block_id, copy.destination_block_id):
         if block_id >= limits.num_device_blocks:
@@ -131,7 +210,10 @@ def _decode_start(step_id: int, start: shard_pb2.SequenceStart) -> SequenceStart
         raise PlanError(f"{where}: `num_prompt_tokens` is {start.num_prompt_tokens}, expected 1 to {len(token_ids)}")
     if not start.HasField("sampling"):
         raise PlanError(f"{where} has no `sampling`")
-    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, _decode_sampling(where, start.sampling))
+    if len(start.root_key) not in (0, KEY_BYTES):
+        raise PlanError(f"{where}: `root_key` has {len(start.root_key)} bytes, expected {KEY_BYTES} or none")
+    sampling = _decode_sampling(where, start.sampling)
+    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, sampling, start.root_key)
 
 
 def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> SamplingParams:

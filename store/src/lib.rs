@@ -20,8 +20,14 @@ mod folder;
 pub mod layout;
 mod records;
 pub mod store;
+pub mod transfers;
+mod trouble;
 
 pub use error::{OpenError, ReadError, WriteError};
 pub use layout::{Geometry, StoredBlock};
 pub use records::{Records, records};
 pub use store::{Found, NewBlock, Store};
+pub use transfers::{
+    Outcomes, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError, Transfers,
+};
+pub use trouble::Counts;

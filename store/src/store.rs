@@ -61,8 +61,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `folder`, making what is not there. What its files hold is kept if it is of this geometry (the
-    /// number of slots may differ), else lost; it is never an error.
+    /// Opens the store in `folder`, making what is not there. What its files hold is kept if it is of this geometry
+    /// (the number of slots may differ), else lost; it is never an error.
     pub fn open(folder: &Path, geometry: Geometry) -> Result<(Self, Found), OpenError> {
         geometry.check()?;
         let files = folder::open(folder)?;
@@ -211,7 +211,7 @@ impl Store {
         refused_at.is_some()
     }
 
-    /// Lets the disk be asked at once after it has refused: for tests.
+    /// Lets the disk be asked again at once after it has refused.
     pub fn end_pause(&self) {
         *self.refused_at.lock().expect("no panic while it is held") = None;
     }

@@ -29,6 +29,12 @@ pub enum ExecutorError {
     /// A copy that the pool refuses.
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
+    /// A store or a transfer that cannot be.
+    #[error("store of blocks: {what}")]
+    Store {
+        /// What is wrong.
+        what: String,
+    },
     /// `score` that cannot be done.
     #[error("cannot score: {what}")]
     Score {

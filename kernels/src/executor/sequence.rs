@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::block_transfers::KeyChain;
 use crate::sampling::{SamplingParams, TokenCounts};
 
 /// Tokens of a sequence that starts, at most: positions are u32, and a longer list is a mistake.
@@ -47,6 +48,8 @@ pub(super) struct Sequence {
     num_computed: Option<usize>,
     pub(super) sampling: SamplingParams,
     pub(super) counts: TokenCounts,
+    /// `None` if its blocks are not stored.
+    pub(super) keys: Option<KeyChain>,
 }
 
 impl Sequence {
@@ -76,7 +79,13 @@ impl Sequence {
             num_computed: None,
             sampling,
             counts,
+            keys: None,
         })
+    }
+
+    /// Positions computed so far, prefix hits included.
+    pub(super) fn num_computed(&self) -> usize {
+        self.num_computed.unwrap_or(0)
     }
 
     pub(super) fn push_sampled(&mut self, token_id: u32) {

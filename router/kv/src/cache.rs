@@ -8,7 +8,7 @@ use crate::pool::{BlockCounts, BlockPool, Released};
 use crate::quota::{Quotas, TenantIdx, TenantShare, TenantUsage};
 use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
 use crate::salt::Salt;
-use crate::store::{StoreIndex, StoredHit};
+use crate::store::{SlotId, StoreIndex, StoredHit};
 use crate::table::{BlockTable, Shadow};
 
 /// What the KV index has of a prompt. Plain data, right until the index changes.
@@ -96,6 +96,9 @@ pub struct KvCache {
     index_version: u64,
     num_evicted: u64,
     pub(crate) store: Option<StoreIndex>,
+    /// Slots of it to be emptied.
+    pub(crate) discards: Vec<SlotId>,
+    pub(crate) now_ms: u64,
 }
 
 impl KvCache {
@@ -114,6 +117,8 @@ impl KvCache {
             index_version: 0,
             num_evicted: 0,
             store: None,
+            discards: Vec::new(),
+            now_ms: 0,
         }
     }
 
@@ -218,7 +223,7 @@ impl KvCache {
 
     /// Marks what a hit found as used now. Cost: O(nodes on the path).
     pub fn touch(&mut self, hit: &PrefixHit) {
-        self.touch_path(&hit.found.cursor);
+        self.touch_path(&hit.found.cursor, 1);
         if let Some(node) = hit.found.partial_node {
             self.policy.used(node);
         }
@@ -279,7 +284,7 @@ impl KvCache {
             }
             self.name_stored(table, block_idx, key);
         }
-        self.touch_path(&table.cursor);
+        self.touch_path(&table.cursor, 0);
     }
 
     /// Ends a sequence: enters all of `computed`, its partly filled last block too, and releases its blocks. No step in
@@ -376,12 +381,18 @@ impl KvCache {
 
     fn evict(&mut self) {
         let victim = self.policy.victim().expect("what nobody holds can be evicted");
-        self.policy.withdraw(victim);
-        let (block, next) = self.tree.remove_last_block(victim);
-        assert!(!self.pool.is_held(block), "a block in use is never evicted");
+        let block = self.tree.leaf_block(victim).expect("a victim is a leaf");
         self.policy.evicted(block);
-        self.clear_indexed(block);
+        self.drop_last_block(victim);
         self.num_evicted += 1;
+    }
+
+    /// Takes the last block of a leaf, which nobody holds, out of the index.
+    pub(crate) fn drop_last_block(&mut self, leaf: NodeId) {
+        self.policy.withdraw(leaf);
+        let (block, next) = self.tree.remove_last_block(leaf);
+        assert!(!self.pool.is_held(block), "a block in use is never evicted");
+        self.clear_indexed(block);
         self.index_version += 1;
         if let Some(next) = next {
             self.policy.exposed(next, self.tree.last_key(next).path_hash());
@@ -401,7 +412,9 @@ impl KvCache {
     fn enter(&mut self, hold: &BlockHold) {
         self.index_version += 1;
         self.pool.set_indexed(hold);
-        self.refresh(self.tree.node_of(hold.id()));
+        let node = self.tree.node_of(hold.id());
+        self.tree.node_mut(node).used_at_ms = self.now_ms;
+        self.refresh(node);
     }
 
     fn replace(&mut self, indexed: BlockId, own: &BlockHold) {
@@ -429,13 +442,18 @@ impl KvCache {
         }
     }
 
-    fn touch_path(&mut self, cursor: &Cursor) {
+    fn touch_path(&mut self, cursor: &Cursor, num_hits: u32) {
         let Some(block) = cursor.last_block else { return };
         if let Some((upper, lower)) = self.tree.split_at(cursor) {
             self.policy.inherit(upper, lower);
         }
-        for node in self.tree.path_up(self.tree.node_of(block)) {
+        let mut next = Some(self.tree.node_of(block));
+        while let Some(node) = next.filter(|&node| self.tree.node(node).salt.is_none()) {
             self.policy.used(node);
+            let node = self.tree.node_mut(node);
+            node.num_hits = node.num_hits.saturating_add(num_hits);
+            node.used_at_ms = self.now_ms;
+            next = node.parent;
         }
     }
 

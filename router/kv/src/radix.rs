@@ -78,26 +78,30 @@ pub(crate) enum Inserted {
 }
 
 #[derive(Debug, Default)]
-struct Node {
-    parent: Option<NodeId>,
+pub(crate) struct Node {
+    pub(crate) parent: Option<NodeId>,
     /// Blocks before this node.
-    first_block: u32,
+    pub(crate) first_block: u32,
     /// Whole blocks; in a tail fewer than `block_size`.
-    tokens: Vec<u32>,
-    blocks: Vec<BlockId>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) blocks: Vec<BlockId>,
     /// Of each block.
-    keys: Vec<BlockKey>,
+    pub(crate) keys: Vec<BlockKey>,
     /// By the tokens of the child's first block.
-    children: BTreeMap<Box<[u32]>, NodeId>,
+    pub(crate) children: BTreeMap<Box<[u32]>, NodeId>,
+    /// Requests that found it.
+    pub(crate) num_hits: u32,
+    /// When one used it last.
+    pub(crate) used_at_ms: u64,
     /// Of roots only.
-    salt: Option<Salt>,
+    pub(crate) salt: Option<Salt>,
 }
 
 /// The tree. Bounded by the pool: every node but the roots has a block, and a root has a child.
 #[derive(Debug)]
 pub(crate) struct RadixTree {
     block_size: usize,
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     free_nodes: Vec<NodeId>,
     roots: BTreeMap<Salt, NodeId>,
     /// Which node has a block; meaningless for blocks that none has.
@@ -327,7 +331,7 @@ impl RadixTree {
         let blocks = std::mem::replace(&mut node.blocks, lower_blocks);
         let keys = std::mem::replace(&mut node.keys, lower_keys);
         let parent = node.parent.expect("a node with blocks has a parent");
-        let first_block = node.first_block;
+        let (first_block, num_hits, used_at_ms) = (node.first_block, node.num_hits, node.used_at_ms);
         node.first_block += num_blocks as u32;
         let upper_key: Box<[u32]> = tokens[..self.block_size].into();
         let lower_key = self.first_tokens(lower);
@@ -340,6 +344,8 @@ impl RadixTree {
             blocks,
             keys,
             children,
+            num_hits,
+            used_at_ms,
             salt: None,
         });
         for block in moved {
@@ -400,11 +406,11 @@ impl RadixTree {
         tokens[..self.block_size.min(tokens.len())].into()
     }
 
-    fn node(&self, id: NodeId) -> &Node {
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
 
-    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.index()]
     }
 

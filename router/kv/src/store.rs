@@ -11,10 +11,7 @@
 //! furthest beyond its share of the slots. Whose blocks are that were found at the start is known when their tenant asks
 //! for them; until then they are together, with the weight of those who have not come yet.
 
-// Its hasher has no seed, and nothing walks it.
-#[allow(clippy::disallowed_types)]
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 
 use crate::key::{BlockKey, KEY_BYTES};
 use crate::quota::TenantShare;
@@ -95,34 +92,13 @@ struct Slot {
     group: GroupIdx,
 }
 
-#[allow(clippy::disallowed_types)]
-type ByKey = HashMap<BlockKey, SlotId, BuildHasherDefault<KeyHasher>>;
-
-/// Keys are hashes already.
-#[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for half in bytes.chunks(size_of::<u64>()) {
-            let mut word = [0; size_of::<u64>()];
-            word[..half.len()].copy_from_slice(half);
-            self.0 ^= u64::from_le_bytes(word);
-        }
-    }
-}
-
 /// The index of the store. Every call costs O(log slots) or less a block.
 #[derive(Debug, Default)]
 pub struct StoreIndex {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     /// Named blocks, being written or stored.
-    by_key: ByKey,
+    by_key: BTreeMap<BlockKey, SlotId>,
     /// Whose slots they are, and which may be evicted.
     groups: StoreGroups,
     clock: u64,
@@ -323,6 +299,20 @@ impl StoreIndex {
         self.free.push(id);
     }
 
+    /// Forgets a stored block that nobody reads; its slot is to be emptied, if it has one.
+    pub fn remove(&mut self, key: BlockKey) -> Option<SlotId> {
+        let &id = self.by_key.get(&key)?;
+        let slot = &self.slots[id.index()];
+        if !matches!(slot.state, SlotState::Stored) || slot.num_reads > 0 {
+            return None;
+        }
+        self.leave(id);
+        self.slots[id.index()].state = SlotState::Free;
+        self.num_stored -= 1;
+        self.set_free(id);
+        Some(id)
+    }
+
     fn evict(&mut self) -> Option<SlotId> {
         let (last_used, id) = self.groups.victim()?;
         let parent = self.slots[id.index()].parent;
@@ -415,7 +405,7 @@ impl StoreIndex {
 
     /// Bytes of memory of one slot in use, about: for capacity planning.
     pub const fn bytes_per_slot() -> usize {
-        // The map has room for at least an eighth more; a leaf stands in a B-tree.
-        size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>()) * 9 / 8 + size_of::<(u64, SlotId)>()
+        // Nodes of a B-tree are two thirds full.
+        size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>() + size_of::<(u64, SlotId)>()) * 3 / 2
     }
 }

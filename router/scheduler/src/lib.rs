@@ -38,6 +38,6 @@ pub use plan::{
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock, TenantShare,
-    TenantUsage,
+    BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock,
+    TenantShare, TenantUsage, TreePage,
 };

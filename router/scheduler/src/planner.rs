@@ -195,6 +195,10 @@ impl Scheduler {
         plan.ends = std::mem::take(&mut shard.ends);
         plan.restores = std::mem::take(&mut shard.restores);
         plan.discards = std::mem::take(&mut shard.discards);
+        // What is written in this very step need not be emptied before.
+        plan.discards.retain(|slot| {
+            plan.chunks.iter().all(|chunk| chunk.stores.iter().all(|store| store.slot != *slot))
+        });
         if plan.is_empty() {
             return None;
         }

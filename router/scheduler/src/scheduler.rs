@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use trunkline_kv::{KvCache, SlotId, StoreIndex, TenantUsage};
+use trunkline_kv::{BlockKey, KvCache, NodeId, SlotId, StoreIndex, TenantUsage};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::{Load, Throughput};
@@ -133,6 +133,7 @@ impl Scheduler {
     ///
     /// Panics if a `Submit` uses the id of a sequence that has not ended: that is a bug of the caller.
     pub fn handle(&mut self, now: Millis, event: Event, updates: &mut Vec<Update>) {
+        self.set_now(now);
         match event {
             Event::ShardReady(limits) => self.shard_ready(limits, updates),
             Event::StoreReady(contents) => self.store_ready(contents),
@@ -155,6 +156,7 @@ impl Scheduler {
     /// The next plan, or none when run-ahead is full or there is nothing to do. Call until it says none, after every
     /// event and at [`Scheduler::next_wakeup`].
     pub fn plan(&mut self, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
+        self.set_now(now);
         self.expire(now, updates);
         let plan = self.make_plan(now, updates);
         self.settle();
@@ -164,6 +166,19 @@ impl Scheduler {
     /// The earliest deadline: call [`Scheduler::plan`] then, even if no event came.
     pub fn next_wakeup(&self) -> Option<Millis> {
         self.deadlines.first().map(|&(deadline, _)| deadline)
+    }
+
+    /// The KV index, to look at; none while there is no shard.
+    pub fn kv(&self) -> Option<&KvCache> {
+        self.shard.as_ref().map(|shard| &shard.kv)
+    }
+
+    /// Removes a node of the KV index and what continues it, as [`KvCache::remove`] does. None if it is not there.
+    pub fn remove_cached(&mut self, node: NodeId, key: BlockKey) -> Option<u32> {
+        let shard = self.shard.as_mut()?;
+        let num_removed = shard.kv.remove(node, key);
+        shard.discards.extend(shard.kv.take_discards());
+        num_removed
     }
 
     /// Gauges and counters. O(1).
@@ -190,6 +205,12 @@ impl Scheduler {
     /// What each tenant has of the pool, in the order in which they came; nothing while there is no shard.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
         self.shard.iter().flat_map(|shard| shard.kv.tenants())
+    }
+
+    fn set_now(&mut self, now: Millis) {
+        if let Some(shard) = &mut self.shard {
+            shard.kv.set_now(now.0);
+        }
     }
 
     fn settle(&mut self) {

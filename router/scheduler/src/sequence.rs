@@ -101,7 +101,7 @@ pub(crate) struct Run {
     pub(crate) has_failed: bool,
     /// Sequences parked on this one, and how many indexed blocks wake them.
     pub(crate) waiters: Vec<Waiter>,
-    /// Blocks on their way from the store, the last positions that are planned; no chunk is planned before they are here.
+    /// Blocks on their way from the store: the last positions planned. No chunk is planned before they are there.
     pub(crate) restore: Option<RunRestore>,
 }
 

@@ -57,7 +57,7 @@ pub struct Stats {
     pub rejected_deadline: u64,
     /// Counter: `RejectReason::Invalid`.
     pub rejected_invalid: u64,
-    /// Counter: results that answer no plan in flight, and entries in them that answer no chunk or transfer. Should stay
-    /// 0.
+    /// Counter: results that answer no plan in flight, and entries in them that answer no chunk or transfer. Should
+    /// stay 0.
     pub unexpected_results: u64,
 }

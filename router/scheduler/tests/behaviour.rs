@@ -3,118 +3,12 @@
 #[allow(dead_code)]
 mod sim;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use sim::rng::Rng;
+use sim::driver::{Driver, LIMITS};
 use sim::scenario::{request, salt};
 use sim::shard::{FakeShard, Known, ShardFaults};
 use trunkline_scheduler::*;
-
-/// A scheduler and a shard; a test makes time pass and says when results come.
-struct Driver {
-    scheduler: Scheduler,
-    shard: FakeShard,
-    known: BTreeMap<u64, Known>,
-    results: VecDeque<StepResult>,
-    updates: Vec<Update>,
-    now: Millis,
-}
-
-const LIMITS: ShardLimits =
-    ShardLimits { block_size: 4, num_blocks: 64, max_step_tokens: 64, max_step_sequences: 8, vocab_size: 50 };
-
-impl Driver {
-    fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
-        let beside = config.max_prefill_tokens_beside_decodes;
-        let mut scheduler = Scheduler::new(config);
-        scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
-        Self {
-            scheduler,
-            shard: FakeShard::new(limits, ShardFaults::default(), beside),
-            known: BTreeMap::new(),
-            results: VecDeque::new(),
-            updates: Vec::new(),
-            now: Millis(0),
-        }
-    }
-
-    fn handle(&mut self, event: Event) {
-        self.scheduler.handle(self.now, event, &mut self.updates);
-        self.scheduler.check_invariants();
-    }
-
-    fn submit(&mut self, request: SequenceRequest) {
-        let prompt = request.token_ids.clone();
-        self.known.insert(request.sampling.seed, Known { salt: 0, prompt });
-        self.handle(Event::Submit(request));
-    }
-
-    /// One plan, executed; its result waits for `acknowledge`.
-    fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(self.now, &mut self.updates)?;
-        self.scheduler.check_invariants();
-        self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
-        Some(plan)
-    }
-
-    fn acknowledge(&mut self) {
-        let result = self.results.pop_front().expect("a plan is in flight");
-        self.handle(Event::StepResult(result));
-    }
-
-    /// A step of one millisecond without run-ahead.
-    fn step(&mut self) -> Option<StepPlan> {
-        let plan = self.plan();
-        self.now = self.now.plus(1);
-        if plan.is_some() {
-            self.acknowledge();
-        }
-        plan
-    }
-
-    /// Steps until nothing is left to do; all plans.
-    fn run(&mut self) -> Vec<StepPlan> {
-        let mut plans = Vec::new();
-        while let Some(plan) = self.step() {
-            plans.push(plan);
-            assert!(plans.len() < 10_000, "it ends");
-        }
-        plans
-    }
-
-    fn ended(&self, id: u64) -> Option<&EndReason> {
-        self.updates.iter().find_map(|update| match update {
-            Update::Ended { id: ended, reason, .. } if ended.0 == id => Some(reason),
-            _ => None,
-        })
-    }
-
-    fn started(&self, id: u64) -> Option<(u32, u64)> {
-        self.updates.iter().find_map(|update| match update {
-            Update::Started { id: started, cached_tokens, queued_ms } if started.0 == id => {
-                Some((*cached_tokens, *queued_ms))
-            }
-            _ => None,
-        })
-    }
-
-    fn output(&self, id: u64) -> Vec<u32> {
-        let tokens = self.updates.iter().filter_map(|update| match update {
-            Update::Token { id: of, token } if of.0 == id => Some(token.token_id),
-            _ => None,
-        });
-        tokens.collect()
-    }
-
-    fn rejection(&self, id: u64) -> Option<(&RejectReason, Option<u64>)> {
-        self.updates.iter().find_map(|update| match update {
-            Update::Rejected { id: rejected, reason, retry_after_ms } if rejected.0 == id => {
-                Some((reason, *retry_after_ms))
-            }
-            _ => None,
-        })
-    }
-}
 
 fn driver() -> Driver {
     Driver::new(SchedulerConfig::default(), LIMITS)

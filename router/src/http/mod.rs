@@ -4,6 +4,7 @@ mod body;
 mod event_frame;
 mod events;
 mod json;
+pub mod kv;
 pub mod observe;
 pub mod operate;
 pub mod serve;

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 
-use super::{observe, operate};
+use super::{kv, observe, operate};
 use crate::app::App;
 use crate::dialects::{Dialect, openai, tgi};
 use crate::error::ApiError;
@@ -36,6 +36,9 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/generate_stream", post(tgi::generate::generate_stream))
         .route("/info", get(tgi::info::info))
         .route("/tokenize", post(tgi::tokenize::tokenize))
+        .route("/v1/kv", get(kv::totals))
+        .route("/v1/kv/tree", get(kv::tree))
+        .route("/v1/kv/tree/{id}", axum::routing::delete(kv::remove))
         .route("/health", get(operate::health))
         .route("/livez", get(operate::livez))
         .route("/readyz", get(operate::readyz))

@@ -46,6 +46,8 @@ pub struct ShardInfo {
     pub kv_dtype: String,
     /// Bytes of weights.
     pub weight_bytes: u64,
+    /// Bytes of a block.
+    pub bytes_per_block: u64,
     /// Slots of the store; 0 if there is none.
     pub num_store_slots: u32,
     /// Folder of the store.
@@ -85,6 +87,7 @@ impl ShardInfo {
             device: describe.device,
             kv_dtype: describe.kv_dtype,
             weight_bytes: describe.weight_bytes,
+            bytes_per_block: describe.bytes_per_block,
             num_store_slots: describe.num_store_slots,
             store_folder: (describe.num_store_slots > 0).then(|| PathBuf::from(describe.store_folder)),
         })

@@ -55,6 +55,11 @@ impl Caller {
         self.is_admin
     }
 
+    /// Whether what is cached under a salt is its own, or shown to it as an admin.
+    pub fn may_see(&self, salt: &Salt) -> bool {
+        self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())
+    }
+
     /// Its namespace of the KV index, and within it that of a request's `cache_salt`.
     pub fn salt(&self, cache_salt: Option<&str>) -> Salt {
         let parts = cache_salt.as_slice();
@@ -88,6 +93,16 @@ mod tests {
     fn only_admins_see_others_where_there_are_keys() {
         assert!(Caller::anybody().is_admin() && caller("a", true).is_admin());
         assert!(!caller("a", false).is_admin() && !Caller::probe().is_admin());
+    }
+
+    #[test]
+    fn a_tenant_sees_its_own_salts_and_an_admin_all() {
+        let (alice, bob, admin) = (caller("a", false), caller("b", false), caller("c", true));
+        for salt in [alice.salt(None), alice.salt(Some("b"))] {
+            assert!(alice.may_see(&salt) && admin.may_see(&salt) && Caller::anybody().may_see(&salt));
+            assert!(!bob.may_see(&salt) && !Caller::probe().may_see(&salt));
+        }
+        assert!(!alice.may_see(&Salt::default()) && !Caller::probe().may_see(&Salt::default()));
     }
 
     #[test]

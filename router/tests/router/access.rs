@@ -113,6 +113,25 @@ async fn a_tenant_hits_what_its_own_keys_computed_and_nothing_of_another() {
 }
 
 #[tokio::test]
+async fn a_tenant_neither_sees_nor_removes_what_another_has_cached() {
+    let (router, _folder) = router().await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
+    complete(&router, ALICE, &body).await.ok();
+    router.wait_idle().await;
+    let nodes = async |key| get(&router, "/v1/kv/tree", &[("x-api-key", key)]).await.ok()["data"].clone();
+    let own = nodes(ALICE).await;
+    let id = own[0]["id"].as_str().expect("alice sees her prompt").to_owned();
+    assert_eq!(nodes(BOB).await, json!([]));
+    let path = format!("/v1/kv/tree/{id}");
+    let remove =
+        async |key| router.connect().await.request_with("DELETE", &path, &[("x-api-key", key)], b"").await;
+    assert_eq!(remove(BOB).await.status, 404);
+    assert_eq!(nodes(ALICE).await, own);
+    assert_eq!(remove(ALICE).await.status, 200);
+    assert_eq!(nodes(ALICE).await, json!([]));
+}
+
+#[tokio::test]
 async fn what_tenants_send_and_keep_is_counted() {
     let (router, _folder) = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});

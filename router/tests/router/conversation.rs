@@ -1,12 +1,13 @@
 //! The recorded conversation of the contract, read by this side.
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 use trunkline_router::shard::proto::{self, sequence_result::Outcome};
 use trunkline_router::shard::{
     ShardInfo, plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto,
 };
 use trunkline_scheduler::{
-    BlockId, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
+    BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
     SequenceErrorCode, SequenceOutcome, SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome,
 };
 
@@ -109,6 +110,15 @@ fn ids(value: &Value, field: &str) -> Vec<u32> {
     list(value, field, |id| u32::try_from(id.as_u64().unwrap()).unwrap())
 }
 
+/// Protobuf's JSON has bytes in base64.
+fn key_of(value: &Value, field: &str) -> Vec<u8> {
+    BASE64_STANDARD.decode(value[field].as_str().unwrap()).unwrap()
+}
+
+fn key_to_json(key: &BlockKey) -> Value {
+    BASE64_STANDARD.encode(key.as_bytes()).into()
+}
+
 fn describe_from_json(value: &Value) -> proto::DescribeResponse {
     proto::DescribeResponse {
         contract_version: u32_of(value, "contract_version"),
@@ -128,7 +138,8 @@ fn describe_from_json(value: &Value) -> proto::DescribeResponse {
         device: text_of(value, "device"),
         kv_dtype: text_of(value, "kv_dtype"),
         weight_bytes: u64_of(value, "weight_bytes"),
-        ..Default::default()
+        num_store_slots: u32_of(value, "num_store_slots"),
+        store_folder: text_of(value, "store_folder"),
     }
 }
 
@@ -141,7 +152,7 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             token_ids: ids(start, "token_ids"),
             num_prompt_tokens: u32_of(start, "num_prompt_tokens"),
             sampling: Some(sampling_from_json(&start["sampling"])),
-            root_key: Vec::new(),
+            root_key: key_of(start, "root_key"),
         }),
         copies: list(value, "copies", |copy| proto::BlockCopy {
             source_block_id: u32_of(copy, "source_block_id"),
@@ -154,9 +165,20 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             num_tokens: u32_of(chunk, "num_tokens"),
             new_block_ids: ids(chunk, "new_block_ids"),
             sample: chunk["sample"].as_bool().unwrap(),
-            stores: Vec::new(),
+            stores: list(chunk, "stores", |store| proto::BlockStore {
+                block_index: u32_of(store, "block_index"),
+                slot: u32_of(store, "slot"),
+            }),
         }),
-        ..Default::default()
+        restores: list(value, "restores", |restore| proto::Restore {
+            restore_id: u64_of(restore, "restore_id"),
+            blocks: list(restore, "blocks", |block| proto::BlockRestore {
+                slot: u32_of(block, "slot"),
+                block_id: u32_of(block, "block_id"),
+                key: key_of(block, "key"),
+            }),
+        }),
+        discards: ids(value, "discards"),
     }
 }
 
@@ -210,7 +232,8 @@ fn plan_to_json(plan: &StepPlan) -> Value {
         .iter()
         .map(|start| {
             json!({"sequence_id": start.sequence_id, "token_ids": start.token_ids,
-                   "num_prompt_tokens": start.num_prompt_tokens, "sampling": sampling_to_json(&start.sampling)})
+                   "num_prompt_tokens": start.num_prompt_tokens, "sampling": sampling_to_json(&start.sampling),
+                   "root_key": start.root_key.as_ref().map_or(json!(""), key_to_json)})
         })
         .collect();
     let copies: Vec<Value> = plan
@@ -225,11 +248,28 @@ fn plan_to_json(plan: &StepPlan) -> Value {
         .chunks
         .iter()
         .map(|chunk| {
+            let stores = chunk.stores.iter();
+            let stores: Vec<Value> = stores
+                .map(|store| json!({"block_index": store.block_index, "slot": store.slot.0}))
+                .collect();
             json!({"sequence_id": chunk.sequence_id, "first_position": chunk.first_position,
-                   "num_tokens": chunk.num_tokens, "new_block_ids": chunk.new_block_ids, "sample": chunk.sample})
+                   "num_tokens": chunk.num_tokens, "new_block_ids": chunk.new_block_ids, "sample": chunk.sample,
+                   "stores": stores})
         })
         .collect();
-    json!({"step_id": plan.step_id, "ends": plan.ends, "starts": starts, "copies": copies, "chunks": chunks})
+    let restores: Vec<Value> = plan.restores.iter().map(restore_to_json).collect();
+    let discards: Vec<u32> = plan.discards.iter().map(|slot| slot.0).collect();
+    json!({"step_id": plan.step_id, "ends": plan.ends, "starts": starts, "copies": copies, "chunks": chunks,
+           "restores": restores, "discards": discards})
+}
+
+fn restore_to_json(restore: &Restore) -> Value {
+    let blocks: Vec<Value> = restore
+        .blocks
+        .iter()
+        .map(|block| json!({"slot": block.slot.0, "block_id": block.block.0, "key": key_to_json(&block.key)}))
+        .collect();
+    json!({"restore_id": restore.restore_id, "blocks": blocks})
 }
 
 fn sampling_to_json(sampling: &SamplingParams) -> Value {

@@ -11,6 +11,7 @@ mod access;
 mod cancel;
 mod conversation;
 mod errors;
+mod kv;
 mod lifecycle;
 mod openai;
 mod operate;

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepPlan, StepResult
-from trunkline_server.stream import MAX_QUEUED_PLANS, MAX_QUEUED_RESULTS, StepStream, StreamEnd
+from trunkline_server.plan import StepPlan, StepResponse, StepResult
+from trunkline_server.stream import MAX_QUEUED_PLANS, MAX_QUEUED_RESPONSES, StepStream, StreamEnd
 
 DEADLINE_S = 20.0
 
 
-def result(step_id: int) -> StepResult:
-    return StepResult(step_id, (), 0)
+def result(step_id: int) -> StepResponse:
+    return StepResponse(StepResult(step_id, (), 0))
 
 
 class Background:
@@ -64,9 +64,9 @@ def test_every_end_wakes_a_reader_that_waits_for_room(end: Callable[[StepStream]
 @pytest.mark.parametrize("end", [lambda s: s.cancel(StreamEnd.SUPERSEDED), lambda s: s.end_plans()])
 def test_every_end_wakes_a_loop_that_waits_for_its_results_to_be_read(end: Callable[[StepStream], None]) -> None:
     stream = StepStream()
-    for step_id in range(MAX_QUEUED_RESULTS):
-        stream.put_result(result(step_id))
-    waiting = Background(lambda: stream.put_result(result(99)))
+    for step_id in range(MAX_QUEUED_RESPONSES):
+        stream.put_response(result(step_id))
+    waiting = Background(lambda: stream.put_response(result(99)))
     assert waiting.is_waiting
     end(stream)
     waiting.join()
@@ -74,18 +74,18 @@ def test_every_end_wakes_a_loop_that_waits_for_its_results_to_be_read(end: Calla
 
 def test_results_before_an_error_come_first() -> None:
     stream = StepStream()
-    stream.put_result(result(1))
+    stream.put_response(result(1))
     stream.fail(PlanError("wrong"))
-    stream.put_result(result(2))
-    assert [r.step_id for r in stream.results()] == [1]
+    stream.put_response(result(2))
+    assert [response.result for response in stream.responses()] == [result(1).result]
     assert (stream.end, str(stream.plan_error)) == (StreamEnd.PLAN_ERROR, "wrong")
 
 
 def test_cancel_drops_plans_and_results() -> None:
     stream = full_of_plans()
-    stream.put_result(result(1))
+    stream.put_response(result(1))
     stream.cancel(StreamEnd.SUPERSEDED)
-    assert list(stream.results()) == []
+    assert list(stream.responses()) == []
     assert stream.take_plan() is None
     assert stream.put_plan(StepPlan(1)) is False
 

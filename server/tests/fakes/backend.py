@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
 
 VOCAB_SIZE = 64
 # A sequence that computes this token fails with NOT_FINITE, as if its logits were NaN.
@@ -35,6 +36,7 @@ def mix(digest: int, number: int) -> int:
 class _Sequence:
     token_ids: list[int]
     sampling: SamplingParams
+    root_key: bytes
     block_ids: list[int] = field(default_factory=list)
 
 
@@ -48,6 +50,7 @@ class FakeBackend:
         num_blocks: int = 16,
         max_step_tokens: int = 32,
         max_step_sequences: int = 8,
+        has_store: bool = False,
         on_step: Callable[[Sequence[Chunk]], None] | None = None,
     ) -> None:
         self.info = BackendInfo(
@@ -60,11 +63,15 @@ class FakeBackend:
             kv_dtype="digest",
             weight_bytes=0,
             numeric_fingerprint="fa4e",
+            num_store_slots=NUM_SLOTS if has_store else 0,
+            store_folder="/store/fa4e" if has_store else "",
         )
         self.on_step = on_step
         self.num_resets = 0
         self._sequences: dict[int, _Sequence] = {}
         self._pool: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.fake_store = FakeStore(self._pool) if has_store else None
+        self.store: Store | None = self.fake_store
         self._caller = 0
 
     @property
@@ -75,12 +82,17 @@ class FakeBackend:
         pass
 
     def start(
-        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+        self,
+        sequence_id: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+        sampling: SamplingParams,
+        root_key: bytes = b"",
     ) -> None:
         self._check_thread()
         assert sequence_id not in self._sequences
         assert 1 <= num_prompt_tokens <= len(token_ids)
-        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling)
+        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key)
 
     def end(self, sequence_id: int) -> None:
         self._check_thread()
@@ -94,12 +106,20 @@ class FakeBackend:
         self._check_thread()
         if self.on_step is not None:
             self.on_step(chunks)
-        outcomes = (self._compute(chunk) for chunk in chunks)
-        return [outcome for outcome in outcomes if outcome is not None]
+        outcomes = []
+        for chunk in chunks:
+            outcome = self._compute(chunk)
+            if not isinstance(outcome, SequenceFailure):
+                self._keep(chunk)
+            if outcome is not None:
+                outcomes.append(outcome)
+        return outcomes
 
     def reset(self) -> None:
         self._check_thread()
         self.num_resets += 1
+        if self.fake_store is not None:
+            self.fake_store.forget()
         self._sequences.clear()
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -128,6 +148,14 @@ class FakeBackend:
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
         return self._sample(chunk.sequence_id, sequence, digest, end) if chunk.sample else None
+
+    def _keep(self, chunk: Chunk) -> None:
+        sequence, block_size = self._sequences[chunk.sequence_id], self.info.block_size
+        for store in chunk.stores:
+            assert self.fake_store is not None
+            tokens = sequence.token_ids[: (store.block_index + 1) * block_size]
+            key = block_key(sequence.root_key, tokens, block_size)
+            self.fake_store.store(store.slot, key, sequence.block_ids[store.block_index])
 
     def _problem(self, sequence: _Sequence, end: int) -> str | None:
         if end > len(sequence.token_ids):

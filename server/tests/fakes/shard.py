@@ -88,7 +88,13 @@ class Stream:
         self._plans.put(request)
 
     def receive(self) -> shard_pb2.StepResult:
-        return next(self.call).result
+        """The result of the next response, which must have one."""
+        response = self.response()
+        assert response.HasField("result")
+        return response.result
+
+    def response(self) -> shard_pb2.StepResponse:
+        return next(self.call)
 
     def step(self, plan: shard_pb2.StepPlan) -> shard_pb2.StepResult:
         self.send(plan)

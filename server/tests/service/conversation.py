@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf import descriptor, json_format, message
 from tests.fakes.backend import POISON_TOKEN, VOCAB_SIZE, FakeBackend
 from tests.fakes.shard import MODEL
+from tests.fakes.store import block_key
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.engine import Engine
 from trunkline_server.service import describe
@@ -24,12 +25,15 @@ from trunkline_server.wire import PlanLimits, decode_plan, encode_result
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
 
+# Before the first block of every sequence.
+ROOT_KEY = bytes(range(16))
+
 _INT64_TYPES = (descriptor.FieldDescriptor.TYPE_UINT64, descriptor.FieldDescriptor.TYPE_INT64)
 
 
 def backend() -> FakeBackend:
     """The backend that the conversation was recorded with."""
-    return FakeBackend()
+    return FakeBackend(has_store=True)
 
 
 def sampling(**fields: Any) -> pb.SamplingParams:
@@ -49,9 +53,9 @@ def plans() -> list[pb.StepPlan]:
         pb.StepPlan(
             step_id=1,
             starts=[_start(1, prompt, len(prompt), sampling(logprobs=True))],
-            chunks=[_chunk(1, 0, 6, [3, 5])],
+            chunks=[_chunk(1, 0, 6, [3, 5], stores=[(0, 2)])],
         ),
-        pb.StepPlan(step_id=2, chunks=[_chunk(1, 6, 4, [4], sample=True)]),
+        pb.StepPlan(step_id=2, chunks=[_chunk(1, 6, 4, [4], sample=True, stores=[(1, 0)])]),
         # Decode beside a second sequence, whose two whole blocks are a prefix hit and whose third is shared by copy.
         pb.StepPlan(
             step_id=3,
@@ -85,7 +89,18 @@ def plans() -> list[pb.StepPlan]:
             starts=[_start(6, [], len(prompt), sampling(logprobs=True))],
             chunks=[_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), _chunk(2, 12, 1, [8], sample=True)],
         ),
-        pb.StepPlan(step_id=8, ends=[2, 6]),
+        # Its first block is read back from the slot that step 1 wrote, onto another one; an empty slot is emptied.
+        pb.StepPlan(
+            step_id=8,
+            ends=[2, 6],
+            restores=[
+                pb.Restore(
+                    restore_id=1,
+                    blocks=[pb.BlockRestore(slot=2, block_id=12, key=block_key(ROOT_KEY, prompt[:4], block_size=4))],
+                )
+            ],
+            discards=[3],
+        ),
     ]
 
 
@@ -144,7 +159,11 @@ def _start(
     sequence_id: int, token_ids: list[int], num_prompt_tokens: int, params: pb.SamplingParams
 ) -> pb.SequenceStart:
     return pb.SequenceStart(
-        sequence_id=sequence_id, token_ids=token_ids, num_prompt_tokens=num_prompt_tokens, sampling=params
+        sequence_id=sequence_id,
+        token_ids=token_ids,
+        num_prompt_tokens=num_prompt_tokens,
+        sampling=params,
+        root_key=ROOT_KEY,
     )
 
 
@@ -155,6 +174,7 @@ def _chunk(
     new_block_ids: list[int] | None = None,
     *,
     sample: bool = False,
+    stores: list[tuple[int, int]] | None = None,
 ) -> pb.Chunk:
     return pb.Chunk(
         sequence_id=sequence_id,
@@ -162,6 +182,7 @@ def _chunk(
         num_tokens=num_tokens,
         new_block_ids=new_block_ids or [],
         sample=sample,
+        stores=[pb.BlockStore(block_index=index, slot=slot) for index, slot in stores or []],
     )
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from google.protobuf import json_format
+from tests.fakes.backend import FakeBackend
 from tests.fakes.shard import Client
 from tests.service import conversation
 from trunkline_server._proto import shard_pb2 as pb
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return conversation.backend()
 
 
 def test_recorded_conversation_replays_through_the_socket(client: Client) -> None:
@@ -46,7 +53,8 @@ def test_recorded_conversation_shows_every_field_of_the_plan_and_the_result() ->
             walk(json_format.ParseDict(line["plan"], pb.StepPlan()))
         elif "result" in line:
             walk(json_format.ParseDict({**line["result"], "device_time_us": 1}, pb.StepResult()))
-    names = ("StepPlan", "SequenceStart", "SamplingParams", "BlockCopy", "Chunk", "StepResult", "SequenceResult",
-             "SampledToken", "TokenLogprob", "SequenceError")  # fmt: skip
+    names = ("StepPlan", "SequenceStart", "SamplingParams", "BlockCopy", "Chunk", "BlockStore", "Restore",
+             "BlockRestore", "StepResult", "SequenceResult", "SampledToken", "TokenLogprob",
+             "SequenceError")  # fmt: skip
     declared = {f.full_name for name in names for f in pb.DESCRIPTOR.message_types_by_name[name].fields}
     assert declared - seen == set()

@@ -211,3 +211,18 @@ def test_a_socket_that_cannot_be_is_a_mistake(start: Start, socket_folder: Path)
     process = start("--log-level=error")
     assert process.wait() == 2
     assert "is not a socket" in process.log[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--kv-disk-size=10GiB"], "`--kv-disk-size` is given without `--kv-disk-path`; hint: name the folder"),
+        (["--kv-disk-path=kv", "--kv-disk-size=10GB"], "`10GB` is not a size up to 1024TiB; hint: write it as `10GiB`"),
+        (["--kv-disk-path=kv", "--kv-disk-size=0"], "`0` is not a size up to 1024TiB"),
+        (["--kv-disk-path=kv", "--kv-disk-size=2000TiB"], "`2000TiB` is not a size up to 1024TiB"),
+    ],
+)
+def test_sizes_of_the_store_that_cannot_be(start: Start, flags: list[str], message: str) -> None:
+    process = start(*flags)
+    assert process.wait() == 2
+    assert message in process.log[-1]

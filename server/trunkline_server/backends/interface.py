@@ -31,6 +31,56 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockStore:
+    """As `BlockStore` in shard.proto."""
+
+    block_index: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRestore:
+    """As `BlockRestore` in shard.proto."""
+
+    slot: int
+    block_id: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """As `Restore` in shard.proto."""
+
+    restore_id: int
+    blocks: Sequence[BlockRestore]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOutcome:
+    """As `StoreOutcome` in shard.proto."""
+
+    slot: int
+    is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOutcome:
+    """As `RestoreOutcome` in shard.proto."""
+
+    restore_id: int
+    num_blocks: int
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """As `Transfers` in shard.proto."""
+
+    stores: Sequence[StoreOutcome] = ()
+    restores: Sequence[RestoreOutcome] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """As `Chunk` in shard.proto."""
 
@@ -39,6 +89,7 @@ class Chunk:
     num_tokens: int
     new_block_ids: Sequence[int]
     sample: bool
+    stores: Sequence[BlockStore] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +124,37 @@ class BackendInfo:
     kv_dtype: str
     weight_bytes: int
     numeric_fingerprint: str
+    # 0 and empty: there is no store.
+    num_store_slots: int = 0
+    store_folder: str = ""
+
+
+class Store(Protocol):
+    """Blocks on disk. Transfers run beside the steps; what became of them is taken later."""
+
+    def restore(self, restore: Restore) -> None:
+        """Begins to read blocks. Raises PlanError if that cannot be."""
+        ...
+
+    def discard(self, slots: Sequence[int]) -> None:
+        """Empties slots. Raises PlanError if one is in a transfer."""
+        ...
+
+    def take_outcomes(self) -> Transfers | None:
+        """Transfers that ended since the last call; None if there are none."""
+        ...
+
+    def wait_outcomes(self, timeout_s: float) -> None:
+        """Returns when there are outcomes, the time is over, or `wake` was called. From any thread."""
+        ...
+
+    def wake(self) -> None:
+        """Lets `wait_outcomes` return. From any thread."""
+        ...
+
+    def sync(self) -> None:
+        """Ends all transfers and makes what was written durable; a failure is logged."""
+        ...
 
 
 class Backend(Protocol):
@@ -82,15 +164,22 @@ class Backend(Protocol):
     """
 
     info: BackendInfo
+    # None if blocks are kept in memory alone.
+    store: Store | None
 
     def after_start(self) -> None:
         """Work that may wait until the shard is ready; called once, from another thread than all other calls."""
         ...
 
     def start(
-        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+        self,
+        sequence_id: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+        sampling: SamplingParams,
+        root_key: bytes = b"",
     ) -> None:
-        """Begins a sequence whose known tokens are `token_ids`."""
+        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or none if there is no store."""
         ...
 
     def end(self, sequence_id: int) -> None:
@@ -102,11 +191,14 @@ class Backend(Protocol):
         ...
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        """One forward pass over `chunks`; samples where asked and appends the token to its sequence."""
+        """One forward pass over `chunks`; samples where asked and appends the token to its sequence.
+
+        Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if one cannot be.
+        """
         ...
 
     def reset(self) -> None:
-        """Forgets all sequences (a new Step stream began)."""
+        """Forgets all sequences (a new Step stream began). Ends transfers first, and forgets what became of them."""
         ...
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trunkline_server.errors import BackendUnavailable
+from trunkline_server.errors import BackendUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend
@@ -25,6 +25,8 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
+    # Where KV blocks are kept, and how many bytes of them.
+    kv_disk: tuple[Path, int] | None = None
 
     def given(self) -> dict[str, int]:
         """The numbers that are not None."""
@@ -38,9 +40,15 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     from trunkline_server.backends.cpu.build import build as build_cpu
+    from trunkline_server.backends.cpu.store import StoreOptions
 
+    store = None
+    if options.kv_disk is not None:
+        path, max_bytes = options.kv_disk
+        store = StoreOptions(path=path, max_bytes=max_bytes)
     return build_cpu(
         checkpoint,
+        store=store,
         kv_cache_dtype=options.kv_cache_dtype,
         pinning=options.pin_threads,
         weights_cache=options.weights_cache,
@@ -57,6 +65,10 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         raise BackendUnavailable(
             "the reference backend needs torch", hint="`pip install trunkline-server[reference]`"
         ) from error
+    if options.kv_disk is not None:
+        raise InvalidArgument(
+            "`--kv-disk-path` is given, but the reference backend keeps no blocks on disk", hint="leave it out"
+        )
     return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
 
 

@@ -1,6 +1,8 @@
 //! What the tests share. Each of them uses some of it.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod disk;
+
 use std::path::Path;
 
 use trunkline_kv::BlockKey;

@@ -1,6 +1,8 @@
 //! Runs a scheduler against fake clients and a fake shard on a fake clock, all from one seed, and checks that every
 //! request ends once with the text it would have had alone, that blocks come back, and that budgets hold.
 
+#[allow(dead_code)]
+pub mod driver;
 pub mod rng;
 pub mod scenario;
 pub mod shard;

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from trunkline_server._kernels import Executor
+    from trunkline_server.backends.cpu.store import DiskStore
 
 _chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample")
 
@@ -27,9 +29,11 @@ class CpuBackend:
         info: BackendInfo,
         *,
         vocab_size: int,
+        store: DiskStore | None = None,
         after_start: Callable[[], None] | None = None,
     ) -> None:
         self.info = info
+        self.store: Store | None = store
         self._after_start = after_start
         self._executor = executor
         self._vocab_size = vocab_size
@@ -39,9 +43,14 @@ class CpuBackend:
             self._after_start()
 
     def start(
-        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+        self,
+        sequence_id: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+        sampling: SamplingParams,
+        root_key: bytes = b"",
     ) -> None:
-        self._executor.start(sequence_id, token_ids, num_prompt_tokens, asdict(sampling))
+        self._executor.start(sequence_id, token_ids, num_prompt_tokens, asdict(sampling), root_key or None)
 
     def end(self, sequence_id: int) -> None:
         self._executor.end(sequence_id)
@@ -50,11 +59,13 @@ class CpuBackend:
         self._executor.copy_block(source_block_id, destination_block_id, num_tokens)
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
+        try:
+            outcomes = self._executor.step([_chunk_fields(chunk) for chunk in chunks], stores)
+        except ValueError as error:
+            raise PlanError(str(error)) from error
         # A sampled token has four fields, a failure three, both in the order of their classes.
-        return [
-            Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome)
-            for outcome in self._executor.step([_chunk_fields(chunk) for chunk in chunks])
-        ]
+        return [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
 
     def reset(self) -> None:
         self._executor.reset()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
+from trunkline_server.backends.cpu.store import StoreOptions, open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit
@@ -52,12 +53,14 @@ def build(
     block_size: int = BLOCK_SIZE,
     available_bytes: int | None = None,
     weights_cache: Path | None = None,
+    store: StoreOptions | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16. threads: None is one per physical core that this process may use,
     within its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of
-    packed weights; None packs each time. Raises BackendUnavailable or DoesNotFit, the latter before anything is loaded.
+    packed weights; None packs each time. store: where KV blocks are kept; None keeps them in memory alone. Raises
+    BackendUnavailable, InvalidArgument or DoesNotFit, the latter before anything is loaded.
     """
     try:
         from trunkline_server import _kernels
@@ -91,25 +94,35 @@ def build(
         executor: Executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
     except MemoryError as error:
         raise DoesNotFit(
-            f"the system does not give the memory for {num_blocks} KV blocks and the weights: {error}",
-            hint="lower `--max-batch-total-tokens`",
+            f"no memory for {num_blocks} KV blocks and weights: {error}", hint="lower `--max-batch-total-tokens`"
         ) from error
     except ValueError as error:
         # The model is intact and known, but has a shape that the kernels are not made for.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
     fingerprint = _loaded(executor, checkpoint, packed)
     _log_threads(executor)
-    info = BackendInfo(
+    info = _info(executor, fingerprint, kv_dtype, block_size, num_blocks, step)
+    disk, info = (None, info) if store is None else open_store(executor, info, store)
+    after_start = None if packed is None else packed.keep
+    return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
+
+
+def _info(
+    executor: Executor, fingerprint: str, kv_dtype: str, block_size: int, num_blocks: int, step: dict[str, int]
+) -> BackendInfo:
+    from trunkline_server import _kernels
+
+    return BackendInfo(
         device=executor.device,
         block_size=block_size,
         bytes_per_block=executor.bytes_per_block,
         num_device_blocks=num_blocks,
-        **step,
+        max_step_tokens=step["max_step_tokens"],
+        max_step_sequences=step["max_step_sequences"],
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
         numeric_fingerprint=numeric_fingerprint(fingerprint, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)),
     )
-    return CpuBackend(executor, info, vocab_size=config.vocab_size, after_start=None if packed is None else packed.keep)
 
 
 def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
 from trunkline_server.backends.reference.sequences import SequenceTable
@@ -68,6 +68,7 @@ class ReferenceBackend:
                 raise InvalidArgument(f"`{name}` is {value}, must be at least 1")
         if threads is not None:
             torch.set_num_threads(threads)
+        self.store: Store | None = None
         self._config = config
         self._weights = _load_weights(checkpoint)
         self._pool = KvPool(
@@ -94,7 +95,12 @@ class ReferenceBackend:
         pass
 
     def start(
-        self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int, sampling: SamplingParams
+        self,
+        sequence_id: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+        sampling: SamplingParams,
+        root_key: bytes = b"",
     ) -> None:
         self._sequences.start(sequence_id, token_ids, num_prompt_tokens, sampling)
 

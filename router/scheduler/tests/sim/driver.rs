@@ -1,0 +1,180 @@
+//! A scheduler and the fake shard, step by step.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use trunkline_scheduler::{
+    EndReason, Event, Millis, RejectReason, Restore, RestoreOutcome, Scheduler, SchedulerConfig,
+    SequenceRequest, ShardLimits, StepPlan, StepResult, StoreOutcome, Transfers, Update,
+};
+
+use super::rng::Rng;
+use super::shard::{FakeShard, Known, ShardFaults};
+use super::store::{FakeStore, StorePlan};
+
+/// A scheduler and a shard; a test makes time pass and says when results come.
+pub struct Driver {
+    pub scheduler: Scheduler,
+    pub shard: FakeShard,
+    pub known: BTreeMap<u64, Known>,
+    pub results: VecDeque<StepResult>,
+    pub updates: Vec<Update>,
+    pub now: Millis,
+    pub store: Option<FakeStore>,
+    /// Restores that are under way.
+    pub restores: Vec<Restore>,
+}
+
+pub const LIMITS: ShardLimits =
+    ShardLimits { block_size: 4, num_blocks: 64, max_step_tokens: 64, max_step_sequences: 8, vocab_size: 50 };
+
+impl Driver {
+    pub fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
+        let beside = config.max_prefill_tokens_beside_decodes;
+        let mut scheduler = Scheduler::new(config);
+        scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
+        Self {
+            scheduler,
+            shard: FakeShard::new(limits, ShardFaults::default(), beside),
+            known: BTreeMap::new(),
+            results: VecDeque::new(),
+            updates: Vec::new(),
+            now: Millis(0),
+            store: None,
+            restores: Vec::new(),
+        }
+    }
+
+    /// Puts a store below the shard.
+    pub fn with_store(mut self, num_slots: u32) -> Self {
+        let plan = StorePlan { num_slots, write_fault: 0, broken_block: 0, max_delay_ms: 0 };
+        let mut store = FakeStore::new(plan, self.shard.limits.block_size);
+        self.handle(Event::StoreReady(store.contents()));
+        self.store = Some(store);
+        self
+    }
+
+    /// The shard is killed, and another one finds the store.
+    pub fn restart_shard(&mut self) {
+        let (limits, beside) = (self.shard.limits, u32::MAX);
+        self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
+        self.results.clear();
+        self.restores.clear();
+        self.handle(Event::ShardLost);
+        self.handle(Event::ShardReady(limits));
+        if let Some(mut store) = self.store.take() {
+            self.handle(Event::StoreReady(store.contents()));
+            self.store = Some(store);
+        }
+    }
+
+    /// What is read from the store is there, or as much of it as `num_blocks` says.
+    pub fn end_restores(&mut self, num_blocks: usize) {
+        self.end_restores_after(num_blocks, 100);
+    }
+
+    /// The same, and how long it took.
+    pub fn end_restores_after(&mut self, num_blocks: usize, time_us: u64) {
+        for mut restore in std::mem::take(&mut self.restores) {
+            let whole = restore.blocks.len();
+            restore.blocks.truncate(num_blocks);
+            let (read, outcome) = self.store.as_mut().expect("a store").read(&restore, &mut Rng::new(0));
+            assert!(num_blocks >= whole || read.len() == num_blocks);
+            for (block, hashes) in read {
+                self.shard.end_restore(block, hashes);
+            }
+            let outcome = RestoreOutcome { time_us, ..outcome };
+            self.handle(Event::Transfers(Transfers { restores: vec![outcome], ..Transfers::default() }));
+        }
+    }
+
+    pub fn handle(&mut self, event: Event) {
+        self.scheduler.handle(self.now, event, &mut self.updates);
+        self.scheduler.check_invariants();
+    }
+
+    pub fn submit(&mut self, request: SequenceRequest) {
+        let prompt = request.token_ids.clone();
+        self.known.insert(request.sampling.seed, Known { salt: 0, prompt });
+        self.handle(Event::Submit(request));
+    }
+
+    /// One plan, executed; its result waits for `acknowledge`.
+    pub fn plan(&mut self) -> Option<StepPlan> {
+        let plan = self.scheduler.plan(self.now, &mut self.updates)?;
+        self.scheduler.check_invariants();
+        self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
+        for restore in &plan.restores {
+            restore.blocks.iter().for_each(|block| self.shard.begin_restore(block.block.0));
+        }
+        self.restores.extend(plan.restores.clone());
+        Some(plan)
+    }
+
+    pub fn acknowledge(&mut self) {
+        let result = self.results.pop_front().expect("a plan is in flight");
+        self.handle(Event::StepResult(result));
+        let writes = std::mem::take(&mut self.shard.writes);
+        if let Some(store) = &mut self.store {
+            let outcomes = writes.into_iter().map(|write| {
+                let slot = write.slot;
+                store.begin_write(slot);
+                StoreOutcome { slot, is_stored: store.end_write(write, &mut Rng::new(0)) }
+            });
+            let transfers = Transfers { stores: outcomes.collect(), ..Transfers::default() };
+            self.handle(Event::Transfers(transfers));
+        }
+    }
+
+    /// A step of one millisecond without run-ahead.
+    pub fn step(&mut self) -> Option<StepPlan> {
+        let plan = self.plan();
+        self.now = self.now.plus(1);
+        if plan.is_some() {
+            self.acknowledge();
+        }
+        plan
+    }
+
+    /// Steps until nothing is left to do; all plans.
+    pub fn run(&mut self) -> Vec<StepPlan> {
+        let mut plans = Vec::new();
+        while let Some(plan) = self.step() {
+            plans.push(plan);
+            assert!(plans.len() < 10_000, "it ends");
+        }
+        plans
+    }
+
+    pub fn ended(&self, id: u64) -> Option<&EndReason> {
+        self.updates.iter().find_map(|update| match update {
+            Update::Ended { id: ended, reason, .. } if ended.0 == id => Some(reason),
+            _ => None,
+        })
+    }
+
+    pub fn started(&self, id: u64) -> Option<(u32, u64)> {
+        self.updates.iter().find_map(|update| match update {
+            Update::Started { id: started, cached_tokens, queued_ms } if started.0 == id => {
+                Some((*cached_tokens, *queued_ms))
+            }
+            _ => None,
+        })
+    }
+
+    pub fn output(&self, id: u64) -> Vec<u32> {
+        let tokens = self.updates.iter().filter_map(|update| match update {
+            Update::Token { id: of, token } if of.0 == id => Some(token.token_id),
+            _ => None,
+        });
+        tokens.collect()
+    }
+
+    pub fn rejection(&self, id: u64) -> Option<(&RejectReason, Option<u64>)> {
+        self.updates.iter().find_map(|update| match update {
+            Update::Rejected { id: rejected, reason, retry_after_ms } if rejected.0 == id => {
+                Some((reason, *retry_after_ms))
+            }
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! `/v1/kv`: what the KV cache holds, and removal of parts of it.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, State, rejection::QueryRejection};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use trunkline_scheduler::{BlockKey, KEY_BYTES, Millis, NodeId, NodeView, Scheduler, Stats};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::dialects::{Dialect, openai::ErrorResponse};
+use crate::error::ApiError;
+use crate::tenants::Caller;
+
+/// Nodes of a page if the client does not say, and at most: the step loop waits while they are read.
+const DEFAULT_PAGE: usize = 100;
+const MAX_PAGE: usize = 1_000;
+
+/// Blocks of the device's pool.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeviceTier {
+    /// All.
+    pub blocks: u64,
+    /// With nothing in them.
+    pub free: u64,
+    /// Held by sequences that run.
+    pub held: u64,
+    /// Only the cache holds them; each can be evicted.
+    pub cached: u64,
+    /// Dropped to make room, so far.
+    pub evicted: u64,
+    /// Bytes of the pool.
+    pub bytes: u64,
+}
+
+/// The store on disk.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DiskTier {
+    /// Room for so many blocks.
+    pub slots: u64,
+    /// Blocks there.
+    pub blocks: u64,
+    /// Written, so far.
+    pub written: u64,
+    /// Not written as the disk was full, slow or failing.
+    pub failed: u64,
+    /// Read back.
+    pub restored: u64,
+    /// Dropped to make room.
+    pub evicted: u64,
+    /// Restores that met a missing or broken block.
+    pub broken: u64,
+    /// Restores not begun, as computing was predicted to be quicker.
+    pub declined: u64,
+}
+
+/// The KV cache in numbers.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvTotals {
+    /// `kv_cache`.
+    pub object: &'static str,
+    /// Stands for weights, dtypes and kernels: caches with another one are of no use to each other.
+    pub fingerprint: String,
+    /// How K and V are stored.
+    pub dtype: String,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Prompt tokens so far.
+    pub prompt_tokens: u64,
+    /// Those that a prefix hit spared, from any tier.
+    pub hit_tokens: u64,
+    /// The pool.
+    pub device: DeviceTier,
+    /// The store; null without `--kv-disk-path`.
+    pub disk: Option<DiskTier>,
+}
+
+/// Which page of the tree.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct PageQuery {
+    /// `next` of the page before.
+    pub after: Option<u32>,
+    /// At most so many nodes: 1 to 1,000, by default 100.
+    pub limit: Option<usize>,
+}
+
+/// A run of tokens that all its conversations share.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvNode {
+    /// Its name, until it changes.
+    pub id: String,
+    /// The node before it, by the number that its name begins with; null at the root.
+    pub parent: Option<u32>,
+    /// Which namespace, as eight hexadecimal digits: nodes of different ones share nothing.
+    pub namespace: String,
+    /// Tokens before it.
+    pub first_token: u32,
+    /// Tokens in it.
+    pub tokens: u32,
+    /// Blocks in it.
+    pub blocks: u32,
+    /// Those that a sequence holds now.
+    pub held: u32,
+    /// Those that the disk has too.
+    pub stored: u32,
+    /// Nodes that continue it.
+    pub children: u32,
+    /// Requests that found it.
+    pub hits: u32,
+    /// Since it was used last.
+    pub age_ms: u64,
+}
+
+/// Some nodes of the tree.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvPage {
+    /// `list`.
+    pub object: &'static str,
+    /// In no order that means anything. What changes between two pages may come twice or not at all.
+    pub data: Vec<KvNode>,
+    /// For `after` of the next page; null after the last.
+    pub next: Option<u32>,
+}
+
+/// What was removed.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvRemoved {
+    /// Blocks of the device that are free now.
+    pub removed_blocks: u32,
+}
+
+fn render(result: Result<impl Serialize, ApiError>) -> Response {
+    match result {
+        Ok(body) => axum::Json(body).into_response(),
+        Err(error) => Dialect::OpenAi.error_response(&error),
+    }
+}
+
+/// The KV cache in numbers.
+#[utoipa::path(
+    get, path = "/v1/kv", tag = "KV cache",
+    responses(
+        (status = 200, description = "Totals by tier", body = KvTotals),
+        (status = 503, description = "No shard", body = ErrorResponse),
+    )
+)]
+pub async fn totals(State(app): State<Arc<App>>) -> Response {
+    let stats = *app.stats.borrow();
+    render(app.shard_info().map(|shard| KvTotals {
+        object: "kv_cache",
+        fingerprint: shard.numeric_fingerprint.clone(),
+        dtype: shard.kv_dtype.clone(),
+        block_size: shard.block_size,
+        block_bytes: shard.bytes_per_block,
+        prompt_tokens: stats.prompt_tokens,
+        hit_tokens: stats.prefix_hit_tokens,
+        device: DeviceTier {
+            blocks: stats.blocks_total,
+            free: stats.blocks_free,
+            held: stats.blocks_held,
+            cached: stats.blocks_cached,
+            evicted: stats.evicted_blocks,
+            bytes: stats.blocks_total * shard.bytes_per_block,
+        },
+        disk: (stats.store_slots > 0).then(|| disk_tier(&stats)),
+    }))
+}
+
+fn disk_tier(stats: &Stats) -> DiskTier {
+    DiskTier {
+        slots: stats.store_slots,
+        blocks: stats.store_blocks,
+        written: stats.stored_blocks,
+        failed: stats.store_failures,
+        restored: stats.restored_blocks,
+        evicted: stats.store_evicted_blocks,
+        broken: stats.restore_failures,
+        declined: stats.restores_declined,
+    }
+}
+
+/// Walks the tree of cached prefixes, page by page.
+#[utoipa::path(
+    get, path = "/v1/kv/tree", tag = "KV cache", params(PageQuery),
+    responses(
+        (status = 200, description = "Nodes", body = KvPage),
+        (status = 400, description = "The query is wrong", body = ErrorResponse),
+        (status = 503, description = "No shard", body = ErrorResponse),
+    )
+)]
+pub async fn tree(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Response {
+    render(page(&app, caller, query).await)
+}
+
+async fn page(
+    app: &App,
+    caller: Caller,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<KvPage, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {MAX_PAGE}")));
+    }
+    let first = NodeId(query.after.unwrap_or(0));
+    let walk = move |scheduler: &mut Scheduler, now: Millis| {
+        let page = scheduler.kv().map(|kv| kv.walk(first, limit)).unwrap_or_default();
+        let data = page.nodes.iter().filter(|view| caller.may_see(&view.salt));
+        let data = data.map(|view| node(view, now)).collect();
+        KvPage { object: "list", data, next: page.next.map(|id| id.0) }
+    };
+    app.shard_info()?;
+    app.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)
+}
+
+fn node(view: &NodeView, now: Millis) -> KvNode {
+    KvNode {
+        id: format!("{}-{}", view.id.0, view.key),
+        parent: view.parent.map(|id| id.0),
+        namespace: view.salt.root_key().to_string()[..8].to_owned(),
+        first_token: view.first_token,
+        tokens: view.num_tokens,
+        blocks: view.num_blocks,
+        held: view.num_held,
+        stored: view.num_stored,
+        children: view.num_children,
+        hits: view.num_hits,
+        age_ms: now.0.saturating_sub(view.used_at_ms),
+    }
+}
+
+/// Removes a node and what continues it, from all tiers, as far as no sequence holds it.
+#[utoipa::path(
+    delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
+    params(("id" = String, Path, description = "`id` of a node")),
+    responses(
+        (status = 200, description = "What was removed", body = KvRemoved),
+        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
+        (status = 503, description = "No shard", body = ErrorResponse),
+    )
+)]
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    render(remove_node(&app, caller, &name).await)
+}
+
+async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
+    app.shard_info()?;
+    let unknown = || ApiError::UnknownNode { node: name.chars().take(64).collect() };
+    let (id, key) = parse_name(name).ok_or_else(unknown)?;
+    let remove = move |scheduler: &mut Scheduler, _| {
+        let page = scheduler.kv()?.walk(id, 1);
+        // What is another's is not known here.
+        page.nodes.first().filter(|view| view.id == id && caller.may_see(&view.salt))?;
+        scheduler.remove_cached(id, key)
+    };
+    let removed = app.driver.ask(remove).await;
+    let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(unknown)?;
+    Ok(KvRemoved { removed_blocks })
+}
+
+fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
+    let (id, digits) = name.split_once('-')?;
+    if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; KEY_BYTES];
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some((NodeId(id.parse().ok()?), BlockKey::from_bytes(bytes)))
+}

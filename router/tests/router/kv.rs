@@ -1,0 +1,82 @@
+//! `/v1/kv`: looking at the cache and removing from it.
+
+use serde_json::{Value, json};
+use trunkline_router::limits::Limits;
+
+use crate::support::{Answer, Router, ShardPlan};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+async fn complete(router: &Router, prompt: &[u32], salt: &str) -> u64 {
+    let body = json!({"prompt": prompt, "max_tokens": 1, "cache_salt": salt});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    router.wait_idle().await;
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+async fn delete(router: &Router, id: &str) -> Answer {
+    router.connect().await.request("DELETE", &format!("/v1/kv/tree/{id}"), b"").await
+}
+
+async fn walk(router: &Router, limit: usize) -> Vec<Value> {
+    let (mut nodes, mut query) = (Vec::new(), format!("?limit={limit}"));
+    loop {
+        let page = router.get(&format!("/v1/kv/tree{query}")).await.ok();
+        let data = page["data"].as_array().unwrap().clone();
+        assert!(data.len() <= limit);
+        nodes.extend(data.into_iter().map(|mut node| {
+            assert!(node.as_object_mut().unwrap().remove("age_ms").unwrap().is_u64());
+            node
+        }));
+        let Some(next) = page["next"].as_u64() else { return nodes };
+        query = format!("?limit={limit}&after={next}");
+    }
+}
+
+#[tokio::test]
+async fn the_cache_is_seen_and_parts_of_it_are_removed() {
+    let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
+    let shared: Vec<u32> = (1..33).collect();
+    let (one, two) = ([shared.clone(), vec![40; 17]].concat(), [shared, vec![50; 17]].concat());
+    assert_eq!(complete(&router, &one, "a").await, 0);
+    assert_eq!(complete(&router, &two, "a").await, 32);
+    assert_eq!(complete(&router, &one, "b").await, 0);
+
+    let totals = router.get("/v1/kv").await.ok();
+    assert_eq!(totals["block_size"], 8);
+    assert_eq!(totals["hit_tokens"], 32);
+    assert_eq!(totals["device"]["held"], 0);
+    assert_eq!(totals["disk"], Value::Null);
+
+    let nodes = walk(&router, 2).await;
+    assert_eq!(nodes, walk(&router, 1000).await);
+    let cached: u64 = nodes.iter().map(|node| node["blocks"].as_u64().unwrap()).sum();
+    assert_eq!(totals["device"]["cached"], cached);
+    let fork = nodes.iter().find(|node| node["children"] == 2).unwrap();
+    assert_eq!((&fork["tokens"], &fork["hits"], &fork["parent"]), (&json!(32), &json!(1), &Value::Null));
+    let namespaces: std::collections::BTreeSet<&str> =
+        nodes.iter().map(|node| node["namespace"].as_str().unwrap()).collect();
+    assert_eq!(namespaces.len(), 2);
+
+    let removed = delete(&router, fork["id"].as_str().unwrap()).await.ok();
+    assert!(removed["removed_blocks"].as_u64().unwrap() >= 4);
+    assert_eq!(complete(&router, &two, "a").await, 0);
+    assert_eq!(complete(&router, &one, "b").await, 48, "the other namespace is as it was");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_to_be_so() {
+    let router = Router::default().await;
+    for id in ["7", "0-00", "x-00000000000000000000000000000000", "0-00000000000000000000000000000000"] {
+        let answer = delete(&router, id).await;
+        assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (404, Some("node_not_found")));
+    }
+    for query in ["limit=0", "limit=1001", "limit=x", "after=-1"] {
+        let answer = router.get(&format!("/v1/kv/tree?{query}")).await;
+        assert_eq!(
+            (answer.status, answer.json()["error"]["code"].as_str()),
+            (400, Some("invalid_value")),
+            "{query}"
+        );
+    }
+}

@@ -1,0 +1,242 @@
+"""KV blocks on disk with the real kernels: a shard that starts again goes on with the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends import registry
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.cpu.store import StoreOptions
+from trunkline_server.backends.interface import (
+    BlockRestore,
+    BlockStore,
+    Chunk,
+    Restore,
+    Sampled,
+    SamplingParams,
+    Transfers,
+)
+from trunkline_server.engine import Engine
+from trunkline_server.errors import InvalidArgument, PlanError
+from trunkline_server.plan import SequenceStart, StepPlan
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 64
+NUM_STORED = 5
+PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 7).tolist()
+ROOT_KEY = bytes(range(16))
+SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
+# Longest wait for an outcome; reached only by a failure.
+DEADLINE_S = 20.0
+# A record has its key behind magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
+HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
+
+
+@pytest.fixture
+def checkpoint(tiny_model: TinyModel) -> Checkpoint:
+    return open_checkpoint(tiny_model("llama3")[1])
+
+
+def open_backend(checkpoint: Checkpoint, folder: Path | None, **changes: Any) -> CpuBackend:
+    options: dict[str, Any] = {
+        "threads": 1,
+        "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE,
+        "max_step_tokens": 256,
+        "block_size": BLOCK_SIZE,
+        "available_bytes": 1 << 30,
+        "store": None if folder is None else StoreOptions(path=folder, max_bytes=1 << 20),
+    }
+    return build(checkpoint, **{**options, **changes})
+
+
+class Shard:
+    """A backend and its engine, as a router uses them."""
+
+    def __init__(self, backend: CpuBackend) -> None:
+        self.backend = backend
+        self.engine = Engine(backend, vocab_size=VOCAB_SIZE)
+        self._step_id = 0
+
+    def step(self, **parts: Any) -> list[Sampled]:
+        self._step_id += 1
+        outcomes = self.engine.step(StepPlan(self._step_id, **parts)).sequences
+        assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
+        return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
+
+    def outcomes(self) -> Transfers:
+        """The next ones."""
+        while (transfers := self.engine.take_transfers()) is None:
+            assert self.backend.store is not None
+            self.backend.store.wait_outcomes(DEADLINE_S)
+        return transfers
+
+    def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
+        """The prompt from position `first` on."""
+        start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+        chunk = Chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
+        return self.step(starts=[start], chunks=[chunk])[0]
+
+    def go_on(self, count: int) -> list[Sampled]:
+        first = len(PROMPT)
+        return [self.step(chunks=[Chunk(1, first + i, 1, (), True)])[0] for i in range(count)]
+
+
+BLOCK_IDS = [9, 4, 31, 2, 17, 8, 40]
+STORES = [BlockStore(index, 20 - index) for index in range(NUM_STORED)]
+
+
+def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], list[bytes], Path]:
+    """The continuation, the keys of the stored blocks, and their folder; the shard is gone afterwards."""
+    shard = Shard(open_backend(checkpoint, folder))
+    sampled = [shard.prefill(BLOCK_IDS, stores=STORES)]
+    assert [(o.slot, o.is_stored) for o in shard.outcomes().stores] == [(store.slot, True) for store in STORES]
+    sampled += shard.go_on(8)
+    path = Path(shard.backend.info.store_folder)
+    assert shard.backend.store is not None
+    shard.backend.store.sync()
+    records = (path / "records").read_bytes()
+    keys = [records[(at := HEADER_BYTES + store.slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for store in STORES]
+    return sampled, keys, path
+
+
+def restore(shard: Shard, keys: Sequence[bytes]) -> int:
+    """Reads the blocks onto 50, 51, ...; returns how many came."""
+    blocks = [BlockRestore(store.slot, 50 + i, key) for i, (store, key) in enumerate(zip(STORES, keys, strict=True))]
+    shard.step(restores=[Restore(1, blocks)])
+    (outcome,) = shard.outcomes().restores
+    assert outcome.restore_id == 1
+    return outcome.num_blocks
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4", "f16"])
+def test_a_history_goes_on_with_the_same_bits_after_a_restart(
+    checkpoint: Checkpoint, tmp_path: Path, kv_dtype: str
+) -> None:
+    folder = tmp_path / "kv"
+    shard = Shard(open_backend(checkpoint, folder, kv_cache_dtype=kv_dtype))
+    expected = [shard.prefill(BLOCK_IDS, stores=STORES), *shard.go_on(8)]
+    path = Path(shard.backend.info.store_folder)
+    shard.engine.reset()
+    del shard
+    records = (path / "records").read_bytes()
+    keys = [records[(at := HEADER_BYTES + store.slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for store in STORES]
+
+    shard = Shard(open_backend(checkpoint, folder, kv_cache_dtype=kv_dtype))
+    assert restore(shard, keys) == NUM_STORED
+    hit = [50 + i for i in range(NUM_STORED)]
+    again = [shard.prefill([*hit, 0, 1], first=NUM_STORED * BLOCK_SIZE), *shard.go_on(8)]
+    assert again == expected
+
+
+@pytest.mark.parametrize("damaged", range(NUM_STORED))
+def test_a_flipped_bit_ends_a_restore_before_it(checkpoint: Checkpoint, tmp_path: Path, damaged: int) -> None:
+    expected, keys, path = store_prompt(checkpoint, tmp_path)
+    backend = open_backend(checkpoint, tmp_path)
+    slot_bytes = -(-backend.info.bytes_per_block // 4096) * 4096
+    with (path / "blocks").open("r+b") as file:
+        file.seek(STORES[damaged].slot * slot_bytes + 100)
+        (byte,) = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 8]))
+    shard = Shard(backend)
+    assert restore(shard, keys) == damaged
+    hit = [50 + i for i in range(damaged)]
+    fresh = list(range(len(BLOCK_IDS) - damaged))
+    assert shard.prefill([*hit, *fresh], first=damaged * BLOCK_SIZE) == expected[0]
+
+
+def test_a_restore_wants_its_own_key(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    _, keys, _ = store_prompt(checkpoint, tmp_path)
+    shard = Shard(open_backend(checkpoint, tmp_path))
+    assert restore(shard, [keys[0], *reversed(keys[1:])]) == 1
+    shard.step(discards=[STORES[0].slot])
+    assert restore(shard, keys) == 0
+
+
+def test_another_model_begins_anew(tiny_model: TinyModel, tmp_path: Path) -> None:
+    _, keys, path = store_prompt(open_checkpoint(tiny_model("llama3")[1]), tmp_path)
+    other = open_backend(open_checkpoint(tiny_model("qwen3")[1]), tmp_path)
+    # Another fingerprint, so another folder.
+    assert Path(other.info.store_folder) != path
+    assert restore(Shard(other), keys) == 0
+
+
+def test_contract_errors_that_only_the_kernels_see(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    shard = Shard(open_backend(checkpoint, tmp_path))
+    start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING)
+    chunk = Chunk(1, 0, len(PROMPT), BLOCK_IDS, True, STORES[:1])
+    with pytest.raises(PlanError, match="sequence 1 was started without a root key"):
+        shard.step(starts=[start], chunks=[chunk])
+
+
+def test_two_shards_do_not_share_a_folder(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    first = open_backend(checkpoint, tmp_path)
+    with pytest.raises(InvalidArgument, match=f"`{first.info.store_folder}` is used by another process"):
+        open_backend(checkpoint, tmp_path)
+
+
+def test_a_folder_that_cannot_be_used_is_a_warning(
+    checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    backend = open_backend(checkpoint, path)
+    assert (backend.store, backend.info.num_store_slots, backend.info.store_folder) == (None, 0, "")
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    message = record.getMessage()
+    assert message.startswith(f"KV blocks are not kept on disk: cannot make the folder `{path}")
+    assert "hint: let `--kv-disk-path` be a folder" in message
+
+
+def test_a_size_below_one_block_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 100 bytes, but one block of this model has"):
+        open_backend(checkpoint, None, store=StoreOptions(path=tmp_path, max_bytes=100))
+
+
+def test_the_reference_backend_has_no_store(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="the reference backend keeps no blocks on disk"):
+        registry.build("reference", checkpoint, registry.BackendOptions(kv_disk=(tmp_path, 1 << 20)))
+
+
+@contextlib.contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """Writes beyond this offset of any file fail, as on a full disk."""
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, previous)
+
+
+def test_a_full_disk_costs_no_answer(checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = open_backend(checkpoint, tmp_path)
+    slot_bytes = -(-backend.info.bytes_per_block // 4096) * 4096
+    expected = Shard(open_backend(checkpoint, None)).prefill(BLOCK_IDS)
+    shard = Shard(backend)
+    stores = [BlockStore(0, 0), BlockStore(1, 20), BlockStore(2, 21)]
+    # The records of all slots and a few blocks fit; slots 20 and 21 do not.
+    assert HEADER_BYTES + backend.info.num_store_slots * RECORD_BYTES < 20 * slot_bytes
+    with largest_file(20 * slot_bytes):
+        assert shard.prefill(BLOCK_IDS, stores=stores) == expected
+        stored = [(outcome.slot, outcome.is_stored) for outcome in shard.outcomes().stores]
+    assert stored == [(0, True), (20, False), (21, False)]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("a block was not stored or restored: slot 21 is not written")

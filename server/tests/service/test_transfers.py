@@ -1,0 +1,180 @@
+"""Transfers through the socket: what a plan may ask, and when outcomes come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.fakes.backend import FakeBackend
+from tests.fakes.shard import Client, serve
+from tests.fakes.store import FakeStore, block_key
+from tests.service.conversation import sampling
+from trunkline_server._proto import shard_pb2 as pb
+
+ROOT_KEY = b"0123456789abcdef"
+PROMPT = [1, 2, 3, 4, 5]
+KEY = block_key(ROOT_KEY, PROMPT[:4], 4)
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend(has_store=True)
+
+
+@pytest.fixture
+def store(backend: FakeBackend) -> FakeStore:
+    assert backend.fake_store is not None
+    return backend.fake_store
+
+
+def first_plan(slot: int = 2) -> pb.StepPlan:
+    """Computes a whole block and one token, and stores the block."""
+    start = pb.SequenceStart(
+        sequence_id=1, token_ids=PROMPT, num_prompt_tokens=5, sampling=sampling(), root_key=ROOT_KEY
+    )
+    stores = [pb.BlockStore(block_index=0, slot=slot)]
+    chunk = pb.Chunk(sequence_id=1, num_tokens=5, new_block_ids=[0, 1], sample=True, stores=stores)
+    return pb.StepPlan(step_id=1, starts=[start], chunks=[chunk])
+
+
+def restore_plan(step_id: int, *slots: int, key: bytes = KEY) -> pb.StepPlan:
+    blocks = [pb.BlockRestore(slot=slot, block_id=8 + i, key=key) for i, slot in enumerate(slots)]
+    return pb.StepPlan(step_id=step_id, restores=[pb.Restore(restore_id=7, blocks=blocks)])
+
+
+def test_describe_says_what_the_store_is(client: Client) -> None:
+    described = client.describe()
+    assert (described.num_store_slots, described.store_folder) == (4, "/store/fa4e")
+
+
+def test_a_step_and_its_stores_are_one_response(client: Client) -> None:
+    stream = client.open()
+    stream.send(first_plan())
+    response = stream.response()
+    assert response.result.step_id == 1
+    assert list(response.transfers.stores) == [pb.StoreOutcome(slot=2, is_stored=True)]
+
+
+def test_slow_stores_are_told_of_when_they_end_and_no_step_runs(client: Client, store: FakeStore) -> None:
+    store.is_slow = True
+    stream = client.open()
+    stream.send(first_plan())
+    assert not stream.response().HasField("transfers")
+    store.end_slow_stores()
+    response = stream.response()
+    assert not response.HasField("result")
+    assert [outcome.slot for outcome in response.transfers.stores] == [2]
+
+
+def test_a_restored_block_is_the_one_that_was_stored(client: Client) -> None:
+    stream = client.open()
+    token = stream.step(first_plan()).sequences[0].token
+    stream.send(restore_plan(2, 2, 3))
+    restored = stream.response().transfers.restores
+    assert [(outcome.restore_id, outcome.num_blocks) for outcome in restored] == [(7, 1)]
+    again = pb.SequenceStart(sequence_id=2, token_ids=PROMPT, num_prompt_tokens=5, sampling=sampling())
+    chunk = pb.Chunk(sequence_id=2, first_position=4, num_tokens=1, new_block_ids=[8, 3], sample=True)
+    result = stream.step(pb.StepPlan(step_id=3, starts=[again], chunks=[chunk]))
+    assert result.sequences[0].token == token
+
+
+def test_discarded_slots_hold_nothing(client: Client) -> None:
+    stream = client.open()
+    stream.step(first_plan())
+    plan = restore_plan(2, 2)
+    plan.discards.append(3)
+    stream.send(plan)
+    assert stream.response().transfers.restores[0].num_blocks == 1
+    stream.step(pb.StepPlan(step_id=3, discards=[2]))
+    stream.send(restore_plan(4, 2))
+    assert stream.response().transfers.restores[0].num_blocks == 0
+
+
+def test_a_failed_chunk_stores_nothing(client: Client, store: FakeStore) -> None:
+    plan = first_plan()
+    plan.starts[0].token_ids[4] = 63
+    stream = client.open()
+    stream.send(plan)
+    response = stream.response()
+    assert response.result.sequences[0].HasField("error")
+    assert not response.HasField("transfers") and store.slots == {}
+
+
+def test_a_new_stream_hears_nothing_of_the_old_one(client: Client, store: FakeStore) -> None:
+    store.is_slow = True
+    first = client.open()
+    first.step(first_plan())
+    second = client.open()
+    assert first.error().code() == grpc.StatusCode.ABORTED
+    second.step(pb.StepPlan(step_id=1))
+    store.end_slow_stores()
+    second.send(pb.StepPlan(step_id=2))
+    response = second.response()
+    assert (response.result.step_id, response.HasField("transfers")) == (2, False)
+
+
+def changed(change: Callable[[pb.StepPlan], object]) -> pb.StepPlan:
+    plan = first_plan()
+    change(plan)
+    return plan
+
+
+BAD_PLANS = {
+    "slot": (first_plan(slot=4), "names slot 4, but the store has 4"),
+    "discarded slot": (pb.StepPlan(step_id=1, discards=[9]), "names slot 9, but the store has 4"),
+    "restored slot": (restore_plan(1, 5), "names slot 5, but the store has 4"),
+    "block not full": (
+        changed(lambda plan: plan.chunks[0].stores.add(block_index=1, slot=1)),
+        "stores block 1 of sequence 1, of which 1 are full",
+    ),
+    "slot twice": (
+        changed(lambda plan: plan.chunks[0].stores.add(block_index=0, slot=2)),
+        "has one slot in two transfers",
+    ),
+    "slot stored and discarded": (changed(lambda plan: plan.discards.append(2)), "has one slot in two transfers"),
+    "slot read and emptied": (
+        pb.StepPlan(step_id=1, restores=restore_plan(1, 2).restores, discards=[2]),
+        "has one slot in two transfers",
+    ),
+    "key": (restore_plan(1, 2, key=b"short"), "restore 7 has a key of 5 bytes, expected 16"),
+    "root key": (
+        changed(lambda plan: setattr(plan.starts[0], "root_key", b"12")),
+        "`root_key` has 2 bytes, expected 16 or none",
+    ),
+    "no blocks": (pb.StepPlan(step_id=1, restores=[pb.Restore(restore_id=7)]), "restore 7 has no blocks"),
+    "block": (
+        pb.StepPlan(
+            step_id=1,
+            restores=[pb.Restore(restore_id=7, blocks=[pb.BlockRestore(slot=0, block_id=16, key=KEY)])],
+        ),
+        "restore 7 writes block 16, but the pool has 16 blocks",
+    ),
+    "block twice": (
+        pb.StepPlan(
+            step_id=1,
+            restores=[pb.Restore(restore_id=7, blocks=[pb.BlockRestore(slot=s, block_id=3, key=KEY) for s in (0, 1)])],
+        ),
+        "restores two blocks onto one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PLANS)
+def test_transfers_that_cannot_be_end_the_stream(client: Client, store: FakeStore, case: str) -> None:
+    plan, message = BAD_PLANS[case]
+    stream = client.open()
+    stream.send(plan)
+    error = stream.error()
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert message in error.details()
+    assert store.slots == {}
+
+
+def test_transfers_need_a_store(socket_folder: Path) -> None:
+    with serve(FakeBackend(), socket_folder / "shard.sock") as shard, Client(shard.socket_path) as client:
+        for plan in (first_plan(), restore_plan(1, 0), pb.StepPlan(step_id=1, discards=[0])):
+            stream = client.open()
+            stream.send(plan)
+            assert "but the store has 0" in stream.error().details()

@@ -1,0 +1,483 @@
+//! Threads that write and read blocks beside the steps.
+//!
+//! One thread writes, in the order of the calls; two read. Nobody waits for them but who wants to: what became of each
+//! transfer is an outcome, to be taken later.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use trunkline_kv::BlockKey;
+
+use crate::store::{NewBlock, Store};
+use crate::trouble::{Counts, Troubles};
+
+/// Blocks waiting to be written; one more is not stored.
+pub const MAX_QUEUED_STORES: usize = 1024;
+/// Restores waiting for a reader; one more restores nothing.
+pub const MAX_QUEUED_RESTORES: usize = 1024;
+/// Restores that are read at once.
+const NUM_READERS: usize = 2;
+/// Blocks that the system is asked for ahead of the one that is read.
+const READ_AHEAD: usize = 4;
+
+/// A block to write.
+#[derive(Debug)]
+pub struct StoreBlock {
+    /// Where to.
+    pub slot: u32,
+    /// Its key.
+    pub key: BlockKey,
+    /// The key before it.
+    pub parent: BlockKey,
+    /// The key before the first block of its path.
+    pub root: BlockKey,
+    /// Its index in its path.
+    pub depth: u32,
+    /// Its tokens.
+    pub token_ids: Box<[u32]>,
+    /// Its bytes, as many as the geometry's.
+    pub source: *const u8,
+}
+
+/// A block to read.
+#[derive(Clone, Copy, Debug)]
+pub struct RestoreBlock {
+    /// Where from.
+    pub slot: u32,
+    /// What must be there.
+    pub key: BlockKey,
+    /// Where to: as many bytes as the geometry's.
+    pub destination: *mut u8,
+}
+
+/// What became of a block that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOutcome {
+    /// Where to.
+    pub slot: u32,
+    /// False: the slot holds nothing.
+    pub is_stored: bool,
+}
+
+/// What became of a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoreOutcome {
+    /// Which.
+    pub restore_id: u64,
+    /// So many blocks, from the first on, are what they should be.
+    pub num_blocks: u32,
+    /// From the first read to the end of the last.
+    pub time: Duration,
+}
+
+/// Transfers that ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// In the order of the calls.
+    pub stores: Vec<StoreOutcome>,
+    /// In the order of their ends.
+    pub restores: Vec<RestoreOutcome>,
+}
+
+impl Outcomes {
+    fn is_empty(&self) -> bool {
+        self.stores.is_empty() && self.restores.is_empty()
+    }
+}
+
+/// A transfer that may not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The store has no such slot.
+    #[error("slot {slot} does not exist, the store has {num_slots}")]
+    UnknownSlot {
+        /// Slot named.
+        slot: u32,
+        /// Slots there.
+        num_slots: u32,
+    },
+    /// Another transfer is not done with it.
+    #[error("slot {slot} is in another transfer")]
+    InTransfer {
+        /// Which slot.
+        slot: u32,
+    },
+}
+
+/// Why a transfer was not even begun.
+#[derive(Debug, thiserror::Error)]
+#[error("{most} transfers wait for the disk")]
+struct QueueFull {
+    most: usize,
+}
+
+struct StoreJob(StoreBlock);
+// SAFETY: who calls `Transfers::store` promises that the bytes may be read from any thread.
+unsafe impl Send for StoreJob {}
+
+struct RestoreJob {
+    restore_id: u64,
+    blocks: Vec<RestoreBlock>,
+}
+// SAFETY: who calls `Transfers::restore` promises that the bytes may be written from any thread.
+unsafe impl Send for RestoreJob {}
+
+#[derive(Default)]
+struct State {
+    stores: VecDeque<StoreJob>,
+    restores: VecDeque<RestoreJob>,
+    /// Jobs that a thread works on.
+    num_running: usize,
+    /// Stores that are queued or running.
+    num_stores: usize,
+    /// Slots that are queued to be written or being written.
+    written: HashSet<u32>,
+    /// Slots that restores will read, and how many do.
+    read: HashMap<u32, usize>,
+    outcomes: Outcomes,
+    /// Somebody will take the outcomes soon: nobody else need be woken.
+    is_held: bool,
+    /// [`Transfers::wake`] was called.
+    is_woken: bool,
+    is_stopping: bool,
+    counts: Counts,
+    troubles: Troubles,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.stores.is_empty() && self.restores.is_empty() && self.num_running == 0
+    }
+
+    fn end_store(&mut self, slot: u32, result: Result<(), &dyn std::error::Error>) {
+        match result {
+            Ok(()) => self.counts.stored += 1,
+            Err(failure) => {
+                self.counts.not_stored += 1;
+                self.troubles.note(failure);
+            }
+        }
+        self.outcomes.stores.push(StoreOutcome { slot, is_stored: result.is_ok() });
+    }
+
+    fn release(&mut self, blocks: &[RestoreBlock]) {
+        for block in blocks {
+            let readers = self.read.get_mut(&block.slot).expect("counted when it was queued");
+            *readers -= 1;
+            if *readers == 0 {
+                self.read.remove(&block.slot);
+            }
+        }
+    }
+}
+
+struct Shared {
+    store: Store,
+    state: Mutex<State>,
+    store_queued: Condvar,
+    restore_queued: Condvar,
+    /// A job ended.
+    ended: Condvar,
+    /// There are outcomes that nobody is about to take.
+    outcome: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread of transfers panics while it holds the lock")
+    }
+}
+
+/// An open store and its threads. Ends them when dropped, after the transfers that run; queued ones are not begun.
+pub struct Transfers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Transfers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfers").field("store", &self.shared.store).finish_non_exhaustive()
+    }
+}
+
+impl Transfers {
+    /// Starts the threads.
+    pub fn start(store: Store) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            store,
+            state: Mutex::default(),
+            store_queued: Condvar::new(),
+            restore_queued: Condvar::new(),
+            ended: Condvar::new(),
+            outcome: Condvar::new(),
+        });
+        let mut transfers = Self { shared, threads: Vec::new() };
+        for reader in 0..=NUM_READERS {
+            let shared = Arc::clone(&transfers.shared);
+            let builder = std::thread::Builder::new();
+            transfers.threads.push(match reader {
+                0 => builder.name("store-writer".to_owned()).spawn(move || write_blocks(&shared)),
+                _ => builder.name(format!("store-reader-{reader}")).spawn(move || read_blocks(&shared)),
+            }?);
+        }
+        Ok(transfers)
+    }
+
+    /// The store. Its slots that are in a transfer are not to be touched.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    fn check_slot(&self, slot: u32) -> Result<(), TransferError> {
+        let num_slots = self.shared.store.geometry().num_slots;
+        if slot < num_slots { Ok(()) } else { Err(TransferError::UnknownSlot { slot, num_slots }) }
+    }
+
+    /// Fails if `slot` does not exist, or may not be written now.
+    pub fn check_free(&self, slot: u32) -> Result<(), TransferError> {
+        self.check_slot(slot)?;
+        let state = self.shared.lock();
+        if state.written.contains(&slot) || state.read.contains_key(&slot) {
+            return Err(TransferError::InTransfer { slot });
+        }
+        Ok(())
+    }
+
+    /// Begins to write a block. Too many that wait: its outcome comes at once.
+    ///
+    /// # Safety
+    /// `block.source` is the geometry's number of bytes, which nobody writes and which stay where they are until the
+    /// outcome has been taken, or [`Transfers::finish`] or the drop of `self` has returned.
+    pub unsafe fn begin_store(&self, block: StoreBlock) -> Result<(), TransferError> {
+        self.check_free(block.slot)?;
+        let mut state = self.shared.lock();
+        if state.stores.len() == MAX_QUEUED_STORES {
+            state.end_store(block.slot, Err(&QueueFull { most: MAX_QUEUED_STORES }));
+            // What the slot held stays there until it is written again: to empty it now would wait for the disk.
+            self.tell(&state);
+            return Ok(());
+        }
+        state.written.insert(block.slot);
+        state.num_stores += 1;
+        state.stores.push_back(StoreJob(block));
+        self.shared.store_queued.notify_one();
+        Ok(())
+    }
+
+    /// Begins to read blocks, in their order, up to the first that is not there.
+    ///
+    /// # Safety
+    /// Each `destination` is the geometry's number of bytes, initialised, which nobody else reads or writes and which
+    /// stay where they are until the outcome has been taken, or [`Transfers::finish`] or the drop of `self` has
+    /// returned.
+    pub unsafe fn begin_restore(
+        &self,
+        restore_id: u64,
+        blocks: Vec<RestoreBlock>,
+    ) -> Result<(), TransferError> {
+        blocks.iter().try_for_each(|block| self.check_slot(block.slot))?;
+        let mut state = self.shared.lock();
+        if let Some(RestoreBlock { slot, .. }) = blocks.iter().find(|b| state.written.contains(&b.slot)) {
+            return Err(TransferError::InTransfer { slot: *slot });
+        }
+        if state.restores.len() == MAX_QUEUED_RESTORES {
+            state.counts.not_restored += 1;
+            state.troubles.note(&QueueFull { most: MAX_QUEUED_RESTORES });
+            state.outcomes.restores.push(RestoreOutcome { restore_id, num_blocks: 0, time: Duration::ZERO });
+            self.tell(&state);
+            return Ok(());
+        }
+        for block in &blocks {
+            *state.read.entry(block.slot).or_default() += 1;
+        }
+        state.restores.push_back(RestoreJob { restore_id, blocks });
+        self.shared.restore_queued.notify_one();
+        Ok(())
+    }
+
+    /// Empties a slot, at once. A disk that refuses is noted.
+    pub fn discard(&self, slot: u32) -> Result<(), TransferError> {
+        self.check_free(slot)?;
+        if let Err(error) = self.shared.store.erase(slot) {
+            self.shared.lock().troubles.note(&error);
+        }
+        Ok(())
+    }
+
+    /// True if a store has not ended yet.
+    pub fn is_storing(&self) -> bool {
+        self.shared.lock().num_stores > 0
+    }
+
+    /// Returns when no store is queued or running, or the time is over.
+    pub fn wait_stores(&self, timeout: Duration) {
+        let state = self.shared.lock();
+        let waited = self.shared.ended.wait_timeout_while(state, timeout, |state| state.num_stores > 0);
+        drop(waited.expect("as in `lock`"));
+    }
+
+    /// Until the next [`Transfers::take_outcomes`], [`Transfers::wait_outcomes`] sees none: the caller will take them.
+    pub fn hold_outcomes(&self) {
+        self.shared.lock().is_held = true;
+    }
+
+    /// Returns when there are outcomes, the time is over, or somebody calls [`Transfers::wake`].
+    pub fn wait_outcomes(&self, timeout: Duration) {
+        let state = self.shared.lock();
+        let is_quiet = |state: &mut State| {
+            !state.is_woken && !state.is_stopping && (state.is_held || state.outcomes.is_empty())
+        };
+        let waited = self.shared.outcome.wait_timeout_while(state, timeout, is_quiet);
+        waited.expect("as in `lock`").0.is_woken = false;
+    }
+
+    /// Lets who waits for outcomes return, now or at its next wait.
+    pub fn wake(&self) {
+        self.shared.lock().is_woken = true;
+        self.shared.outcome.notify_all();
+    }
+
+    /// The outcomes since the last call.
+    pub fn take_outcomes(&self) -> Outcomes {
+        let mut state = self.shared.lock();
+        state.is_held = false;
+        std::mem::take(&mut state.outcomes)
+    }
+
+    fn tell(&self, state: &State) {
+        if !state.is_held {
+            self.shared.outcome.notify_all();
+        }
+    }
+
+    /// Returns when no transfer is left: queued stores are written, queued restores are not begun and have no outcome.
+    pub fn finish(&self) {
+        let mut state = self.shared.lock();
+        while let Some(job) = state.restores.pop_front() {
+            state.release(&job.blocks);
+        }
+        drop(self.shared.ended.wait_while(state, |state| !state.is_idle()).expect("as in `lock`"));
+    }
+
+    /// Blocks so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().counts
+    }
+
+    /// What went wrong lately, at most once a minute.
+    pub fn take_warning(&self) -> Option<String> {
+        self.shared.lock().troubles.take_line(Instant::now())
+    }
+}
+
+impl Drop for Transfers {
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.lock();
+            state.is_stopping = true;
+            state.stores.clear();
+            state.restores.clear();
+        }
+        for condition in [&self.shared.store_queued, &self.shared.restore_queued, &self.shared.outcome] {
+            condition.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            // It said so itself, if it panicked.
+            drop(thread.join());
+        }
+    }
+}
+
+fn write_blocks(shared: &Shared) {
+    let mut state = shared.lock();
+    loop {
+        let job = state.stores.pop_front();
+        let Some(StoreJob(block)) = job else {
+            if state.is_stopping {
+                return;
+            }
+            state = shared.store_queued.wait(state).expect("as in `lock`");
+            continue;
+        };
+        state.num_running += 1;
+        drop(state);
+        let new = NewBlock {
+            key: block.key,
+            parent: block.parent,
+            root: block.root,
+            depth: block.depth,
+            token_ids: &block.token_ids,
+        };
+        let num_bytes = shared.store.geometry().block_bytes as usize;
+        // SAFETY: as `Transfers::begin_store` asks for.
+        let bytes = unsafe { std::slice::from_raw_parts(block.source, num_bytes) };
+        let result = shared.store.write(block.slot, &new, bytes);
+        state = shared.lock();
+        state.num_stores -= 1;
+        state.written.remove(&block.slot);
+        state.end_store(block.slot, result.as_ref().copied().map_err(|error| error as _));
+        if !state.is_held {
+            shared.outcome.notify_all();
+        }
+        shared.ended.notify_all();
+        // Nobody waits for this part. It still counts as running, so that `finish` means that the disk is left alone.
+        drop(state);
+        if result.is_ok() {
+            shared.store.begin_write_back(block.slot);
+        }
+        state = shared.lock();
+        state.num_running -= 1;
+        shared.ended.notify_all();
+    }
+}
+
+fn read_blocks(shared: &Shared) {
+    let mut state = shared.lock();
+    loop {
+        if state.is_stopping {
+            return;
+        }
+        let Some(job) = state.restores.pop_front() else {
+            state = shared.restore_queued.wait(state).expect("as in `lock`");
+            continue;
+        };
+        state.num_running += 1;
+        drop(state);
+        let began = Instant::now();
+        let (num_blocks, failure) = read_up_to_failure(&shared.store, &job.blocks);
+        let time = began.elapsed();
+        state = shared.lock();
+        state.num_running -= 1;
+        state.release(&job.blocks);
+        state.counts.restored += u64::from(num_blocks);
+        if let Some(failure) = failure {
+            state.counts.not_restored += 1;
+            state.troubles.note(&failure);
+        }
+        state.outcomes.restores.push(RestoreOutcome { restore_id: job.restore_id, num_blocks, time });
+        if !state.is_held {
+            shared.outcome.notify_all();
+        }
+        shared.ended.notify_all();
+    }
+}
+
+fn read_up_to_failure(store: &Store, blocks: &[RestoreBlock]) -> (u32, Option<crate::error::ReadError>) {
+    let num_bytes = store.geometry().block_bytes as usize;
+    blocks.iter().take(READ_AHEAD).for_each(|block| store.will_need(block.slot));
+    for (index, block) in blocks.iter().enumerate() {
+        if let Some(ahead) = blocks.get(index + READ_AHEAD) {
+            store.will_need(ahead.slot);
+        }
+        // SAFETY: as `Transfers::begin_restore` asks for.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(block.destination, num_bytes) };
+        if let Err(error) = store.read(block.slot, block.key, bytes) {
+            return (index as u32, Some(error));
+        }
+    }
+    (blocks.len() as u32, None)
+}

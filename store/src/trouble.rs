@@ -1,0 +1,66 @@
+//! What became of transfers, for logs and metrics: a full disk must not fill the log as well.
+
+use std::time::{Duration, Instant};
+
+/// At most one line in this time.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Blocks since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Written.
+    pub stored: u64,
+    /// Not written: the disk refused, or the queue was full.
+    pub not_stored: u64,
+    /// Read, and right.
+    pub restored: u64,
+    /// Asked for and not there, damaged, or not read. Those behind them in the same restore are not counted.
+    pub not_restored: u64,
+}
+
+/// Failures that nobody was told of yet.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles {
+    num_untold: u64,
+    last: String,
+    told_at: Option<Instant>,
+}
+
+impl Troubles {
+    pub(crate) fn note(&mut self, failure: &dyn std::error::Error) {
+        self.num_untold += 1;
+        self.last = failure.to_string();
+    }
+
+    /// A line, if there is something to tell and the last line was long enough ago.
+    pub(crate) fn take_line(&mut self, now: Instant) -> Option<String> {
+        if self.num_untold == 0 || self.told_at.is_some_and(|at| now.duration_since(at) < LINE_INTERVAL) {
+            return None;
+        }
+        self.told_at = Some(now);
+        let num_others = std::mem::take(&mut self.num_untold) - 1;
+        let last = std::mem::take(&mut self.last);
+        Some(if num_others == 0 { last } else { format!("{last}, and {num_others} more failures before it") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_minute_counts_the_rest() {
+        let (mut troubles, begin) = (Troubles::default(), Instant::now());
+        let error = |text: &str| std::io::Error::other(text.to_owned());
+        assert_eq!(troubles.take_line(begin), None);
+        troubles.note(&error("a"));
+        assert_eq!(troubles.take_line(begin).unwrap(), "a");
+        for text in ["b", "c", "d"] {
+            troubles.note(&error(text));
+        }
+        assert_eq!(troubles.take_line(begin + LINE_INTERVAL / 2), None);
+        let line = troubles.take_line(begin + LINE_INTERVAL);
+        assert_eq!(line.unwrap(), "d, and 2 more failures before it");
+        assert_eq!(troubles.take_line(begin + LINE_INTERVAL * 3), None);
+    }
+}

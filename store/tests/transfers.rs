@@ -1,0 +1,222 @@
+//! Transfers on threads: outcomes, order, limits.
+
+mod support;
+
+use std::time::Duration;
+
+use support::disk::{Disk, Fault, Operation};
+use support::{Chain, GEOMETRY, block_bytes};
+use trunkline_store::transfers::MAX_QUEUED_STORES;
+use trunkline_store::{
+    Geometry, Outcomes, RestoreBlock, Store, StoreBlock, StoreOutcome, TransferError, Transfers,
+};
+
+/// Longer than any of this takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Memory that outlives its transfers, since `transfers` is dropped first.
+struct Bench {
+    transfers: Transfers,
+    chain: Chain,
+    source: Vec<Vec<u8>>,
+    target: Vec<Vec<u8>>,
+    disk: Disk,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let disk = Disk::default();
+        let path = std::path::Path::new("records");
+        let opened = Store::open_on(disk.records(), disk.blocks(), support::geometry(), path);
+        Self::on(opened.expect("a disk without faults").0, disk)
+    }
+
+    fn on(store: Store, disk: Disk) -> Self {
+        let chain = Chain::new("a", GEOMETRY.2);
+        Self {
+            transfers: Transfers::start(store).expect("threads"),
+            source: chain.keys[1..].iter().map(|key| block_bytes(*key)).collect(),
+            target: vec![vec![0; GEOMETRY.0 as usize]; GEOMETRY.2 as usize],
+            chain,
+            disk,
+        }
+    }
+
+    /// The block `depth` into `slot`.
+    fn store(&self, slot: u32, depth: usize) -> Result<(), TransferError> {
+        let new = self.chain.block(depth);
+        let block = StoreBlock {
+            slot,
+            key: new.key,
+            parent: new.parent,
+            root: new.root,
+            depth: new.depth,
+            token_ids: new.token_ids.into(),
+            source: self.source[depth].as_ptr(),
+        };
+        // SAFETY: `source` is never written and dropped after `transfers`.
+        unsafe { self.transfers.begin_store(block) }
+    }
+
+    /// Blocks `depths` from the slots of the same numbers.
+    fn restore(&mut self, restore_id: u64, depths: &[usize]) -> Result<(), TransferError> {
+        let blocks = depths.iter().map(|depth| RestoreBlock {
+            slot: *depth as u32,
+            key: self.chain.keys[depth + 1],
+            destination: self.target[*depth].as_mut_ptr(),
+        });
+        // SAFETY: the tests look at `target` after the outcome.
+        unsafe { self.transfers.begin_restore(restore_id, blocks.collect()) }
+    }
+
+    /// Waits for the outcomes of so many transfers.
+    fn outcomes(&self, count: usize) -> Outcomes {
+        let mut all = Outcomes::default();
+        while all.stores.len() + all.restores.len() < count {
+            self.transfers.wait_outcomes(LONG);
+            let mut new = self.transfers.take_outcomes();
+            all.stores.append(&mut new.stores);
+            all.restores.append(&mut new.restores);
+        }
+        all
+    }
+}
+
+#[test]
+fn stores_end_in_order_and_are_restored() {
+    let mut bench = Bench::new();
+    (0..5).for_each(|slot| bench.store(slot, slot as usize).unwrap());
+    let expected: Vec<_> = (0..5).map(|slot| StoreOutcome { slot, is_stored: true }).collect();
+    assert_eq!(bench.outcomes(5).stores, expected);
+    bench.restore(7, &[3, 1, 0, 2, 4]).unwrap();
+    let outcome = bench.outcomes(1).restores[0];
+    assert_eq!((outcome.restore_id, outcome.num_blocks), (7, 5));
+    assert!(outcome.time > Duration::ZERO);
+    assert_eq!(bench.target[..5], bench.source[..5]);
+    // Up to the first that is not there.
+    bench.transfers.discard(1).unwrap();
+    bench.restore(8, &[0, 1, 2]).unwrap();
+    assert_eq!(bench.outcomes(1).restores[0].num_blocks, 1);
+    let counts = bench.transfers.counts();
+    assert_eq!((counts.stored, counts.not_stored, counts.restored, counts.not_restored), (5, 0, 6, 1));
+    assert_eq!(bench.transfers.take_warning().unwrap(), "slot 1 is empty");
+    assert_eq!(bench.transfers.take_warning(), None);
+}
+
+#[test]
+fn outcomes_that_are_held_wake_nobody_else() {
+    let bench = Bench::new();
+    bench.transfers.hold_outcomes();
+    bench.store(0, 0).unwrap();
+    bench.transfers.wait_stores(LONG);
+    assert!(!bench.transfers.is_storing());
+    // Would return at once, were they not held.
+    bench.transfers.wait_outcomes(Duration::ZERO);
+    assert_eq!(bench.transfers.take_outcomes().stores, [StoreOutcome { slot: 0, is_stored: true }]);
+    // A call to wake is not lost.
+    bench.transfers.wake();
+    bench.transfers.wait_outcomes(LONG);
+}
+
+#[test]
+fn a_slot_is_in_one_transfer() {
+    let mut bench = Bench::new();
+    let num_slots = GEOMETRY.2;
+    let unknown = Err(TransferError::UnknownSlot { slot: num_slots, num_slots });
+    assert_eq!(bench.store(num_slots, 0), unknown);
+    assert_eq!(bench.transfers.discard(num_slots), unknown);
+    bench.store(0, 0).unwrap();
+    bench.transfers.wait_stores(LONG);
+    let busy = TransferError::InTransfer { slot: 0 };
+    assert_eq!(busy.to_string(), "slot 0 is in another transfer");
+    let busy = Err(busy);
+    {
+        let disk = bench.disk.clone();
+        let _closed = disk.gate.lock().unwrap();
+        bench.restore(1, &[0]).unwrap();
+        assert_eq!(bench.store(0, 1), busy);
+        assert_eq!(bench.transfers.discard(0), busy);
+    }
+    assert_eq!(bench.outcomes(2).restores[0].num_blocks, 1);
+    bench.store(1, 1).unwrap();
+    bench.transfers.wait_stores(LONG);
+    let closed = bench.disk.gate.lock().unwrap();
+    bench.store(0, 2).unwrap();
+    assert_eq!(bench.store(0, 1), busy);
+    assert_eq!(bench.transfers.discard(0), busy);
+    drop(closed);
+    assert_eq!(bench.outcomes(2).stores.len(), 2);
+}
+
+#[test]
+fn a_slow_disk_fills_the_queue_and_holds_nobody() {
+    let bench = Bench::new();
+    let closed = bench.disk.gate.lock().unwrap();
+    // One is being written, and there is only one slot for each block that waits.
+    bench.store(0, 0).unwrap();
+    assert!(bench.transfers.is_storing());
+    bench.transfers.wait_stores(Duration::from_millis(1));
+    assert!(bench.transfers.is_storing(), "the time is over, not the transfer");
+    assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());
+    drop(closed);
+    assert!(bench.outcomes(1).stores[0].is_stored);
+}
+
+#[test]
+fn a_full_queue_stores_nothing_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let num_slots = MAX_QUEUED_STORES as u32 + 8;
+    let geometry = Geometry { num_slots, ..support::geometry() };
+    let disk = Disk::default();
+    let (store, _) = Store::open_on(disk.records(), disk.blocks(), geometry, folder.path()).unwrap();
+    let bench = Bench::on(store, disk);
+    let closed = bench.disk.gate.lock().unwrap();
+    (0..num_slots).for_each(|slot| bench.store(slot, 0).unwrap());
+    drop(closed);
+    let outcomes = bench.outcomes(num_slots as usize).stores;
+    let refused = outcomes.iter().filter(|outcome| !outcome.is_stored).count();
+    // The writer may have taken one out of the queue.
+    assert!((7..=8).contains(&refused), "{refused} were refused");
+    let counts = bench.transfers.counts();
+    assert_eq!((counts.stored + counts.not_stored, counts.not_stored), (num_slots.into(), refused as u64));
+    let warning = bench.transfers.take_warning().unwrap();
+    assert_eq!(
+        warning,
+        format!("1024 transfers wait for the disk, and {} more failures before it", refused - 1)
+    );
+}
+
+#[test]
+fn a_full_disk_ends_stores_and_nothing_else() {
+    let mut bench = Bench::new();
+    bench.store(0, 0).unwrap();
+    assert!(bench.outcomes(1).stores[0].is_stored);
+    bench.disk.set(|operation| match operation {
+        Operation::Write { file: "blocks", .. } => Fault::Error(libc::ENOSPC),
+        _ => Fault::None,
+    });
+    (1..4).for_each(|slot| bench.store(slot, slot as usize).unwrap());
+    assert!(bench.outcomes(3).stores.iter().all(|outcome| !outcome.is_stored));
+    assert_eq!(bench.disk.num_faults(), 1, "a full disk is not asked again and again");
+    let warning = bench.transfers.take_warning().unwrap();
+    assert!(warning.ends_with("has just refused another one, and 2 more failures before it"), "{warning}");
+    bench.restore(1, &[0]).unwrap();
+    assert_eq!(bench.outcomes(1).restores[0].num_blocks, 1, "what is there can be read");
+    bench.disk.set(|_| Fault::None);
+    bench.transfers.store().end_pause();
+    bench.store(2, 2).unwrap();
+    assert!(bench.outcomes(1).stores[0].is_stored);
+}
+
+#[test]
+fn dropping_waits_for_what_runs() {
+    let bench = Bench::new();
+    for _ in 0..50 {
+        (0..GEOMETRY.2).for_each(|slot| bench.store(slot, slot as usize).unwrap());
+        bench.transfers.finish();
+        assert!(!bench.transfers.is_storing());
+        assert_eq!(bench.transfers.take_outcomes().stores.len(), GEOMETRY.2 as usize);
+    }
+    (0..GEOMETRY.2).for_each(|slot| bench.store(slot, 0).unwrap());
+    drop(bench);
+}
