@@ -5,7 +5,8 @@ python benchmark/isolation.py [--trials 200] [--prompt-tokens 128] [--seed 1] [-
 own: the asking tenant has sent the prompt before. foreign: another tenant has. cold: nobody has; the other tenant sent
 another prompt of the same length, so that everything else is alike. Trials of the classes alternate at random, one
 request at a time. AUC is the chance that a request of the one class takes longer than one of cold (Mann and Whitney
-1947), its interval DeLong's (1988): 0.5 means that no threshold does better than a coin, 0 or 1 that one look is enough.
+1947), its interval DeLong's (1988): 0.5 means that no threshold does better than a coin, 0 or 1 that one look is
+enough.
 
 Ends with 1 if foreign can be told from cold, or if own cannot (then the measurement sees nothing).
 """
@@ -145,8 +146,8 @@ def main() -> int:
             server.stop()
     figures = summary(times)
     setup = (
-        f"`make bench-isolation`, seed {args.seed}: {args.trials} requests of each class, alternating at random, one at "
-        f"a time, prompts of {args.prompt_tokens} random tokens, {os.cpu_count()} CPUs ({platform.machine()})."
+        f"`make bench-isolation`, seed {args.seed}: {args.trials} requests of each class, alternating at random, one "
+        f"at a time, prompts of {args.prompt_tokens} random tokens, {os.cpu_count()} CPUs ({platform.machine()})."
     )
     text = report(figures, times, setup)
     args.output.mkdir(parents=True, exist_ok=True)

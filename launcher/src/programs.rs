@@ -110,6 +110,7 @@ pub fn router_command(
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
+    push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));
     command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
     push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
     push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));

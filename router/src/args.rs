@@ -69,6 +69,10 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_EVICTION_POLICY", default_value = "lru", help_heading = "Limits",
           value_parser = eviction_policy)]
     pub eviction_policy: PolicyKind,
+    /// Most of the KV pool that requests may pin, in percent.
+    #[arg(long, env = "TRUNKLINE_MAX_PINNED_SHARE", default_value_t = 25, help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub max_pinned_share: u32,
     /// Seconds that open requests have to finish after SIGTERM.
     #[arg(
         long,
@@ -109,6 +113,7 @@ impl Args {
             max_stop_sequences: self.max_stop_sequences,
             max_body_bytes: self.max_body_bytes,
             eviction_policy: self.eviction_policy,
+            max_pinned_percent: self.max_pinned_share,
             request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),
             stuck_step_timeout: Duration::from_secs(self.stuck_step_timeout),
             graceful_termination_timeout: Duration::from_secs(self.graceful_termination_timeout),

@@ -480,6 +480,7 @@ mod tests {
             priority: Priority::Normal,
             deadline: None,
             salt: Salt::default(),
+            retention: trunkline_scheduler::Retention::default(),
         };
         let sequence = ends.handle.submit(request, Instant::now(), None).await.expect("the driver lives");
         take_command(&mut driver);

@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod openapi;
 pub mod random;
 pub mod request;
+pub mod retention;
 pub mod server;
 pub mod shard;
 pub mod shutdown;

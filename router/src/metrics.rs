@@ -258,7 +258,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 10] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -266,13 +266,14 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 9] {
         ("trunkline_kv_blocks_free", "Blocks with nothing in them", stats.blocks_free),
         ("trunkline_kv_blocks_held", "Blocks that sequences hold", stats.blocks_held),
         ("trunkline_kv_blocks_cached", "Blocks that only the KV index holds", stats.blocks_cached),
+        ("trunkline_kv_blocks_pinned", "Held blocks that pins hold", stats.blocks_pinned),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
         ("trunkline_store_slots", "Slots of the store", stats.store_slots),
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 15] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 18] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -281,6 +282,9 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 15] {
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
+        ("trunkline_pins", "Prompts pinned, or pinned again", stats.pins_granted),
+        ("trunkline_pins_refused", "Prompts not pinned for want of room", stats.pins_refused),
+        ("trunkline_pins_dropped", "Pins that ended early to make room", stats.pins_dropped),
         ("trunkline_stored_blocks", "Blocks written to the store", stats.stored_blocks),
         ("trunkline_store_failures", "Blocks that could not be written to the store", stats.store_failures),
         ("trunkline_store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),

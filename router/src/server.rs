@@ -46,6 +46,7 @@ impl Server {
             max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
             shares: access.shares(),
+            max_pinned_percent: limits.max_pinned_percent,
             ..SchedulerConfig::default()
         };
         let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());

@@ -11,6 +11,7 @@ use crate::error::ApiError;
 use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
 use crate::random;
 use crate::request::GenerationRequest;
+use crate::retention::RawRetention;
 use crate::tenants::Caller;
 
 /// Highest temperature; the shard's own limit.
@@ -70,6 +71,8 @@ pub struct RawParams {
     pub logprobs: Option<i64>,
     /// Namespace of the KV index.
     pub cache_salt: Option<String>,
+    /// How long the prompt is kept.
+    pub retention: RawRetention,
 }
 
 /// Limits and defaults that hold now: flags, model and shard put together.
@@ -126,6 +129,7 @@ impl Validator {
             return Err(ApiError::value(names.min_tokens, problem));
         }
         self.check_stops(&raw.stops)?;
+        raw.retention.retention()?;
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
         }
@@ -194,6 +198,7 @@ impl Validator {
             ignore_eos: raw.ignore_eos,
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
+            retention: raw.retention.retention()?,
             salt: caller.salt(raw.cache_salt.as_deref()),
         })
     }

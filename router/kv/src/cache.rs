@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use crate::block::{BlockHold, BlockId, BlockState};
 use crate::evict::{EvictionPolicy, LeafLru};
+use crate::pins::Pins;
 use crate::pool::{BlockCounts, BlockPool, Released};
-use crate::quota::{Quotas, TenantIdx, TenantShare, TenantUsage};
+use crate::quota::{Quotas, TenantIdx};
 use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
 use crate::salt::Salt;
 use crate::store::{SlotId, StoreIndex, StoredHit};
@@ -98,6 +99,7 @@ pub struct KvCache {
     pub(crate) store: Option<StoreIndex>,
     /// Slots of it to be emptied.
     pub(crate) discards: Vec<SlotId>,
+    pub(crate) pins: Pins,
     pub(crate) now_ms: u64,
 }
 
@@ -118,6 +120,7 @@ impl KvCache {
             num_evicted: 0,
             store: None,
             discards: Vec::new(),
+            pins: Pins::default(),
             now_ms: 0,
         }
     }
@@ -141,26 +144,6 @@ impl KvCache {
     pub fn available(&self) -> u32 {
         let counts = self.counts();
         counts.free + counts.cached
-    }
-
-    /// The same without blocks that would have to be taken from others within their shares: for a sequence of this
-    /// salt, as long as it can wait. O(log tenants).
-    pub fn available_to(&self, salt: &Salt) -> u32 {
-        let counts = self.counts();
-        counts.free + counts.cached - self.policy.num_guarded(salt, counts.cached)
-    }
-
-    /// Sets the tenants' weights; a tenant that is not named has none. No names: all weigh the same.
-    pub fn set_shares(&mut self, shares: &[TenantShare]) {
-        self.policy.set_shares(shares);
-        if let Some(store) = &mut self.store {
-            store.set_shares(shares);
-        }
-    }
-
-    /// What each tenant has.
-    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
-        self.policy.usages()
     }
 
     /// Blocks evicted so far.
@@ -400,7 +383,7 @@ impl KvCache {
         }
     }
 
-    fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
+    pub(crate) fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
         if !self.pool.is_held(block) {
             self.policy.uncached(block);
         }

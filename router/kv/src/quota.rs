@@ -6,14 +6,15 @@
 //! ```
 //!
 //! A tenant owns every block of its sequences and of its part of the KV index, from allocation until it is free. What
-//! goes when room is needed is chosen by the policy of the tenant that is furthest beyond its share, relative to it, the
-//! new block counted as its owner's. So while anybody beyond its share has a block that can go, nobody within theirs
+//! goes when room is needed is chosen by the policy of the tenant that is furthest beyond its share, relative to it,
+//! with the new block counted as its owner's. So while anybody beyond its share has a block that can go, nobody within theirs
 //! loses one. A single tenant costs nothing and gets what its policy says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::block::BlockId;
+use crate::cache::KvCache;
 use crate::evict::{EvictionPolicy, Trail};
 use crate::history::PathHash;
 use crate::radix::NodeId;
@@ -42,6 +43,8 @@ pub struct TenantUsage {
     pub num_blocks: u32,
     /// Those that only the KV index has.
     pub num_cached: u32,
+    /// Those that its pins hold.
+    pub num_pinned: u32,
     /// Blocks that are guaranteed to it.
     pub num_share_blocks: u32,
     /// Its blocks that went to make room, so far.
@@ -115,8 +118,8 @@ impl Quotas {
 
     /// All weights.
     pub(crate) fn shares(&self) -> Vec<TenantShare> {
-        let share = |(tenant, &weight): (&Box<str>, &u32)| TenantShare { tenant: tenant.clone(), weight };
-        self.shares.iter().map(share).collect()
+        let shares = self.shares.iter();
+        shares.map(|(tenant, &weight)| TenantShare { tenant: tenant.clone(), weight }).collect()
     }
 
     /// The tenant of a salt, new if it was not seen yet.
@@ -127,8 +130,14 @@ impl Quotas {
         let tenant = TenantIdx(self.tenants.len() as u32);
         let name: Option<Arc<str>> = salt.tenant().map(Arc::from);
         self.by_name.insert(name.clone().unwrap_or_else(|| NOBODY.into()), tenant);
-        let usage =
-            TenantUsage { tenant: name, num_blocks: 0, num_cached: 0, num_share_blocks: 0, num_evicted: 0 };
+        let usage = TenantUsage {
+            tenant: name,
+            num_blocks: 0,
+            num_cached: 0,
+            num_pinned: 0,
+            num_share_blocks: 0,
+            num_evicted: 0,
+        };
         self.tenants.push(TenantState { usage, weight: 0, policy: self.prototype.fresh() });
         self.divide();
         tenant
@@ -180,6 +189,18 @@ impl Quotas {
     /// A cached block went to make room.
     pub(crate) fn evicted(&mut self, block: BlockId) {
         self.tenants[self.owners[block.index()].0 as usize].usage.num_evicted += 1;
+    }
+
+    /// Whether a tenant's share has room for so many pinned blocks more.
+    pub(crate) fn may_pin(&self, tenant: TenantIdx, num_blocks: u32) -> bool {
+        let usage = &self.tenants[tenant.0 as usize].usage;
+        usage.num_pinned + num_blocks <= usage.num_share_blocks
+    }
+
+    /// So many of a tenant's blocks more (or less) are pinned.
+    pub(crate) fn pinned(&mut self, tenant: TenantIdx, change: i32) {
+        let usage = &mut self.tenants[tenant.0 as usize].usage;
+        usage.num_pinned = usage.num_pinned.checked_add_signed(change).expect("what is unpinned was pinned");
     }
 
     /// A node belongs to a tenant from here on.
@@ -293,5 +314,27 @@ impl Quotas {
                 self.tenants.iter().zip(places).map(|(state, tenant)| (state.ratio(), tenant)).collect();
             assert_eq!(self.order, order, "tenants by what they have of their share");
         }
+    }
+}
+
+impl KvCache {
+    /// [`KvCache::available`] without blocks that would have to be taken from others within their shares: for a
+    /// sequence of this salt, as long as it can wait. O(log tenants).
+    pub fn available_to(&self, salt: &Salt) -> u32 {
+        let counts = self.counts();
+        counts.free + counts.cached - self.policy.num_guarded(salt, counts.cached)
+    }
+
+    /// Sets the tenants' weights; a tenant that is not named has none. No names: all weigh the same.
+    pub fn set_shares(&mut self, shares: &[TenantShare]) {
+        self.policy.set_shares(shares);
+        if let Some(store) = &mut self.store {
+            store.set_shares(shares);
+        }
+    }
+
+    /// What each tenant has.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
+        self.policy.usages()
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! A block is found only if all before it are: `find` follows a path from its beginning. What goes first is the least
 //! recently used block that no other continues, so that paths lose their ends, not their middles: of the tenant that is
-//! furthest beyond its share of the slots. Whose blocks are that were found at the start is known when their tenant asks
-//! for them; until then they are together, with the weight of those who have not come yet.
+//! furthest beyond its share of the slots. Whose blocks are that were found at the start is known when their tenant
+//! asks for them; until then they are together, with the weight of those who have not come yet.
 
 use std::collections::BTreeMap;
 

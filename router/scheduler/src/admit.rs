@@ -44,6 +44,10 @@ impl Scheduler {
                 }
                 Admission::Parked => {}
                 Admission::NoRoom => {
+                    let is_alone = self.running.is_empty() && self.num_leaving == 0;
+                    if is_alone && self.shard.as_mut().is_some_and(|shard| shard.kv.drop_pin()) {
+                        continue;
+                    }
                     let Some(victim) = self.victim() else { return };
                     if self.num_leaving > 0 || self.sequences[victim].priority <= rank.priority {
                         return;

@@ -36,6 +36,15 @@ pub enum Priority {
     Low,
 }
 
+/// How long a sequence's prompt is to be kept in the KV index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Kept for so long after the sequence's end, in milliseconds, whatever else comes; none: as long as there is room.
+    pub pinned_ms: Option<u64>,
+    /// Leading tokens of the prompt that it is about; none: all of them.
+    pub num_tokens: Option<u32>,
+}
+
 /// What a shard can do, from `Describe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardLimits {
@@ -81,6 +90,8 @@ pub struct SequenceRequest {
     pub deadline: Option<Millis>,
     /// Namespace of the KV index.
     pub salt: Salt,
+    /// How long its prompt is kept.
+    pub retention: Retention,
 }
 
 /// What the scheduler is told.

@@ -27,7 +27,7 @@ mod transfer;
 
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Priority, RejectReason, SequenceId, SequenceRequest, ShardLimits,
+    EndReason, Event, Millis, Priority, RejectReason, Retention, SequenceId, SequenceRequest, ShardLimits,
     StoreContents, Update, Usage,
 };
 pub use plan::{

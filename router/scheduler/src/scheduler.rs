@@ -37,6 +37,7 @@ const MIN_RETRY_AFTER_MS: u64 = 100;
 /// scheduler.handle(Millis(1), Event::Submit(SequenceRequest {
 ///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
 ///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
+///     retention: Retention::default(),
 /// }), &mut updates);
 /// let plan = scheduler.plan(Millis(1), &mut updates).unwrap();
 /// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
@@ -194,6 +195,11 @@ impl Scheduler {
             stats.blocks_cached = counts.cached.into();
             stats.blocks_total = counts.total.into();
             stats.evicted_blocks += shard.kv.num_evicted();
+            let pins = shard.kv.pin_counts();
+            stats.blocks_pinned = pins.num_blocks.into();
+            stats.pins_granted += pins.granted;
+            stats.pins_refused += pins.refused;
+            stats.pins_dropped += pins.dropped;
             let store = shard.kv.store_counts().unwrap_or_default();
             stats.store_blocks = store.stored.into();
             stats.store_slots = store.total.into();
@@ -210,6 +216,7 @@ impl Scheduler {
     fn set_now(&mut self, now: Millis) {
         if let Some(shard) = &mut self.shard {
             shard.kv.set_now(now.0);
+            shard.kv.expire_pins();
         }
     }
 
@@ -353,6 +360,7 @@ impl Scheduler {
         let policy = self.config.eviction.build(limits.num_blocks);
         let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
         kv.set_shares(&self.config.shares);
+        kv.set_max_pinned_blocks(self.config.max_pinned_blocks(limits.num_blocks));
         let shard = Shard {
             kv,
             limits,
@@ -392,6 +400,10 @@ impl Scheduler {
     fn shard_lost(&mut self, updates: &mut Vec<Update>) {
         let Some(shard) = self.shard.take() else { return };
         self.counters.evicted_blocks += shard.kv.num_evicted();
+        let pins = shard.kv.pin_counts();
+        self.counters.pins_granted += pins.granted;
+        self.counters.pins_refused += pins.refused;
+        self.counters.pins_dropped += pins.dropped;
         self.counters.store_evicted_blocks += shard.kv.store_counts().unwrap_or_default().evicted;
         self.running.clear();
         self.num_leaving = 0;

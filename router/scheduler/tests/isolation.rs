@@ -47,6 +47,7 @@ fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
         priority: Priority::Normal,
         deadline: None,
         salt: Salt::of_tenant(tenant, &[]),
+        retention: Retention::default(),
     }
 }
 

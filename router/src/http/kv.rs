@@ -260,9 +260,8 @@ async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved,
     let unknown = || ApiError::UnknownNode { node: name.chars().take(64).collect() };
     let (id, key) = parse_name(name).ok_or_else(unknown)?;
     let remove = move |scheduler: &mut Scheduler, _| {
-        let page = scheduler.kv()?.walk(id, 1);
         // What is another's is not known here.
-        page.nodes.first().filter(|view| view.id == id && caller.may_see(&view.salt))?;
+        scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
         scheduler.remove_cached(id, key)
     };
     let removed = app.driver.ask(remove).await;

@@ -76,11 +76,12 @@ impl Collector for TenantCollector {
         if named().next().is_none() {
             return Ok(());
         }
-        let gauges: [(&str, &str, fn(&TenantUsage) -> u32); 3] = [
+        let gauges: [(&str, &str, fn(&TenantUsage) -> u32); 4] = [
             ("trunkline_tenant_kv_blocks", "Blocks of the pool that a tenant has", |usage| usage.num_blocks),
             ("trunkline_tenant_kv_blocks_cached", "Those that only the KV index holds", |usage| {
                 usage.num_cached
             }),
+            ("trunkline_tenant_kv_blocks_pinned", "Those that its pins hold", |usage| usage.num_pinned),
             (
                 "trunkline_tenant_kv_share_blocks",
                 "Blocks of the pool that are guaranteed to a tenant",

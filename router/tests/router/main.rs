@@ -15,5 +15,6 @@ mod kv;
 mod lifecycle;
 mod openai;
 mod operate;
+mod retention;
 mod streams;
 mod tgi;

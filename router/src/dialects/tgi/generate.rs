@@ -18,6 +18,7 @@ use crate::generate::{FinishReason, Output, OutputToken, Usage};
 use crate::http::sse::{self, Folded, KeepTokens, Render};
 use crate::http::{Events, Refused, parse, read_body};
 use crate::request::GenerationRequest;
+use crate::retention::RawRetention;
 use crate::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; TGI's own default.
@@ -228,6 +229,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         logprobs: (logprobs || parameters.top_n_tokens.is_some())
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
         cache_salt: None,
+        retention: RawRetention::default(),
     })
 }
 
