@@ -1,7 +1,7 @@
 //! Prefixes that their users asked to keep for a while.
 //!
-//! A pin holds the blocks of its prefix, as a sequence does: they are not evicted while it lasts, and they are not to be
-//! had for others. So there is a limit for all, each tenant's share for each, and whoever could not run at all for want
+//! A pin holds the blocks of its prefix, as a sequence does: they are not evicted while it lasts, and nobody else can
+//! have them. So there is a limit for all, each tenant's share for each, and whoever could not run at all for want
 //! of blocks takes the pin that would end first.
 
 use std::collections::BTreeMap;

@@ -7,8 +7,8 @@
 //!
 //! A tenant owns every block of its sequences and of its part of the KV index, from allocation until it is free. What
 //! goes when room is needed is chosen by the policy of the tenant that is furthest beyond its share, relative to it,
-//! with the new block counted as its owner's. So while anybody beyond its share has a block that can go, nobody within theirs
-//! loses one. A single tenant costs nothing and gets what its policy says.
+//! with the new block counted as its owner's. So while anybody beyond its share has a block that can go, nobody within
+//! theirs loses one. A single tenant costs nothing and gets what its policy says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

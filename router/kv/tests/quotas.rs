@@ -1,5 +1,7 @@
 //! Nobody's flood takes what is another's share. Histories are made from `TRUNKLINE_SEED`; a failure prints it.
 
+#![allow(clippy::disallowed_methods)]
+
 use trunkline_kv::{
     BlockKey, BlockTable, KvCache, PolicyKind, Salt, StoreIndex, StoredBlock, TenantShare, TenantUsage,
 };

@@ -10,6 +10,9 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use trunkline_scheduler::TenantUsage;
 
+/// What a gauge shows.
+type Value = fn(&TenantUsage) -> u32;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TenantLabel {
     tenant: String,
@@ -76,7 +79,7 @@ impl Collector for TenantCollector {
         if named().next().is_none() {
             return Ok(());
         }
-        let gauges: [(&str, &str, fn(&TenantUsage) -> u32); 4] = [
+        let gauges: [(&str, &str, Value); 4] = [
             ("trunkline_tenant_kv_blocks", "Blocks of the pool that a tenant has", |usage| usage.num_blocks),
             ("trunkline_tenant_kv_blocks_cached", "Those that only the KV index holds", |usage| {
                 usage.num_cached

@@ -106,7 +106,7 @@ impl Scenario {
             // From the seed itself, so that each seed's other numbers stay what they were.
             eviction: PolicyKind::ALL[(seed % PolicyKind::ALL.len() as u64) as usize],
             max_pinned_percent: (seed % 4 * 33) as u32,
-            shares: if seed / 2 % 2 == 0 {
+            shares: if (seed / 2).is_multiple_of(2) {
                 Vec::new()
             } else {
                 vec![
@@ -192,8 +192,8 @@ impl Scenario {
             asked.salt = salt(salt_index);
             // From the number, so that all other numbers stay what they were.
             asked.retention = Retention {
-                pinned_ms: (index % 4 == 0).then_some(index % 7 * 20),
-                num_tokens: (index % 3 == 0).then_some(index as u32 % 40),
+                pinned_ms: index.is_multiple_of(4).then_some(index % 7 * 20),
+                num_tokens: index.is_multiple_of(3).then_some(index as u32 % 40),
             };
             let client = if !rng.once_in(impatience) {
                 Client::Waits
