@@ -256,13 +256,17 @@ impl Quotas {
     }
 
     fn change(&mut self, tenant: TenantIdx, change: impl FnOnce(&mut TenantUsage)) {
-        let is_ordered = self.tenants.len() > 1;
+        if let [only] = &mut self.tenants[..] {
+            change(&mut only.usage);
+            self.num_spare = only.num_spare();
+            return;
+        }
         let state = &mut self.tenants[tenant.0 as usize];
         let (ratio, num_spare) = (state.ratio(), state.num_spare());
         change(&mut state.usage);
         self.num_spare = self.num_spare - num_spare + state.num_spare();
         let now = state.ratio();
-        if is_ordered && now != ratio {
+        if now != ratio {
             self.order.remove(&(ratio, tenant));
             self.order.insert((now, tenant));
         }

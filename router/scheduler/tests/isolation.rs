@@ -207,3 +207,23 @@ fn a_foreign_prompt_does_not_change_who_goes_first() {
         (world.run(), world.scheduler.stats(), world.cached_tokens())
     });
 }
+
+#[test]
+fn a_flood_of_concurrent_requests_leaves_a_history_within_its_share_alone() {
+    // The flood of another tenant, and for comparison one's own: that takes the history.
+    for (flooding, expected) in [("a", PROMPT_TOKENS - 1), ("b", 0)] {
+        let mut world = World::new();
+        world.submit_before(Before::Own);
+        world.run();
+        for id in 10..50 {
+            let token_ids = (0..PROMPT_TOKENS).map(|position| (position * 3 + id) % 900 + 50).collect();
+            world.handle(Event::Submit(request(u64::from(id), flooding, token_ids)));
+        }
+        world.run();
+        let num_evicted = world.scheduler.stats().evicted_blocks;
+        assert!(num_evicted > u64::from(LIMITS.num_blocks), "{num_evicted} blocks were evicted");
+        world.submit_asked();
+        world.run();
+        assert_eq!(world.cached_tokens(), expected, "flooded by {flooding}");
+    }
+}
