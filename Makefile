@@ -135,6 +135,10 @@ bench-kernels: ## steps without a server: tokens per second, time by kind of ker
 bench-router: ## the router alone over a mock shard, beside a bare loop (ARGS="--save": to benchmark/results/router.json)
 	cargo bench --quiet -p trunkline-router --bench router -- $(ARGS)
 
+.PHONY: bench-kv-dtypes
+bench-kv-dtypes: build .venv-test/.stamp ## K and V by dtype: capacity, perplexity, greedy agreement, decode speed
+	$(TEST_PYTHON) benchmark/kv_dtypes.py $(ARGS)
+
 .PHONY: bench-eviction
 bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench-eviction TRACE=trace.jsonl.gz
 	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench-eviction TRACE=trace.jsonl.gz" >&2; exit 1; }

@@ -13,7 +13,7 @@ use trunkline_kv::{BlockKey, KEY_BYTES as BLOCK_KEY_BYTES};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use crate::isa::Isa;
-use crate::kv_pool::{KvGeometry, KvPoolError};
+use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::store::PyStore;
@@ -149,6 +149,11 @@ impl PyProgramBuilder {
         Ok(weight.0)
     }
 
+    fn keep_windows(&mut self, num_window_parts: usize) -> PyResult<()> {
+        self.builder()?.keep_windows(num_window_parts);
+        Ok(())
+    }
+
     fn embedding(&mut self, w: usize) -> PyResult<usize> {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
     }
@@ -181,33 +186,57 @@ impl PyProgramBuilder {
         Ok(())
     }
 
-    fn paged_attention(&mut self, layer: usize, q: usize, scale: f32) -> PyResult<usize> {
-        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale)?.0)
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    fn paged_attention(
+        &mut self,
+        layer: usize,
+        q: usize,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+    ) -> PyResult<usize> {
+        Ok(self.builder()?.windowed_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
         Ok(self.builder()?.silu_mul(ValueId(g), ValueId(u))?.0)
     }
 
+    fn gelu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
+        Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn scale(&mut self, x: usize, factor: f32) -> PyResult<usize> {
+        Ok(self.builder()?.scale(ValueId(x), factor)?.0)
+    }
+
     fn add(&mut self, x: usize, y: usize) -> PyResult<usize> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
     }
 
-    fn logits(&mut self, x: usize, w: usize) -> PyResult<usize> {
-        Ok(self.builder()?.logits(ValueId(x), WeightId(w))?.0)
+    #[pyo3(signature = (x, w, soft_cap=None))]
+    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> PyResult<usize> {
+        Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
     /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
-    #[pyo3(signature = (threads=None, pinning="off", *, cache=None))]
+    /// `key_scaling`: what the executor's had for the same weights, only with a cache.
+    #[pyo3(signature = (threads=None, pinning="off", *, cache=None, key_scaling=None))]
     fn build(
         &mut self,
         py: Python<'_>,
         threads: Option<usize>,
         pinning: &str,
         cache: Option<&PyWeightCache>,
+        key_scaling: Option<&[u8]>,
     ) -> PyResult<PyExecutor> {
-        self.builder()?;
+        let geometry = self.builder()?.geometry();
+        // Bytes that do not fit are measured again.
+        let key_scaling = key_scaling.and_then(|bytes| {
+            let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            KeyScaling::from_values(&geometry, values)
+        });
         let pinning: Pinning =
             pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
         let threads = threads.unwrap_or_else(default_num_threads);
@@ -215,9 +244,9 @@ impl PyProgramBuilder {
             self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
         let cache = cache.map(|cache| cache.cache.clone());
         let built = py.detach(|| match cache {
-            Some(cache) => {
-                builder.build_cached(threads, pinning, cache).map(|(executor, state)| (executor, Some(state)))
-            }
+            Some(cache) => builder
+                .build_cached(threads, pinning, cache, key_scaling)
+                .map(|(executor, state)| (executor, Some(state))),
             None => Ok((builder.build(threads, pinning)?, None)),
         });
         self.held.clear();
@@ -326,13 +355,18 @@ impl PyExecutor {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }
 
-    /// One step; then begins the stores (sequence id, block index, slot) of its chunks that did not fail.
+    fn drop_window_parts(&mut self, block_ids: Vec<u32>) -> PyResult<()> {
+        Ok(self.executor.drop_window_parts(&block_ids)?)
+    }
+
+    /// One step; then begins the stores (sequence id, block index, slot) of its chunks. Those of chunks that failed are
+    /// not stored, and their outcomes say so.
     #[pyo3(signature = (chunks, stores=Vec::new()))]
     fn step<'py>(
         &mut self,
         py: Python<'py>,
         chunks: Vec<PyChunk>,
-        mut stores: Vec<(u64, u32, u32)>,
+        stores: Vec<(u64, u32, u32)>,
     ) -> PyResult<Bound<'py, PyList>> {
         stores
             .iter()
@@ -350,9 +384,11 @@ impl PyExecutor {
         let Self { executor, results, .. } = self;
         py.detach(|| {
             executor.step_into(&chunks, results);
-            let failed = results.iter().filter(|result| result.outcome.is_err());
-            failed.for_each(|failed| stores.retain(|(sequence_id, ..)| *sequence_id != failed.sequence_id));
-            executor.begin_stores(&stores)
+            let has_failed = |sequence_id| {
+                let mut failed = results.iter().filter(|result| result.outcome.is_err());
+                failed.any(|failed| failed.sequence_id == sequence_id)
+            };
+            executor.begin_stores(&stores, has_failed)
         })?;
         let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
@@ -392,9 +428,22 @@ impl PyExecutor {
         }
     }
 
+    /// How keys are scaled before they are rounded, f32 little-endian; None if the dtype of K and V has no such thing.
+    #[getter]
+    fn key_scaling<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let scaling = self.executor.key_scaling()?;
+        let bytes: Vec<u8> = scaling.values().iter().flat_map(|x| x.to_le_bytes()).collect();
+        Some(PyBytes::new(py, &bytes))
+    }
+
     #[getter]
     fn bytes_per_block(&self) -> usize {
         self.executor.bytes_per_block()
+    }
+
+    #[getter]
+    fn bytes_per_window_part(&self) -> usize {
+        self.executor.bytes_per_window_part()
     }
 
     #[getter]

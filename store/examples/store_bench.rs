@@ -96,10 +96,8 @@ fn run(store: Store, folder: &std::path::Path) -> Result<()> {
             root,
             depth: new.depth,
             token_ids: new.token_ids.into(),
-            source: source.as_ptr(),
         };
-        // SAFETY: `source` is not written, and outlives the wait.
-        unsafe { transfers.begin_store(block)? };
+        transfers.begin_store(block, &source)?;
         transfers.wait_stores(Duration::MAX);
         Ok(())
     })?;

@@ -6,6 +6,7 @@
 //! folder     the folder of one store, its lock, its two files
 //! records    which block lies in which slot, read at once: for whoever keeps the index
 //! store      opens, writes, reads and erases slots
+//! transfer   what is asked of those threads, and what became of it
 //! transfers  threads that do so beside the steps
 //! trouble    what went wrong lately, in one line a minute
 //! ```
@@ -20,6 +21,7 @@ mod folder;
 pub mod layout;
 mod records;
 pub mod store;
+pub mod transfer;
 pub mod transfers;
 mod trouble;
 
@@ -27,7 +29,6 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use layout::{Geometry, StoredBlock};
 pub use records::{Records, records};
 pub use store::{Found, NewBlock, Store};
-pub use transfers::{
-    Outcomes, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError, Transfers,
-};
+pub use transfer::{Outcomes, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError};
+pub use transfers::Transfers;
 pub use trouble::Counts;

@@ -9,115 +9,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trunkline_kv::BlockKey;
-
 use crate::store::{NewBlock, Store};
+use crate::transfer::{
+    NotComputed, Outcomes, QueueFull, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError,
+};
 use crate::trouble::{Counts, Troubles};
 
 /// Blocks waiting to be written; one more is not stored.
 pub const MAX_QUEUED_STORES: usize = 1024;
+/// The same in bytes, though one may always wait: some hundred milliseconds of a disk's work.
+pub const MAX_QUEUED_BYTES: usize = 128 << 20;
 /// Restores waiting for a reader; one more restores nothing.
 pub const MAX_QUEUED_RESTORES: usize = 1024;
+/// Buffers of blocks kept for the next ones: a step allocates none as long as the disk keeps up.
+const MAX_SPARE_BUFFERS: usize = 16;
 /// Restores that are read at once.
 const NUM_READERS: usize = 2;
 /// Blocks that the system is asked for ahead of the one that is read.
 const READ_AHEAD: usize = 4;
 
-/// A block to write.
-#[derive(Debug)]
-pub struct StoreBlock {
-    /// Where to.
-    pub slot: u32,
-    /// Its key.
-    pub key: BlockKey,
-    /// The key before it.
-    pub parent: BlockKey,
-    /// The key before the first block of its path.
-    pub root: BlockKey,
-    /// Its index in its path.
-    pub depth: u32,
-    /// Its tokens.
-    pub token_ids: Box<[u32]>,
-    /// Its bytes, as many as the geometry's.
-    pub source: *const u8,
+struct StoreJob {
+    block: StoreBlock,
+    bytes: Vec<u8>,
 }
-
-/// A block to read.
-#[derive(Clone, Copy, Debug)]
-pub struct RestoreBlock {
-    /// Where from.
-    pub slot: u32,
-    /// What must be there.
-    pub key: BlockKey,
-    /// Where to: as many bytes as the geometry's.
-    pub destination: *mut u8,
-}
-
-/// What became of a block that was to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreOutcome {
-    /// Where to.
-    pub slot: u32,
-    /// False: the slot holds nothing.
-    pub is_stored: bool,
-}
-
-/// What became of a restore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RestoreOutcome {
-    /// Which.
-    pub restore_id: u64,
-    /// So many blocks, from the first on, are what they should be.
-    pub num_blocks: u32,
-    /// From the first read to the end of the last.
-    pub time: Duration,
-}
-
-/// Transfers that ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcomes {
-    /// In the order of the calls.
-    pub stores: Vec<StoreOutcome>,
-    /// In the order of their ends.
-    pub restores: Vec<RestoreOutcome>,
-}
-
-impl Outcomes {
-    fn is_empty(&self) -> bool {
-        self.stores.is_empty() && self.restores.is_empty()
-    }
-}
-
-/// A transfer that may not be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransferError {
-    /// The store has no such slot.
-    #[error("slot {slot} does not exist, the store has {num_slots}")]
-    UnknownSlot {
-        /// Slot named.
-        slot: u32,
-        /// Slots there.
-        num_slots: u32,
-    },
-    /// Another transfer is not done with it.
-    #[error("slot {slot} is in another transfer")]
-    InTransfer {
-        /// Which slot.
-        slot: u32,
-    },
-}
-
-/// Why a transfer was not even begun.
-#[derive(Debug, thiserror::Error)]
-#[error("{most} transfers wait for the disk")]
-struct QueueFull {
-    most: usize,
-}
-
-struct StoreJob(StoreBlock);
-// SAFETY: who calls `Transfers::store` promises that the bytes may be read from any thread.
-unsafe impl Send for StoreJob {}
 
 struct RestoreJob {
     restore_id: u64,
@@ -129,6 +43,8 @@ unsafe impl Send for RestoreJob {}
 #[derive(Default)]
 struct State {
     stores: VecDeque<StoreJob>,
+    /// Buffers of blocks that were written, for the next ones.
+    buffers: Vec<Vec<u8>>,
     restores: VecDeque<RestoreJob>,
     /// Jobs that a thread works on.
     num_running: usize,
@@ -247,24 +163,43 @@ impl Transfers {
         Ok(())
     }
 
-    /// Begins to write a block. Too many that wait: its outcome comes at once.
+    /// Begins to write a block of `bytes`, which are copied: a disk that hangs holds nobody's memory. Too many that
+    /// wait: its outcome comes at once.
     ///
-    /// # Safety
-    /// `block.source` is the geometry's number of bytes, which nobody writes and which stay where they are until the
-    /// outcome has been taken, or [`Transfers::finish`] or the drop of `self` has returned.
-    pub unsafe fn begin_store(&self, block: StoreBlock) -> Result<(), TransferError> {
+    /// Panics if `bytes` is no block of the geometry.
+    pub fn begin_store(&self, block: StoreBlock, bytes: &[u8]) -> Result<(), TransferError> {
+        let num_bytes = self.shared.store.geometry().block_bytes;
+        assert!(bytes.len() as u64 == num_bytes, "a block of {} bytes", bytes.len());
+        let most = MAX_QUEUED_STORES.min((MAX_QUEUED_BYTES / bytes.len()).max(1));
         self.check_free(block.slot)?;
         let mut state = self.shared.lock();
-        if state.stores.len() == MAX_QUEUED_STORES {
-            state.end_store(block.slot, Err(&QueueFull { most: MAX_QUEUED_STORES }));
-            // What the slot held stays there until it is written again: to empty it now would wait for the disk.
-            self.tell(&state);
-            return Ok(());
+        if state.stores.len() >= most {
+            drop(state);
+            return self.refuse_store(block.slot, &QueueFull { most });
         }
         state.written.insert(block.slot);
         state.num_stores += 1;
-        state.stores.push_back(StoreJob(block));
+        let mut buffer = state.buffers.pop().unwrap_or_default();
+        drop(state);
+        // Not under the lock, which the writer takes between two blocks.
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        self.shared.lock().stores.push_back(StoreJob { block, bytes: buffer });
         self.shared.store_queued.notify_one();
+        Ok(())
+    }
+
+    /// A block that was to be stored was never computed: its outcome says so.
+    pub fn fail_store(&self, slot: u32) -> Result<(), TransferError> {
+        self.refuse_store(slot, &NotComputed)
+    }
+
+    /// What the slot held stays there until it is written again: to empty it now would wait for the disk.
+    fn refuse_store(&self, slot: u32, why: &dyn std::error::Error) -> Result<(), TransferError> {
+        self.check_free(slot)?;
+        let mut state = self.shared.lock();
+        state.end_store(slot, Err(why));
+        self.tell(&state);
         Ok(())
     }
 
@@ -396,7 +331,7 @@ fn write_blocks(shared: &Shared) {
     let mut state = shared.lock();
     loop {
         let job = state.stores.pop_front();
-        let Some(StoreJob(block)) = job else {
+        let Some(StoreJob { block, bytes }) = job else {
             if state.is_stopping {
                 return;
             }
@@ -412,11 +347,11 @@ fn write_blocks(shared: &Shared) {
             depth: block.depth,
             token_ids: &block.token_ids,
         };
-        let num_bytes = shared.store.geometry().block_bytes as usize;
-        // SAFETY: as `Transfers::begin_store` asks for.
-        let bytes = unsafe { std::slice::from_raw_parts(block.source, num_bytes) };
-        let result = shared.store.write(block.slot, &new, bytes);
+        let result = shared.store.write(block.slot, &new, &bytes);
         state = shared.lock();
+        if state.buffers.len() < MAX_SPARE_BUFFERS {
+            state.buffers.push(bytes);
+        }
         state.num_stores -= 1;
         state.written.remove(&block.slot);
         state.end_store(block.slot, result.as_ref().copied().map_err(|error| error as _));

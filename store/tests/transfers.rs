@@ -52,10 +52,8 @@ impl Bench {
             root: new.root,
             depth: new.depth,
             token_ids: new.token_ids.into(),
-            source: self.source[depth].as_ptr(),
         };
-        // SAFETY: `source` is never written and dropped after `transfers`.
-        unsafe { self.transfers.begin_store(block) }
+        self.transfers.begin_store(block, &self.source[depth])
     }
 
     /// Blocks `depths` from the slots of the same numbers.

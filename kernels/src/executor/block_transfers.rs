@@ -58,10 +58,14 @@ impl Executor {
     /// From now on blocks can be stored and restored. Fails if the store's blocks are not of this pool's size, or there
     /// is one already.
     pub fn attach_store(&mut self, transfers: Arc<Transfers>) -> Result<(), ExecutorError> {
+        if self.kv.bytes_per_window_part() > 0 {
+            return Err(fail(
+                "layers with a window are kept apart, and a record has no room for their part".to_owned(),
+            ));
+        }
         let geometry = transfers.store().geometry();
-        let pool = self.kv.geometry();
         let (ours, theirs) = (
-            (pool.bytes_per_block() as u64, pool.block_size),
+            (self.kv.bytes_per_block() as u64, self.kv.geometry().block_size),
             (geometry.block_bytes, geometry.block_size as usize),
         );
         if ours != theirs {
@@ -99,8 +103,7 @@ impl Executor {
         }
     }
 
-    /// Begins to store the full block `block_index` of a sequence in `slot`. Until the outcome has come, nobody may
-    /// have the block written.
+    /// Begins to store the full block `block_index` of a sequence in `slot`. Its bytes are taken now.
     pub fn begin_store(
         &mut self,
         sequence_id: u64,
@@ -115,7 +118,7 @@ impl Executor {
         if end > sequence.num_computed() {
             return Err(fail(format!("block {block_index} of sequence {sequence_id} is not full")));
         }
-        let source = self.kv.block_pointer(sequence.block_table[block_index])?;
+        let bytes = self.kv.block_bytes(sequence.block_table[block_index])?;
         let chain = sequence.keys.as_mut().expect("checked above");
         let [parent, key] = chain.around(block_index, &sequence.token_ids, block_size);
         let block = StoreBlock {
@@ -125,12 +128,9 @@ impl Executor {
             root: chain.root(),
             depth: block_index as u32,
             token_ids: sequence.token_ids[end - block_size..end].into(),
-            source,
         };
-        // SAFETY: the bytes are a block of the pool, which outlives the transfer (`BlockTransfers`). Nobody writes it
-        // meanwhile: the contract between router and shard says so of plans, and `reset` waits.
-        let begun = unsafe { self.transfers()?.begin_store(block) };
-        begun.map_err(|error| fail(error.to_string()))
+        let store = self.store.as_ref().ok_or_else(|| fail("there is none".to_owned()))?;
+        store.transfers.begin_store(block, bytes).map_err(|error| fail(error.to_string()))
     }
 
     /// Begins to read blocks, each (slot, block id, key). Until the outcome has come, nobody may use the blocks.
@@ -147,7 +147,9 @@ impl Executor {
             }
             restored.push(RestoreBlock { slot, key, destination });
         }
-        // SAFETY: as in `begin_store`; and no chunk reads such a block. Memory of a mapping is initialised.
+        // SAFETY: the bytes are blocks of the pool, which outlives the transfer (`BlockTransfers`) and whose memory is
+        // initialised. Nobody reads or writes them meanwhile: the contract between router and shard says so of plans,
+        // and `reset` waits.
         let begun = unsafe { self.transfers()?.begin_restore(restore_id, restored) };
         begun.map_err(|error| fail(error.to_string()))
     }
@@ -157,9 +159,13 @@ impl Executor {
         self.transfers()?.discard(slot).map_err(|error| fail(error.to_string()))
     }
 
-    /// Begins the stores (sequence id, block index, slot) of a step that was done, and waits a little for their ends.
-    /// Not at all, if the disk is behind already.
-    pub fn begin_stores(&mut self, stores: &[(u64, u32, u32)]) -> Result<(), ExecutorError> {
+    /// Begins the stores (sequence id, block index, slot) of a step that was done, and waits a little for their ends:
+    /// not at all, if the disk is behind already. Those of sequences for which `has_failed` says so are refused.
+    pub fn begin_stores(
+        &mut self,
+        stores: &[(u64, u32, u32)],
+        has_failed: impl Fn(u64) -> bool,
+    ) -> Result<(), ExecutorError> {
         if stores.is_empty() {
             return Ok(());
         }
@@ -167,7 +173,11 @@ impl Executor {
         let is_behind = transfers.is_storing();
         transfers.hold_outcomes();
         for &(sequence_id, block_index, slot) in stores {
-            self.begin_store(sequence_id, block_index as usize, slot)?;
+            if has_failed(sequence_id) {
+                transfers.fail_store(slot).map_err(|error| fail(error.to_string()))?;
+            } else {
+                self.begin_store(sequence_id, block_index as usize, slot)?;
+            }
         }
         if !is_behind {
             transfers.wait_stores(STORE_WAIT);

@@ -199,8 +199,8 @@ impl StoreIndex {
         }
     }
 
-    /// A slot for a block of this salt that will be written now: [`StoreIndex::written`] says when it is. None if every
-    /// slot is in use.
+    /// A slot for a block of this salt that will be written now: [`StoreIndex::written`] says when it is. None if all
+    /// are in use.
     pub fn reserve(&mut self, salt: &Salt) -> Option<SlotId> {
         let group = self.groups.of(salt);
         // Counted as its owner's before another goes for it: who asks is not spared.
