@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::shard::{Health, run_link, watch_health};
 use crate::shutdown::{Phase, Shutdown};
 use crate::step_thread::StepThread;
+use crate::tenants::Access;
 
 /// How long answers that end with an error have to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -38,12 +39,14 @@ pub struct DriverEnded;
 
 impl Server {
     /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
-    pub fn start(model: Model, limits: Limits, shard_socket: PathBuf) -> io::Result<Self> {
+    pub fn start(model: Model, limits: Limits, access: Access, shard_socket: PathBuf) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
             max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
             max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
+            shares: access.shares(),
+            max_pinned_percent: limits.max_pinned_percent,
             ..SchedulerConfig::default()
         };
         let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
@@ -52,8 +55,9 @@ impl Server {
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         let app = Arc::new(App {
             model: Arc::new(model),
+            access,
             driver: ends.handle,
-            registry: metrics.registry(ends.stats.clone(), ends.shard.clone()),
+            registry: metrics.registry(ends.stats.clone(), ends.shard.clone(), ends.tenants),
             shard: ends.shard.clone(),
             health,
             stats: ends.stats,

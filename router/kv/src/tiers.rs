@@ -21,7 +21,8 @@ pub struct RestoredBlock {
 
 impl KvCache {
     /// Puts a store below the device.
-    pub fn set_store(&mut self, store: StoreIndex) {
+    pub fn set_store(&mut self, mut store: StoreIndex) {
+        store.set_shares(&self.policy.shares());
         self.store = Some(store);
     }
 
@@ -39,7 +40,7 @@ impl KvCache {
         if block_idx >= num_full_blocks {
             return None;
         }
-        let slot = self.store.as_mut()?.reserve()?;
+        let slot = self.store.as_mut()?.reserve(&table.salt)?;
         table.num_stored_blocks += 1;
         if block_idx < table.num_indexed_blocks() {
             let key = self.indexed_key(table, block_idx);
@@ -69,7 +70,7 @@ impl KvCache {
             });
         let restored: Vec<RestoredBlock> = blocks.collect();
         if let Some(last) = restored.last() {
-            store.touch(last.key);
+            store.touch(last.key, &table.salt);
         }
         table.num_stored_blocks = first + restored.len();
         let (first, count) = (first as u32 * self.block_size, restored.len() as u32 * self.block_size);
@@ -111,7 +112,7 @@ impl KvCache {
         for block_idx in (0..table.blocks.len()).rev() {
             let key = self.tree.block_key(table.blocks[block_idx].id(), block_idx);
             if store.has(key) {
-                store.touch(key);
+                store.touch(key, &table.salt);
                 table.num_stored_blocks = block_idx + 1;
                 return;
             }

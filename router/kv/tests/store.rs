@@ -59,6 +59,11 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Each path that begins otherwise is another tenant's.
+fn tenant_of(path: &[u32]) -> Salt {
+    Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string), &[])
+}
+
 /// A block on its way to the store.
 struct Storing {
     slot: SlotId,
@@ -152,7 +157,7 @@ impl World {
                     self.num_broken += 1;
                 }
             }
-            Op::Touch(path) => self.index.touch(key(path)),
+            Op::Touch(path) => self.index.touch(key(path), &tenant_of(path)),
             Op::Find(path) => self.check_find(path),
             Op::Restart => self.restart(),
         }
@@ -167,7 +172,7 @@ impl World {
 
     fn reserve(&mut self, path: &[u32]) {
         let num_used = self.storing.len() + self.stored.len() + self.broken_and_read();
-        let Some(slot) = self.index.reserve() else {
+        let Some(slot) = self.index.reserve(&tenant_of(path)) else {
             let has_victim = self.stored.iter().any(|path| !self.is_read(path) && !self.is_continued(path));
             assert!(num_used >= self.num_slots as usize && !has_victim, "a slot was to be had");
             return;

@@ -1,6 +1,6 @@
 //! The scheduler's own limits; the shard's come with `Event::ShardReady`.
 
-use trunkline_kv::PolicyKind;
+use trunkline_kv::{PolicyKind, TenantShare};
 
 /// Limits and weights of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,18 @@ pub struct SchedulerConfig {
     pub cached_first_window_ms: u64,
     /// What goes when the prefix cache is full.
     pub eviction: PolicyKind,
+    /// Weights of the tenants' guaranteed shares of the pool; none: all who come weigh the same.
+    pub shares: Vec<TenantShare>,
+    /// Most of the pool that may be pinned, in percent.
+    pub max_pinned_percent: u32,
+}
+
+impl SchedulerConfig {
+    /// Most blocks that may be pinned in a pool.
+    pub(crate) fn max_pinned_blocks(&self, num_blocks: u32) -> u32 {
+        // At most the pool.
+        (u64::from(num_blocks) * u64::from(self.max_pinned_percent.min(100)) / 100) as u32
+    }
 }
 
 impl Default for SchedulerConfig {
@@ -32,6 +44,8 @@ impl Default for SchedulerConfig {
             max_concurrent_prefills: 8,
             cached_first_window_ms: 2_000,
             eviction: PolicyKind::default(),
+            shares: Vec::new(),
+            max_pinned_percent: 25,
         }
     }
 }

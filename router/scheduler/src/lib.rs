@@ -27,7 +27,7 @@ mod transfer;
 
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Priority, RejectReason, SequenceId, SequenceRequest, ShardLimits,
+    EndReason, Event, Millis, Priority, RejectReason, Retention, SequenceId, SequenceRequest, ShardLimits,
     StoreContents, Update, Usage,
 };
 pub use plan::{
@@ -39,5 +39,5 @@ pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
     BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock,
-    TreePage,
+    TenantShare, TenantUsage, TreePage,
 };

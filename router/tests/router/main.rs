@@ -7,6 +7,7 @@
 mod mock;
 mod support;
 
+mod access;
 mod cancel;
 mod conversation;
 mod errors;
@@ -14,5 +15,6 @@ mod kv;
 mod lifecycle;
 mod openai;
 mod operate;
+mod retention;
 mod streams;
 mod tgi;
