@@ -29,11 +29,18 @@ class _ProbingOps(ReferenceOps):
         self._sums.add_keys(layer, key.view(key.shape[0], -1, self._config.head_size))
         super().write_kv(layer, key, value)
 
-    def paged_attention(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+    def paged_attention(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
         is_last = layer == self._config.num_layers - 1
         seen = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
         self._sums.add_queries(layer, seen.reshape(seen.shape[0], -1, self._config.head_size))
-        return super().paged_attention(layer, query, scale)
+        return super().paged_attention(layer, query, scale, window, soft_cap)
 
 
 @torch.inference_mode()
