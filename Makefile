@@ -145,6 +145,10 @@ bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
 
+.PHONY: bench-restart
+bench-restart: build .venv-test/.stamp ## time to first token of a long history after a kill, beside computing it (ARGS="--save")
+	$(TEST_PYTHON) benchmark/restart.py $(ARGS)
+
 .PHONY: bench-isolation
 bench-isolation: build .venv-test/.stamp ## whether a tenant can tell by time what another has cached (to benchmark/results/isolation.md)
 	$(TEST_PYTHON) benchmark/isolation.py $(ARGS)
