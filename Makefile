@@ -145,6 +145,13 @@ bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
 
+.PHONY: torture
+torture: build .venv-test/.stamp ## the tests with kills, faults and random histories, many times over (TRUNKLINE_SEED=n: from another seed)
+	TRUNKLINE_KILLS=5000 cargo test --release -p trunkline-store
+	TRUNKLINE_CASES=100000 cargo test --release -p trunkline-kv --test model --test store
+	TRUNKLINE_SIM_SEEDS=200000 cargo test --release -p trunkline-scheduler --test simulation every
+	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
+
 .PHONY: bench-restart
 bench-restart: build .venv-test/.stamp ## time to first token of a long history after a kill, beside computing it (ARGS="--save")
 	$(TEST_PYTHON) benchmark/restart.py $(ARGS)
