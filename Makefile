@@ -156,6 +156,10 @@ torture: build .venv-test/.stamp ## the tests with kills, faults and random hist
 bench-restart: build .venv-test/.stamp ## time to first token of a long history after a kill, beside computing it (ARGS="--save")
 	$(TEST_PYTHON) benchmark/restart.py $(ARGS)
 
+.PHONY: bench-spill
+bench-spill: build .venv-test/.stamp ## whether other streams feel 1 GB going to the store and coming back (ARGS="--save")
+	$(TEST_PYTHON) benchmark/spill.py $(ARGS)
+
 .PHONY: bench-isolation
 bench-isolation: build .venv-test/.stamp ## whether a tenant can tell by time what another has cached (to benchmark/results/isolation.md)
 	$(TEST_PYTHON) benchmark/isolation.py $(ARGS)
