@@ -139,11 +139,34 @@ bench-kernels: ## steps without a server: tokens per second, time by kind of ker
 bench-router: ## the router alone over a mock shard, beside a bare loop (ARGS="--save": to benchmark/results/router.json)
 	cargo bench --quiet -p trunkline-router --bench router -- $(ARGS)
 
+.PHONY: bench-kv-dtypes
+bench-kv-dtypes: build .venv-test/.stamp ## K and V by dtype: capacity, perplexity, greedy agreement, decode speed
+	$(TEST_PYTHON) benchmark/kv_dtypes.py $(ARGS)
+
 .PHONY: bench-eviction
 bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench-eviction TRACE=trace.jsonl.gz
 	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench-eviction TRACE=trace.jsonl.gz" >&2; exit 1; }
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
+
+.PHONY: torture
+torture: build .venv-test/.stamp ## the tests with kills, faults and random histories, many times over (TRUNKLINE_SEED=n: from another seed)
+	TRUNKLINE_KILLS=5000 cargo test --release -p trunkline-store
+	TRUNKLINE_CASES=100000 cargo test --release -p trunkline-kv --test model --test store
+	TRUNKLINE_SIM_SEEDS=200000 cargo test --release -p trunkline-scheduler --test simulation every
+	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
+
+.PHONY: bench-restart
+bench-restart: build .venv-test/.stamp ## time to first token of a long history after a kill, beside computing it (ARGS="--save")
+	$(TEST_PYTHON) benchmark/restart.py $(ARGS)
+
+.PHONY: bench-spill
+bench-spill: build .venv-test/.stamp ## whether other streams feel 1 GB going to the store and coming back (ARGS="--save")
+	$(TEST_PYTHON) benchmark/spill.py $(ARGS)
+
+.PHONY: bench-isolation
+bench-isolation: build .venv-test/.stamp ## whether a tenant can tell by time what another has cached (to benchmark/results/isolation.md)
+	$(TEST_PYTHON) benchmark/isolation.py $(ARGS)
 
 # ---- environments ----------------------------------------------------------------------------------------------------
 

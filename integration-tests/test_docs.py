@@ -15,7 +15,20 @@ DOCS = ROOT / "docs"
 # Routes that describe the others and stand in no OpenAPI document, with their answers.
 UNLISTED_ROUTES = {("GET", "/"): 307, ("GET", "/openapi.json"): 200, ("GET", "/docs"): 200}
 # Metrics that appear with their first sample, which a healthy server may never have.
-LATE_METRICS = {"trunkline_rejections_total"}
+LATE_METRICS = {"trunkline_rejections_total"} | {
+    f"trunkline_tenant_{name}"
+    for name in (
+        "kv_blocks",
+        "kv_blocks_cached",
+        "kv_blocks_pinned",
+        "kv_share_blocks",
+        "evicted_blocks_total",
+        "requests_total",
+        "prompt_tokens_total",
+        "cached_tokens_total",
+        "output_tokens_total",
+    )
+}
 # Schema of a request → the header of its section in docs/api.md.
 REQUESTS = {
     "ChatCompletionRequest": "## `POST /v1/chat/completions`",

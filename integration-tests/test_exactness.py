@@ -104,3 +104,22 @@ def test_instruction_sets_agree(server: Trunkline, isa: str) -> None:
     expected = [bits(server, prompt, max_tokens=8) for prompt in prompts]
     with serving(env={"TRUNKLINE_ISA": isa}) as other:
         assert [bits(other, prompt, max_tokens=8) for prompt in prompts] == expected
+
+
+@pytest.mark.parametrize("dtype", ["int4", "f16", "bf16"])
+def test_cuts_crowds_and_hits_change_no_bit_in_any_dtype_of_k_and_v(dtype: str) -> None:
+    """The other tests run on the default, int8."""
+    prompts = [random_prompt(70 + length, length) for length in (1, 64, 150, 600)]
+    arguments = ("--kv-cache-dtype", dtype)
+    with serving(*arguments, "--max-batch-prefill-tokens", "37", "--threads", "1") as cut:
+        expected = [bits(cut, prompt, max_tokens=12) for prompt in prompts]
+    with serving(*arguments) as whole:
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            assert list(pool.map(lambda prompt: bits(whole, prompt, max_tokens=12), prompts)) == expected
+        for hit in (17, 64, 149):
+            other_end = random_prompt(80 + hit, 30)
+            whole.complete(prompts[2][:hit] + other_end, max_tokens=2)
+        warm = whole.complete(prompts[2], max_tokens=12, logprobs=3, ignore_eos=True)
+        assert cached_tokens(warm) == 149
+        choice = warm["choices"][0]
+        assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == expected[2]

@@ -88,7 +88,8 @@ def test_who_is_killed_loses_nothing_that_was_acknowledged(tmp_path: Path, expec
 def test_a_kill_in_mid_write_is_a_miss_or_a_hit_and_never_wrong(tmp_path: Path, expected: Any) -> None:
     seed = int(os.environ.get("TRUNKLINE_SEED", "1"))
     rng = random.Random(seed)
-    texts = {number: [1 + (number * 977 + 13 * position) % 40_000 for position in range(900)] for number in range(4)}
+    rounds = int(os.environ.get("TRUNKLINE_SERVER_KILLS", "4"))
+    texts = {round_: [1 + (round_ * 977 + 13 * at) % 40_000 for at in range(900)] for round_ in range(rounds)}
     alone: dict[int, Any] = {}
     with serving(*store(tmp_path)) as server:
         for number, prompt in texts.items():

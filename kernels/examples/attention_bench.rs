@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry, KvPool};
-use trunkline_kernels::ops::attention::{Item, Rows, Scratch, Target, attend, num_segments, rows_per_item};
+use trunkline_kernels::ops::attention::{
+    Item, Rows, Scratch, Target, Window, attend, num_segments, rows_per_item,
+};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::ThreadPool;
 
@@ -114,6 +116,8 @@ impl Bench {
                     first_position: piece.first_position,
                     num_rows: piece.num_rows,
                     scale: 0.125,
+                    soft_cap: None,
+                    window: Window::NONE,
                     first_segment: 0,
                     end_segment: num_segments(piece.first_position),
                     next: None,

@@ -3,6 +3,7 @@
 mod attention_plan;
 mod block_transfers;
 mod build;
+mod calibrate;
 mod failure;
 mod profile;
 mod run;
@@ -10,6 +11,7 @@ mod sequence;
 mod shares;
 #[cfg(test)]
 mod tests;
+mod window_parts;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,14 +22,15 @@ pub use profile::InstructionTime;
 pub use sequence::Chunk;
 
 use crate::isa::Isa;
-use crate::kv_pool::KvPool;
-use crate::ops::attention::Scratch;
+use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
+use crate::ops::attention::{Scratch, Window};
 use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
-use attention_plan::{AttentionPlan, PlanLimits, Plans};
+use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
+use calibrate::Probe;
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
 use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
@@ -66,6 +69,8 @@ pub struct Executor {
     /// Before the pool of blocks: see `BlockTransfers`.
     store: Option<BlockTransfers>,
     kv: KvPool,
+    /// The largest window, if layers with a window are kept apart.
+    kept_window: Option<Window>,
     /// Activations: `program.num_floats` f32.
     floats: MmapMut,
     /// Quantised activations.
@@ -116,7 +121,9 @@ impl Executor {
     fn new(program: Program, pool: ThreadPool, isa: Isa) -> Result<Self, ProgramError> {
         let threads = pool.num_threads();
         let config = program.config;
-        let kv = KvPool::new(config.geometry, config.num_blocks)?;
+        let window_limits = program.window_limits();
+        let kv = KvPool::with_windows(config.geometry, config.num_blocks, window_limits.as_ref())?;
+        let kept_window = window_limits.and(program.largest_window());
         let mut limits = PlanLimits {
             geometry: config.geometry,
             heads_per_kv_head: program.heads_per_kv_head,
@@ -133,14 +140,12 @@ impl Executor {
             floats: map(program.num_floats, size_of::<f32>())?,
             quantized: map(program.num_quantized_bytes, 1)?,
             states: map(limits.state_capacity, size_of::<f32>())?,
-            plans: Plans {
-                tokens: AttentionPlan::for_steps(&limits, config.max_step_tokens, config.max_step_sequences),
-                samples: AttentionPlan::for_steps(
-                    &limits,
-                    config.max_step_sequences,
-                    config.max_step_sequences,
-                ),
-            },
+            plans: Plans::for_steps(
+                &program.windows,
+                &limits,
+                config.max_step_tokens,
+                config.max_step_sequences,
+            ),
             sequences: SequenceTable::default(),
             rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],
@@ -157,8 +162,33 @@ impl Executor {
             pool,
             store: None,
             kv,
+            kept_window,
             limits,
         })
+    }
+
+    /// [`Executor::new`]; in int4 with `key_scaling`, or what is measured for it now.
+    fn with_key_scaling(
+        program: Program,
+        pool: ThreadPool,
+        isa: Isa,
+        key_scaling: Option<KeyScaling>,
+    ) -> Result<Self, ProgramError> {
+        if program.config.geometry.dtype != KvDtype::Int4 {
+            return Self::new(program, pool, isa);
+        }
+        let (key_scaling, program, pool) = match key_scaling {
+            Some(key_scaling) => (key_scaling, program, pool),
+            None => calibrate::measure(program, pool, isa)?,
+        };
+        let mut executor = Self::new(program, pool, isa)?;
+        executor.kv.set_key_scaling(key_scaling);
+        Ok(executor)
+    }
+
+    /// How keys are scaled before they are rounded, if the dtype of the pool asks for it: a function of the model.
+    pub fn key_scaling(&self) -> Option<&KeyScaling> {
+        (self.kv.geometry().dtype == KvDtype::Int4).then(|| self.kv.key_scaling())
     }
 
     /// Rows of the output head.
@@ -166,9 +196,9 @@ impl Executor {
         self.program.vocab_size
     }
 
-    /// Bytes of one KV block.
+    /// Bytes of one KV block, but for its window part.
     pub fn bytes_per_block(&self) -> usize {
-        self.kv.geometry().bytes_per_block()
+        self.kv.bytes_per_block()
     }
 
     /// Bytes of weights held in memory.
@@ -294,7 +324,7 @@ impl Executor {
             };
             self.fates.push(fate);
         }
-        self.forward();
+        self.forward(None);
         let mut fates = std::mem::take(&mut self.fates);
         for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
             let outcome = match fate {
@@ -320,6 +350,7 @@ impl Executor {
         if token_ids.len() > most {
             return Err(fail(format!("{} tokens, but the pool holds {most}", token_ids.len())));
         }
+        self.drop_window_parts(&(0..config.num_blocks as u32).collect::<Vec<_>>())?;
         let sequence_id = 0;
         self.start(sequence_id, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
         let outcome = self.score_started(sequence_id, token_ids.len());
@@ -334,6 +365,7 @@ impl Executor {
         let num_blocks = num_tokens.div_ceil(config.geometry.block_size) as u32;
         for first in (0..num_tokens).step_by(slice) {
             let count = slice.min(num_tokens - first);
+            self.drop_scored(first)?;
             self.rows.clear();
             self.samplers.clear();
             self.num_steps += 1;
@@ -346,7 +378,7 @@ impl Executor {
                 sample: false,
             })?;
             (0..count).for_each(|row| self.rows.push_sample(row));
-            self.forward();
+            self.forward(None);
             let logits = &self.program.buffers[self.program.logits.buffer];
             let start = logits.offset;
             let floats = as_floats(&mut self.floats);
@@ -386,6 +418,7 @@ impl Executor {
             return Err(format!("block {block_id} is written by another chunk of the step"));
         }
         blocks.iter().for_each(|id| self.written[*id as usize] = stamp);
+        self.admit_window(slot, chunk)?;
         let accepted = AcceptedChunk {
             slot,
             first_position: chunk.first_position as usize,
@@ -396,7 +429,7 @@ impl Executor {
     }
 
     /// Runs the step's rows; then chooses a token for each of the samplers.
-    fn forward(&mut self) {
+    fn forward(&mut self, probe: Option<&Probe<'_>>) {
         if self.rows.token_ids.is_empty() {
             return;
         }
@@ -426,6 +459,7 @@ impl Executor {
             states: SharedMut::new(as_floats(&mut self.states)),
             counters: &self.counters,
             cursors: &self.cursors,
+            probe,
             num_threads: self.pool.num_threads(),
         };
         let scratch = SharedMut::new(&mut self.scratch);

@@ -31,9 +31,15 @@
 //! K [B / 16][D / 8][16][4]   the lower nibbles of quads 0, 2, ..., the upper ones of quads 1, 3, ...
 //! V [B / 64][16][D / 32][16][4]   the lower nibbles of elements 0..16, 32..48, ..., the upper ones of 16..32, ...
 //! scales [B] f16             as in int8
+//! first key [D]              of position 0 of the block as bytes, as in int8; its nibbles are not read
 //! ```
+//!
+//! The first token of a sequence is what many heads mostly look at, and its key is unlike all others: in four bits it
+//! would cost as much accuracy as all others together. A block does not know whether it is the first one.
 
 mod geometry;
+mod key_scaling;
+mod window_parts;
 mod write;
 
 use memmap2::{MmapMut, MmapOptions};
@@ -41,9 +47,13 @@ use memmap2::{MmapMut, MmapOptions};
 pub use geometry::{
     KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP,
 };
+pub use key_scaling::{HeadScaling, KeyScaling, KeySums};
+
+pub use window_parts::WindowLimits;
 
 use crate::isa::Isa;
 use crate::ops::vector::LANES;
+use window_parts::{WindowParts, WindowView};
 use write::{Slot, prefetch_slot, write_slot};
 
 /// Why a pool cannot be made or used so.
@@ -85,6 +95,14 @@ pub enum KvPoolError {
         /// Blocks there.
         num_blocks: usize,
     },
+    /// All window parts are in use.
+    #[error("block {block_id} needs a window part, but all {num_parts} are in use")]
+    NoWindowPart {
+        /// Block that has none.
+        block_id: u32,
+        /// Parts there.
+        num_parts: usize,
+    },
     /// A copy of nothing, of more than a block, or onto itself.
     #[error(
         "cannot copy {num_tokens} tokens of block {source_id} to {destination_id} (block size {block_size})"
@@ -107,25 +125,96 @@ pub struct KvPool {
     map: MmapMut,
     geometry: KvGeometry,
     num_blocks: usize,
+    /// Where layers with a window are, if not with the others.
+    windows: Option<WindowParts>,
+    /// Only int4 uses it.
+    key_scaling: KeyScaling,
+}
+
+/// Zeroed memory for `count` pieces that becomes resident when it is first touched.
+fn map_bytes(bytes_each: usize, count: usize) -> Result<MmapMut, KvPoolError> {
+    let bytes = bytes_each as u128 * count as u128;
+    let fail = |source| KvPoolError::Map { bytes, num_blocks: count, source };
+    let len = usize::try_from(bytes).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
+    // Blocks of a model whose layers all have windows are empty.
+    let map = MmapOptions::new().len(len.max(1)).no_reserve_swap().map_anon().map_err(fail)?;
+    // Blocks lie far apart: with pages of 4 KiB every piece of one needs walks through page tables that are in no
+    // cache (Zen 4: reads of such pieces at 12 instead of 17 GB/s). A system without huge pages refuses; then not.
+    #[cfg(target_os = "linux")]
+    let _refused = map.advise(memmap2::Advice::HugePage).is_err();
+    Ok(map)
 }
 
 impl KvPool {
     /// A pool of `num_blocks` blocks of zeros.
     pub fn new(geometry: KvGeometry, num_blocks: usize) -> Result<Self, KvPoolError> {
+        Self::with_windows(geometry, num_blocks, None)
+    }
+
+    /// A pool whose layers with a window are in parts of their own; None: in one piece with the others.
+    pub fn with_windows(
+        geometry: KvGeometry,
+        num_blocks: usize,
+        windows: Option<&WindowLimits>,
+    ) -> Result<Self, KvPoolError> {
         geometry.check()?;
         if num_blocks == 0 || num_blocks > u32::MAX as usize {
             let expected = "1 to 2^32 - 1";
             return Err(KvPoolError::Geometry { field: "num_blocks", value: num_blocks, expected });
         }
-        let bytes = geometry.bytes_per_block() as u128 * num_blocks as u128;
-        let fail = |source| KvPoolError::Map { bytes, num_blocks, source };
-        let len = usize::try_from(bytes).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
-        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(fail)?;
-        // Blocks lie far apart: with pages of 4 KiB every piece of one needs walks through page tables that are in no
-        // cache (Zen 4: reads of such pieces at 12 instead of 17 GB/s). A system without huge pages refuses; then not.
-        #[cfg(target_os = "linux")]
-        let _refused = map.advise(memmap2::Advice::HugePage).is_err();
-        Ok(Self { map, geometry, num_blocks })
+        let windows = windows.map(|limits| WindowParts::new(&geometry, num_blocks, limits)).transpose()?;
+        let block_bytes = windows.as_ref().map_or(geometry.bytes_per_block(), |parts| parts.base_bytes);
+        let map = map_bytes(block_bytes, num_blocks)?;
+        Ok(Self { map, geometry, num_blocks, windows, key_scaling: KeyScaling::none(&geometry) })
+    }
+
+    /// Bytes of one block, but for its window part.
+    pub fn bytes_per_block(&self) -> usize {
+        self.windows.as_ref().map_or(self.geometry.bytes_per_block(), |parts| parts.base_bytes)
+    }
+
+    /// Bytes of a window part; 0 if blocks are in one piece.
+    pub fn bytes_per_window_part(&self) -> usize {
+        self.windows.as_ref().map_or(0, |parts| parts.part_bytes)
+    }
+
+    /// Window parts that no block has.
+    pub fn num_free_window_parts(&self) -> usize {
+        self.windows.as_ref().map_or(0, WindowParts::num_free)
+    }
+
+    /// Whether the layers with a window of a block are there. Panics if there is no such block.
+    pub fn has_window_part(&self, block_id: u32) -> bool {
+        self.windows.as_ref().is_none_or(|parts| parts.part(block_id).is_some())
+    }
+
+    /// Gives a block its window part, with anything in it, if it has none. Fails if all are in use.
+    pub fn take_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
+        self.check_block(block_id)?;
+        match &mut self.windows {
+            Some(parts) => parts.take(block_id).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the window part of a block, if it has one.
+    pub fn drop_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
+        self.check_block(block_id)?;
+        if let Some(parts) = &mut self.windows {
+            parts.drop_part(block_id);
+        }
+        Ok(())
+    }
+
+    /// How keys are scaled that are written and read from now on; it changes what blocks mean. Only in int4.
+    pub fn set_key_scaling(&mut self, key_scaling: KeyScaling) {
+        assert_eq!(key_scaling.values().len(), self.key_scaling.values().len(), "another geometry");
+        self.key_scaling = key_scaling;
+    }
+
+    /// What [`KvPool::set_key_scaling`] was told, or what changes nothing.
+    pub fn key_scaling(&self) -> &KeyScaling {
+        &self.key_scaling
     }
 
     /// Sizes of the pool.
@@ -147,7 +236,7 @@ impl KvPool {
         }
     }
 
-    /// Copies the first `num_tokens` positions of `source` onto `destination`: all layers, K and V.
+    /// Copies the first `num_tokens` positions of `source` onto `destination`: all layers that the source has, K and V.
     pub fn copy_block(
         &mut self,
         source: u32,
@@ -165,37 +254,30 @@ impl KvPool {
                 block_size: g.block_size,
             });
         }
-        let from = source as usize * g.bytes_per_block();
-        let to = destination as usize * g.bytes_per_block();
-        if num_tokens == g.block_size {
-            self.map.copy_within(from..from + g.bytes_per_block(), to);
-            return Ok(());
+        let block_bytes = self.bytes_per_block();
+        let pieces = (source as usize, destination as usize);
+        if let Some(parts) = &mut self.windows
+            && let Some(part) = parts.part(source)
+        {
+            let pieces = (part, parts.take(destination)?);
+            copy_positions(&mut parts.map, &g, parts.part_bytes, pieces, num_tokens);
         }
-        for head in 0..g.num_layers * g.num_kv_heads {
-            let head = head * g.head_bytes();
-            let mut copy = |start: usize, num_bytes: usize| {
-                self.map.copy_within(from + head + start..from + head + start + num_bytes, to + head + start);
-            };
-            match g.dtype {
-                KvDtype::Int8 | KvDtype::Int4 => copy_quads(&g, num_tokens, &mut copy),
-                KvDtype::F16 | KvDtype::Bf16 => copy_half(&g, num_tokens, &mut copy),
-            }
-        }
+        copy_positions(&mut self.map, &g, block_bytes, pieces, num_tokens);
         Ok(())
     }
 
-    /// Where a block begins: its geometry's `bytes_per_block` bytes, for as long as the pool lives.
+    /// Where a block begins: [`KvPool::bytes_per_block`] bytes, for as long as the pool lives.
     pub fn block_pointer(&mut self, block_id: u32) -> Result<*mut u8, KvPoolError> {
         self.check_block(block_id)?;
-        let offset = block_id as usize * self.geometry.bytes_per_block();
+        let offset = block_id as usize * self.bytes_per_block();
         // SAFETY: inside the mapping, since there is such a block.
         Ok(unsafe { self.map.as_mut_ptr().add(offset) })
     }
 
-    /// The bytes of a block.
+    /// The bytes of a block, but for its window part.
     pub fn block_bytes(&self, block_id: u32) -> Result<&[u8], KvPoolError> {
         self.check_block(block_id)?;
-        let num_bytes = self.geometry.bytes_per_block();
+        let num_bytes = self.bytes_per_block();
         Ok(&self.map[block_id as usize * num_bytes..][..num_bytes])
     }
 
@@ -205,6 +287,8 @@ impl KvPool {
             bytes: self.map.as_mut_ptr(),
             geometry: self.geometry,
             num_blocks: self.num_blocks,
+            windows: self.windows.as_mut().map(WindowParts::view),
+            key_scaling: &self.key_scaling,
             borrow: std::marker::PhantomData,
         }
     }
@@ -212,7 +296,33 @@ impl KvPool {
     /// Overwrites every 16 bits with `bits`, to show that stale contents do not matter.
     #[cfg(test)]
     pub(crate) fn fill(&mut self, bits: u16) {
-        self.map.chunks_exact_mut(2).for_each(|pair| pair.copy_from_slice(&bits.to_ne_bytes()));
+        let maps = std::iter::once(&mut self.map).chain(self.windows.as_mut().map(|parts| &mut parts.map));
+        for map in maps {
+            map.chunks_exact_mut(2).for_each(|pair| pair.copy_from_slice(&bits.to_ne_bytes()));
+        }
+    }
+}
+
+/// Copies the first `num_tokens` positions of all heads of one piece of `piece_bytes` onto another (indices from, to).
+fn copy_positions(
+    map: &mut [u8],
+    g: &KvGeometry,
+    piece_bytes: usize,
+    (from, to): (usize, usize),
+    num_tokens: usize,
+) {
+    let (from, to) = (from * piece_bytes, to * piece_bytes);
+    if num_tokens == g.block_size {
+        return map.copy_within(from..from + piece_bytes, to);
+    }
+    for head in (0..piece_bytes).step_by(g.head_bytes()) {
+        let mut copy = |start: usize, num_bytes: usize| {
+            map.copy_within(from + head + start..from + head + start + num_bytes, to + head + start);
+        };
+        match g.dtype {
+            KvDtype::Int8 | KvDtype::Int4 => copy_quads(g, num_tokens, &mut copy),
+            KvDtype::F16 | KvDtype::Bf16 => copy_half(g, num_tokens, &mut copy),
+        }
     }
 }
 
@@ -248,6 +358,7 @@ fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, us
     for scales in [0, g.scale_bytes()] {
         copy(g.key_bytes() + g.value_bytes() + scales, num_tokens * g.bytes_per_scale());
     }
+    copy(g.first_key_offset(), g.first_key_bytes());
 }
 
 /// Shared access to a pool inside a step: slots of different tokens are written by different threads, and read after a
@@ -257,6 +368,8 @@ pub struct KvView<'a> {
     bytes: *mut u8,
     geometry: KvGeometry,
     num_blocks: usize,
+    windows: Option<WindowView<'a>>,
+    key_scaling: &'a KeyScaling,
     borrow: std::marker::PhantomData<&'a mut KvPool>,
 }
 
@@ -274,10 +387,14 @@ impl KvView<'_> {
     fn head(&self, layer: usize, block_id: u32, head: usize) -> *mut u8 {
         let g = &self.geometry;
         assert!((block_id as usize) < self.num_blocks && layer < g.num_layers && head < g.num_kv_heads);
-        let offset =
-            block_id as usize * g.bytes_per_block() + layer * g.layer_bytes() + head * g.head_bytes();
         // SAFETY: inside the mapping by the assertion.
-        unsafe { self.bytes.add(offset) }
+        unsafe {
+            let layer = match &self.windows {
+                None => self.bytes.add(block_id as usize * g.bytes_per_block() + layer * g.layer_bytes()),
+                Some(windows) => windows.layer(self.bytes, layer, block_id, g.layer_bytes()),
+            };
+            layer.add(head * g.head_bytes())
+        }
     }
 
     /// K of one block and head. Panics if there is no such layer, block or head.
@@ -300,6 +417,17 @@ impl KvView<'_> {
             let scales = self.head(layer, block_id, head).add(g.key_bytes() + g.value_bytes());
             [scales, scales.add(g.scale_bytes())]
         }
+    }
+
+    /// Bytes of a block's first key, in int4. Panics as [`KvView::keys`].
+    pub fn first_key(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
+        // SAFETY: it follows the scales of the same head.
+        unsafe { self.head(layer, block_id, head).add(self.geometry.first_key_offset()) }
+    }
+
+    /// How keys of a layer and KV head are scaled in int4. Panics if there is none such.
+    pub fn head_scaling(&self, layer: usize, kv_head: usize) -> HeadScaling<'_> {
+        self.key_scaling.head(layer, kv_head)
     }
 
     /// Asks for what [`KvView::write`] will write of this slot, so that it need not wait. Panics as [`KvView::keys`].
@@ -325,7 +453,7 @@ impl KvView<'_> {
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
         let slot = Slot { head: self.head(layer, block_id, 0), offset };
         // SAFETY: the slot lies in the pool, and the caller keeps others away.
-        unsafe { write_slot(isa, g, slot, key, value) }
+        unsafe { write_slot(isa, g, self.key_scaling, layer, slot, key, value) }
     }
 }
 

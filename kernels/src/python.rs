@@ -1,25 +1,26 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
 mod store;
+mod weight_cache;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use trunkline_kv::{BlockKey, KEY_BYTES as BLOCK_KEY_BYTES};
+use trunkline_kv::{BlockKey, KEY_BYTES};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use crate::isa::Isa;
-use crate::kv_pool::{KvGeometry, KvPoolError};
+use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::store::PyStore;
+use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
 use crate::sampling::SamplingParams;
 use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
-use crate::weight_cache::{CacheState, CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, Miss, WeightCache};
+use crate::weight_cache::{CacheState, Miss};
 
 impl From<ProgramError> for PyErr {
     fn from(error: ProgramError) -> Self {
@@ -149,6 +150,11 @@ impl PyProgramBuilder {
         Ok(weight.0)
     }
 
+    fn keep_windows(&mut self, num_window_parts: usize) -> PyResult<()> {
+        self.builder()?.keep_windows(num_window_parts);
+        Ok(())
+    }
+
     fn embedding(&mut self, w: usize) -> PyResult<usize> {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
     }
@@ -181,33 +187,57 @@ impl PyProgramBuilder {
         Ok(())
     }
 
-    fn paged_attention(&mut self, layer: usize, q: usize, scale: f32) -> PyResult<usize> {
-        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale)?.0)
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    fn paged_attention(
+        &mut self,
+        layer: usize,
+        q: usize,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+    ) -> PyResult<usize> {
+        Ok(self.builder()?.windowed_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
         Ok(self.builder()?.silu_mul(ValueId(g), ValueId(u))?.0)
     }
 
+    fn gelu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
+        Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn scale(&mut self, x: usize, factor: f32) -> PyResult<usize> {
+        Ok(self.builder()?.scale(ValueId(x), factor)?.0)
+    }
+
     fn add(&mut self, x: usize, y: usize) -> PyResult<usize> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
     }
 
-    fn logits(&mut self, x: usize, w: usize) -> PyResult<usize> {
-        Ok(self.builder()?.logits(ValueId(x), WeightId(w))?.0)
+    #[pyo3(signature = (x, w, soft_cap=None))]
+    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> PyResult<usize> {
+        Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
     /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
     /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
-    #[pyo3(signature = (threads=None, pinning="off", *, cache=None))]
+    /// `key_scaling`: what the executor's had for the same weights, only with a cache.
+    #[pyo3(signature = (threads=None, pinning="off", *, cache=None, key_scaling=None))]
     fn build(
         &mut self,
         py: Python<'_>,
         threads: Option<usize>,
         pinning: &str,
         cache: Option<&PyWeightCache>,
+        key_scaling: Option<&[u8]>,
     ) -> PyResult<PyExecutor> {
-        self.builder()?;
+        let geometry = self.builder()?.geometry();
+        // Bytes that do not fit are measured again.
+        let key_scaling = key_scaling.and_then(|bytes| {
+            let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            KeyScaling::from_values(&geometry, values)
+        });
         let pinning: Pinning =
             pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
         let threads = threads.unwrap_or_else(default_num_threads);
@@ -215,55 +245,14 @@ impl PyProgramBuilder {
             self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
         let cache = cache.map(|cache| cache.cache.clone());
         let built = py.detach(|| match cache {
-            Some(cache) => {
-                builder.build_cached(threads, pinning, cache).map(|(executor, state)| (executor, Some(state)))
-            }
+            Some(cache) => builder
+                .build_cached(threads, pinning, cache, key_scaling)
+                .map(|(executor, state)| (executor, Some(state))),
             None => Ok((builder.build(threads, pinning)?, None)),
         });
         self.held.clear();
         let (executor, cache) = built?;
         Ok(PyExecutor { executor, results: Vec::new(), cache })
-    }
-}
-
-/// Where packed weights are kept: see `kernels/src/weight_cache.rs`.
-#[pyclass(name = "WeightCache", module = "trunkline_server._kernels", frozen)]
-struct PyWeightCache {
-    cache: WeightCache,
-}
-
-#[pymethods]
-impl PyWeightCache {
-    #[new]
-    #[pyo3(signature = (folder, *, key, max_bytes))]
-    fn new(folder: PathBuf, key: [u8; KEY_BYTES], max_bytes: u64) -> Self {
-        Self { cache: WeightCache { folder, key, max_bytes } }
-    }
-
-    #[getter]
-    fn path(&self) -> PathBuf {
-        self.cache.path()
-    }
-}
-
-/// Keeps packed weights, from any thread.
-#[pyclass(name = "CacheWriter", module = "trunkline_server._kernels", frozen)]
-struct PyCacheWriter {
-    writer: CacheWriter,
-}
-
-#[pymethods]
-impl PyCacheWriter {
-    /// Bytes of the file that was written, or None if another process has written it meanwhile.
-    fn keep(&self, py: Python<'_>, note: &str) -> PyResult<Option<u64>> {
-        if note.len() > MAX_NOTE_BYTES {
-            return Err(PyValueError::new_err(format!("`note` has {} bytes", note.len())));
-        }
-        match py.detach(|| self.writer.keep(note)) {
-            Ok(Kept::Written(num_bytes)) => Ok(Some(num_bytes)),
-            Ok(Kept::AlreadyThere) => Ok(None),
-            Err(error) => Err(PyOSError::new_err(error.to_string())),
-        }
     }
 }
 
@@ -288,7 +277,7 @@ impl PyExecutor {
         token_ids: Vec<u32>,
         num_prompt_tokens: usize,
         sampling: &Bound<'_, PyDict>,
-        root_key: Option<[u8; BLOCK_KEY_BYTES]>,
+        root_key: Option<[u8; KEY_BYTES]>,
     ) -> PyResult<()> {
         self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
         if let Some(root_key) = root_key {
@@ -302,7 +291,7 @@ impl PyExecutor {
     }
 
     /// Begins to read (slot, block id, key) blocks.
-    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; BLOCK_KEY_BYTES])>) -> PyResult<()> {
+    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; KEY_BYTES])>) -> PyResult<()> {
         let blocks: Vec<_> = blocks
             .into_iter()
             .map(|(slot, block_id, key)| (slot, block_id, BlockKey::from_bytes(key)))
@@ -324,6 +313,10 @@ impl PyExecutor {
 
     fn copy_block(&mut self, source: u32, destination: u32, num_tokens: usize) -> PyResult<()> {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
+    }
+
+    fn drop_window_parts(&mut self, block_ids: Vec<u32>) -> PyResult<()> {
+        Ok(self.executor.drop_window_parts(&block_ids)?)
     }
 
     /// One step; then begins the stores (sequence id, block index, slot) of its chunks. Those of chunks that failed are
@@ -395,9 +388,22 @@ impl PyExecutor {
         }
     }
 
+    /// How keys are scaled before they are rounded, f32 little-endian; None if the dtype of K and V has no such thing.
+    #[getter]
+    fn key_scaling<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let scaling = self.executor.key_scaling()?;
+        let bytes: Vec<u8> = scaling.values().iter().flat_map(|x| x.to_le_bytes()).collect();
+        Some(PyBytes::new(py, &bytes))
+    }
+
     #[getter]
     fn bytes_per_block(&self) -> usize {
         self.executor.bytes_per_block()
+    }
+
+    #[getter]
+    fn bytes_per_window_part(&self) -> usize {
+        self.executor.bytes_per_window_part()
     }
 
     #[getter]

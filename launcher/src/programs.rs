@@ -15,6 +15,9 @@ const SERVER_MODULE: &str = "trunkline_server";
 /// Keeps `python -m` from importing out of the folder in which the user happens to stand.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
+/// Holds a key, which is the router's business alone.
+const API_KEY: &str = "TRUNKLINE_API_KEY";
+
 /// One program that stands beside the launcher.
 struct Program {
     names: &'static [&'static str],
@@ -97,6 +100,9 @@ pub fn router_command(
     command.arg("--shard-socket").arg(socket).arg("--model-path").arg(model);
     command.args(["--served-model-name", served_model_name, "--hostname", &address.hostname]);
     push(&mut command, "--port", Some(address.port));
+    if let Some(api_keys) = &config.api_keys {
+        command.arg("--api-keys").arg(api_keys);
+    }
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);
@@ -104,6 +110,7 @@ pub fn router_command(
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
+    push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));
     command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
     if let Some(url) = config.cache.disk.as_ref().and_then(|disk| disk.object_store.as_ref()) {
         command.arg("--kv-object-store").arg(url);
@@ -118,6 +125,7 @@ pub fn router_command(
 fn server_command(python: &Path, subcommand: &str) -> Command {
     let mut command = Command::new(python);
     forget_own_variables(&mut command);
+    command.env_remove(API_KEY);
     command.env(SAFE_PATH.0, SAFE_PATH.1).args(["-m", SERVER_MODULE, subcommand]);
     command
 }

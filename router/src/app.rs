@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::extract::Request;
 use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
@@ -19,6 +20,7 @@ use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shard::{Health, ShardInfo, ShardStatus};
 use crate::shutdown::Phase;
+use crate::tenants::{Access, Caller};
 use crate::validate::Validator;
 
 /// Names that stand for "the model that is served": what clients of other servers send.
@@ -66,6 +68,8 @@ pub fn unix_s() -> u64 {
 pub struct App {
     /// The model.
     pub model: Arc<Model>,
+    /// Who may come in.
+    pub access: Access,
     /// Limits from the flags.
     pub limits: Arc<Limits>,
     /// Submits sequences.
@@ -98,11 +102,14 @@ pub struct Admitted {
     pub shard: Arc<ShardInfo>,
     /// When it came.
     pub arrived: Instant,
+    /// Who sent it.
+    pub caller: Caller,
 }
 
 impl App {
     /// Lets a request in, before its body is read: not while draining, without a shard, or beyond the limit.
-    pub fn admit(&self) -> Result<Admitted, ApiError> {
+    pub fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
+        let caller = Caller::of_request(request)?;
         if *self.phase.borrow() != Phase::Serving {
             return Err(ApiError::Draining);
         }
@@ -112,7 +119,7 @@ impl App {
             .clone()
             .try_acquire_owned()
             .map_err(|_| ApiError::TooManyRequests { limit: self.limits.max_concurrent_requests })?;
-        Ok(Admitted { permit, shard, arrived: Instant::now() })
+        Ok(Admitted { permit, shard, arrived: Instant::now(), caller })
     }
 
     /// The shard, if one is there.

@@ -28,6 +28,10 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_PORT", default_value_t = 3000)]
     pub port: u16,
 
+    /// TOML file with the API keys, a table `[tenants.NAME]` with `keys` for each tenant; read again at SIGHUP.
+    #[arg(long, env = "TRUNKLINE_API_KEYS", help_heading = "Access")]
+    pub api_keys: Option<PathBuf>,
+
     /// Most requests open at once; more are answered 429.
     #[arg(long, env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS", default_value_t = 128, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
@@ -75,6 +79,10 @@ pub struct Args {
         hide_env_values = true
     )]
     pub kv_object_store: Option<String>,
+    /// Most of the KV pool that requests may pin, in percent.
+    #[arg(long, env = "TRUNKLINE_MAX_PINNED_SHARE", default_value_t = 25, help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub max_pinned_share: u32,
     /// Seconds that open requests have to finish after SIGTERM.
     #[arg(
         long,
@@ -115,6 +123,7 @@ impl Args {
             max_stop_sequences: self.max_stop_sequences,
             max_body_bytes: self.max_body_bytes,
             eviction_policy: self.eviction_policy,
+            max_pinned_percent: self.max_pinned_share,
             request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),
             stuck_step_timeout: Duration::from_secs(self.stuck_step_timeout),
             graceful_termination_timeout: Duration::from_secs(self.graceful_termination_timeout),

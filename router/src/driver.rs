@@ -17,11 +17,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use trunkline_scheduler::{
     EndReason, Event, Millis, RejectReason, SampledToken, Scheduler, SchedulerConfig, SequenceId,
-    SequenceRequest, Stats, StepPlan, Update,
+    SequenceRequest, Stats, StepPlan, TenantShare, TenantUsage, Update,
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
+use crate::metrics::tenants::TenantCounters;
 use crate::shard::{LinkEvent, ShardStatus};
 
 /// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
@@ -76,6 +77,7 @@ struct Client {
     overflowed: Arc<AtomicBool>,
     arrived: Instant,
     last_token: Option<Instant>,
+    tenant: Option<TenantCounters>,
 }
 
 /// Submits sequences to the driver. Cheap to clone.
@@ -102,7 +104,8 @@ impl DriverHandle {
         request.id = id;
         let (updates, received) = mpsc::channel(MAX_WAITING_TOKENS);
         let overflowed = Arc::new(AtomicBool::new(false));
-        let client = Client { updates, overflowed: overflowed.clone(), arrived, last_token: None };
+        let client =
+            Client { updates, overflowed: overflowed.clone(), arrived, last_token: None, tenant: None };
         // The slot for the end is reserved before the beginning is sent: an abort can never be lost or have to wait.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
@@ -123,6 +126,15 @@ impl DriverHandle {
         });
         self.commands.send(Command::Ask(question)).await.map_err(|_| DriverGone)?;
         answered.await.map_err(|_| DriverGone)
+    }
+}
+
+impl DriverHandle {
+    /// The tenants' weights are others now.
+    pub async fn set_shares(&self, shares: Vec<TenantShare>) {
+        // It fails only when the process ends.
+        let _ =
+            self.ask(|scheduler, now| scheduler.handle(now, Event::Shares(shares), &mut Vec::new())).await;
     }
 }
 
@@ -184,6 +196,7 @@ pub struct Driver {
     turn: Instant,
     shard: watch::Sender<ShardStatus>,
     stats: watch::Sender<Stats>,
+    tenants: watch::Sender<Vec<TenantUsage>>,
     metrics: Arc<Metrics>,
     /// Where the requests' tasks run.
     readers: Handle,
@@ -201,6 +214,8 @@ pub struct DriverEnds {
     pub shard: watch::Receiver<ShardStatus>,
     /// The scheduler's numbers after the last turn.
     pub stats: watch::Receiver<Stats>,
+    /// What each tenant had of the pool then.
+    pub tenants: watch::Receiver<Vec<TenantUsage>>,
 }
 
 impl Driver {
@@ -211,6 +226,7 @@ impl Driver {
         let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
         let (shard, shard_out) = watch::channel(ShardStatus::Loading);
         let (stats, stats_out) = watch::channel(Stats::default());
+        let (tenants, tenants_out) = watch::channel(Vec::new());
         let driver = Self {
             scheduler: Scheduler::new(config),
             commands: commands_in,
@@ -222,12 +238,13 @@ impl Driver {
             turn: Instant::now(),
             shard,
             stats,
+            tenants,
             metrics,
             readers: Handle::current(),
             is_crowded: false,
         };
         let handle = DriverHandle { commands, next_id: Arc::new(AtomicU64::new(1)) };
-        (driver, DriverEnds { handle, link, shard: shard_out, stats: stats_out })
+        (driver, DriverEnds { handle, link, shard: shard_out, stats: stats_out, tenants: tenants_out })
     }
 
     /// Runs until all handles or the link are gone.
@@ -255,6 +272,10 @@ impl Driver {
             }
             self.send_plans();
             self.stats.send_replace(self.scheduler.stats());
+            self.tenants.send_modify(|tenants| {
+                tenants.clear();
+                tenants.extend(self.scheduler.tenants().cloned());
+            });
         }
     }
 
@@ -316,7 +337,11 @@ impl Driver {
         self.turn = Instant::now();
         match command {
             Command::Submit(submission) => {
-                let Submission { mut request, timeout, client } = *submission;
+                let Submission { mut request, timeout, mut client } = *submission;
+                client.tenant = request.salt.tenant().map(|tenant| {
+                    let num_prompt_tokens = request.token_ids.len() as u64;
+                    self.metrics.tenants.begin(tenant, num_prompt_tokens)
+                });
                 let id = request.id;
                 request.deadline = timeout
                     .map(|timeout| self.now().plus(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)));
@@ -372,6 +397,10 @@ impl Driver {
                 match update {
                     Update::Started { id, cached_tokens, queued_ms } => {
                         self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
+                        let tenant = self.clients.get(&id).and_then(|client| client.tenant.as_ref());
+                        if let Some(tenant) = tenant {
+                            tenant.cached_tokens.inc_by(cached_tokens.into());
+                        }
                         self.tell(id, SequenceUpdate::Started { cached_tokens });
                     }
                     Update::Token { id, token } => self.on_token(id, token),
@@ -392,6 +421,9 @@ impl Driver {
     fn on_token(&mut self, id: SequenceId, token: SampledToken) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let now = self.turn;
+        if let Some(tenant) = &client.tenant {
+            tenant.output_tokens.inc();
+        }
         match client.last_token.replace(now) {
             None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
             Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),
@@ -448,6 +480,7 @@ mod tests {
             priority: Priority::Normal,
             deadline: None,
             salt: Salt::default(),
+            retention: trunkline_scheduler::Retention::default(),
         };
         let sequence = ends.handle.submit(request, Instant::now(), None).await.expect("the driver lives");
         take_command(&mut driver);

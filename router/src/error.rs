@@ -124,6 +124,12 @@ pub enum ApiError {
     /// The connection broke while the body was read.
     #[error("body could not be read")]
     BodyBroken,
+    /// Keys are configured and none was sent, or one that is not known.
+    #[error("{problem}; hint: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
+    InvalidApiKey {
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// No such route.
     #[error("no route `{path}`; hint: `/docs` lists all routes")]
     UnknownRoute {
@@ -248,6 +254,7 @@ impl ApiError {
             Self::UnknownModel { .. } | Self::UnknownRoute { .. } | Self::UnknownNode { .. } => {
                 StatusCode::NOT_FOUND
             }
+            Self::InvalidApiKey { .. } => StatusCode::UNAUTHORIZED,
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -295,6 +302,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyBroken => "body_broken",
+            Self::InvalidApiKey { .. } => "invalid_api_key",
             Self::UnknownRoute { .. } => "route_not_found",
             Self::UnknownMethod { .. } => "method_not_allowed",
             Self::TooManyRequests { .. } => "too_many_requests",

@@ -272,6 +272,7 @@ fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
         priority: Priority::Normal,
         deadline: None,
         salt: request.salt.clone(),
+        retention: request.retention,
     }
 }
 

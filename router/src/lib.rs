@@ -7,9 +7,9 @@
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use trunkline_router::{app::Model, limits::Limits, server::Server};
+//! use trunkline_router::{app::Model, limits::Limits, server::Server, tenants::Access};
 //! let model = Model::load("model.gguf".as_ref(), "my-model".into())?;
-//! let server = Server::start(model, Limits::default(), "/run/shard.sock".into())?;
+//! let server = Server::start(model, Limits::default(), Access::open(), "/run/shard.sock".into())?;
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! server.run(listener, std::future::pending()).await?;
 //! # Ok(()) }
@@ -29,8 +29,10 @@ pub mod object;
 pub mod openapi;
 pub mod random;
 pub mod request;
+pub mod retention;
 pub mod server;
 pub mod shard;
 pub mod shutdown;
 pub mod step_thread;
+pub mod tenants;
 pub mod validate;

@@ -55,6 +55,8 @@ pub struct Limits {
     pub max_body_bytes: usize,
     /// What goes when the prefix cache is full (`--eviction-policy`).
     pub eviction_policy: PolicyKind,
+    /// Most of the pool that may be pinned, in percent (`--max-pinned-share`).
+    pub max_pinned_percent: u32,
     /// Longest life of a request, queue included (`--request-timeout`).
     pub request_timeout: Option<Duration>,
     /// A step running longer than this makes the server not ready (`--stuck-step-timeout`).
@@ -74,6 +76,7 @@ impl Default for Limits {
             max_stop_sequences: 16,
             max_body_bytes: 8 << 20,
             eviction_policy: PolicyKind::default(),
+            max_pinned_percent: 25,
             request_timeout: None,
             stuck_step_timeout: Duration::from_secs(60),
             graceful_termination_timeout: Duration::from_secs(90),

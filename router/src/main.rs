@@ -2,15 +2,17 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use trunkline_object::{Location, Remote};
-use trunkline_router::app::Model;
+use trunkline_router::app::{App, Model};
 use trunkline_router::args::Args;
 use trunkline_router::log::{self, LogForm};
 use trunkline_router::server::Server;
+use trunkline_router::tenants::{Access, AccessError};
 
 /// A user's mistake: the launcher does not start us again.
 const EXIT_USER: u8 = 2;
@@ -18,6 +20,8 @@ const EXIT_USER: u8 = 2;
 const EXIT_BUG: u8 = 70;
 /// The launcher is gone.
 const EXIT_LIFELINE: i32 = 1;
+/// One API key: not a flag, as command lines are no secret.
+const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -66,6 +70,9 @@ async fn serve(args: Args) -> Result<(), End> {
     if args.lifeline {
         watch_lifeline();
     }
+    let variable = key_variable().map_err(|error| End::User(error.into()))?;
+    let access =
+        Access::new(args.api_keys.clone(), variable.as_deref()).map_err(|error| End::User(error.into()))?;
     // The port is taken before the model is read: a busy one is known at once, and `/readyz` answers meanwhile as soon
     // as the server runs.
     let address = format!("{}:{}", args.hostname, args.port);
@@ -87,9 +94,13 @@ async fn serve(args: Args) -> Result<(), End> {
         "router is listening"
     );
     let remote = args.kv_object_store.as_deref().map(object_store).transpose()?;
-    let server = Server::start_with_objects(model, args.limits(), args.shard_socket, remote)
+    let server = Server::start_with_objects(model, args.limits(), access, args.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
-    server.run(listener, terminate).await.map_err(|error| End::Bug(error.into()))?;
+    let reread = reread_keys(server.app.clone()).map_err(|error| End::Bug(error.into()))?;
+    let reread = tokio::spawn(reread);
+    let done = server.run(listener, terminate).await;
+    reread.abort();
+    done.map_err(|error| End::Bug(error.into()))?;
     tracing::info!("router is done");
     Ok(())
 }
@@ -101,6 +112,30 @@ fn object_store(url: &str) -> Result<Remote, End> {
     let remote = location.open().map_err(fail)?;
     tracing::info!(%location, "KV blocks are shared by an object store");
     Ok(remote)
+}
+
+/// The key from the environment; an empty variable is an unset one.
+fn key_variable() -> Result<Option<String>, AccessError> {
+    let Some(value) = std::env::var_os(KEY_VARIABLE).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let key = value.into_string();
+    key.map(Some).map_err(|_| AccessError::Variable { problem: "is not text".to_owned() })
+}
+
+/// Reads the file of the API keys again at each SIGHUP. Without a file SIGHUP ends the process, as it does by default.
+fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
+    let mut hangups = app.access.has_file().then(|| signal(SignalKind::hangup())).transpose()?;
+    Ok(async move {
+        while let Some(hangups) = &mut hangups
+            && hangups.recv().await.is_some()
+        {
+            match app.access.reload() {
+                Ok(()) => app.driver.set_shares(app.access.shares()).await,
+                Err(error) => tracing::error!(%error, "the API keys stay as they were"),
+            }
+        }
+    })
 }
 
 /// Ready at SIGTERM; at SIGINT too, unless a launcher forwards signals (a terminal sends SIGINT to the whole group).

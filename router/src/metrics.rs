@@ -12,11 +12,14 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
-use trunkline_scheduler::{EndReason, Stats, Usage};
+use trunkline_scheduler::{EndReason, Stats, TenantUsage, Usage};
 
+use self::tenants::{TenantCollector, TenantMetrics};
 use crate::error::ErrorClass;
 use crate::object::ObjectCounts;
 use crate::shard::ShardStatus;
+
+pub mod tenants;
 
 /// Content type of `render`.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -64,6 +67,8 @@ pub struct Metrics {
     prompt_tokens: Histogram,
     /// Output lengths of ended requests.
     output_tokens: Histogram,
+    /// By tenant.
+    pub tenants: TenantMetrics,
 }
 
 impl Default for Metrics {
@@ -82,6 +87,7 @@ impl Default for Metrics {
             queue_seconds: seconds(),
             prompt_tokens: tokens(),
             output_tokens: tokens(),
+            tenants: TenantMetrics::default(),
         }
     }
 }
@@ -107,6 +113,7 @@ impl Metrics {
         stats: watch::Receiver<Stats>,
         shard: watch::Receiver<ShardStatus>,
         objects: Option<watch::Receiver<ObjectCounts>>,
+        tenants: watch::Receiver<Vec<TenantUsage>>,
     ) -> Registry {
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("trunkline");
@@ -134,6 +141,8 @@ impl Metrics {
         own.register("step_tokens", "Tokens computed by a step", self.step_tokens.clone());
         own.register("request_prompt_tokens", "Prompt tokens of a request", self.prompt_tokens.clone());
         own.register("request_output_tokens", "Output tokens of a request", self.output_tokens.clone());
+        self.tenants.register(own);
+        registry.register_collector(Box::new(TenantCollector { tenants }));
         registry.register_collector(Box::new(SchedulerCollector { stats, shard, objects }));
         registry
     }
@@ -254,7 +263,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 10] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -262,6 +271,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 10] {
         ("trunkline_kv_blocks_free", "Blocks with nothing in them", stats.blocks_free),
         ("trunkline_kv_blocks_held", "Blocks that sequences hold", stats.blocks_held),
         ("trunkline_kv_blocks_cached", "Blocks that only the KV index holds", stats.blocks_cached),
+        ("trunkline_kv_blocks_pinned", "Held blocks that pins hold", stats.blocks_pinned),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
         ("trunkline_store_slots", "Slots of the store", stats.store_slots),
@@ -269,7 +279,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 10] {
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 19] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -278,6 +288,9 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
+        ("trunkline_pins", "Prompts pinned, or pinned again", stats.pins_granted),
+        ("trunkline_pins_refused", "Prompts not pinned for want of room", stats.pins_refused),
+        ("trunkline_pins_dropped", "Pins that ended early to make room", stats.pins_dropped),
         ("trunkline_stored_blocks", "Blocks written to the store", stats.stored_blocks),
         ("trunkline_store_failures", "Blocks that could not be written to the store", stats.store_failures),
         ("trunkline_store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),

@@ -1,7 +1,7 @@
 //! The one validated form of a request, which every dialect parses into.
 
 use tokio::time::Instant;
-use trunkline_scheduler::{Salt, SamplingParams};
+use trunkline_scheduler::{Retention, Salt, SamplingParams};
 use trunkline_text::StopText;
 
 /// A request that passed validation: it cannot fail later for its shape. One sequence.
@@ -27,6 +27,8 @@ pub struct GenerationRequest {
     pub stop_text: StopText,
     /// Namespace of the KV index.
     pub salt: Salt,
+    /// How long the prompt is kept.
+    pub retention: Retention,
 }
 
 impl GenerationRequest {

@@ -20,6 +20,7 @@ use crate::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use crate::shard::{Health, run_link, watch_health};
 use crate::shutdown::{Phase, Shutdown};
 use crate::step_thread::StepThread;
+use crate::tenants::Access;
 
 /// How long answers that end with an error have to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -41,14 +42,15 @@ pub struct DriverEnded;
 
 impl Server {
     /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
-    pub fn start(model: Model, limits: Limits, shard_socket: PathBuf) -> io::Result<Self> {
-        Self::start_with_objects(model, limits, shard_socket, None)
+    pub fn start(model: Model, limits: Limits, access: Access, shard_socket: PathBuf) -> io::Result<Self> {
+        Self::start_with_objects(model, limits, access, shard_socket, None)
     }
 
     /// The same with a tier of objects below the shard's store, if it has one.
     pub fn start_with_objects(
         model: Model,
         limits: Limits,
+        access: Access,
         shard_socket: PathBuf,
         remote: Option<Remote>,
     ) -> io::Result<Self> {
@@ -58,6 +60,8 @@ impl Server {
             max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
             max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
+            shares: access.shares(),
+            max_pinned_percent: limits.max_pinned_percent,
             ..SchedulerConfig::default()
         };
         let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
@@ -68,11 +72,13 @@ impl Server {
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let app = Arc::new(App {
             model: Arc::new(model),
+            access,
             driver: ends.handle,
             registry: metrics.registry(
                 ends.stats.clone(),
                 ends.shard.clone(),
                 objects.as_ref().map(|objects| objects.counts()),
+                ends.tenants,
             ),
             shard: ends.shard.clone(),
             health,

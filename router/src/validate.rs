@@ -4,13 +4,15 @@
 //! prompt into a `GenerationRequest` or an error that names the field, the value and the limit.
 
 use tokio::time::Instant;
-use trunkline_scheduler::{Salt, SamplingParams};
+use trunkline_scheduler::SamplingParams;
 use trunkline_text::{GenerationDefaults, StopText};
 
 use crate::error::ApiError;
 use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
 use crate::random;
 use crate::request::GenerationRequest;
+use crate::retention::RawRetention;
+use crate::tenants::Caller;
 
 /// Highest temperature; the shard's own limit.
 const MAX_TEMPERATURE: f64 = 100.0;
@@ -69,6 +71,8 @@ pub struct RawParams {
     pub logprobs: Option<i64>,
     /// Namespace of the KV index.
     pub cache_salt: Option<String>,
+    /// How long the prompt is kept.
+    pub retention: RawRetention,
 }
 
 /// Limits and defaults that hold now: flags, model and shard put together.
@@ -125,6 +129,7 @@ impl Validator {
             return Err(ApiError::value(names.min_tokens, problem));
         }
         self.check_stops(&raw.stops)?;
+        raw.retention.retention()?;
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
         }
@@ -155,7 +160,7 @@ impl Validator {
     /// The checked request. `defaults` fill what the client did not send.
     pub fn validate(
         &self,
-        arrived: Instant,
+        (arrived, caller): (Instant, &Caller),
         prompt_token_ids: Vec<u32>,
         raw: RawParams,
         defaults: &GenerationDefaults,
@@ -193,7 +198,8 @@ impl Validator {
             ignore_eos: raw.ignore_eos,
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
-            salt: raw.cache_salt.map_or_else(Salt::default, |salt| Salt::new(&[&salt])),
+            retention: raw.retention.retention()?,
+            salt: caller.salt(raw.cache_salt.as_deref()),
         })
     }
 

@@ -14,7 +14,9 @@ use trunkline_store::records;
 /// The folder that the child writes to; then it is the child.
 const FOLDER: &str = "TRUNKLINE_TEST_STORE";
 const SEED: &str = "TRUNKLINE_TEST_SEED";
+/// How often, unless this variable says otherwise.
 const NUM_KILLS: u64 = 300;
+const KILLS: &str = "TRUNKLINE_KILLS";
 const NUM_BLOCKS: u32 = 32;
 /// Longest time from the acknowledgement that was waited for to the kill: some writes.
 const MAX_DELAY_US: u64 = 200;
@@ -81,7 +83,9 @@ fn what_was_acknowledged_survives_kills() {
     // What each slot must hold; and the slot whose write was cut off, with what it may hold.
     let mut expected: HashMap<u32, usize> = HashMap::new();
     let mut num_cut = 0;
-    for seed in 0..NUM_KILLS {
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let (first, num_kills) = (number("TRUNKLINE_SEED", 0), number(KILLS, NUM_KILLS));
+    for seed in first..first + num_kills {
         let mut begun = None;
         for (is_done, slot, depth) in run_and_kill(folder.path(), seed, &mut random) {
             if is_done {

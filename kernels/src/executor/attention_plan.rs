@@ -1,10 +1,10 @@
-//! How the attention of a step is cut into pieces for threads: the same for every layer.
+//! How the attention of a step is cut into pieces for threads: the same for every layer with the same window.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::run::StepRows;
 use crate::kv_pool::KvGeometry;
-use crate::ops::attention::{SEGMENT_SIZE, num_segments, rows_per_item, state_size};
+use crate::ops::attention::{SEGMENT_SIZE, Window, num_segments, rows_per_item, state_size};
 use crate::program::RowSet;
 
 /// Pieces per thread below which long sequences are cut at segments.
@@ -31,10 +31,11 @@ impl PlanItem {
         self.end_segment - self.first_segment
     }
 
-    fn cost(&self) -> usize {
-        // In positions; only the last segment may be partly filled.
+    fn cost(&self, window: Window) -> usize {
+        // In positions; only the last segment may be partly filled, and the first be seen in part.
         let end = (self.end_segment * SEGMENT_SIZE).min(self.first_position + self.num_rows);
-        self.num_rows * (end - self.first_segment * SEGMENT_SIZE)
+        let begin = (self.first_segment * SEGMENT_SIZE).max(window.first_visible(self.first_position));
+        self.num_rows * (end - begin)
     }
 }
 
@@ -61,31 +62,53 @@ impl Split {
 }
 
 /// The pieces, dearest first: threads take them in this order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct AttentionPlan {
+    pub(super) window: Window,
     pub(super) items: Vec<PlanItem>,
     pub(super) splits: Vec<Split>,
 }
 
-/// The plans of a step, by the rows that an instruction is for.
+/// The plans of a step for one window, by the rows that an instruction is for.
 #[derive(Debug)]
-pub(super) struct Plans {
-    pub(super) tokens: AttentionPlan,
-    pub(super) samples: AttentionPlan,
+struct WindowPlans {
+    tokens: AttentionPlan,
+    samples: AttentionPlan,
 }
 
+/// The plans of a step, by window.
+#[derive(Debug)]
+pub(super) struct Plans(Vec<WindowPlans>);
+
 impl Plans {
-    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits) {
-        let chunks = rows.chunks.iter().enumerate();
-        self.tokens.rebuild(chunks.map(|(i, chunk)| (i, chunk.first_position, chunk.num_tokens)), limits);
-        let samples = rows.samples.iter().zip(&rows.sample_chunks);
-        self.samples.rebuild(samples.map(|(row, chunk)| (*chunk, rows.positions[*row] as usize, 1)), limits);
+    /// Room for the largest steps: so many tokens, and chunks.
+    pub(super) fn for_steps(
+        windows: &[Window],
+        limits: &PlanLimits,
+        max_tokens: usize,
+        max_chunks: usize,
+    ) -> Self {
+        let plans = windows.iter().map(|window| WindowPlans {
+            tokens: AttentionPlan::for_steps(*window, limits, max_tokens, max_chunks),
+            samples: AttentionPlan::for_steps(*window, limits, max_chunks, max_chunks),
+        });
+        Self(plans.collect())
     }
 
-    pub(super) fn of(&self, rows: RowSet) -> &AttentionPlan {
+    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits) {
+        for WindowPlans { tokens, samples } in &mut self.0 {
+            let chunks = rows.chunks.iter().enumerate();
+            tokens.rebuild(chunks.map(|(i, chunk)| (i, chunk.first_position, chunk.num_tokens)), limits);
+            let sampled = rows.samples.iter().zip(&rows.sample_chunks);
+            samples.rebuild(sampled.map(|(row, chunk)| (*chunk, rows.positions[*row] as usize, 1)), limits);
+        }
+    }
+
+    /// The plan for some rows and the `window`-th of the windows.
+    pub(super) fn of(&self, rows: RowSet, window: usize) -> &AttentionPlan {
         match rows {
-            RowSet::Tokens => &self.tokens,
-            RowSet::Samples => &self.samples,
+            RowSet::Tokens => &self.0[window].tokens,
+            RowSet::Samples => &self.0[window].samples,
         }
     }
 }
@@ -111,14 +134,20 @@ impl PlanLimits {
 
 impl AttentionPlan {
     /// Room for the largest steps.
-    pub(super) fn for_steps(limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
+    fn for_steps(window: Window, limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
         let block_size = limits.geometry.block_size;
         let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));
-        // A chunk may begin and end inside of blocks.
+        // A chunk may begin and end inside of blocks, and what its rows see may begin in other segments.
         let num_blocks = max_tokens / block_size + 2 * max_chunks;
-        let num_pieces = (num_blocks * pieces_per_block).min(max_tokens) * limits.geometry.num_kv_heads;
+        let num_cuts = if window == Window::NONE { 0 } else { max_tokens / SEGMENT_SIZE + max_chunks };
+        let num_pieces =
+            (num_blocks * pieces_per_block + num_cuts).min(max_tokens) * limits.geometry.num_kv_heads;
         let wanted = WANTED_ITEMS_PER_THREAD * limits.num_threads;
-        Self { items: Vec::with_capacity(num_pieces + 2 * wanted), splits: Vec::with_capacity(wanted) }
+        Self {
+            window,
+            items: Vec::with_capacity(num_pieces + 2 * wanted),
+            splits: Vec::with_capacity(wanted),
+        }
     }
 
     /// Plans for (chunk, first position, tokens), whose rows follow each other. Cost O(pieces log pieces).
@@ -137,6 +166,7 @@ impl AttentionPlan {
             while done < num_tokens {
                 let position = first_position + done;
                 let num_rows = (num_tokens - done).min(block_size - position % block_size).min(most_rows);
+                let num_rows = num_rows.min(self.window.rows_together(position));
                 for kv_head in 0..limits.geometry.num_kv_heads {
                     self.items.push(PlanItem {
                         chunk,
@@ -144,7 +174,7 @@ impl AttentionPlan {
                         num_rows,
                         first_position: position,
                         kv_head,
-                        first_segment: 0,
+                        first_segment: self.window.first_segment(position),
                         end_segment: num_segments(position),
                         split: None,
                     });
@@ -156,7 +186,7 @@ impl AttentionPlan {
         self.cut_long_items(limits);
         // In place: a stable sort would allocate.
         self.items.sort_unstable_by_key(|item| {
-            (std::cmp::Reverse(item.cost()), item.first_row, item.kv_head, item.first_segment)
+            (std::cmp::Reverse(item.cost(self.window)), item.first_row, item.kv_head, item.first_segment)
         });
     }
 
@@ -181,8 +211,8 @@ impl AttentionPlan {
             for part in 0..num_parts {
                 let range = crate::threads::split(0..item.num_segments(), num_parts, part);
                 let part_item = PlanItem {
-                    first_segment: range.start,
-                    end_segment: range.end,
+                    first_segment: item.first_segment + range.start,
+                    end_segment: item.first_segment + range.end,
                     split: Some(split),
                     ..item
                 };
@@ -201,7 +231,8 @@ impl AttentionPlan {
     /// Offset in f32 of the states of a part of a split.
     pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
         let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
-        self.splits[split].first_state + item.first_segment * item.num_rows * state
+        let split = &self.splits[split];
+        split.first_state + (item.first_segment - split.item.first_segment) * item.num_rows * state
     }
 }
 
@@ -231,8 +262,12 @@ mod tests {
             };
             let chunks: Vec<(usize, usize, usize)> =
                 (0..random.below(4)).map(|i| (i, random.below(3000), 1 + random.below(100))).collect();
-            let mut plan = AttentionPlan::default();
+            let window =
+                Window::new(1 + random.below(2000)).filter(|_| seed % 2 == 0).unwrap_or(Window::NONE);
+            let mut plan = AttentionPlan::for_steps(window, &limits, 400, 4);
+            let capacity = plan.items.capacity();
             plan.rebuild(chunks.iter().copied(), &limits);
+            assert_eq!(plan.items.capacity(), capacity, "seed {seed}: the plan was made for such steps");
             let mut seen = HashMap::new();
             for item in &plan.items {
                 assert_eq!(item.first_position / geometry.block_size, {
@@ -248,7 +283,7 @@ mod tests {
             for (_, first, count) in chunks {
                 for position in first..first + count {
                     for kv_head in 0..geometry.num_kv_heads {
-                        for segment in 0..num_segments(position) {
+                        for segment in window.first_segment(position)..num_segments(position) {
                             assert_eq!(seen.remove(&(row, kv_head, segment)), Some(1), "seed {seed}");
                         }
                     }
@@ -280,7 +315,7 @@ mod tests {
         };
         let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
         limits.state_capacity = limits.wanted_state_capacity(1000);
-        let mut plan = AttentionPlan::default();
+        let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 1, 1);
         plan.rebuild([(0, 31_000, 1)].into_iter(), &limits);
         assert_eq!(plan.items.len(), 12);
         let sizes: Vec<usize> = plan.items.iter().map(PlanItem::num_segments).collect();

@@ -58,10 +58,14 @@ impl Executor {
     /// From now on blocks can be stored and restored. Fails if the store's blocks are not of this pool's size, or there
     /// is one already.
     pub fn attach_store(&mut self, transfers: Arc<Transfers>) -> Result<(), ExecutorError> {
+        if self.kv.bytes_per_window_part() > 0 {
+            return Err(fail(
+                "layers with a window are kept apart, and a record has no room for their part".to_owned(),
+            ));
+        }
         let geometry = transfers.store().geometry();
-        let pool = self.kv.geometry();
         let (ours, theirs) = (
-            (pool.bytes_per_block() as u64, pool.block_size),
+            (self.kv.bytes_per_block() as u64, self.kv.geometry().block_size),
             (geometry.block_bytes, geometry.block_size as usize),
         );
         if ours != theirs {

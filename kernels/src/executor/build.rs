@@ -2,6 +2,7 @@
 
 use super::Executor;
 use crate::isa::Isa;
+use crate::kv_pool::KeyScaling;
 use crate::program::{ProgramBuilder, ProgramError};
 use crate::threads::{Pinning, ThreadPool};
 use crate::weight_cache::{CacheState, Miss, WeightCache};
@@ -20,22 +21,24 @@ impl ProgramBuilder {
     pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
-        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
+        Executor::with_key_scaling(self.lower_on(&mut pool, |_, _| None)?, pool, isa, None)
     }
 
     /// [`ProgramBuilder::build`] for a given instruction set, with threads left to the system.
     pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
         let mut pool = start_threads(threads, Pinning::Off)?;
-        Executor::new(self.lower_on(&mut pool, |_, _| None)?, pool, isa)
+        Executor::with_key_scaling(self.lower_on(&mut pool, |_, _| None)?, pool, isa, None)
     }
 
     /// [`ProgramBuilder::build`] with the packed weights that `cache` has; else they are packed, and whoever can keep
-    /// them is in the answer.
+    /// them is in the answer. `key_scaling`: what [`Executor::key_scaling`] gave for the same weights; it is measured
+    /// if there is none.
     pub fn build_cached(
         self,
         threads: usize,
         pinning: Pinning,
         cache: WeightCache,
+        key_scaling: Option<KeyScaling>,
     ) -> Result<(Executor, CacheState), ProgramError> {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
@@ -54,6 +57,6 @@ impl ProgramBuilder {
             Ok(note) => CacheState::Mapped(note),
             Err(miss) => CacheState::Missed(miss, cache.writer(&program.image)),
         };
-        Ok((Executor::new(program, pool, isa)?, state))
+        Ok((Executor::with_key_scaling(program, pool, isa, key_scaling)?, state))
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
+use super::calibrate::Probe;
 use super::profile::{Stopwatch, ThreadProfile};
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
@@ -11,10 +12,13 @@ use crate::isa::Isa;
 use crate::kv_pool::KvView;
 use crate::linear::{FloatRows, LinearInput, LinearOutput, PANEL, TILE, linear};
 use crate::ops::add::add_in_place;
-use crate::ops::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, attend, finish_states};
+use crate::ops::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, Window, attend, finish_states};
+use crate::ops::gelu_mul::gelu_mul_in_place;
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
+use crate::ops::scale::scale_in_place;
 use crate::ops::silu_mul::silu_mul_in_place;
+use crate::ops::tanh::soft_cap_in_place;
 use crate::program::{BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
 use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows_from};
 use crate::shared_mut::SharedMut;
@@ -107,6 +111,8 @@ pub(super) struct Step<'a> {
     pub(super) counters: &'a [AtomicUsize],
     /// How far products are taken; reset at the start of the step.
     pub(super) cursors: &'a Cursors,
+    /// Who is told of keys and queries.
+    pub(super) probe: Option<&'a Probe<'a>>,
     pub(super) num_threads: usize,
 }
 
@@ -274,12 +280,20 @@ impl Step<'_> {
             Kernel::WriteKv { layer, key, value } => {
                 let (block_id, offset) = self.rows.slots[row];
                 let (key, value) = (self.row(key, row), self.row(value, row));
+                if let Some(probe) = self.probe {
+                    unsafe { probe.note_key(layer, row, key) };
+                }
                 // The step's chunks do not share blocks that they write, so each slot has one row.
                 unsafe { self.kv.write(isa, layer, block_id, offset as usize, key, value) };
             }
             Kernel::SiluMul { gate, up } => {
                 silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
+            Kernel::GeluMul { gate, up } => {
+                gelu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
+            }
+            Kernel::Scale { x, factor } => scale_in_place(isa, self.row_mut(x, row), factor),
+            Kernel::SoftCap { x, cap } => soft_cap_in_place(isa, self.row_mut(x, row), cap),
             Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
             Kernel::Quantize { .. } | Kernel::Linear { .. } | Kernel::Attention { .. } => {
                 unreachable!("not one row at a time")
@@ -326,17 +340,23 @@ impl Step<'_> {
     }
 
     fn run_attention(&self, instruction: &Instruction, scratch: &mut Scratch) {
-        let Kernel::Attention { layer, query, scale, out, counter } = instruction.kernel else {
+        let Kernel::Attention { layer, query, window, out, counter, .. } = instruction.kernel else {
             unreachable!("attention")
         };
         let counter = &self.counters[counter];
-        let plan = self.plans.of(instruction.rows);
+        let plan = self.plans.of(instruction.rows, window);
         loop {
             let index = counter.fetch_add(1, Ordering::Relaxed);
             let Some(planned) = plan.items.get(index) else { return };
-            let mut item = self.attention_item(planned, layer, scale);
+            let mut item = self.attention_item(planned, &instruction.kernel);
+            if let Some(probe) = self.probe
+                && planned.first_segment == plan.window.first_visible(planned.first_position) / SEGMENT_SIZE
+            {
+                self.note_queries(probe, planned, layer, query);
+            }
             // Most likely this thread's next piece.
-            item.next = plan.items.get(index + self.num_threads).map(|next| self.first_block(next));
+            item.next =
+                plan.items.get(index + self.num_threads).map(|next| self.first_block(next, plan.window));
             let queries =
                 Rows { pointer: self.row(query, planned.first_row).as_ptr(), stride: self.stride(query) };
             let rows = Rows {
@@ -354,7 +374,7 @@ impl Step<'_> {
                 let target = Target::States(states.add(offset));
                 attend(self.isa, &self.kv, &item, queries, scratch, target);
                 if split.finish_part() {
-                    let whole = self.attention_item(&split.item, layer, scale);
+                    let whole = self.attention_item(&split.item, &instruction.kernel);
                     let states = states.add(split.first_state);
                     let g = &self.limits.geometry;
                     finish_states(self.isa, g.dtype, g.head_size, &whole, states, scratch, rows);
@@ -363,14 +383,28 @@ impl Step<'_> {
         }
     }
 
+    /// Tells the probe of a piece's queries: each row and KV head is in one piece with the first segment.
+    fn note_queries(&self, probe: &Probe<'_>, planned: &PlanItem, layer: usize, query: View) {
+        let width = self.limits.heads_per_kv_head * self.limits.geometry.head_size;
+        let first = planned.kv_head * width;
+        for row in planned.first_row..planned.first_row + planned.num_rows {
+            let part = &self.row(query, row)[first..first + width];
+            unsafe { probe.note_query(layer, row, (first, query.width), part) };
+        }
+    }
+
     /// The block and KV head that a piece of attention reads first.
-    fn first_block(&self, planned: &PlanItem) -> (u32, usize) {
-        let block = planned.first_segment * SEGMENT_SIZE / self.limits.geometry.block_size;
+    fn first_block(&self, planned: &PlanItem, window: Window) -> (u32, usize) {
+        let first = (planned.first_segment * SEGMENT_SIZE).max(window.first_visible(planned.first_position));
+        let block = first / self.limits.geometry.block_size;
         let chunk = &self.rows.chunks[planned.chunk];
         (self.sequences.at(chunk.slot).block_table[block], planned.kv_head)
     }
 
-    fn attention_item(&self, planned: &PlanItem, layer: usize, scale: f32) -> Item<'_> {
+    fn attention_item(&self, planned: &PlanItem, kernel: &Kernel) -> Item<'_> {
+        let Kernel::Attention { layer, scale, soft_cap, window, .. } = *kernel else {
+            unreachable!("attention")
+        };
         let chunk = &self.rows.chunks[planned.chunk];
         Item {
             block_table: &self.sequences.at(chunk.slot).block_table,
@@ -380,6 +414,8 @@ impl Step<'_> {
             first_position: planned.first_position,
             num_rows: planned.num_rows,
             scale,
+            soft_cap,
+            window: self.program.windows[window],
             first_segment: planned.first_segment,
             end_segment: planned.end_segment,
             next: None,

@@ -1,132 +1,11 @@
 //! A tiny random model through the whole path: results are the same to the bit however a step is cut and shared.
 
+mod model;
+mod window_parts;
+
+use self::model::{ALL, BLOCK_SIZE, GEMMA, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
 use super::*;
-use crate::kv_pool::{KvDtype, KvGeometry};
-use crate::pack::Format;
-use crate::program::{ProgramBuilder, ProgramConfig, WeightId};
 use crate::testing::{Random, bits};
-
-const VOCAB: usize = 300;
-const HIDDEN: usize = 64;
-const HEADS: usize = 6;
-const KV_HEADS: usize = 2;
-const HEAD_SIZE: usize = 16;
-const FFN: usize = 96;
-const BLOCK_SIZE: usize = 16;
-const NUM_BLOCKS: usize = 80;
-
-/// What varies between the models of these tests.
-#[derive(Clone, Copy)]
-struct Recipe {
-    seed: u64,
-    matrices: Format,
-    head_norms: bool,
-    biases: bool,
-    dtype: KvDtype,
-}
-
-const PLAIN: Recipe =
-    Recipe { seed: 1, matrices: Format::Q4_1, head_norms: false, biases: false, dtype: KvDtype::Int8 };
-const QWEN: Recipe =
-    Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16 };
-const BF16: Recipe = Recipe { dtype: KvDtype::Bf16, ..PLAIN };
-const INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..PLAIN };
-
-struct Model {
-    builder: ProgramBuilder,
-    random: Random,
-    matrices: Format,
-}
-
-impl Model {
-    /// Random blocks: quants from random bytes, scales (the leading f16, and the minimum behind it) of a fixed size.
-    fn matrix(&mut self, format: Format, rows: usize, columns: usize) -> WeightId {
-        let mut bytes = Vec::new();
-        let scale = |x: f32| half::f16::from_f32(x).to_le_bytes();
-        for _ in 0..rows * columns / format.block_elements() {
-            match format {
-                Format::F32 => bytes.extend((self.random.normal() * 0.15).to_le_bytes()),
-                _ => {
-                    let start = bytes.len();
-                    bytes.extend((0..format.block_bytes()).map(|_| self.random.next() as u8));
-                    let (d, m) = match format {
-                        Format::Q4_1 => (0.03, -0.225),
-                        Format::Q8_0 => (0.002, 0.0),
-                        _ => unreachable!("not used here"),
-                    };
-                    bytes[start..start + 2].copy_from_slice(&scale(d));
-                    if format == Format::Q4_1 {
-                        bytes[start + 2..start + 4].copy_from_slice(&scale(m));
-                    }
-                }
-            }
-        }
-        self.builder.weight(format, bytes, &[rows, columns]).unwrap()
-    }
-
-    fn vector(&mut self, n: usize, around: f32) -> WeightId {
-        let bytes = (0..n).flat_map(|_| (around + 0.2 * self.random.normal()).to_le_bytes()).collect();
-        self.builder.weight(Format::F32, bytes, &[n]).unwrap()
-    }
-
-    fn linear(
-        &mut self,
-        x: crate::program::ValueId,
-        rows: usize,
-        columns: usize,
-        bias: bool,
-    ) -> crate::program::ValueId {
-        let weight = self.matrix(self.matrices, rows, columns);
-        let bias = bias.then(|| self.vector(rows, 0.0));
-        self.builder.linear(x, weight, bias).unwrap()
-    }
-}
-
-fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
-    let geometry = KvGeometry {
-        num_layers: 2,
-        num_kv_heads: KV_HEADS,
-        head_size: HEAD_SIZE,
-        block_size: BLOCK_SIZE,
-        dtype: recipe.dtype,
-    };
-    let config =
-        ProgramConfig { max_step_tokens: 640, max_step_sequences: 12, num_blocks: NUM_BLOCKS, geometry };
-    let builder = ProgramBuilder::new(config).unwrap();
-    let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
-    let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
-    let embedding = m.matrix(Format::Q8_0, VOCAB, HIDDEN);
-    let mut x = m.builder.embedding(embedding).unwrap();
-    for layer in 0..2 {
-        let norm = m.vector(HIDDEN, 1.0);
-        let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
-        let mut q = m.linear(h, HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
-        let mut k = m.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
-        let v = m.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
-        if recipe.head_norms {
-            let (nq, nk) = (m.vector(HEAD_SIZE, 1.0), m.vector(HEAD_SIZE, 1.0));
-            q = m.builder.head_rms_norm(q, nq, 1e-6, HEAD_SIZE).unwrap();
-            k = m.builder.head_rms_norm(k, nk, 1e-6, HEAD_SIZE).unwrap();
-        }
-        let q = m.builder.rope(q, &inv_freq, 1.0, HEAD_SIZE).unwrap();
-        let k = m.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
-        m.builder.write_kv(layer, k, v).unwrap();
-        let a = m.builder.paged_attention(layer, q, 0.25).unwrap();
-        let a = m.linear(a, HIDDEN, HEADS * HEAD_SIZE, false);
-        x = m.builder.add(x, a).unwrap();
-        let norm = m.vector(HIDDEN, 1.0);
-        let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
-        let gate = m.linear(h, FFN, HIDDEN, false);
-        let up = m.linear(h, FFN, HIDDEN, false);
-        let h = m.builder.silu_mul(gate, up).unwrap();
-        let h = m.linear(h, HIDDEN, FFN, false);
-        x = m.builder.add(x, h).unwrap();
-    }
-    let norm = m.vector(HIDDEN, 1.0);
-    let x = m.builder.rms_norm(x, norm, 1e-5).unwrap();
-    m.builder.logits(x, embedding).unwrap();
-    m.builder.build_for(threads, isa).unwrap()
-}
 
 fn best() -> Isa {
     *Isa::available().last().unwrap()
@@ -191,7 +70,7 @@ fn ascending(from: u32) -> Vec<u32> {
 
 #[test]
 fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
-    for recipe in [PLAIN, INT4, QWEN, BF16] {
+    for recipe in ALL {
         let tokens = prompt(3, 70);
         let expected = build(recipe, 1, best()).score(&tokens).unwrap();
         assert!(expected.iter().all(|x| x.is_finite()));
@@ -209,7 +88,7 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
 #[test]
 fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
     let tokens = prompt(5, 37);
-    for recipe in [PLAIN, INT4, QWEN, BF16] {
+    for recipe in ALL {
         let mut executor = build(recipe, 2, best());
         let expected = alone(&mut executor, &tokens, &[], 4, &ascending(0));
         for cut in 1..tokens.len() {
@@ -225,24 +104,31 @@ fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
 
 #[test]
 fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
-    // Beyond two segments, so that attention is split between threads.
+    // Beyond two segments, so that attention is split between threads; the window, too, is of more than one.
     let tokens = prompt(6, 1100);
-    let mut expected = None;
-    for threads in [1, 2, 5] {
-        let mut executor = build(PLAIN, threads, best());
-        let mut blocks = ascending(0);
-        let mut random = Random::new(threads as u64);
-        for i in (1..blocks.len()).rev() {
-            blocks.swap(i, random.below(i + 1));
+    for recipe in [PLAIN, Recipe { windows: [Some(37), Some(600)], ..GEMMA }] {
+        let mut expected = None;
+        for threads in [1, 2, 5] {
+            let mut executor = build(recipe, threads, best());
+            let mut blocks = ascending(0);
+            let mut random = Random::new(threads as u64);
+            for i in (1..blocks.len()).rev() {
+                blocks.swap(i, random.below(i + 1));
+            }
+            let got = alone(&mut executor, &tokens, &[250 + 7 * threads, 700], 3, &blocks);
+            assert_eq!(&got, expected.get_or_insert(got.clone()), "{threads} threads");
         }
-        let got = alone(&mut executor, &tokens, &[250 + 7 * threads, 700], 3, &blocks);
-        assert_eq!(&got, expected.get_or_insert(got.clone()), "{threads} threads");
     }
 }
 
 #[test]
 fn a_sequence_gives_the_same_alone_and_among_others_that_come_and_go() {
-    let mut executor = build(PLAIN, 2, best());
+    for recipe in [PLAIN, GEMMA] {
+        check_neighbours(build(recipe, 2, best()));
+    }
+}
+
+fn check_neighbours(mut executor: Executor) {
     let prompts: Vec<Vec<u32>> = (0..8).map(|i| prompt(100 + i, 5 + 9 * i as usize)).collect();
     let num_output = 6;
     let expected: Vec<Vec<SampledToken>> =
@@ -281,8 +167,13 @@ fn a_sequence_gives_the_same_alone_and_among_others_that_come_and_go() {
 
 #[test]
 fn a_prefix_hit_by_shared_and_copied_blocks_changes_nothing() {
+    for recipe in [PLAIN, GEMMA] {
+        check_prefix_hits(build(recipe, 2, best()));
+    }
+}
+
+fn check_prefix_hits(mut executor: Executor) {
     let tokens = prompt(11, 60);
-    let mut executor = build(PLAIN, 2, best());
     let expected = alone(&mut executor, &tokens, &[], 3, &ascending(0));
     for num_cached in [1, 15, 16, 17, 40, 59] {
         executor.kv.fill(half::f16::INFINITY.to_bits());
@@ -309,6 +200,19 @@ fn a_prefix_hit_by_shared_and_copied_blocks_changes_nothing() {
         assert_eq!(got, expected, "{num_cached} tokens cached");
         executor.end(2).unwrap();
     }
+}
+
+#[test]
+fn windows_soft_caps_and_what_else_is_gemmas_change_results() {
+    let tokens = prompt(12, 60);
+    let score = |recipe| build(recipe, 1, best()).score(&tokens).unwrap();
+    let (wide, narrow) = (Recipe { windows: [Some(60), None], ..GEMMA }, GEMMA);
+    let (wide, narrow) = (score(wide), score(narrow));
+    // Up to the window's size nothing is hidden.
+    let end = 21 * VOCAB;
+    assert_eq!(bits(&wide[..end]), bits(&narrow[..end]));
+    assert!(wide[end..].chunks(VOCAB).zip(narrow[end..].chunks(VOCAB)).all(|(a, b)| bits(a) != bits(b)));
+    assert!(wide.iter().all(|logit| logit.abs() <= 2.0));
 }
 
 #[test]

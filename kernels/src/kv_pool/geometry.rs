@@ -154,9 +154,22 @@ impl KvGeometry {
         }
     }
 
+    /// Bytes of a block's first key, where it is stored apart.
+    pub(super) fn first_key_bytes(&self) -> usize {
+        match self.dtype {
+            KvDtype::Int4 => self.key_quads() * QUAD,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of one block and head before its first key.
+    pub(super) fn first_key_offset(&self) -> usize {
+        self.key_bytes() + self.value_bytes() + 2 * self.scale_bytes()
+    }
+
     /// Bytes of one block and head of a layer.
     pub(super) fn head_bytes(&self) -> usize {
-        self.key_bytes() + self.value_bytes() + 2 * self.scale_bytes()
+        self.first_key_offset() + self.first_key_bytes()
     }
 
     pub(super) fn layer_bytes(&self) -> usize {

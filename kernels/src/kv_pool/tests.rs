@@ -139,8 +139,8 @@ fn blocks_are_as_small_as_the_dtype_promises() {
     let bytes = |dtype, head_size| {
         KvGeometry { head_size, block_size: 64, ..geometry(dtype) }.bytes_per_block() / (2 * HEADS * 64)
     };
-    assert_eq!(KvDtype::ALL.map(|dtype| bytes(dtype, 64)), [136, 68, 256, 256]);
-    assert_eq!(KvDtype::ALL.map(|dtype| bytes(dtype, 128)), [264, 132, 512, 512]);
+    assert_eq!(KvDtype::ALL.map(|dtype| bytes(dtype, 64)), [136, 69, 256, 256]);
+    assert_eq!(KvDtype::ALL.map(|dtype| bytes(dtype, 128)), [264, 134, 512, 512]);
 }
 
 #[test]

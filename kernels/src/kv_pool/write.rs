@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{KvDtype, KvGeometry, MAX_HEAD_SIZE, NIBBLES, QUAD, VALUE_GROUP};
+use super::{HeadScaling, KeyScaling, KvDtype, KvGeometry, MAX_HEAD_SIZE, NIBBLES, QUAD, VALUE_GROUP};
 use crate::ops::hadamard::transform;
 use crate::ops::quantize_head::quantize_vectors;
 use crate::ops::quantize_nibbles::quantize_nibbles;
@@ -159,16 +159,41 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
     }
 }
 
+/// Copies a head of `head_size`, scaled if it is a key.
+#[inline(always)]
+unsafe fn scaled<L: ByteLanes>(
+    x: *const f32,
+    head_size: usize,
+    scaling: Option<HeadScaling<'_>>,
+    out: &mut HeadBuffer<f32>,
+) {
+    let out = out.as_mut_ptr();
+    let Some(HeadScaling { mean, factor, .. }) = scaling else {
+        // SAFETY: the buffer holds the largest head in whole vectors; what is loaded beyond a head is zeros.
+        unsafe {
+            each_vector!(head_size, |i, lanes| {
+                L::load_first(x.add(i), lanes).store(out.add(i));
+            });
+        }
+        return;
+    };
+    assert!(mean.len() == head_size && factor.len() == head_size);
+    // SAFETY: as above, and for mean and factor by the assertion.
+    unsafe {
+        each_vector!(head_size, |i, lanes| {
+            let moved = L::load_first(x.add(i), lanes).sub(L::load_first(mean.as_ptr().add(i), lanes));
+            moved.mul(L::load_first(factor.as_ptr().add(i), lanes)).store(out.add(i));
+        });
+    }
+}
+
 /// Transforms a head of `head_size` and rounds it: levels as [`quantize_nibbles`] leaves them, up to whole pairs of
 /// vectors, and the scale.
 #[inline(always)]
-unsafe fn to_nibbles<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> half::f16 {
+unsafe fn to_nibbles<L: ByteLanes>(head_size: usize, out: &mut HeadBuffer<f32>) -> half::f16 {
     let out = out.as_mut_ptr();
-    // SAFETY: the buffer holds the largest head in whole pairs of vectors; what is loaded beyond a head is zeros.
+    // SAFETY: the buffer holds the largest head in whole pairs of vectors.
     unsafe {
-        each_vector!(head_size, |i, lanes| {
-            L::load_first(x.add(i), lanes).store(out.add(i));
-        });
         transform::<L>(out, head_size);
         let scale = quantize_nibbles::<L>(out, head_size);
         let stride = head_size.next_multiple_of(LANES);
@@ -179,11 +204,46 @@ unsafe fn to_nibbles<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut He
     }
 }
 
+/// A block's first key as bytes; returns its scale.
+#[inline(always)]
+unsafe fn write_first_key<L: ByteLanes>(
+    g: &KvGeometry,
+    head_size: usize,
+    slot: Slot,
+    key: *const f32,
+    scaling: HeadScaling<'_>,
+) -> half::f16 {
+    let mut bytes = HeadBuffer::new();
+    // SAFETY: a key of `head_size`; bytes of the block's first key alone, in whole quads.
+    unsafe {
+        scaled::<L>(key, head_size, Some(scaling), &mut bytes);
+        let bytes = bytes.as_mut_ptr();
+        transform::<L>(bytes, head_size);
+        let scale = half::f16::from_f32(quantize_vectors::<L>(bytes, head_size.next_multiple_of(LANES)));
+        let quads = slot.head.add(g.first_key_offset()).cast::<u32>();
+        for i in (0..head_size).step_by(LANES) {
+            let mut vector = [0u32; LANES / QUAD];
+            L::load(bytes.add(i)).store_low_bytes(vector.as_mut_ptr().cast());
+            for (quad, bytes) in (i / QUAD..head_size.div_ceil(QUAD)).zip(vector) {
+                quads.add(quad).write_unaligned(bytes ^ SIGNS);
+            }
+        }
+        if scale.is_finite() { scale } else { half::f16::NAN }
+    }
+}
+
 /// One key and value as nibbles: K `[B / 16][D / 8][16][4]`, V `[B / 64][16][D / 32][16][4]`, scales of each `[B]`.
 ///
 /// `head_size` as for [`write_int8`].
 #[inline(always)]
-unsafe fn write_int4<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot, key: &[f32], value: &[f32]) {
+unsafe fn write_int4<L: ByteLanes>(
+    g: &KvGeometry,
+    head_size: usize,
+    slot: Slot,
+    key: &[f32],
+    value: &[f32],
+    scaling: HeadScaling<'_>,
+) {
     assert!(key.len() == head_size && value.len() == head_size);
     let pair = NIBBLES * LANES;
     let (value_bytes, key_quads) =
@@ -192,10 +252,20 @@ unsafe fn write_int4<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
     // SAFETY: `head_size` elements.
     let (mut key_scale, mut value_scale) = unsafe {
         (
-            to_nibbles::<L>(key.as_ptr(), head_size, &mut keys),
-            to_nibbles::<L>(value.as_ptr(), head_size, &mut values),
+            {
+                scaled::<L>(key.as_ptr(), head_size, Some(scaling), &mut keys);
+                to_nibbles::<L>(head_size, &mut keys)
+            },
+            {
+                scaled::<L>(value.as_ptr(), head_size, None, &mut values);
+                to_nibbles::<L>(head_size, &mut values)
+            },
         )
     };
+    if slot.offset == 0 {
+        // SAFETY: `head_size` elements; who writes slot 0 writes the block's first key.
+        key_scale = unsafe { write_first_key::<L>(g, head_size, slot, key.as_ptr(), scaling) };
+    }
     if key_scale.is_nan() || value_scale.is_nan() {
         // As in bytes.
         (key_scale, value_scale) = (half::f16::NAN, half::f16::NAN);
@@ -228,7 +298,14 @@ unsafe fn write_int4<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
 }
 
 #[inline(always)]
-unsafe fn write_generic<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], value: &[f32]) {
+unsafe fn write_generic<L: ByteLanes>(
+    g: &KvGeometry,
+    scaling: &KeyScaling,
+    layer: usize,
+    slot: Slot,
+    key: &[f32],
+    value: &[f32],
+) {
     for (head, (key, value)) in key.chunks_exact(g.head_size).zip(value.chunks_exact(g.head_size)).enumerate()
     {
         // SAFETY: heads of a layer follow each other.
@@ -240,11 +317,14 @@ unsafe fn write_generic<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], v
                     128 => write_int8::<L>(g, 128, slot, key, value),
                     head_size => write_int8::<L>(g, head_size, slot, key, value),
                 },
-                KvDtype::Int4 => match g.head_size {
-                    64 => write_int4::<L>(g, 64, slot, key, value),
-                    128 => write_int4::<L>(g, 128, slot, key, value),
-                    head_size => write_int4::<L>(g, head_size, slot, key, value),
-                },
+                KvDtype::Int4 => {
+                    let scaling = scaling.head(layer, head);
+                    match g.head_size {
+                        64 => write_int4::<L>(g, 64, slot, key, value, scaling),
+                        128 => write_int4::<L>(g, 128, slot, key, value, scaling),
+                        head_size => write_int4::<L>(g, head_size, slot, key, value, scaling),
+                    }
+                }
                 KvDtype::F16 | KvDtype::Bf16 => write_half::<L>(g, slot, key, value),
             }
         }
@@ -256,5 +336,12 @@ simd_entry! {
     ///
     /// # Safety
     /// `slot` lies in a pool of this geometry, and no other thread reads or writes it in this layer meanwhile.
-    pub(super) unsafe fn write_slot = write_generic(g: &KvGeometry, slot: Slot, key: &[f32], value: &[f32]);
+    pub(super) unsafe fn write_slot = write_generic(
+        g: &KvGeometry,
+        scaling: &KeyScaling,
+        layer: usize,
+        slot: Slot,
+        key: &[f32],
+        value: &[f32],
+    );
 }

@@ -12,16 +12,27 @@
 //!
 //! Positions beyond the query are taken out by selection, before anything is computed from them: a stale slot may hold
 //! anything, NaN too.
+//!
+//! # Windows and soft caps
+//! Where a layer has a sliding window ([`Window`]), tiles that no row of an item sees are not looked at, and segments
+//! begin with a row's first visible one. A tile that a row does not see leaves the row's state as it is, to the bit;
+//! positions before its window are taken out like those beyond the query. With a soft cap a score s becomes
+//! cap * tanh(s / cap) before anything else is done with it.
 
 mod float;
 mod int4;
 mod int8;
+mod states;
+mod window;
+
+pub use self::states::state_size;
+pub use self::window::Window;
 
 use self::float::{Bf16, F16, Float};
 use self::int4::Int4;
 use self::int8::Int8;
+use self::states::{Parts, States, merge_rows};
 use super::vector::{ByteLanes, LANES, simd_entry};
-use crate::aligned::AlignedFloats;
 use crate::isa::Isa;
 use crate::kv_pool::{KvDtype, KvView, MAX_BLOCK_SIZE, QUAD};
 
@@ -47,6 +58,10 @@ pub struct Item<'a> {
     pub num_rows: usize,
     /// Factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
+    /// Keeps scores between this and its negative.
+    pub soft_cap: Option<f32>,
+    /// What the rows see. Their first segments are the same: [`Window::rows_together`].
+    pub window: Window,
     /// First segment to compute.
     pub first_segment: usize,
     /// One past the last segment to compute.
@@ -64,6 +79,17 @@ impl Item<'_> {
         } else {
             self.next.unwrap_or((self.block_table[block], self.kv_head))
         }
+    }
+
+    /// Whether it has a window or a soft cap.
+    fn is_local(&self) -> bool {
+        self.window != Window::NONE || self.soft_cap.is_some()
+    }
+
+    /// The first position that inner row `row` sees.
+    #[inline(always)]
+    fn first_visible(&self, row: usize) -> usize {
+        self.window.first_visible(self.first_position + row / self.heads_per_kv_head)
     }
 
     /// Rows of the inner kernels: each query row once per query head of the KV head.
@@ -87,39 +113,6 @@ impl Item<'_> {
 /// Segments that hold the positions up to and including `position`.
 pub fn num_segments(position: usize) -> usize {
     position / SEGMENT_SIZE + 1
-}
-
-/// Number of f32 of one row's state: o, m and l.
-pub fn state_size(padded_head_size: usize) -> usize {
-    padded_head_size + 2
-}
-
-/// Running states of some rows: m, l, and o `[row][D padded]`.
-#[derive(Debug, Default)]
-struct States {
-    max: Vec<f32>,
-    sum: Vec<f32>,
-    out: AlignedFloats,
-}
-
-impl States {
-    fn new(rows: usize, padded_head_size: usize) -> Self {
-        Self {
-            max: vec![0.0; rows],
-            sum: vec![0.0; rows],
-            out: AlignedFloats::zeroed(rows * padded_head_size),
-        }
-    }
-
-    fn parts(&self, rows: usize, padded_head_size: usize) -> Parts<'_> {
-        Parts { max: &self.max[..rows], sum: &self.sum[..rows], out: &self.out[..rows * padded_head_size] }
-    }
-
-    fn clear(&mut self, rows: usize, padded_head_size: usize) {
-        self.max[..rows].fill(f32::NEG_INFINITY);
-        self.sum[..rows].fill(0.0);
-        self.out[..rows * padded_head_size].fill(0.0);
-    }
 }
 
 /// Begins at a cache line.
@@ -168,11 +161,13 @@ impl Scratch {
 trait Scheme<L> {
     /// Copies the item's queries into the scratch, in the layout of the score kernel.
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     );
+    /// Begins the states of a segment, which `scratch.segment` holds already.
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch);
     /// Takes the `block`-th block of the sequence into `scratch.segment`.
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch);
     /// Completes the states of a segment.
@@ -200,64 +195,15 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     scratch.segment.clear(item.rows(), g.padded_head_size());
     let last_block = item.first_position / g.block_size;
     let blocks_per_segment = SEGMENT_SIZE / g.block_size;
-    let first_block = segment * blocks_per_segment;
+    let first_of_segment = segment * blocks_per_segment;
+    let first_block = first_of_segment.max(item.first_visible(0) / g.block_size);
     // SAFETY: by the caller's contract.
     unsafe {
-        for block in first_block..(first_block + blocks_per_segment).min(last_block + 1) {
+        K::begin_segment(item.rows(), scratch);
+        for block in first_block..(first_of_segment + blocks_per_segment).min(last_block + 1) {
             K::attend_block(kv, item, block, scratch);
         }
         K::end_segment(item.rows(), scratch);
-    }
-}
-
-/// The m, l and o of some rows, one array behind the other.
-#[derive(Clone, Copy)]
-struct Parts<'a> {
-    max: &'a [f32],
-    sum: &'a [f32],
-    out: &'a [f32],
-}
-
-impl<'a> Parts<'a> {
-    /// From `rows * state_size` elements.
-    fn new(state: &'a [f32], rows: usize) -> Self {
-        let (max, rest) = state.split_at(rows);
-        let (sum, out) = rest.split_at(rows);
-        Self { max, sum, out }
-    }
-}
-
-/// Merges states of rows into the totals, which come first in order.
-#[inline(always)]
-unsafe fn merge_rows<L: ByteLanes, K: Scheme<L>>(total: &mut States, Parts { max, sum, out }: Parts<'_>) {
-    let rows = max.len();
-    let stride = out.len() / rows;
-    assert!(sum.len() == rows && total.max.len() >= rows && total.sum.len() >= rows);
-    assert!(stride.is_multiple_of(LANES) && total.out.len() >= out.len());
-    for first in (0..rows).step_by(LANES) {
-        let lanes = (rows - first).min(LANES);
-        let [mut old_factors, mut new_factors] = [[0.0f32; LANES]; 2];
-        // SAFETY: lanes are rows that exist, by the assertion; both rows of `o` have the same whole number of vectors.
-        unsafe {
-            let (total_max, total_sum) =
-                (total.max.as_mut_ptr().add(first), total.sum.as_mut_ptr().add(first));
-            let (old, new) = (L::load_first(total_max, lanes), L::load_first(max.as_ptr().add(first), lanes));
-            let both = new.max(old);
-            let (old_factor, new_factor) = (K::power(old.sub(both)), K::power(new.sub(both)));
-            let new_sum = L::load_first(sum.as_ptr().add(first), lanes).mul(new_factor);
-            L::load_first(total_sum, lanes).fma(old_factor, new_sum).store_first(total_sum, lanes);
-            both.store_first(total_max, lanes);
-            old_factor.store(old_factors.as_mut_ptr());
-            new_factor.store(new_factors.as_mut_ptr());
-            for row in 0..lanes {
-                let (a, b) = (L::splat(old_factors[row]), L::splat(new_factors[row]));
-                let into = total.out.as_mut_ptr().add((first + row) * stride);
-                let out = out.as_ptr().add((first + row) * stride);
-                for d in (0..stride).step_by(LANES) {
-                    L::load(into.add(d)).fma(a, L::load(out.add(d)).mul(b)).store(into.add(d));
-                }
-            }
-        }
     }
 }
 
@@ -308,10 +254,15 @@ macro_rules! scheme_entry {
     };
 }
 
-scheme_entry!(attend_int8, attend_int8_generic, Int8);
-scheme_entry!(attend_int4, attend_int4_generic, Int4);
-scheme_entry!(attend_f16, attend_f16_generic, Float<F16>);
-scheme_entry!(attend_bf16, attend_bf16_generic, Float<Bf16>);
+scheme_entry!(attend_int8, attend_int8_generic, Int8<false>);
+scheme_entry!(attend_int4, attend_int4_generic, Int4<false>);
+scheme_entry!(attend_f16, attend_f16_generic, Float<F16, false>);
+scheme_entry!(attend_bf16, attend_bf16_generic, Float<Bf16, false>);
+// Windows and soft caps cost others up to 5 % if they are in the same functions.
+scheme_entry!(attend_int8_local, attend_int8_local_generic, Int8<true>);
+scheme_entry!(attend_int4_local, attend_int4_local_generic, Int4<true>);
+scheme_entry!(attend_f16_local, attend_f16_local_generic, Float<F16, true>);
+scheme_entry!(attend_bf16_local, attend_bf16_local_generic, Float<Bf16, true>);
 
 #[inline(always)]
 unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
@@ -325,7 +276,7 @@ unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
     let (rows, stride) = (item.rows(), g.padded_head_size());
     assert!(rows * stride <= scratch.total.out.len() && rows * g.head_size <= scratch.queries.len());
     // SAFETY: the caller's rows hold all heads.
-    unsafe { K::pack_queries(item, g.head_size, queries, scratch) };
+    unsafe { K::pack_queries(kv, item, queries, scratch) };
     for segment in item.first_segment..item.end_segment {
         // SAFETY: nobody writes the slots that the item sees.
         unsafe { attend_segment::<L, K>(kv, item, segment, scratch) };
@@ -367,10 +318,10 @@ unsafe fn finish_states_generic<L: ByteLanes>(
     // SAFETY: by the caller's contract.
     unsafe {
         match dtype {
-            KvDtype::Int8 => finish_scheme::<L, Int8>(head_size, item, states, scratch, out),
-            KvDtype::Int4 => finish_scheme::<L, Int4>(head_size, item, states, scratch, out),
-            KvDtype::F16 => finish_scheme::<L, Float<F16>>(head_size, item, states, scratch, out),
-            KvDtype::Bf16 => finish_scheme::<L, Float<Bf16>>(head_size, item, states, scratch, out),
+            KvDtype::Int8 => finish_scheme::<L, Int8<false>>(head_size, item, states, scratch, out),
+            KvDtype::Int4 => finish_scheme::<L, Int4<false>>(head_size, item, states, scratch, out),
+            KvDtype::F16 => finish_scheme::<L, Float<F16, false>>(head_size, item, states, scratch, out),
+            KvDtype::Bf16 => finish_scheme::<L, Float<Bf16, false>>(head_size, item, states, scratch, out),
         }
     }
 }
@@ -443,11 +394,15 @@ pub unsafe fn attend(
 ) {
     // SAFETY: by the caller's contract.
     unsafe {
-        match kv.geometry().dtype {
-            KvDtype::Int8 => attend_int8(isa, kv, item, queries, scratch, target),
-            KvDtype::Int4 => attend_int4(isa, kv, item, queries, scratch, target),
-            KvDtype::F16 => attend_f16(isa, kv, item, queries, scratch, target),
-            KvDtype::Bf16 => attend_bf16(isa, kv, item, queries, scratch, target),
+        match (kv.geometry().dtype, item.is_local()) {
+            (KvDtype::Int8, false) => attend_int8(isa, kv, item, queries, scratch, target),
+            (KvDtype::Int4, false) => attend_int4(isa, kv, item, queries, scratch, target),
+            (KvDtype::F16, false) => attend_f16(isa, kv, item, queries, scratch, target),
+            (KvDtype::Bf16, false) => attend_bf16(isa, kv, item, queries, scratch, target),
+            (KvDtype::Int8, true) => attend_int8_local(isa, kv, item, queries, scratch, target),
+            (KvDtype::Int4, true) => attend_int4_local(isa, kv, item, queries, scratch, target),
+            (KvDtype::F16, true) => attend_f16_local(isa, kv, item, queries, scratch, target),
+            (KvDtype::Bf16, true) => attend_bf16_local(isa, kv, item, queries, scratch, target),
         }
     }
 }

@@ -7,12 +7,15 @@ pub mod add;
 pub mod attention;
 pub(crate) mod exp;
 pub(crate) mod exp2;
+pub mod gelu_mul;
 pub(crate) mod hadamard;
 pub(crate) mod quantize_head;
 pub(crate) mod quantize_nibbles;
 pub mod rms_norm;
 pub mod rope;
+pub mod scale;
 pub mod silu_mul;
+pub mod tanh;
 pub(crate) mod vector;
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! The row operations against f64, and every instruction set against the scalar one.
 
 use super::add::add_in_place;
+use super::gelu_mul::gelu_mul_in_place;
 use super::rms_norm::{head_rms_norm_in_place, rms_norm};
 use super::rope::{RopeFrequencies, rope_in_place};
+use super::scale::scale_in_place;
 use super::silu_mul::silu_mul_in_place;
+use super::tanh::soft_cap_in_place;
 use crate::isa::Isa;
 use crate::testing::{Random, bits};
 
@@ -72,6 +75,68 @@ fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
             sum
         });
         assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()));
+    }
+}
+
+#[test]
+fn gelu_mul_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(4);
+    for width in WIDTHS {
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x * 5.0).collect();
+        let y = random.normals(width);
+        let what = format!("width {width}");
+        let got = on_all(&what, |isa| {
+            let mut gate = x.clone();
+            gelu_mul_in_place(isa, &mut gate, &y);
+            gate
+        });
+        let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
+        assert_near(&got, x.iter().zip(&y).map(|(x, y)| gelu(f64::from(*x)) * f64::from(*y)), &what);
+        let got = on_all(&what, |isa| {
+            let mut x = x.clone();
+            scale_in_place(isa, &mut x, 13.5);
+            x
+        });
+        assert_eq!(bits(&got), bits(&x.iter().map(|x| x * 13.5).collect::<Vec<f32>>()));
+        for cap in [0.5, 30.0] {
+            let got = on_all(&what, |isa| {
+                let mut x = x.clone();
+                soft_cap_in_place(isa, &mut x, cap);
+                x
+            });
+            let cap = f64::from(cap);
+            assert_near(&got, x.iter().map(|x| cap * (f64::from(*x) / cap).tanh()), &what);
+        }
+    }
+}
+
+#[test]
+fn tanh_is_within_the_stated_bound_and_extremes_stay_what_they_are() {
+    // Every 997th float of each sign up to 20: about 2 million.
+    let end = 20f32.to_bits();
+    for sign in [0u32, 1 << 31] {
+        let x: Vec<f32> = (0..end).step_by(997).map(|b| f32::from_bits(b | sign)).collect();
+        let got = on_all("tanh", |isa| {
+            let mut x = x.clone();
+            soft_cap_in_place(isa, &mut x, 1.0);
+            x
+        });
+        for (x, got) in x.iter().zip(&got) {
+            let exact = f64::from(*x).tanh();
+            assert!((f64::from(*got) - exact).abs() <= 3e-7 * exact.abs(), "tanh({x}) became {got}");
+        }
+    }
+    for isa in Isa::available() {
+        let mut x = [1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        soft_cap_in_place(isa, &mut x, 50.0);
+        assert_eq!(&x[..4], &[50.0, -50.0, 50.0, -50.0], "{isa}");
+        assert!(x[4].is_nan(), "{isa}");
+        let mut gate = [-1e30, -50.0, 0.0, 50.0, 1e10, f32::NAN];
+        gelu_mul_in_place(isa, &mut gate, &[1.0; 6]);
+        assert!(gate[0].abs() < 1e-8 && gate[1].abs() < 1e-30, "{isa}: {gate:?}");
+        assert_eq!(&gate[2..5], &[0.0, 50.0, 1e10], "{isa}");
+        assert!(gate[5].is_nan(), "{isa}");
     }
 }
 

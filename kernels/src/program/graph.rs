@@ -1,6 +1,7 @@
 //! Recording of operations, with their sizes checked.
 
 use super::{ProgramConfig, ProgramError};
+use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, PackError, SourceBytes, SourceRows, check_heads};
 
@@ -22,10 +23,12 @@ pub enum Op {
     Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
     Rope { x: ValueId, frequencies: usize, head_size: usize },
     WriteKv { layer: usize, key: ValueId, value: ValueId },
-    Attention { layer: usize, query: ValueId, scale: f32 },
+    Attention { layer: usize, query: ValueId, scale: f32, soft_cap: Option<f32>, window: Window },
     SiluMul { gate: ValueId, up: ValueId },
+    GeluMul { gate: ValueId, up: ValueId },
     Add { x: ValueId, y: ValueId },
-    Logits { x: ValueId, weight: WeightId },
+    Scale { x: ValueId, factor: f32 },
+    Logits { x: ValueId, weight: WeightId, soft_cap: Option<f32> },
 }
 
 impl Op {
@@ -34,10 +37,10 @@ impl Op {
         match *self {
             Op::Embedding { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::HeadRmsNorm { x, .. } | Op::Linear { x, .. } => vec![x],
-            Op::Rope { x, .. } | Op::Logits { x, .. } => vec![x],
+            Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
             Op::WriteKv { key, value, .. } => vec![key, value],
-            Op::SiluMul { gate, up } => vec![gate, up],
+            Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
             Op::Add { x, y } => vec![x, y],
         }
     }
@@ -83,6 +86,8 @@ pub struct ProgramBuilder {
     pub(super) nodes: Vec<Node>,
     pub(super) weights: Vec<RawWeight>,
     pub(super) frequencies: Vec<RopeFrequencies>,
+    /// None: blocks of the KV pool are in one piece.
+    pub(super) num_window_parts: Option<usize>,
 }
 
 fn shape_error(
@@ -101,11 +106,37 @@ fn shape_error(
     }
 }
 
+fn check_soft_cap(op: &'static str, soft_cap: Option<f32>) -> Result<(), ProgramError> {
+    match soft_cap {
+        Some(cap) if !(cap.is_normal() && cap > 0.0) => {
+            Err(shape_error(op, "soft cap", cap, "a positive number"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl ProgramBuilder {
     /// An empty program. Fails if a size is out of range.
     pub fn new(config: ProgramConfig) -> Result<Self, ProgramError> {
         config.check()?;
-        Ok(Self { config, nodes: Vec::new(), weights: Vec::new(), frequencies: Vec::new() })
+        Ok(Self {
+            config,
+            nodes: Vec::new(),
+            weights: Vec::new(),
+            frequencies: Vec::new(),
+            num_window_parts: None,
+        })
+    }
+
+    /// Keeps K and V of layers with a window apart, for no more than so many blocks at a time; whoever makes plans says
+    /// when a block's part is dropped. Without this, and in models without windows, blocks are in one piece.
+    pub fn keep_windows(&mut self, num_window_parts: usize) {
+        self.num_window_parts = Some(num_window_parts);
+    }
+
+    /// Sizes of the KV pool.
+    pub fn geometry(&self) -> crate::kv_pool::KvGeometry {
+        self.config.geometry
     }
 
     /// Takes a weight of one or two dimensions: the bytes of its rows as the file holds them.
@@ -224,6 +255,25 @@ impl ProgramBuilder {
         query: ValueId,
         scale: f32,
     ) -> Result<ValueId, ProgramError> {
+        self.windowed_attention(layer, query, scale, None, None)
+    }
+
+    /// [`ProgramBuilder::paged_attention`] over the last `window` positions, the query's own among them; with a soft
+    /// cap a score s becomes soft_cap * tanh(s / soft_cap). None is without.
+    pub fn windowed_attention(
+        &mut self,
+        layer: usize,
+        query: ValueId,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+    ) -> Result<ValueId, ProgramError> {
+        let window = match window {
+            None => Window::NONE,
+            Some(size) => Window::new(size)
+                .ok_or_else(|| shape_error("paged_attention", "window", size, "at least 1"))?,
+        };
+        check_soft_cap("paged_attention", soft_cap)?;
         self.check_layer("paged_attention", layer)?;
         let width = self.width("paged_attention", query)?;
         let geometry = self.config.geometry;
@@ -238,13 +288,25 @@ impl ProgramBuilder {
             let what = format!("reads K and V of layer {layer} before `write_kv`");
             return Err(ProgramError::Structure { what });
         }
-        Ok(self.push(Op::Attention { layer, query, scale }, width))
+        Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window }, width))
     }
 
     /// silu(gate) * up.
     pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("silu_mul", gate, up)?;
         Ok(self.push(Op::SiluMul { gate, up }, width))
+    }
+
+    /// gelu(gate) * up, GELU in its approximation by tanh.
+    pub fn gelu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.same_width("gelu_mul", gate, up)?;
+        Ok(self.push(Op::GeluMul { gate, up }, width))
+    }
+
+    /// x * factor.
+    pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, ProgramError> {
+        let width = self.width("scale", x)?;
+        Ok(self.push(Op::Scale { x, factor }, width))
     }
 
     /// x + y.
@@ -255,8 +317,19 @@ impl ProgramBuilder {
 
     /// `linear` without bias on the rows that sample: [S, V]. The last operation of a program.
     pub fn logits(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ProgramError> {
+        self.capped_logits(x, weight, None)
+    }
+
+    /// [`ProgramBuilder::logits`]; with a soft cap a logit l becomes soft_cap * tanh(l / soft_cap).
+    pub fn capped_logits(
+        &mut self,
+        x: ValueId,
+        weight: WeightId,
+        soft_cap: Option<f32>,
+    ) -> Result<ValueId, ProgramError> {
         let width = self.product("logits", x, weight)?;
-        Ok(self.push(Op::Logits { x, weight }, width))
+        check_soft_cap("logits", soft_cap)?;
+        Ok(self.push(Op::Logits { x, weight, soft_cap }, width))
     }
 
     fn push(&mut self, op: Op, width: usize) -> ValueId {

@@ -2,6 +2,8 @@
 
 use super::ProgramConfig;
 use super::weights::WeightImage;
+use crate::kv_pool::WindowLimits;
+use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
 
@@ -118,6 +120,9 @@ pub enum Kernel {
         layer: usize,
         query: View,
         scale: f32,
+        soft_cap: Option<f32>,
+        /// Index into the program's windows.
+        window: usize,
         out: View,
         counter: usize,
     },
@@ -125,9 +130,21 @@ pub enum Kernel {
         gate: View,
         up: View,
     },
+    GeluMul {
+        gate: View,
+        up: View,
+    },
     Add {
         x: View,
         y: View,
+    },
+    Scale {
+        x: View,
+        factor: f32,
+    },
+    SoftCap {
+        x: View,
+        cap: f32,
     },
 }
 
@@ -147,7 +164,10 @@ impl Kernel {
             Kernel::WriteKv { .. } => "write kv",
             Kernel::Attention { .. } => "attention",
             Kernel::SiluMul { .. } => "silu mul",
+            Kernel::GeluMul { .. } => "gelu mul",
             Kernel::Add { .. } => "add",
+            Kernel::Scale { .. } => "scale",
+            Kernel::SoftCap { .. } => "soft cap",
         }
     }
 
@@ -164,14 +184,16 @@ impl Kernel {
             Kernel::Gather { x, out } | Kernel::Copy { x, out } | Kernel::RmsNorm { x, out, .. } => {
                 vec![x.buffer, out.buffer]
             }
-            Kernel::HeadRmsNorm { x, .. } => vec![x.buffer],
+            Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
+                vec![x.buffer]
+            }
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
             Kernel::Linear { x: LinearSource::Float(x), out, .. } => vec![x.buffer, out.buffer],
             Kernel::Linear { x: LinearSource::Quantized(x), out, .. } => vec![x, out.buffer],
             Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
             Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
             Kernel::Attention { query, out, .. } => vec![query.buffer, out.buffer],
-            Kernel::SiluMul { gate, up } => vec![gate.buffer, up.buffer],
+            Kernel::SiluMul { gate, up } | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
             Kernel::Add { x, y } => vec![x.buffer, y.buffer],
         }
     }
@@ -209,6 +231,12 @@ pub struct Program {
     pub(crate) image: WeightImage,
     /// Rotary frequencies.
     pub frequencies: Vec<RopeFrequencies>,
+    /// The windows of the attention kernels, each once.
+    pub windows: Vec<Window>,
+    /// The window of each layer.
+    pub layer_windows: Vec<Window>,
+    /// Blocks that may have K and V of layers with a window at a time; None: all, in one piece with the others.
+    pub num_window_parts: Option<usize>,
     /// The result of a step.
     pub logits: View,
     /// Rows of the output head.
@@ -226,5 +254,18 @@ impl Program {
     pub fn weight_bytes(&self) -> usize {
         let vectors: usize = self.vectors.iter().map(|vector| size_of_val(&vector[..])).sum();
         vectors + self.weights.iter().map(PackedWeight::num_bytes).sum::<usize>()
+    }
+
+    /// How the KV pool keeps layers with a window apart; None if it does not.
+    pub(crate) fn window_limits(&self) -> Option<WindowLimits> {
+        let num_parts = self.num_window_parts?;
+        let is_windowed: Vec<bool> =
+            self.layer_windows.iter().map(|window| *window != Window::NONE).collect();
+        is_windowed.contains(&true).then_some(WindowLimits { is_windowed, num_parts })
+    }
+
+    /// The largest window of a layer that has one.
+    pub(crate) fn largest_window(&self) -> Option<Window> {
+        self.layer_windows.iter().copied().filter(|window| *window != Window::NONE).max()
     }
 }

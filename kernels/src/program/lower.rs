@@ -8,6 +8,7 @@ use super::instruction::{Buffer, BufferKind, Instruction, Kernel, LinearSource, 
 use super::memory::{Demand, lay_out};
 use super::weights::{ImageTable, WeightImage, WeightPlan};
 use super::{ProgramBuilder, ProgramConfig, ProgramError};
+use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::Region;
 use crate::quantize::QuantizedShape;
@@ -44,6 +45,7 @@ impl ProgramBuilder {
             values: HashMap::new(),
             quantized: HashMap::new(),
             tables: HashMap::new(),
+            windows: Vec::new(),
             num_attentions: 0,
         };
         for index in 0..self.nodes.len() {
@@ -51,7 +53,8 @@ impl ProgramBuilder {
         }
         let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
-        let Lowering { instructions, buffers, plan, num_attentions, .. } = lowering;
+        let Lowering { instructions, buffers, plan, windows, num_attentions, .. } = lowering;
+        let layer_windows = self.layer_windows();
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
             Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
@@ -67,12 +70,26 @@ impl ProgramBuilder {
             vectors: image.vectors(),
             image,
             frequencies: self.frequencies,
+            windows,
+            layer_windows,
+            num_window_parts: self.num_window_parts,
             logits,
             vocab_size,
             num_embeddings,
             heads_per_kv_head,
             num_attentions,
         })
+    }
+
+    /// The window of each layer: the largest, if it is read more than once; none if it is not read.
+    fn layer_windows(&self) -> Vec<Window> {
+        let mut windows: Vec<Option<Window>> = vec![None; self.config.geometry.num_layers];
+        for node in &self.nodes {
+            if let Op::Attention { layer, window, .. } = node.op {
+                windows[layer] = windows[layer].max(Some(window));
+            }
+        }
+        windows.into_iter().map(|window| window.unwrap_or(Window::NONE)).collect()
     }
 
     /// One logits, every layer written once, one number of heads. Returns rows of the smallest embedding, and H / G.
@@ -132,7 +149,9 @@ impl Analysis {
                     | Op::Rope { .. }
                     | Op::Attention { .. }
                     | Op::SiluMul { .. }
+                    | Op::GeluMul { .. }
                     | Op::Add { .. }
+                    | Op::Scale { .. }
                     | Op::Logits { .. }
             );
             if !may_shrink {
@@ -169,6 +188,7 @@ struct Lowering<'a> {
     quantized: HashMap<(ValueId, RowSet), usize>,
     /// cos and sin of the step's positions, by frequencies.
     tables: HashMap<(usize, RowSet), View>,
+    windows: Vec<Window>,
     num_attentions: usize,
 }
 
@@ -270,11 +290,14 @@ impl Lowering<'_> {
                 x
             }
             Op::Linear { .. } => return self.lower_linear(index),
-            Op::Logits { x, weight } => {
+            Op::Logits { x, weight, soft_cap } => {
                 let x = self.source(x, rows, self.raw(weight).format.needs_quantized_input());
                 let weight = self.plan.matrix(&[weight]);
                 let out = self.new_view(width, rows);
                 self.emit(Kernel::Linear { x, weight, bias: None, out }, rows);
+                if let Some(cap) = soft_cap {
+                    self.emit(Kernel::SoftCap { x: out, cap }, rows);
+                }
                 out
             }
             Op::Rope { x, frequencies, head_size } => {
@@ -288,18 +311,30 @@ impl Lowering<'_> {
                 self.emit(Kernel::WriteKv { layer, key, value }, rows);
                 return;
             }
-            Op::Attention { layer, query, scale } => {
+            Op::Attention { layer, query, scale, soft_cap, window } => {
                 let query = self.operand(query, rows);
                 let out = self.new_view(width, rows);
                 let counter = self.num_attentions;
                 self.num_attentions += 1;
-                self.emit(Kernel::Attention { layer, query, scale, out, counter }, rows);
+                let window = self.window(window);
+                self.emit(Kernel::Attention { layer, query, scale, soft_cap, window, out, counter }, rows);
                 out
             }
             Op::SiluMul { gate, up } => {
                 let y = self.operand(up, rows);
                 let x = self.writable(gate, rows, index, Some(up));
                 self.emit(Kernel::SiluMul { gate: x, up: y }, rows);
+                x
+            }
+            Op::GeluMul { gate, up } => {
+                let y = self.operand(up, rows);
+                let x = self.writable(gate, rows, index, Some(up));
+                self.emit(Kernel::GeluMul { gate: x, up: y }, rows);
+                x
+            }
+            Op::Scale { x, factor } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::Scale { x, factor }, rows);
                 x
             }
             Op::Add { x, y } => {
@@ -373,6 +408,14 @@ impl Lowering<'_> {
         };
         self.tables.insert((frequencies, rows), out);
         out
+    }
+
+    /// Index of a window among the program's.
+    fn window(&mut self, window: Window) -> usize {
+        self.windows.iter().position(|known| *known == window).unwrap_or_else(|| {
+            self.windows.push(window);
+            self.windows.len() - 1
+        })
     }
 
     /// Gives every buffer its offset. The result of the step must outlive the last phase. Returns the elements of both

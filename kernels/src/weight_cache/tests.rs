@@ -52,7 +52,7 @@ fn cache(folder: &Path) -> WeightCache {
 }
 
 fn build(cache: WeightCache) -> (Executor, CacheState) {
-    builder(1).build_cached(THREADS, Pinning::Off, cache).unwrap()
+    builder(1).build_cached(THREADS, Pinning::Off, cache, None).unwrap()
 }
 
 fn scores(mut executor: Executor) -> Vec<u32> {

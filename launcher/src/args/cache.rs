@@ -38,6 +38,15 @@ pub struct LowCache {
         hide_env_values = true
     )]
     pub eviction_policy: EvictionPolicy,
+    /// Most of the KV cache that requests may pin, in percent
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 25,
+        env = "TRUNKLINE_MAX_PINNED_SHARE",
+        hide_env_values = true
+    )]
+    pub max_pinned_share: u32,
     /// Folder in which the KV cache is kept on disk, so that it outlives restarts and crashes; what was said in chats
     /// lies in there [default: it is not kept]
     #[arg(long, value_name = "DIR", env = "TRUNKLINE_KV_DISK_PATH", hide_env_values = true)]
@@ -105,6 +114,8 @@ pub struct CacheConfig {
     pub dtype: KvCacheDtype,
     /// Which cached prefixes go first.
     pub eviction: EvictionPolicy,
+    /// Most of it that may be pinned, in percent.
+    pub max_pinned_percent: u32,
     /// Where it is kept on disk; not at all if absent.
     pub disk: Option<DiskConfig>,
 }
@@ -142,7 +153,13 @@ impl CacheConfig {
             }
             (None, None) => None,
         };
-        Ok(Self { dtype: low.kv_cache_dtype, eviction: low.eviction_policy, disk })
+        let max_pinned_percent = low.max_pinned_share;
+        if max_pinned_percent > 100 {
+            return Err(LauncherError::usage(format!(
+                "`--max-pinned-share` is {max_pinned_percent}, expected 0 to 100"
+            )));
+        }
+        Ok(Self { dtype: low.kv_cache_dtype, eviction: low.eviction_policy, max_pinned_percent, disk })
     }
 }
 

@@ -58,6 +58,8 @@ pub struct ServeConfig {
     pub hostname: String,
     /// Port to listen on; 0 takes a free one.
     pub port: u16,
+    /// The file of the API keys, absolute.
+    pub api_keys: Option<PathBuf>,
     /// How long open requests may take to finish.
     pub graceful_termination_timeout: Duration,
     /// What to admit.
@@ -120,6 +122,7 @@ impl ServeConfig {
             served_model_name,
             hostname: low.server.hostname,
             port: port(&low.server.port)?,
+            api_keys: low.server.api_keys.map(|path| absolute("--api-keys", &path)).transpose()?,
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
@@ -200,6 +203,13 @@ fn weights_cache(path: PathBuf) -> Result<PathBuf, LauncherError> {
             "`--weights-cache` is `{}`: {error}; hint: give a folder, or `{CACHE_OFF}`",
             path.display()
         ))
+    })
+}
+
+/// A file relative to where the launcher was started.
+fn absolute(flag: &str, path: &std::path::Path) -> Result<PathBuf, LauncherError> {
+    std::path::absolute(path).map_err(|error| {
+        LauncherError::usage(format!("`{flag}` is `{}`: {error}; hint: give a file", path.display()))
     })
 }
 

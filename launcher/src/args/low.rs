@@ -111,6 +111,10 @@ pub struct LowServer {
     /// Port to listen on; 0 takes a free one
     #[arg(long, short, default_value = "3000", env = "TRUNKLINE_PORT", hide_env_values = true)]
     pub port: String,
+    /// TOML file with the API keys that open the server, by tenant; without it and without
+    /// `TRUNKLINE_API_KEY`, which holds one key, everybody may come in
+    #[arg(long, value_name = "FILE", env = "TRUNKLINE_API_KEYS", hide_env_values = true)]
+    pub api_keys: Option<PathBuf>,
     /// Seconds that open requests may take to finish after SIGTERM
     #[arg(
         long,

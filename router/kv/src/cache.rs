@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
-use crate::block::{BlockHold, BlockId};
+use crate::block::{BlockHold, BlockId, BlockState};
 use crate::evict::{EvictionPolicy, LeafLru};
-use crate::pool::{BlockCounts, BlockPool};
+use crate::pins::Pins;
+use crate::pool::{BlockCounts, BlockPool, Released};
+use crate::quota::{Quotas, TenantIdx};
 use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
 use crate::salt::Salt;
 use crate::store::{SlotId, StoreIndex, StoredHit};
@@ -90,13 +92,14 @@ pub struct KvCache {
     pub(crate) block_size: u32,
     pub(crate) pool: BlockPool,
     pub(crate) tree: RadixTree,
-    policy: Box<dyn EvictionPolicy>,
+    pub(crate) policy: Quotas,
     /// Counts changes of the index: a hit is used before the next one.
     index_version: u64,
     num_evicted: u64,
     pub(crate) store: Option<StoreIndex>,
     /// Slots of it to be emptied.
     pub(crate) discards: Vec<SlotId>,
+    pub(crate) pins: Pins,
     pub(crate) now_ms: u64,
 }
 
@@ -112,11 +115,12 @@ impl KvCache {
             block_size,
             pool: BlockPool::new(num_blocks),
             tree: RadixTree::new(block_size, num_blocks),
-            policy,
+            policy: Quotas::new(num_blocks, policy),
             index_version: 0,
             num_evicted: 0,
             store: None,
             discards: Vec::new(),
+            pins: Pins::default(),
             now_ms: 0,
         }
     }
@@ -175,7 +179,8 @@ impl KvCache {
         self.settle();
         let blocks: Vec<BlockHold> = hit.found.blocks.iter().map(|&block| self.hold_indexed(block)).collect();
         let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
-        let mut trail = self.policy.begin(hit.num_prompt_blocks);
+        let tenant = self.policy.tenant(salt);
+        let mut trail = self.policy.begin(tenant, hit.num_prompt_blocks);
         for (block_idx, &block) in hit.found.blocks.iter().enumerate() {
             let path = self.tree.block_key(block, block_idx).path_hash();
             self.policy.seen(self.tree.node_of(block), path, &mut trail);
@@ -185,6 +190,7 @@ impl KvCache {
         let key = self.key_before(&salt, &cursor);
         let mut table = BlockTable {
             salt,
+            tenant,
             blocks,
             shadows,
             copy_source,
@@ -214,7 +220,7 @@ impl KvCache {
             return false;
         }
         for _ in 0..num_blocks {
-            let hold = self.allocate();
+            let hold = self.allocate(table.tenant);
             table.blocks.push(hold);
         }
         true
@@ -244,7 +250,7 @@ impl KvCache {
             let hold = &table.blocks[block_idx];
             self.pool.mark_computed(hold);
             let inserted = self.tree.insert(&table.salt, &mut table.cursor, tokens, hold.id());
-            self.apply(&inserted);
+            self.apply(&inserted, table.tenant);
             let block = table.cursor.last_block.expect("a whole block was entered");
             let key = self.tree.block_key(block, block_idx);
             self.policy.seen(self.tree.node_of(block), key.path_hash(), &mut table.trail);
@@ -276,7 +282,7 @@ impl KvCache {
             self.pool.mark_computed(hold);
             let mut cursor = table.cursor;
             let inserted = self.tree.insert(&table.salt, &mut cursor, tail, hold.id());
-            self.apply(&inserted);
+            self.apply(&inserted, table.tenant);
             match inserted {
                 Inserted::New { node, .. } => {
                     self.enter(hold);
@@ -325,7 +331,11 @@ impl KvCache {
     /// Takes back released blocks now rather than at the next call.
     pub fn settle(&mut self) {
         let Self { pool, tree, policy, .. } = self;
-        pool.settle(|block| {
+        pool.settle(|block, released| {
+            if released == Released::Free {
+                return policy.freed(block);
+            }
+            policy.cached(block);
             let node = tree.node_of(block);
             if tree.leaf_block(node) == Some(block) {
                 policy.offer(node);
@@ -333,16 +343,29 @@ impl KvCache {
         });
     }
 
-    fn allocate(&mut self) -> BlockHold {
-        if let Some(hold) = self.pool.allocate() {
-            return hold;
+    fn allocate(&mut self, tenant: TenantIdx) -> BlockHold {
+        // Counted as its owner's before anything goes for it: who asks is not spared.
+        self.policy.charge(tenant);
+        let hold = self.pool.allocate().unwrap_or_else(|| {
+            self.evict();
+            self.pool.allocate().expect("a block was just freed")
+        });
+        self.policy.give(hold.id(), tenant);
+        hold
+    }
+
+    /// The index drops a block.
+    fn clear_indexed(&mut self, block: BlockId) {
+        if self.pool.clear_indexed(block) {
+            self.policy.uncached(block);
+            self.policy.freed(block);
         }
-        self.evict();
-        self.pool.allocate().expect("a block was just freed")
     }
 
     fn evict(&mut self) {
         let victim = self.policy.victim().expect("what nobody holds can be evicted");
+        let block = self.tree.leaf_block(victim).expect("a victim is a leaf");
+        self.policy.evicted(block);
         self.drop_last_block(victim);
         self.num_evicted += 1;
     }
@@ -352,7 +375,7 @@ impl KvCache {
         self.policy.withdraw(leaf);
         let (block, next) = self.tree.remove_last_block(leaf);
         assert!(!self.pool.is_held(block), "a block in use is never evicted");
-        self.pool.clear_indexed(block);
+        self.clear_indexed(block);
         self.index_version += 1;
         if let Some(next) = next {
             self.policy.exposed(next, self.tree.last_key(next).path_hash());
@@ -360,7 +383,10 @@ impl KvCache {
         }
     }
 
-    fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
+    pub(crate) fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
+        if !self.pool.is_held(block) {
+            self.policy.uncached(block);
+        }
         let hold = self.pool.hold_indexed(block);
         self.refresh(self.tree.node_of(block));
         hold
@@ -376,20 +402,22 @@ impl KvCache {
 
     fn replace(&mut self, indexed: BlockId, own: &BlockHold) {
         self.tree.replace(indexed, own.id());
-        self.pool.clear_indexed(indexed);
+        self.clear_indexed(indexed);
         self.enter(own);
     }
 
     /// Tells the policy what an insertion did to nodes other than the block's own.
-    fn apply(&mut self, inserted: &Inserted) {
+    fn apply(&mut self, inserted: &Inserted, tenant: TenantIdx) {
         let Inserted::New { node, parent, split, superseded } = inserted else { return };
+        self.policy.place(*node, tenant);
+        self.policy.place(*parent, tenant);
         if let Some((upper, lower)) = *split {
             self.policy.inherit(upper, lower);
         }
         if let Some((tail, block)) = *superseded {
             // The id may stand for the new node already; withdrawing is right either way, `enter` offers again.
             self.policy.withdraw(tail);
-            self.pool.clear_indexed(block);
+            self.clear_indexed(block);
         }
         if node != parent {
             self.policy.used(*node);
@@ -423,6 +451,10 @@ impl KvCache {
     /// Recounts everything, O(pool + tree). Panics where something is wrong.
     pub fn check_invariants(&self) {
         self.pool.check_invariants();
+        if self.pool.is_settled() {
+            let is_cached = |block| self.pool.is_indexed(block) && !self.pool.is_held(block);
+            self.policy.check_invariants(|block| self.pool.state(block) == BlockState::Free, is_cached);
+        }
         if let Some(store) = &self.store {
             store.check_invariants();
         }

@@ -19,7 +19,7 @@ pub struct Trail {
 
 /// Orders the leaves that may be evicted. It never sees a block in use: those leaves are not offered.
 ///
-/// The seam for priorities, pins and quotas: a policy that knows them orders its victims by them.
+/// Each tenant has one of its own; what separates them is in [`crate::quota`].
 pub trait EvictionPolicy: fmt::Debug + Send {
     /// A sequence begins whose prompt needs so many blocks.
     fn begin(&mut self, num_prompt_blocks: u32) -> Trail {
@@ -43,6 +43,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     fn withdraw(&mut self, node: NodeId);
     /// The offered node that goes next.
     fn victim(&self) -> Option<NodeId>;
+    /// Another of its kind that has seen nothing.
+    fn fresh(&self) -> Box<dyn EvictionPolicy>;
 }
 
 /// Least recently used leaf first, by a logical clock. Every call costs at most O(log offered).
@@ -90,7 +92,8 @@ impl EvictionPolicy for LeafLru {
 
     fn withdraw(&mut self, node: NodeId) {
         let index = node.index();
-        if self.is_offered[index] {
+        // What was never used was never offered: roots.
+        if self.is_offered.get(index) == Some(&true) {
             self.is_offered[index] = false;
             self.offered.remove(&(self.last_used[index], node));
         }
@@ -98,6 +101,10 @@ impl EvictionPolicy for LeafLru {
 
     fn victim(&self) -> Option<NodeId> {
         self.offered.first().map(|&(_, node)| node)
+    }
+
+    fn fresh(&self) -> Box<dyn EvictionPolicy> {
+        Box::<Self>::default()
     }
 }
 

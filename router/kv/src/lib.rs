@@ -9,7 +9,7 @@
 //! Below the device lies the store: a [`StoreIndex`] finds a block there by its [`BlockKey`], which says all that comes
 //! before it, so that one prompt is followed through both and the tokens of what is stored need no memory.
 //!
-//! Seam for later: pins and quotas are an [`EvictionPolicy`] that orders by them.
+//! Tenants have guaranteed shares of the device: see [`quota`].
 
 pub mod block;
 pub mod cache;
@@ -18,12 +18,15 @@ pub mod history;
 pub mod inspect;
 pub mod key;
 pub mod kind;
+pub mod pins;
 pub mod pool;
+pub mod quota;
 pub mod radix;
 mod reuse;
 pub mod reuse_policy;
 pub mod salt;
 pub mod store;
+mod store_groups;
 pub mod table;
 mod tiers;
 
@@ -34,7 +37,9 @@ pub use history::PathHash;
 pub use inspect::{NodeView, TreePage};
 pub use key::{BlockKey, KEY_BYTES};
 pub use kind::PolicyKind;
-pub use pool::{BlockCounts, BlockPool};
+pub use pins::{PinCounts, PinOutcome};
+pub use pool::{BlockCounts, BlockPool, Released};
+pub use quota::{TenantShare, TenantUsage};
 pub use radix::NodeId;
 pub use reuse_policy::WorthPolicy;
 pub use salt::Salt;

@@ -17,6 +17,15 @@ pub struct BlockCounts {
     pub total: u32,
 }
 
+/// What became of a block whose last handle was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The KV index keeps it.
+    Cached,
+    /// Nobody has it.
+    Free,
+}
+
 /// All blocks of one tier.
 ///
 /// Invariants, between calls of [`BlockPool::settle`]:
@@ -67,17 +76,19 @@ impl BlockPool {
         BlockHold::new(id, &self.counts)
     }
 
-    /// Takes back the blocks whose last handle was dropped. `on_cached` is told those that the KV index keeps.
-    pub fn settle(&mut self, mut on_cached: impl FnMut(BlockId)) {
+    /// Takes back the blocks whose last handle was dropped. `on_released` is told each, and whether the KV index keeps
+    /// it.
+    pub fn settle(&mut self, mut on_released: impl FnMut(BlockId, Released)) {
         let counts = Arc::clone(&self.counts);
         for id in counts.take_released() {
             assert_eq!(counts.num_holds(id), 0, "block {} is released", id.0);
             self.num_held -= 1;
             if self.indexed[id.index()] {
                 self.num_cached += 1;
-                on_cached(id);
+                on_released(id, Released::Cached);
             } else {
                 self.free_block(id);
+                on_released(id, Released::Free);
             }
         }
     }
@@ -112,15 +123,17 @@ impl BlockPool {
         self.indexed[id.index()] = true;
     }
 
-    /// The KV index drops a block: free at once, or as soon as its last handle goes.
-    pub(crate) fn clear_indexed(&mut self, id: BlockId) {
+    /// The KV index drops a block: free at once (true), or as soon as its last handle goes.
+    pub(crate) fn clear_indexed(&mut self, id: BlockId) -> bool {
         self.assert_settled();
         assert!(self.indexed[id.index()], "block {} is indexed", id.0);
         self.indexed[id.index()] = false;
         if self.counts.num_holds(id) == 0 {
             self.num_cached -= 1;
             self.free_block(id);
+            return true;
         }
+        false
     }
 
     /// True if at least one handle is on the block.
@@ -199,6 +212,11 @@ impl BlockPool {
         assert_eq!((held, cached), (counts.held, counts.cached), "held and cached blocks");
     }
 
+    /// True if no released block waits for [`BlockPool::settle`].
+    pub(crate) fn is_settled(&self) -> bool {
+        self.counts.is_settled()
+    }
+
     fn free_block(&mut self, id: BlockId) {
         self.states[id.index()] = BlockState::Free;
         self.free.push(id);
@@ -229,7 +247,7 @@ mod tests {
         drop(second);
         pool.check_invariants();
         assert_eq!(pool.counts().free, 2);
-        pool.settle(|_| panic!("nothing is indexed"));
+        pool.settle(|_, released| assert_eq!(released, Released::Free, "nothing is indexed"));
         pool.check_invariants();
         assert_eq!(pool.counts().free, 2);
     }
@@ -252,14 +270,14 @@ mod tests {
         let id = hold.id();
         drop(hold);
         let mut kept = Vec::new();
-        pool.settle(|id| kept.push(id));
-        assert_eq!(kept, [id]);
+        pool.settle(|id, released| kept.push((id, released)));
+        assert_eq!(kept, [(id, Released::Cached)]);
         assert_eq!(pool.counts().cached, 1);
         let again = pool.hold_indexed(id);
         pool.clear_indexed(id);
         assert_eq!(pool.counts().held, 1);
         drop(again);
-        pool.settle(|_| panic!("not indexed any more"));
+        pool.settle(|_, released| assert_eq!(released, Released::Free, "not indexed any more"));
         assert_eq!(pool.counts().free, 1);
         pool.check_invariants();
     }
@@ -290,7 +308,7 @@ mod tests {
                 scope.spawn(move || drop((hold.share(), hold)));
             }
         });
-        pool.settle(|_| panic!("nothing is indexed"));
+        pool.settle(|_, released| assert_eq!(released, Released::Free, "nothing is indexed"));
         assert_eq!(pool.counts().free, 64);
         pool.check_invariants();
     }

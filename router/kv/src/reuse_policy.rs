@@ -35,6 +35,7 @@ struct NodeState {
 /// plus O(log offered) for each node that grew an age older, which it does at most [`NUM_AGES`] times a use.
 #[derive(Debug)]
 pub struct WorthPolicy {
+    num_blocks: u32,
     now: u64,
     updated: u64,
     history: History,
@@ -67,6 +68,7 @@ impl WorthPolicy {
     pub fn new(num_blocks: u32) -> Self {
         let num_cells = NUM_COUNTS * NUM_PLACES * NUM_AGES;
         let mut policy = Self {
+            num_blocks,
             now: 0,
             updated: 0,
             history: History::new((HISTORY_FACTOR * num_blocks as usize).max(MIN_HISTORY)),
@@ -195,5 +197,9 @@ impl EvictionPolicy for WorthPolicy {
     fn victim(&self) -> Option<NodeId> {
         let cell = self.order[usize::from(*self.occupied.first()?)];
         self.cells[usize::from(cell)].first().map(|&(_, node)| node)
+    }
+
+    fn fresh(&self) -> Box<dyn EvictionPolicy> {
+        Box::new(Self::new(self.num_blocks))
     }
 }

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use crate::key::BlockKey;
 
+/// First of at least two parts: the second is a tenant.
+const TENANT: &str = "tenant";
+
 /// Key of one namespace of the KV index: model, adapter and tenant or cache salt.
 ///
 /// Two sequences share blocks only if their salts are equal. The parts themselves are kept and compared, not a hash of
@@ -15,6 +18,22 @@ impl Salt {
     /// The salt made of `parts` in order; `["ab", "c"]` and `["a", "bc"]` differ. No parts: the default salt.
     pub fn new(parts: &[&str]) -> Self {
         Self(parts.iter().map(|&part| Box::from(part)).collect())
+    }
+
+    /// The salt of a tenant, and within it of `parts`: never equal to that of another tenant or of none.
+    ///
+    /// Whoever makes salts without a tenant gives [`Salt::new`] at most one part.
+    pub fn of_tenant(tenant: &str, parts: &[&str]) -> Self {
+        let all = [TENANT, tenant].into_iter().chain(parts.iter().copied());
+        Self(all.map(Box::from).collect())
+    }
+
+    /// The tenant that it was made for.
+    pub fn tenant(&self) -> Option<&str> {
+        match &*self.0 {
+            [mark, tenant, ..] if &**mark == TENANT => Some(tenant),
+            _ => None,
+        }
     }
 
     /// The parts it was made of.
@@ -37,6 +56,9 @@ mod tests {
         assert_ne!(Salt::new(&["ab", "c"]), Salt::new(&["a", "bc"]));
         assert_ne!(Salt::new(&[""]), Salt::default());
         assert_eq!(Salt::new(&[]), Salt::default());
+        assert_eq!(Salt::of_tenant("a", &["b"]).tenant(), Some("a"));
+        assert_ne!(Salt::of_tenant("a", &["b"]), Salt::of_tenant("a", &[]));
+        assert_eq!(Salt::new(&["tenant"]).tenant(), None);
         assert_eq!(Salt::new(&["m", "t"]).parts().collect::<Vec<_>>(), ["m", "t"]);
     }
 }

@@ -7,11 +7,16 @@
 //! ```
 //!
 //! A block is found only if all before it are: `find` follows a path from its beginning. What goes first is the least
-//! recently used block that no other continues, so that paths lose their ends, not their middles.
+//! recently used block that no other continues, so that paths lose their ends, not their middles: of the tenant that is
+//! furthest beyond its share of the slots. Whose blocks are that were found at the start is known when their tenant
+//! asks for them; until then they are together, with the weight of those who have not come yet.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::key::{BlockKey, KEY_BYTES};
+use crate::quota::TenantShare;
+use crate::salt::Salt;
+use crate::store_groups::{GroupIdx, StoreGroups};
 
 /// Names one slot of the store: 0 .. num_slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +105,8 @@ struct Slot {
     last_used: u64,
     /// The tier below was told of it, or it came from there.
     is_offered: bool,
+    /// Whose it is; meaningless while it is free.
+    group: GroupIdx,
 }
 
 /// The index of the store. Every call costs O(log slots) or less a block.
@@ -109,8 +116,8 @@ pub struct StoreIndex {
     free: Vec<SlotId>,
     /// Named blocks, being written or stored.
     by_key: BTreeMap<BlockKey, SlotId>,
-    /// What may be evicted, by last use.
-    leaves: BTreeSet<(u64, SlotId)>,
+    /// Whose slots they are, and which may be evicted.
+    groups: StoreGroups,
     clock: u64,
     num_stored: u32,
     num_evicted: u64,
@@ -137,6 +144,7 @@ impl StoreIndex {
                 lost.push(block.slot);
                 continue;
             }
+            index.groups.take(GroupIdx::default());
             let slot = &mut index.slots[block.slot.index()];
             slot.last_used = block.sequence;
             slot.state = SlotState::Stored;
@@ -182,21 +190,53 @@ impl StoreIndex {
         found
     }
 
-    /// The block was used now, and so were those before it.
-    pub fn touch(&mut self, key: BlockKey) {
+    /// Sets the tenants' weights; see [`crate::KvCache::set_shares`].
+    pub fn set_shares(&mut self, shares: &[TenantShare]) {
+        self.groups.set_shares(shares);
+    }
+
+    /// Slots in use by tenant, those without one under no name.
+    pub fn num_slots_by_tenant(&self) -> impl Iterator<Item = (Option<&str>, u32)> {
+        self.groups.num_slots_by_tenant()
+    }
+
+    /// The block, which is of this salt, was used now, and so were those before it.
+    pub fn touch(&mut self, key: BlockKey, salt: &Salt) {
         if let Some(&slot) = self.by_key.get(&key) {
             self.clock += 1;
             let now = self.clock;
             self.set_last_used(slot, now);
+            self.claim(slot, salt);
         }
     }
 
-    /// A slot for a block that will be written now: [`StoreIndex::written`] says when it is. None if all are in use.
-    pub fn reserve(&mut self) -> Option<SlotId> {
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None => self.evict()?,
+    /// The path up to a slot belongs to a tenant: now that it asks for it, that is known. O(1) for each slot, once.
+    fn claim(&mut self, last: SlotId, salt: &Salt) {
+        let group = self.groups.of(salt);
+        let mut next = Some(last);
+        while let Some(id) = next.filter(|id| self.slots[id.index()].group != group) {
+            let Slot { last_used, group: before, parent, .. } = self.slots[id.index()];
+            self.slots[id.index()].group = group;
+            self.groups.give_back(before);
+            self.groups.take(group);
+            if self.groups.leaves(before).remove(&(last_used, id)) {
+                self.groups.leaves(group).insert((last_used, id));
+            }
+            next = parent.and_then(|parent| self.by_key.get(&parent).copied());
+        }
+    }
+
+    /// A slot for a block of this salt that will be written now: [`StoreIndex::written`] says when it is. None if all
+    /// are in use.
+    pub fn reserve(&mut self, salt: &Salt) -> Option<SlotId> {
+        let group = self.groups.of(salt);
+        // Counted as its owner's before another goes for it: who asks is not spared.
+        self.groups.take(group);
+        let Some(id) = self.free.pop().or_else(|| self.evict()) else {
+            self.groups.give_back(group);
+            return None;
         };
+        self.slots[id.index()].group = group;
         self.slots[id.index()].state = SlotState::Writing { is_named: false };
         Some(id)
     }
@@ -233,7 +273,7 @@ impl StoreIndex {
     pub fn abandon(&mut self, id: SlotId) {
         match std::mem::take(&mut self.slots[id.index()].state) {
             SlotState::Writing { is_named: false } => self.slots[id.index()].state = SlotState::Abandoned,
-            SlotState::Unnamed { .. } => self.free.push(id),
+            SlotState::Unnamed { .. } => self.set_free(id),
             state => panic!("slot {} is reserved and has no name, not {state:?}", id.0),
         }
     }
@@ -251,12 +291,12 @@ impl StoreIndex {
             }
             SlotState::Writing { is_named: true } => {
                 self.leave(id);
-                self.free.push(id);
+                self.set_free(id);
             }
             SlotState::Writing { is_named: false } => {
                 slot.state = SlotState::Unnamed { is_written: is_stored };
             }
-            SlotState::Abandoned => self.free.push(id),
+            SlotState::Abandoned => self.set_free(id),
             state => {
                 slot.state = state;
                 return false;
@@ -282,9 +322,14 @@ impl StoreIndex {
         let slot = &mut self.slots[id.index()];
         if slot.num_reads == 0 && matches!(slot.state, SlotState::Broken) {
             slot.state = SlotState::Free;
-            self.free.push(id);
+            self.set_free(id);
         }
         self.refresh(id);
+    }
+
+    fn set_free(&mut self, id: SlotId) {
+        self.groups.give_back(self.slots[id.index()].group);
+        self.free.push(id);
     }
 
     /// Forgets a stored block that nobody reads; its slot is to be emptied, if it has one.
@@ -297,7 +342,7 @@ impl StoreIndex {
         self.leave(id);
         self.slots[id.index()].state = SlotState::Free;
         self.num_stored -= 1;
-        self.free.push(id);
+        self.set_free(id);
         Some(id)
     }
 
@@ -369,10 +414,11 @@ impl StoreIndex {
     }
 
     fn evict(&mut self) -> Option<SlotId> {
-        let &(last_used, id) = self.leaves.first()?;
+        let (last_used, id) = self.groups.victim()?;
         let parent = self.slots[id.index()].parent;
         self.leave(id);
         self.slots[id.index()].state = SlotState::Free;
+        self.groups.give_back(self.slots[id.index()].group);
         self.num_stored -= 1;
         self.num_evicted += 1;
         // Whoever used it used what is before it.
@@ -397,8 +443,8 @@ impl StoreIndex {
 
     /// Takes a named block out of the index. What continues it can no longer be found, until it comes back.
     fn leave(&mut self, id: SlotId) {
-        let Slot { key, parent, last_used, .. } = self.slots[id.index()];
-        self.leaves.remove(&(last_used, id));
+        let Slot { key, parent, last_used, group, .. } = self.slots[id.index()];
+        self.groups.leaves(group).remove(&(last_used, id));
         self.by_key.remove(&key);
         if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied()) {
             // A parent that came back after its children counts only those that came later.
@@ -409,10 +455,11 @@ impl StoreIndex {
     }
 
     fn set_last_used(&mut self, id: SlotId, time: u64) {
-        let before = self.slots[id.index()].last_used;
+        let Slot { last_used: before, group, .. } = self.slots[id.index()];
         self.slots[id.index()].last_used = time;
-        if self.leaves.remove(&(before, id)) {
-            self.leaves.insert((time, id));
+        let leaves = self.groups.leaves(group);
+        if leaves.remove(&(before, id)) {
+            leaves.insert((time, id));
         }
     }
 
@@ -420,10 +467,11 @@ impl StoreIndex {
     fn refresh(&mut self, id: SlotId) {
         let slot = &self.slots[id.index()];
         let may_go = matches!(slot.state, SlotState::Stored) && slot.num_children == 0 && slot.num_reads == 0;
+        let (leaves, place) = (self.groups.leaves(slot.group), (slot.last_used, id));
         if may_go {
-            self.leaves.insert((slot.last_used, id));
+            leaves.insert(place);
         } else {
-            self.leaves.remove(&(slot.last_used, id));
+            leaves.remove(&place);
         }
     }
 
@@ -445,11 +493,14 @@ impl StoreIndex {
             let is_stored = matches!(slot.state, SlotState::Stored);
             num_stored += u32::from(is_stored);
             let may_go = is_stored && slot.num_children == 0 && slot.num_reads == 0;
-            assert_eq!(may_go, self.leaves.contains(&(slot.last_used, id)), "slot {index} may go or not");
+            let is_offered = self.groups.may_go(slot.group, (slot.last_used, id));
+            assert_eq!(may_go, is_offered, "slot {index} may go or not");
         }
+        let used = self.slots.iter().zip(&is_free).filter(|(_, is_free)| !**is_free);
+        self.groups.check_invariants(used.map(|(slot, _)| slot.group));
         assert_eq!(num_stored, self.num_stored, "stored blocks");
         assert_eq!(num_named, self.by_key.len(), "named blocks");
-        assert!(self.leaves.len() <= num_stored as usize, "only stored blocks go");
+        assert!(self.groups.num_leaves() <= num_stored as usize, "only stored blocks go");
         assert!(self.offers.len() <= self.max_offers, "offers are bounded");
     }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::block::BlockHold;
 use crate::evict::Trail;
 use crate::key::BlockKey;
+use crate::quota::TenantIdx;
 use crate::radix::Cursor;
 use crate::salt::Salt;
 use crate::store::SlotId;
@@ -24,6 +25,7 @@ use crate::store::SlotId;
 #[derive(Debug)]
 pub struct BlockTable {
     pub(crate) salt: Salt,
+    pub(crate) tenant: TenantIdx,
     pub(crate) blocks: Vec<BlockHold>,
     pub(crate) shadows: Vec<Shadow>,
     pub(crate) copy_source: Option<BlockHold>,

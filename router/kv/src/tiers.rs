@@ -21,7 +21,8 @@ pub struct RestoredBlock {
 
 impl KvCache {
     /// Puts a store below the device.
-    pub fn set_store(&mut self, store: StoreIndex) {
+    pub fn set_store(&mut self, mut store: StoreIndex) {
+        store.set_shares(&self.policy.shares());
         self.store = Some(store);
     }
 
@@ -39,7 +40,7 @@ impl KvCache {
         if block_idx >= num_full_blocks {
             return None;
         }
-        let slot = self.store.as_mut()?.reserve()?;
+        let slot = self.store.as_mut()?.reserve(&table.salt)?;
         table.num_stored_blocks += 1;
         if block_idx < table.num_indexed_blocks() {
             let key = self.indexed_key(table, block_idx);
@@ -69,7 +70,7 @@ impl KvCache {
             });
         let restored: Vec<RestoredBlock> = blocks.collect();
         if let Some(last) = restored.last() {
-            store.touch(last.key);
+            store.touch(last.key, &table.salt);
         }
         table.num_stored_blocks = first + restored.len();
         let (first, count) = (first as u32 * self.block_size, restored.len() as u32 * self.block_size);
@@ -111,18 +112,23 @@ impl KvCache {
         }
     }
 
-    /// Slots for at most `num_blocks` blocks that come from the tier below and continue the stored block `before`; none
-    /// if that is not there.
-    pub fn reserve_adopted(&mut self, before: Option<BlockKey>, num_blocks: usize) -> Vec<SlotId> {
+    /// Slots for at most `num_blocks` blocks of a salt that come from the tier below and continue the stored block
+    /// `before`; none if that is not there.
+    pub fn reserve_adopted(
+        &mut self,
+        salt: &Salt,
+        before: Option<BlockKey>,
+        num_blocks: usize,
+    ) -> Vec<SlotId> {
         let Some(store) = &mut self.store else { return Vec::new() };
         if let Some(before) = before {
             if !store.has(before) {
                 return Vec::new();
             }
             // Or it might go to make room for what continues it.
-            store.touch(before);
+            store.touch(before, salt);
         }
-        std::iter::from_fn(|| store.reserve()).take(num_blocks).collect()
+        std::iter::from_fn(|| store.reserve(salt)).take(num_blocks).collect()
     }
 
     /// What became of a slot from [`KvCache::reserve_adopted`]. False: its block is not kept.
@@ -154,7 +160,7 @@ impl KvCache {
         for block_idx in (0..table.blocks.len()).rev() {
             let key = self.tree.block_key(table.blocks[block_idx].id(), block_idx);
             if store.has(key) {
-                store.touch(key);
+                store.touch(key, &table.salt);
                 table.num_stored_blocks = block_idx + 1;
                 return;
             }

@@ -59,6 +59,11 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Each path that begins otherwise is another tenant's.
+fn tenant_of(path: &[u32]) -> Salt {
+    Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string), &[])
+}
+
 /// A block on its way to the store.
 struct Storing {
     slot: SlotId,
@@ -152,7 +157,7 @@ impl World {
                     self.num_broken += 1;
                 }
             }
-            Op::Touch(path) => self.index.touch(key(path)),
+            Op::Touch(path) => self.index.touch(key(path), &tenant_of(path)),
             Op::Find(path) => self.check_find(path),
             Op::Restart => self.restart(),
         }
@@ -167,7 +172,7 @@ impl World {
 
     fn reserve(&mut self, path: &[u32]) {
         let num_used = self.storing.len() + self.stored.len() + self.broken_and_read();
-        let Some(slot) = self.index.reserve() else {
+        let Some(slot) = self.index.reserve(&tenant_of(path)) else {
             let has_victim = self.stored.iter().any(|path| !self.is_read(path) && !self.is_continued(path));
             assert!(num_used >= self.num_slots as usize && !has_victim, "a slot was to be had");
             return;
@@ -334,7 +339,7 @@ fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
     assert!(lost.is_empty());
     index.offer_at_most(3);
     let store = |index: &mut StoreIndex, n| {
-        let slot = index.reserve().unwrap();
+        let slot = index.reserve(&Salt::default()).unwrap();
         assert!(index.name(slot, key(n), parent(n)));
         assert!(index.written(slot, true));
         index.check_invariants();
@@ -354,13 +359,13 @@ fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
     assert_eq!(taken, [(key(1), false), (key(3), true)], "what was refused, and what is not known");
 
     // What came from below is not offered there, and what continues it is.
-    let slot = index.reserve().unwrap();
+    let slot = index.reserve(&Salt::default()).unwrap();
     assert!(index.adopt(slot, key(4), parent(4), true));
     assert_eq!(take(&mut index), None);
     store(&mut index, 5);
     assert_eq!(take(&mut index), Some((key(5), true)));
     for (n, is_written, is_kept) in [(6, false, false), (7, true, false), (5, true, true)] {
-        let slot = index.reserve().unwrap();
+        let slot = index.reserve(&Salt::default()).unwrap();
         assert_eq!(index.adopt(slot, key(n), parent(n), is_written), is_kept, "block {n}");
         index.check_invariants();
     }

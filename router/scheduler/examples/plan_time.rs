@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use trunkline_scheduler::{
-    Event, Millis, Priority, Salt, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
-    SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+    Event, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler, SchedulerConfig,
+    SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
 const NUM_STEPS: u32 = 2_000;
@@ -42,6 +42,7 @@ fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequ
         priority: Priority::Normal,
         deadline: None,
         salt: Salt::default(),
+        retention: Retention::default(),
     }
 }
 

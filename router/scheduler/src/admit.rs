@@ -44,6 +44,10 @@ impl Scheduler {
                 }
                 Admission::Parked => {}
                 Admission::NoRoom => {
+                    let is_alone = self.running.is_empty() && self.num_leaving == 0;
+                    if is_alone && self.shard.as_mut().is_some_and(|shard| shard.kv.drop_pin()) {
+                        continue;
+                    }
                     let Some(victim) = self.victim() else { return };
                     if self.num_leaving > 0 || self.sequences[victim].priority <= rank.priority {
                         return;
@@ -58,7 +62,12 @@ impl Scheduler {
         let reserve = self.reserved_blocks();
         let sequence = &self.sequences[key];
         let shard = self.shard.as_ref().expect("planning needs a shard");
-        let available = shard.kv.available();
+        // Who runs alone gets all there is: else a long prompt might wait for ever for what others keep idle.
+        let available = if self.running.is_empty() {
+            shard.kv.available()
+        } else {
+            shard.kv.available_to(&sequence.salt)
+        };
         if sequence.wait.needed_blocks.saturating_add(reserve) > available {
             return Admission::NoRoom;
         }

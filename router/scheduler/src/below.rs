@@ -56,11 +56,16 @@ impl Scheduler {
         }
     }
 
-    /// Slots for at most so many blocks that continue the stored block `before`; each comes back by
+    /// Slots for at most so many blocks of a salt that continue the stored block `before`; each comes back by
     /// [`Scheduler::adopt`].
-    pub fn reserve_adopted(&mut self, before: Option<BlockKey>, num_blocks: usize) -> Vec<SlotId> {
+    pub fn reserve_adopted(
+        &mut self,
+        salt: &Salt,
+        before: Option<BlockKey>,
+        num_blocks: usize,
+    ) -> Vec<SlotId> {
         let Some(shard) = &mut self.shard else { return Vec::new() };
-        shard.kv.reserve_adopted(before, num_blocks)
+        shard.kv.reserve_adopted(salt, before, num_blocks)
     }
 
     /// A reserved slot holds this block now, if it `is_written`. False: it is not kept.

@@ -1,6 +1,6 @@
 //! The scheduler's own limits; the shard's come with `Event::ShardReady`.
 
-use trunkline_kv::PolicyKind;
+use trunkline_kv::{PolicyKind, TenantShare};
 
 /// Limits and weights of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,18 @@ pub struct SchedulerConfig {
     pub eviction: PolicyKind,
     /// Most stored blocks that wait for [`crate::Scheduler::take_offers`]; 0: there is no tier below the store.
     pub max_offered_blocks: usize,
+    /// Weights of the tenants' guaranteed shares of the pool; none: all who come weigh the same.
+    pub shares: Vec<TenantShare>,
+    /// Most of the pool that may be pinned, in percent.
+    pub max_pinned_percent: u32,
+}
+
+impl SchedulerConfig {
+    /// Most blocks that may be pinned in a pool.
+    pub(crate) fn max_pinned_blocks(&self, num_blocks: u32) -> u32 {
+        // At most the pool.
+        (u64::from(num_blocks) * u64::from(self.max_pinned_percent.min(100)) / 100) as u32
+    }
 }
 
 impl Default for SchedulerConfig {
@@ -35,6 +47,8 @@ impl Default for SchedulerConfig {
             cached_first_window_ms: 2_000,
             eviction: PolicyKind::default(),
             max_offered_blocks: 0,
+            shares: Vec::new(),
+            max_pinned_percent: 25,
         }
     }
 }

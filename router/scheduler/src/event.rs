@@ -1,6 +1,6 @@
 //! What the scheduler is told and what it answers. Plain data.
 
-use trunkline_kv::{Salt, StoredBlock};
+use trunkline_kv::{Salt, StoredBlock, TenantShare};
 
 use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, Transfers};
 
@@ -34,6 +34,15 @@ pub enum Priority {
     Normal,
     /// Batch work.
     Low,
+}
+
+/// How long a sequence's prompt is to be kept in the KV index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Kept for so long after the sequence's end, in milliseconds, whatever else comes; none: as long as there is room.
+    pub pinned_ms: Option<u64>,
+    /// Leading tokens of the prompt that it is about; none: all of them.
+    pub num_tokens: Option<u32>,
 }
 
 /// What a shard can do, from `Describe`.
@@ -81,6 +90,8 @@ pub struct SequenceRequest {
     pub deadline: Option<Millis>,
     /// Namespace of the KV index.
     pub salt: Salt,
+    /// How long its prompt is kept.
+    pub retention: Retention,
 }
 
 /// What the scheduler is told.
@@ -100,6 +111,8 @@ pub enum Event {
     StepResult(StepResult),
     /// Transfers that plans began are over; those of a step come after its result.
     Transfers(Transfers),
+    /// The tenants' weights are others now, in place of `SchedulerConfig::shares`.
+    Shares(Vec<TenantShare>),
     /// The shard is gone with all that it held.
     ShardLost,
 }

@@ -29,7 +29,7 @@ mod transfer;
 pub use below::Coverage;
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Priority, RejectReason, SequenceId, SequenceRequest, ShardLimits,
+    EndReason, Event, Millis, Priority, RejectReason, Retention, SequenceId, SequenceRequest, ShardLimits,
     StoreContents, Update, Usage,
 };
 pub use plan::{
@@ -41,5 +41,5 @@ pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
     BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, Offer, PolicyKind, RestoredBlock, Salt, SlotId,
-    StoredBlock, TreePage,
+    StoredBlock, TenantShare, TenantUsage, TreePage,
 };

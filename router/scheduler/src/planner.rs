@@ -177,7 +177,8 @@ impl Scheduler {
                 self.preempt(victim);
                 self.shard.as_ref().is_some_and(|shard| shard.kv.available() > 0) || self.num_leaving == 0
             }
-            _ => false,
+            // Nobody else could give way: a pin does.
+            _ => self.shard.as_mut().is_some_and(|shard| shard.kv.drop_pin()),
         }
     }
 

@@ -96,6 +96,7 @@ mod tests {
             priority: Priority::Normal,
             deadline: None,
             salt: trunkline_kv::Salt::default(),
+            retention: crate::event::Retention::default(),
         };
         (0..count).map(|id| map.insert(Sequence::new(request(id), Millis(0), id))).collect()
     }

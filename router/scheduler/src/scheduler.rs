@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use trunkline_kv::{BlockKey, KvCache, NodeId, SlotId, StoreIndex};
+use trunkline_kv::{BlockKey, KvCache, NodeId, SlotId, StoreIndex, TenantUsage};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::{Load, Throughput};
@@ -37,6 +37,7 @@ const MIN_RETRY_AFTER_MS: u64 = 100;
 /// scheduler.handle(Millis(1), Event::Submit(SequenceRequest {
 ///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
 ///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
+///     retention: Retention::default(),
 /// }), &mut updates);
 /// let plan = scheduler.plan(Millis(1), &mut updates).unwrap();
 /// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
@@ -142,6 +143,12 @@ impl Scheduler {
             Event::Abort(id) => self.end_by_id(id, EndReason::Aborted, updates),
             Event::StepResult(result) => self.take_result(now, result, updates),
             Event::Transfers(transfers) => self.take_transfers(&transfers),
+            Event::Shares(shares) => {
+                if let Some(shard) = &mut self.shard {
+                    shard.kv.set_shares(&shares);
+                }
+                self.config.shares = shares;
+            }
             Event::ShardLost => self.shard_lost(updates),
         }
         self.settle();
@@ -188,6 +195,11 @@ impl Scheduler {
             stats.blocks_cached = counts.cached.into();
             stats.blocks_total = counts.total.into();
             stats.evicted_blocks += shard.kv.num_evicted();
+            let pins = shard.kv.pin_counts();
+            stats.blocks_pinned = pins.num_blocks.into();
+            stats.pins_granted += pins.granted;
+            stats.pins_refused += pins.refused;
+            stats.pins_dropped += pins.dropped;
             let store = shard.kv.store_counts().unwrap_or_default();
             stats.store_blocks = store.stored.into();
             stats.store_slots = store.total.into();
@@ -198,9 +210,15 @@ impl Scheduler {
         stats
     }
 
+    /// What each tenant has of the pool, in the order in which they came; nothing while there is no shard.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
+        self.shard.iter().flat_map(|shard| shard.kv.tenants())
+    }
+
     fn set_now(&mut self, now: Millis) {
         if let Some(shard) = &mut self.shard {
             shard.kv.set_now(now.0);
+            shard.kv.expire_pins();
         }
     }
 
@@ -341,12 +359,12 @@ impl Scheduler {
             max_step_sequences: limits.max_step_sequences.max(1),
             ..limits
         };
+        let policy = self.config.eviction.build(limits.num_blocks);
+        let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
+        kv.set_shares(&self.config.shares);
+        kv.set_max_pinned_blocks(self.config.max_pinned_blocks(limits.num_blocks));
         let shard = Shard {
-            kv: KvCache::with_policy(
-                limits.block_size,
-                limits.num_blocks,
-                self.config.eviction.build(limits.num_blocks),
-            ),
+            kv,
             limits,
             in_flight: VecDeque::new(),
             ends: Vec::new(),
@@ -385,6 +403,10 @@ impl Scheduler {
     fn shard_lost(&mut self, updates: &mut Vec<Update>) {
         let Some(shard) = self.shard.take() else { return };
         self.counters.evicted_blocks += shard.kv.num_evicted();
+        let pins = shard.kv.pin_counts();
+        self.counters.pins_granted += pins.granted;
+        self.counters.pins_refused += pins.refused;
+        self.counters.pins_dropped += pins.dropped;
         let store = shard.kv.store_counts().unwrap_or_default();
         self.counters.store_evicted_blocks += store.evicted;
         self.counters.unoffered_blocks += store.unoffered;

@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 
 use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
 
-use crate::event::{Millis, Priority, SequenceId, SequenceRequest, Usage};
+use crate::event::{Millis, Priority, Retention, SequenceId, SequenceRequest, Usage};
 use crate::plan::SamplingParams;
 use crate::queue::Rank;
 
@@ -32,6 +32,7 @@ pub(crate) struct Sequence {
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Millis>,
     pub(crate) salt: Salt,
+    pub(crate) retention: Retention,
     pub(crate) submitted_at: Millis,
     /// Counts submissions: a lower one is older.
     pub(crate) arrival: u64,
@@ -139,6 +140,7 @@ impl Sequence {
             priority: request.priority,
             deadline: request.deadline,
             salt: request.salt,
+            retention: request.retention,
             submitted_at,
             arrival,
             first_start: None,

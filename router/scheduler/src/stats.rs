@@ -15,6 +15,8 @@ pub struct Stats {
     pub blocks_held: u64,
     /// Gauge: blocks that only the KV index holds; any of them can be evicted.
     pub blocks_cached: u64,
+    /// Gauge: held blocks that pins hold.
+    pub blocks_pinned: u64,
     /// Gauge: blocks of the pool. `free + held + cached = total`.
     pub blocks_total: u64,
     /// Gauge: blocks in the store. 0, like the next, while there is no store.
@@ -51,6 +53,12 @@ pub struct Stats {
     pub store_evicted_blocks: u64,
     /// Counter: times a stored block was not offered to the tier below, as too many waited.
     pub unoffered_blocks: u64,
+    /// Counter: prompts pinned, or pinned again.
+    pub pins_granted: u64,
+    /// Counter: prompts not pinned as the limit or the tenant's share had no room.
+    pub pins_refused: u64,
+    /// Counter: pins that ended early, as a sequence could not have run else.
+    pub pins_dropped: u64,
     /// Counter: times a request waited for another one that was computing its prefix.
     pub prefix_waits: u64,
     /// Counter: `RejectReason::QueueFull`.

@@ -3,7 +3,7 @@
 pub mod openai;
 pub mod tgi;
 
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::error::{ApiError, ErrorClass};
@@ -35,6 +35,10 @@ impl Dialect {
         };
         if let Some(seconds) = error.retry_after_s() {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if error.status() == StatusCode::UNAUTHORIZED {
+            // RFC 9110, section 15.5.2: a 401 says how to come in.
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
         response

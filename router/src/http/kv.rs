@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Path, Query, State, rejection::QueryRejection};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::dialects::{Dialect, openai::ErrorResponse};
 use crate::error::ApiError;
+use crate::tenants::Caller;
 
 /// Nodes of a page if the client does not say, and at most: the step loop waits while they are read.
 const DEFAULT_PAGE: usize = 100;
@@ -190,11 +192,19 @@ fn disk_tier(stats: &Stats) -> DiskTier {
         (status = 503, description = "No shard", body = ErrorResponse),
     )
 )]
-pub async fn tree(State(app): State<Arc<App>>, query: Result<Query<PageQuery>, QueryRejection>) -> Response {
-    render(page(&app, query).await)
+pub async fn tree(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Response {
+    render(page(&app, caller, query).await)
 }
 
-async fn page(app: &App, query: Result<Query<PageQuery>, QueryRejection>) -> Result<KvPage, ApiError> {
+async fn page(
+    app: &App,
+    caller: Caller,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<KvPage, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
     let limit = query.limit.unwrap_or(DEFAULT_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
@@ -203,7 +213,8 @@ async fn page(app: &App, query: Result<Query<PageQuery>, QueryRejection>) -> Res
     let first = NodeId(query.after.unwrap_or(0));
     let walk = move |scheduler: &mut Scheduler, now: Millis| {
         let page = scheduler.kv().map(|kv| kv.walk(first, limit)).unwrap_or_default();
-        let data = page.nodes.iter().map(|view| node(view, now)).collect();
+        let data = page.nodes.iter().filter(|view| caller.may_see(&view.salt));
+        let data = data.map(|view| node(view, now)).collect();
         KvPage { object: "list", data, next: page.next.map(|id| id.0) }
     };
     app.shard_info()?;
@@ -236,15 +247,24 @@ fn node(view: &NodeView, now: Millis) -> KvNode {
         (status = 503, description = "No shard", body = ErrorResponse),
     )
 )]
-pub async fn remove(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
-    render(remove_node(&app, &name).await)
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    render(remove_node(&app, caller, &name).await)
 }
 
-async fn remove_node(app: &App, name: &str) -> Result<KvRemoved, ApiError> {
+async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
     app.shard_info()?;
     let unknown = || ApiError::UnknownNode { node: name.chars().take(64).collect() };
     let (id, key) = parse_name(name).ok_or_else(unknown)?;
-    let removed = app.driver.ask(move |scheduler, _| scheduler.remove_cached(id, key)).await;
+    let remove = move |scheduler: &mut Scheduler, _| {
+        // What is another's is not known here.
+        scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
+        scheduler.remove_cached(id, key)
+    };
+    let removed = app.driver.ask(remove).await;
     let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(unknown)?;
     Ok(KvRemoved { removed_blocks })
 }

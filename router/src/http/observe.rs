@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::dialects::{Dialect, Failure};
 use crate::error::{ApiError, ErrorClass};
 use crate::metrics::RouteLabels;
+use crate::tenants::Caller;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -41,6 +42,7 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
     let method = known_method(method.as_str());
     app.metrics.http_requests.get_or_create(&RouteLabels { route: route.clone(), method, status }).inc();
     let ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let tenant = response.extensions().get::<Caller>().and_then(Caller::name);
     match response.extensions().get::<Failure>().copied() {
         Some(Failure { code, class }) => {
             let is_probe = PROBES.contains(&route.as_str());
@@ -48,14 +50,14 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
                 app.metrics.observe_failure(class, code);
             }
             if class == ErrorClass::Bug {
-                tracing::error!(request_id, route, status, code, ms, "request failed");
+                tracing::error!(request_id, route, status, code, ms, tenant, "request failed");
             } else if is_probe {
-                tracing::debug!(request_id, route, status, code, ms, "request refused");
+                tracing::debug!(request_id, route, status, code, ms, tenant, "request refused");
             } else {
-                tracing::info!(request_id, route, status, code, ms, "request refused");
+                tracing::info!(request_id, route, status, code, ms, tenant, "request refused");
             }
         }
-        None => tracing::debug!(request_id, route, status, ms, "request answered"),
+        None => tracing::debug!(request_id, route, status, ms, tenant, "request answered"),
     }
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);

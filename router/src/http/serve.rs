@@ -20,6 +20,7 @@ use crate::dialects::{Dialect, openai, tgi};
 use crate::error::ApiError;
 use crate::limits::{HEADER_TIMEOUT, SPARE_CONNECTIONS};
 use crate::openapi::ApiDoc;
+use crate::tenants::require_key;
 
 const DOCS_PAGE: &str = include_str!("docs.html");
 
@@ -48,6 +49,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(unknown_method)
         // Bodies are limited where they are read, with a message that names the flag.
         .layer(axum::extract::DefaultBodyLimit::disable())
+        // After all routes and around the fallbacks: what is not listed is not open either.
+        .layer(axum::middleware::from_fn_with_state(app.clone(), require_key))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
         .with_state(app)
 }

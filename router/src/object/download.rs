@@ -113,6 +113,7 @@ impl ObjectTier {
         }
         let (progress, receiver) = watch::channel(Progress::default());
         let flight = Arc::new(Flight {
+            salt: salt.clone(),
             root: salt.root_key(),
             before: first_block.checked_sub(1).map(|last| keys[last]),
             first_block,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, stream};
 use tokio::sync::{oneshot, watch};
 use trunkline_object::{Block, RemoteError};
-use trunkline_scheduler::BlockKey;
+use trunkline_scheduler::{BlockKey, Salt};
 
 use super::ObjectTier;
 use super::local::Local;
@@ -26,7 +26,9 @@ pub(super) struct Progress {
 /// Blocks under way.
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// The key before the first block.
+    /// Whose blocks they are.
+    pub(super) salt: Salt,
+    /// The key before the first block: the salt's.
     pub(super) root: BlockKey,
     /// The stored block that they continue; none if they begin a path.
     pub(super) before: Option<BlockKey>,
@@ -155,7 +157,9 @@ impl ObjectTier {
         }
         let before = if done == 0 { flight.before } else { Some(flight.keys[done - 1]) };
         let num_blocks = blocks.len();
-        let reserve = self.driver.ask(move |scheduler, _| scheduler.reserve_adopted(before, num_blocks));
+        let salt = flight.salt.clone();
+        let reserve =
+            self.driver.ask(move |scheduler, _| scheduler.reserve_adopted(&salt, before, num_blocks));
         let Ok(slots) = reserve.await else { return 0 };
         let keys: Vec<BlockKey> = blocks.iter().map(|block| block.key).collect();
         let places = slots.iter().copied().zip(blocks).enumerate().map(|(index, (slot, block))| {

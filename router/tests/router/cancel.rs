@@ -115,6 +115,7 @@ async fn driver_aborts_who_does_not_read() {
         priority: Priority::Normal,
         deadline: None,
         salt: Salt::default(),
+        retention: trunkline_scheduler::Retention::default(),
     };
     let mut sequence = router.app.driver.submit(request, Instant::now(), None).await.unwrap();
     router.wait("tokens", |app| app.stats.borrow().output_tokens as usize > MAX_WAITING_TOKENS / 2).await;

@@ -9,6 +9,7 @@ mod faulty;
 mod mock;
 mod support;
 
+mod access;
 mod cancel;
 mod conversation;
 mod errors;
@@ -17,5 +18,6 @@ mod lifecycle;
 mod objects;
 mod openai;
 mod operate;
+mod retention;
 mod streams;
 mod tgi;

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from tests.models.tiny import CASES, VOCAB_SIZE
 from trunkline_server.backends.cpu.backend import CpuBackend
@@ -26,6 +27,7 @@ NUM_BLOCKS = 64
 AVAILABLE_BYTES = 1 << 30
 # Mean absolute difference of log-probabilities: K and V are kept as bytes, products may round weights to bf16.
 LOGPROB_BOUND = 0.03
+GENERATION_BOUNDS = {"f16": 0.005, "int8": 0.03, "int4": 0.3}
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
 GREEDY = SamplingParams(logprobs=True, num_top_logprobs=5)
 RANDOM = SamplingParams(
@@ -44,9 +46,10 @@ def build_tiny(checkpoint: Checkpoint, **changes: Any) -> CpuBackend:
     return build(checkpoint, **{**options, **changes})
 
 
-@pytest.fixture
-def checkpoint(tiny_model: TinyModel) -> Checkpoint:
-    return open_checkpoint(tiny_model("llama3")[1])
+# The prompt is longer than the windows of those that have them.
+@pytest.fixture(params=["llama3", "mistral_window", "gemma2", "gemma3"])
+def checkpoint(tiny_model: TinyModel, request: pytest.FixtureRequest) -> Checkpoint:
+    return open_checkpoint(tiny_model(request.param)[1])
 
 
 @pytest.fixture
@@ -68,6 +71,23 @@ def test_logits_are_near_the_reference(tiny_model: TinyModel, case: str) -> None
     theirs = log_softmax(reference.score(PROMPT))
     assert ours.shape == theirs.shape == (len(PROMPT), VOCAB_SIZE)
     assert np.abs(ours - theirs).mean() < LOGPROB_BOUND
+
+
+@pytest.mark.parametrize("dtype", ["f16", "int8", "int4"])
+@pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3"])
+def test_generation_beyond_the_window_is_near_transformers(tiny_model: TinyModel, case: str, dtype: str) -> None:
+    """Prompt in chunks that straddle the window, then decoding; the same tokens are forced on transformers in f32."""
+    model, folder = tiny_model(case)
+    backend = build_tiny(open_checkpoint(folder), kv_cache_dtype=dtype)
+    prompt, num_output = PROMPT[:30], 60
+    output = Sequences(backend, seed=0).run(prompt, [7, 29], num_output, GREEDY)
+    token_ids = prompt + [token.token_id for token in output]
+    with torch.inference_mode():
+        logits = model(torch.tensor([token_ids[:-1]]), use_cache=False).logits[0].double().numpy()
+    expected = log_softmax(logits)[len(prompt) - 1 :]
+    differences = [abs(token.logprob - row[token.token_id]) for token, row in zip(output, expected, strict=True)]
+    print(f"{case} {dtype}: mean |Δ logprob| {np.mean(differences):.5f}")
+    assert np.mean(differences) < GENERATION_BOUNDS[dtype]
 
 
 class Sequences:

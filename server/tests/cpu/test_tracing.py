@@ -62,7 +62,9 @@ def test_every_weight_is_given_once_and_a_tied_head_is_the_embedding(architectur
         architecture=architecture,
         tie_word_embeddings=is_tied,
         attention_bias=architecture == "qwen2",
-        query_key_norm=architecture == "qwen3",
+        query_key_norm=architecture in ("qwen3", "gemma3_text"),
+        post_norms=architecture.startswith("gemma"),
+        windows=(16, None) if architecture.startswith("gemma") else (),
     )
     builder = RecordingBuilder()
     ops = TracingOps(builder, checkpoint(model))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.config_gguf import SUPPORTED, config_from_gguf
+from trunkline_server.models.config_gguf import ARCHITECTURES as GGUF_ARCHITECTURES
+from trunkline_server.models.config_gguf import config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.registry import ARCHITECTURES
 
@@ -65,14 +66,49 @@ def test_biases_are_those_of_the_architecture() -> None:
     ],
 )
 def test_a_window_that_cannot_matter_is_accepted(changes: dict[str, Any]) -> None:
-    read(**changes)
+    assert read(**changes).windows == ()
+
+
+def test_windows_are_those_of_the_layers() -> None:
+    assert read(model_type="mistral", sliding_window=2047).windows == (2047, 2047)
+    assert read(model_type="mistral", max_position_embeddings=8192).windows == (4096, 4096)
+    gemma2 = read(model_type="gemma2", num_hidden_layers=3)
+    assert gemma2.windows == (4096, None, 4096)
+    assert [gemma2.window(layer) for layer in range(3)] == [4096, None, 4096]
+    assert (gemma2.attention_soft_cap, gemma2.logit_soft_cap, gemma2.local_rope_theta) == (50.0, 30.0, None)
+    assert (gemma2.head_size, gemma2.attention_scale, gemma2.tie_word_embeddings) == (256, 256**-0.5, True)
+    kinds = ["full_attention", "sliding_attention"]
+    assert read(model_type="gemma2", layer_types=kinds, sliding_window=7).windows == (None, 7)
+    assert read(model_type="gemma2", attn_logit_softcapping=None).attention_soft_cap is None
+    gemma3 = read(model_type="gemma3_text", num_hidden_layers=7, query_pre_attn_scalar=168)
+    assert gemma3.windows == (4096,) * 5 + (None, 4096)
+    assert (gemma3.rope_theta, gemma3.local_rope_theta) == (1_000_000.0, 10_000.0)
+    assert (gemma3.attention_soft_cap, gemma3.logit_soft_cap, gemma3.attention_scale) == (None, None, 168**-0.5)
+    assert read(model_type="gemma3_text", sliding_window_pattern=2, sliding_window=9).windows == (9, None)
+    assert read().windows == ()
+
+
+def test_rotary_embeddings_of_gemma3_are_read_in_both_spellings() -> None:
+    old = read(
+        model_type="gemma3_text",
+        rope_theta=5e5,
+        rope_local_base_freq=2e4,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+    )
+    new = read(
+        model_type="gemma3_text",
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+        },
+    )
+    assert old == new
+    assert (new.rope_theta, new.local_rope_theta, new.rope_scaling.factor) == (5e5, 2e4, 8.0)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model_type": "mistral", "sliding_window": 2047},
-        {"model_type": "mistral", "max_position_embeddings": 8192},
         {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": True},
         {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]},
     ],
@@ -95,6 +131,13 @@ def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> No
         ({"rope_parameters": 3}, DamagedFile, "`rope_parameters` is `3`, not an object"),
         ({"partial_rotary_factor": 0.5}, UnsupportedArchitecture, "partial rotary"),
         ({"layer_types": ["linear_attention"] * 2}, UnsupportedArchitecture, "layer type"),
+        ({"model_type": "gemma2", "layer_types": ["full_attention"]}, DamagedFile, "1 entries for 2 layers"),
+        ({"model_type": "gemma2", "hidden_activation": "gelu"}, UnsupportedArchitecture, "activation `gelu`"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": -1.0}, DamagedFile, "attention_soft_cap is -1.0"),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 0}, DamagedFile, "must be positive"),
+        ({"model_type": "gemma3_text", "rope_local_base_freq": 0.5}, DamagedFile, "with a window is 0.5"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, UnsupportedArchitecture, "bidirectional"),
+        ({"model_type": "mistral", "sliding_window": -5}, DamagedFile, "the sliding window is -5"),
         ({"vocab_size": None}, DamagedFile, "`vocab_size` is missing"),
         ({"vocab_size": "many"}, DamagedFile, "`vocab_size` is `many`, not an integer"),
         ({"vocab_size": 0}, DamagedFile, "vocab_size is 0, must be from 1"),
@@ -147,6 +190,7 @@ def test_gguf_metadata_is_read() -> None:
     assert read_gguf({"rope.scaling.type": "none"}).rope_scaling.kind == "default"
     assert read_gguf({}, factors=(1.0,) * 8).rope_scaling.factors == (1.0,) * 8
     assert read_gguf({"attention.sliding_window": 2048}) == config
+    assert read_gguf({"attention.sliding_window": 512}).windows == (512, 512)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +202,7 @@ def test_gguf_metadata_is_read() -> None:
         ({"attention.head_count": 0}, DamagedFile, "num_heads is 0"),
         ({"attention.layer_norm_rms_epsilon": float("inf")}, DamagedFile, "not a finite number"),
         ({"expert_count": 8}, UnsupportedArchitecture, "mixture of experts"),
-        ({"attention.sliding_window": 512}, UnsupportedArchitecture, "a sliding window of 512 tokens"),
+        ({"attention.sliding_window": -1}, DamagedFile, "the sliding window is -1"),
         ({"attention.value_length": 32}, UnsupportedArchitecture, "value head size"),
         ({"rope.dimension_count": 8}, UnsupportedArchitecture, "partial rotary"),
         ({"rope.scaling.type": "longrope"}, UnsupportedArchitecture, "rope scaling `longrope`"),
@@ -186,4 +230,4 @@ def test_every_architecture_that_is_accepted_has_a_definition() -> None:
     from trunkline_server.models import config_json
 
     assert set(config_json.SUPPORTED) == ARCHITECTURES.keys()
-    assert set(SUPPORTED) <= ARCHITECTURES.keys()
+    assert set(GGUF_ARCHITECTURES.values()) <= ARCHITECTURES.keys()

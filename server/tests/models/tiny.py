@@ -56,6 +56,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_wide": ("LlamaConfig", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 32}),
     "mistral_wide_window": ("MistralConfig", {"sliding_window": 512}),
+    "mistral_window": ("MistralConfig", {"sliding_window": 37}),
+    "gemma2": ("Gemma2Config", {"sliding_window": 40, "head_dim": 24, "query_pre_attn_scalar": 24,
+                                "attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0,
+                                "num_hidden_layers": 4}),
+    # The first layers have a window and a base of their own.
+    "gemma3": ("Gemma3TextConfig", {"sliding_window": 33, "head_dim": 32, "query_pre_attn_scalar": 32,
+                                    "num_hidden_layers": 7,
+                                    "rope_parameters": {
+                                        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                                        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                                    }}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "smollm2": ("LlamaConfig", {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1,
@@ -78,7 +89,9 @@ def make(case: str, seed: int = 0) -> transformers.PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
-                centre = 1.0 if name.endswith("norm.weight") else 0.0
+                # Gemma's norms multiply by 1 more than their weight.
+                has_offset = config.model_type.startswith("gemma")
+                centre = 1.0 if name.endswith("norm.weight") and not has_offset else 0.0
                 parameter.copy_(centre + 0.3 * torch.randn_like(parameter))
             else:
                 parameter.copy_(torch.randn_like(parameter) * (1.0 / parameter.shape[1] ** 0.5))

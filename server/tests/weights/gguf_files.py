@@ -23,15 +23,19 @@ _NAMES = {
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, *, is_gemma: bool = False) -> str:
     module, kind = name.rsplit(".", 1)
     if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
+        if is_gemma and match[2] == "post_attention_layernorm":
+            return f"blk.{match[1]}.post_attention_norm.{kind}"
         return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
     return f"{_NAMES[module]}.{kind}"
 
@@ -53,7 +57,8 @@ def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
 def write_model(model: transformers.PreTrainedModel, path: Path, quantization: str = "F32") -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32."""
     config = model.config
-    architecture = "llama" if config.model_type == "mistral" else config.model_type
+    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
+    is_gemma = architecture.startswith("gemma")
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -67,6 +72,11 @@ def write_model(model: transformers.PreTrainedModel, path: Path, quantization: s
     writer.add_value_length(head_size)
     writer.add_token_list([f"token {index} é" for index in range(config.vocab_size)])
     writer.add_token_types([1] * config.vocab_size)
+    if getattr(config, "sliding_window", None) and (is_gemma or config.model_type == "mistral"):
+        writer.add_sliding_window(config.sliding_window)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
     _write_rope(writer, config, head_size)
     for name, parameter in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -75,8 +85,10 @@ def write_model(model: transformers.PreTrainedModel, path: Path, quantization: s
         if architecture in ("llama", "smollm3") and (".q_proj." in name or ".k_proj." in name):
             num_heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
             values = permute(values, num_heads)
+        if is_gemma and name.endswith("norm.weight"):
+            values = values + np.float32(1.0)
         stored_as = gguf.GGMLQuantizationType[quantization if values.ndim == 2 else "F32"]
-        writer.add_tensor(gguf_name(name), quantize(values, stored_as.name), raw_dtype=stored_as)
+        writer.add_tensor(gguf_name(name, is_gemma=is_gemma), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -86,6 +98,7 @@ def write_model(model: transformers.PreTrainedModel, path: Path, quantization: s
 
 def _write_rope(writer: gguf.GGUFWriter, config: transformers.PreTrainedConfig, head_size: int) -> None:
     rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
     writer.add_rope_dimension_count(head_size)
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "linear":

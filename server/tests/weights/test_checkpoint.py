@@ -28,14 +28,17 @@ from trunkline_server.weights.tensor import FORMATS, Tensor
 TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 
-@pytest.mark.parametrize("case", ["llama_biases", "qwen2", "qwen3", "smollm3"])
+@pytest.mark.parametrize("case", ["llama_biases", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3"])
 def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     model, folder = tiny_model(case)
     state = model.state_dict()
     for checkpoint in (open_checkpoint(folder), open_checkpoint(write_model(model, tmp_path / "m.gguf"))):
         assert set(checkpoint.names()) == state.keys() | {"lm_head.weight"}
         for name in checkpoint.names():
-            np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), state[name].numpy(), err_msg=name)
+            # Gemma's norms multiply by 1 more than their weight.
+            offset = np.float32(1.0 if case.startswith("gemma") and name.endswith("norm.weight") else 0.0)
+            expected = state[name].numpy() + offset
+            np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), expected, err_msg=name)
 
 
 def test_both_formats_give_the_same_config(tiny_model: TinyModel, tmp_path: Path) -> None:
@@ -175,6 +178,6 @@ def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path)
     with pytest.raises(UnsupportedArchitecture) as caught:
         open_checkpoint(tmp_path)
     assert "architecture `mamba`" in str(caught.value)
-    assert "hint: supported are llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
+    assert "hint: supported are gemma2, gemma3_text, llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
     assert isinstance(caught.value, TrunklineError)
     assert caught.value.code == "unsupported_architecture"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 # Limits on what a config may claim; they keep every product of two of them far below 2^63.
@@ -43,6 +44,11 @@ class ModelConfig:
     intermediate_size: features inside the gated MLP.
     rope_layers: for each layer, whether it rotates queries and keys (a NoPE layer does not, arXiv:2501.18795).
     tie_word_embeddings: the output head is the embedding matrix.
+    windows: for each layer, how many positions a query sees, its own among them; None sees all. Empty: all layers do.
+    local_rope_theta: of layers with a window, which then have no rope scaling; None: as the others.
+    query_pre_attn_scalar: scores are divided by its root; None: by that of `head_size`.
+    attention_soft_cap, logit_soft_cap: cap of scores and of logits, see `Ops.paged_attention`.
+    post_norms: what attention and MLP give is normalised, too, before it is added.
     attention_bias: query, key and value projections add a bias; attention_output_bias: the output projection does.
     """
 
@@ -64,6 +70,22 @@ class ModelConfig:
     attention_output_bias: bool = False
     mlp_bias: bool = False
     query_key_norm: bool = False
+    windows: tuple[int | None, ...] = ()
+    local_rope_theta: float | None = None
+    query_pre_attn_scalar: float | None = None
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+    post_norms: bool = False
+
+    def window(self, layer: int) -> int | None:
+        """Positions that a query of the layer sees, None: all."""
+        return self.windows[layer] if self.windows else None
+
+    @property
+    def attention_scale(self) -> float:
+        """What scores are multiplied by."""
+        divisor = float(self.head_size) if self.query_pre_attn_scalar is None else self.query_pre_attn_scalar
+        return 1.0 / math.sqrt(divisor)
 
     def problem(self) -> str | None:
         """What is wrong with the numbers, or None. Readers turn it into an error that names their file."""
@@ -90,7 +112,21 @@ class ModelConfig:
             return f"rope_theta is {self.rope_theta}, must be above 1"
         if len(self.rope_layers) != self.num_layers:
             return f"{len(self.rope_layers)} layers are marked as rotary or not, the model has {self.num_layers}"
-        return self._rope_scaling_problem()
+        return self._window_problem() or self._rope_scaling_problem()
+
+    def _window_problem(self) -> str | None:
+        if len(self.windows) not in (0, self.num_layers):
+            return f"{len(self.windows)} layers have a window or none, the model has {self.num_layers}"
+        for window in self.windows:
+            if window is not None and not 1 <= window <= MAX_POSITIONS:
+                return f"the sliding window is {window}, must be from 1 to {MAX_POSITIONS}"
+        if self.local_rope_theta is not None and not 1 < self.local_rope_theta < 1e30:
+            return f"the rope_theta of layers with a window is {self.local_rope_theta}, must be above 1"
+        for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap"):
+            value = getattr(self, name)
+            if value is not None and not 1e-6 < value < 1e6:
+                return f"{name} is {value}, must be positive"
+        return None
 
     def _rope_scaling_problem(self) -> str | None:
         scaling = self.rope_scaling

@@ -5,15 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
-# Mistral, SmolLM2 and others call themselves "llama" in GGUF.
-SUPPORTED = ("llama", "qwen2", "qwen3", "smollm3")
+# GGUF's name -> that of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
+ARCHITECTURES = {
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "smollm3": "smollm3",
+}
+SUPPORTED = tuple(ARCHITECTURES)
 
 # Not in the metadata: llama.cpp states it in its code for the architecture.
 _SMOLLM3_NOPE_INTERVAL = 4
+# Each n-th layer has no window.
+_WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}
+_LOCAL_ROPE_THETA = 10_000.0
+# The largest models, told by their layers, scale scores by the features of a head, not by its size.
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
+_SOFT_CAPS = {"gemma2": (50.0, 30.0)}
 
 
 class _Metadata:
@@ -76,7 +91,7 @@ def config_from_gguf(
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     config = ModelConfig(
-        architecture=architecture,
+        architecture=ARCHITECTURES[architecture],
         vocab_size=vocab_rows,
         hidden_size=hidden_size,
         intermediate_size=values.integer("feed_forward_length"),
@@ -86,19 +101,53 @@ def config_from_gguf(
         head_size=head_size,
         rms_norm_eps=values.number("attention.layer_norm_rms_epsilon"),
         max_position_embeddings=values.integer("context_length"),
-        rope_theta=values.number("rope.freq_base", 10_000.0),
+        rope_theta=values.number("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0),
         rope_layers=_rope_layers(architecture, num_layers),
         rope_scaling=_rope_scaling(path, values, rope_factors),
         tie_word_embeddings=not has_tensor("output.weight"),
         attention_bias=has_tensor("blk.0.attn_q.bias"),
         attention_output_bias=has_tensor("blk.0.attn_output.bias"),
         mlp_bias=has_tensor("blk.0.ffn_gate.bias"),
-        query_key_norm=architecture == "qwen3",
+        query_key_norm=architecture in ("qwen3", "gemma3"),
+        windows=_windows(values, architecture, num_layers),
+        **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
     )
     if problem := config.problem():
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
     return config
+
+
+def _windows(values: _Metadata, architecture: str, num_layers: int) -> tuple[int | None, ...]:
+    """The window of each layer; nothing where none matters."""
+    window = values.integer("attention.sliding_window", 0)
+    layers = range(min(max(num_layers, 0), MAX_LAYERS))
+    if window == 0:
+        return ()
+    if architecture == "llama" and window < values.integer("context_length"):
+        return tuple(window for _ in layers)
+    if pattern := _WINDOW_PATTERNS.get(architecture):
+        return tuple(window if (layer + 1) % pattern else None for layer in layers)
+    return ()
+
+
+def _gemma_fields(values: _Metadata, architecture: str, head_size: int, features_per_head: int) -> dict[str, Any]:
+    """What only Gemma has."""
+    if architecture not in _WINDOW_PATTERNS:
+        return {}
+    is_largest = values.integer("block_count") == _GEMMA_27B_LAYERS[architecture]
+    fields: dict[str, Any] = {
+        "post_norms": True,
+        "query_pre_attn_scalar": float(features_per_head if is_largest else head_size),
+    }
+    if architecture == "gemma3":
+        return {**fields, "local_rope_theta": values.number("rope.freq_base_swa", _LOCAL_ROPE_THETA)}
+    attention_cap, logit_cap = _SOFT_CAPS[architecture]
+    return {
+        **fields,
+        "attention_soft_cap": values.number("attn_logit_softcapping", attention_cap),
+        "logit_soft_cap": values.number("final_logit_softcapping", logit_cap),
+    }
 
 
 def _rope_layers(architecture: str, num_layers: int) -> tuple[bool, ...]:
@@ -121,7 +170,7 @@ def _refuse_shapes(path: Path, values: _Metadata, config: ModelConfig) -> None:
     if values.integer("rope.dimension_count", config.head_size) != config.head_size:
         raise UnsupportedArchitecture(f"partial rotary embedding in `{path}`", supported=("full rotary embedding",))
     window = values.integer("attention.sliding_window", 0)
-    if 0 < window < config.max_position_embeddings:
+    if 0 < window < config.max_position_embeddings and not config.windows:
         raise UnsupportedArchitecture(
             f"a sliding window of {window} tokens (context {config.max_position_embeddings}) in `{path}`",
             supported=("full attention",),

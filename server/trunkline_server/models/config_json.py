@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
@@ -21,22 +22,37 @@ class _Architecture:
     head_size: int | None = None  # None: hidden_size / num_heads
     rope_theta: float = 10_000.0
     tied: bool = False
-    # Whether a window is on without `use_sliding_window`, and the window if the key is absent.
-    window_always_on: bool = False
+    # The window if the key is absent. One that is on (`use_sliding_window`) and matters is refused, but for
+    # architectures with `has_windows`: there it is that of every layer, but for each n-th one if there is a pattern.
     window: int | None = None
+    has_windows: bool = False
+    window_pattern: int | None = None
+    is_gemma: bool = False
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+    local_rope_theta: float | None = None
 
 
 _ARCHITECTURES = {
+    "gemma2": _Architecture(
+        head_size=256, tied=True, is_gemma=True, has_windows=True, window=4096, window_pattern=2,
+        attention_soft_cap=50.0, logit_soft_cap=30.0,
+    ),
+    "gemma3_text": _Architecture(
+        head_size=256, tied=True, is_gemma=True, has_windows=True, window=4096, window_pattern=6, query_key_norm=True,
+        rope_theta=1_000_000.0, local_rope_theta=10_000.0,
+    ),
     "llama": _Architecture(has_mlp_bias=True),
-    "mistral": _Architecture(attention_bias=False, attention_output_bias=False, window_always_on=True, window=4096),
+    "mistral": _Architecture(attention_bias=False, attention_output_bias=False, has_windows=True, window=4096),
     "qwen2": _Architecture(attention_bias=True, attention_output_bias=False, window=4096),
     "qwen3": _Architecture(query_key_norm=True, head_size=128, window=4096),
     "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
-}
+}  # fmt: skip
 
 SUPPORTED = tuple(_ARCHITECTURES)
 _MAX_INTEGER = 1 << 62
 _ROPE_KINDS = ("default", "linear", "llama3", "yarn")
+_SILU = ("silu", "swish")
 
 
 class _Keys:
@@ -109,11 +125,11 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     if name not in _ARCHITECTURES:
         raise UnsupportedArchitecture(f"architecture {quoted(name)} of `{path}`", supported=SUPPORTED)
     architecture = _ARCHITECTURES[name]
-    _refuse_features(keys)
+    _refuse_features(keys, architecture)
     hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     num_layers, max_positions = keys.integer("num_hidden_layers"), keys.integer("max_position_embeddings")
     bias = keys.boolean("attention_bias", False)
-    rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or _Keys(path, {})
+    rope, local_rope_theta = _rope_keys(keys, architecture)
     config = ModelConfig(
         architecture=name,
         vocab_size=keys.integer("vocab_size"),
@@ -135,6 +151,9 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         ),
         mlp_bias=architecture.has_mlp_bias and keys.boolean("mlp_bias", False),
         query_key_norm=architecture.query_key_norm,
+        windows=_windows(keys, architecture, num_layers, max_positions),
+        local_rope_theta=local_rope_theta,
+        **_gemma_fields(keys, architecture),
     )
     if problem := config.problem():
         raise keys.damaged(problem)
@@ -142,16 +161,53 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     return config
 
 
-def _refuse_features(keys: _Keys) -> None:
-    activation = keys.get("hidden_act")
-    if activation not in (None, "silu", "swish"):
-        raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=("silu",))
+def _gemma_fields(keys: _Keys, architecture: _Architecture) -> dict[str, Any]:
+    """What only Gemma's configs state."""
+    if not architecture.is_gemma:
+        return {}
+
+    def cap(key: str, default: float | None) -> float | None:
+        return keys.optional_number(key) if key in keys else default
+
+    # Gemma 3 has the key for scores, too, and transformers takes no notice of it there.
+    has_caps = architecture.attention_soft_cap is not None
+    return {
+        "query_pre_attn_scalar": keys.number("query_pre_attn_scalar", 256.0),
+        "attention_soft_cap": cap("attn_logit_softcapping", architecture.attention_soft_cap) if has_caps else None,
+        "logit_soft_cap": cap("final_logit_softcapping", architecture.logit_soft_cap),
+        "post_norms": True,
+    }
+
+
+def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
+    # Gemma's `hidden_act` means nothing.
+    key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if architecture.is_gemma else ("hidden_act", _SILU)
+    activation = keys.get(key)
+    if activation is not None and activation not in known:
+        raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=known[:1])
+    if keys.boolean("use_bidirectional_attention", False):
+        raise UnsupportedArchitecture(f"bidirectional attention in `{keys.path}`", supported=("causal attention",))
     if (quantization := keys.nested("quantization_config")) is not None:
         method = quoted(str(quantization.get("quant_method")))
         raise UnsupportedFormat(
             f"`{keys.path}` says that its weights are quantised by {method}, which is not read",
             hint="use the unquantised model or a GGUF file",
         )
+
+
+def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float | None]:
+    """Where the rotary embedding of layers without a window is stated, and the base of those with one."""
+    rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or _Keys(keys.path, {})
+    if architecture.local_rope_theta is None:
+        return rope, None
+    local = keys.number("rope_local_base_freq", architecture.local_rope_theta)
+    if (windowed := rope.nested("sliding_attention")) is not None:
+        local = windowed.number("rope_theta", local)
+        if windowed.get("rope_type") not in (None, "default"):
+            raise UnsupportedArchitecture(
+                f"rope scaling of layers with a window in `{keys.path}`", supported=("default",)
+            )
+    return rope.nested("full_attention") or rope, local
 
 
 def _rope_layers(keys: _Keys, name: str, num_layers: int) -> tuple[bool, ...]:
@@ -205,17 +261,43 @@ def _rope_scaling(keys: _Keys, rope: _Keys, max_positions: int) -> RopeScaling:
     return RopeScaling()
 
 
-def _refuse_window(keys: _Keys, architecture: _Architecture, config: ModelConfig) -> None:
-    """A sliding window is accepted where it cannot matter: switched off, or as long as the context."""
+def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_positions: int) -> tuple[int | None, ...]:
+    """The window of each layer; nothing where none matters."""
+    # An absent key means transformers' default, `null` means no window.
+    window = keys.integer("sliding_window", 0) if "sliding_window" in keys else (architecture.window or 0)
+    if not architecture.has_windows or window == 0:
+        return ()
+    layers = range(min(max(num_layers, 0), MAX_LAYERS))
+    if architecture.window_pattern is None:
+        return tuple(window for _ in layers) if window < max_positions else ()
+    # A window decides about the rotary embedding, too, so it counts where it is as long as the context.
+    if (layer_types := _layer_types(keys)) is None:
+        pattern = keys.integer("sliding_window_pattern", architecture.window_pattern)
+        if pattern < 1:
+            raise keys.damaged(f"key `sliding_window_pattern` is {pattern}, must be positive")
+        return tuple(window if (layer + 1) % pattern else None for layer in layers)
+    if len(layer_types) < len(layers):
+        raise keys.damaged(f"key `layer_types` has {len(layer_types)} entries for {num_layers} layers")
+    return tuple(window if kind == "sliding_attention" else None for kind in layer_types[: len(layers)])
+
+
+def _layer_types(keys: _Keys) -> list[str] | None:
     layer_types = keys.get("layer_types")
-    if isinstance(layer_types, list):
-        if not all(kind in ("full_attention", "sliding_attention") for kind in layer_types):
-            raise UnsupportedArchitecture(
-                f"a layer type in `layer_types` of `{keys.path}`", supported=("full_attention",)
-            )
+    if not isinstance(layer_types, list):
+        return None
+    if not all(kind in ("full_attention", "sliding_attention") for kind in layer_types):
+        raise UnsupportedArchitecture(f"a layer type in `layer_types` of `{keys.path}`", supported=("full_attention",))
+    return layer_types
+
+
+def _refuse_window(keys: _Keys, architecture: _Architecture, config: ModelConfig) -> None:
+    """Where windows are not known, one is accepted where it cannot matter: switched off, or as long as the context."""
+    if architecture.has_windows:
+        return
+    if (layer_types := _layer_types(keys)) is not None:
         is_on = "sliding_attention" in layer_types
     else:
-        is_on = architecture.window_always_on or keys.boolean("use_sliding_window", False)
+        is_on = keys.boolean("use_sliding_window", False)
     # An absent key means transformers' default, `null` means no window.
     has_key = "sliding_window" in keys
     window = keys.integer("sliding_window", 0) if has_key else (architecture.window or 0)

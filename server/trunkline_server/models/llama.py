@@ -1,4 +1,7 @@
-"""Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), Mistral (arXiv:2310.06825) and SmolLM2 (arXiv:2502.02737)."""
+"""Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), Mistral (arXiv:2310.06825) and SmolLM2 (arXiv:2502.02737).
+
+Mistral 7B v0.1 has a sliding window in every layer, the later ones have none.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     query = ops.rope(query, rotary, config.head_size)
     key = ops.rope(key, rotary, config.head_size)
     ops.write_kv(layer, key, value)
-    mixed = ops.paged_attention(layer, query, config.head_size**-0.5)
+    mixed = ops.paged_attention(layer, query, config.attention_scale, config.window(layer))
     return project(mixed, "o_proj", config.attention_output_bias)
 
 

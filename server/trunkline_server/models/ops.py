@@ -56,11 +56,15 @@ class Ops(Protocol[T]):
         """Stores key and value [T, G * D] of the step's tokens in their slots of `layer`, in the pool's dtype."""
         ...
 
-    def paged_attention(self, layer: int, query: T, scale: float) -> T:
+    def paged_attention(
+        self, layer: int, query: T, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> T:
         """Causal attention of query [T, H * D] over the sequence's blocks, K and V as stored (`write_kv` comes first).
 
+        window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: from 0.
+        soft_cap: a score s, scaled, becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
         Sums in f32 over tiles fixed by absolute position, so the bits do not depend on how a prompt was cut.
-        Cost O(T * context). Online softmax: arXiv:1805.02867, algorithm 3. Returns [T, H * D].
+        Cost O(T * min(context, window)). Online softmax: arXiv:1805.02867, algorithm 3. Returns [T, H * D].
         """
         ...
 
@@ -68,10 +72,18 @@ class Ops(Protocol[T]):
         """silu(gate) * up, elementwise. arXiv:2002.05202."""
         ...
 
+    def gelu_mul(self, gate: T, up: T) -> T:
+        """gelu(gate) * up, elementwise, GELU in its approximation by tanh. arXiv:2002.05202, arXiv:1606.08415."""
+        ...
+
     def add(self, x: T, y: T) -> T:
         """x + y, elementwise."""
         ...
 
-    def logits(self, x: T, weight: str) -> T:
-        """`linear` without bias on the rows that sample only. Returns [S, V]."""
+    def scale(self, x: T, factor: float) -> T:
+        """x * factor, elementwise."""
+        ...
+
+    def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
+        """`linear` without bias on the rows that sample only, soft cap as in `paged_attention`. Returns [S, V]."""
         ...

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trunkline_server.models import llama, qwen2, qwen3, smollm3
+from trunkline_server.models import gemma2, gemma3, llama, qwen2, qwen3, smollm3
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
 # `Callable` cannot bind `T` anew for each call, so the table is untyped inside and `forward` gives the type back.
 ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
+    "gemma2": gemma2.forward,
+    "gemma3_text": gemma3.forward,
     "llama": llama.forward,
     "mistral": llama.forward,
     "qwen2": qwen2.forward,

@@ -11,8 +11,18 @@ from trunkline_server.models.ops import Rope
 
 def rope(config: ModelConfig) -> Rope:
     """The rotary embedding of `config`, computed in f64 and rounded to f32 once."""
-    scaling, dim = config.rope_scaling, config.head_size
-    inv_freq = [config.rope_theta ** (-element / dim) for element in range(0, dim, 2)]
+    return _rope(config.head_size, config.rope_theta, config.rope_scaling)
+
+
+def local_rope(config: ModelConfig) -> Rope:
+    """That of layers with a window: of a base of its own and not stretched, if the model has one for them."""
+    if config.local_rope_theta is None:
+        return rope(config)
+    return _rope(config.head_size, config.local_rope_theta, RopeScaling())
+
+
+def _rope(dim: int, theta: float, scaling: RopeScaling) -> Rope:
+    inv_freq = [theta ** (-element / dim) for element in range(0, dim, 2)]
     attention_factor = 1.0
     if scaling.kind == "linear":
         inv_freq = [freq / scaling.factor for freq in inv_freq]
@@ -21,7 +31,7 @@ def rope(config: ModelConfig) -> Rope:
     elif scaling.kind == "llama3":
         inv_freq = [_llama3(freq, scaling) for freq in inv_freq]
     elif scaling.kind == "yarn":
-        inv_freq, attention_factor = _yarn(inv_freq, config.rope_theta, dim, scaling)
+        inv_freq, attention_factor = _yarn(inv_freq, theta, dim, scaling)
     layout = f"{len(inv_freq)}f"
     rounded = struct.unpack(layout, struct.pack(layout, *inv_freq))
     return Rope(dim=dim, inv_freq=rounded, attention_factor=attention_factor)

@@ -34,6 +34,9 @@ def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes["self_attn.q_norm.weight"] = (config.head_size,)
         shapes["self_attn.k_norm.weight"] = (config.head_size,)
     shapes["post_attention_layernorm.weight"] = (hidden,)
+    if config.post_norms:
+        shapes["pre_feedforward_layernorm.weight"] = (hidden,)
+        shapes["post_feedforward_layernorm.weight"] = (hidden,)
     linear("mlp.gate_proj", inner, hidden, config.mlp_bias)
     linear("mlp.up_proj", inner, hidden, config.mlp_bias)
     linear("mlp.down_proj", hidden, inner, config.mlp_bias)

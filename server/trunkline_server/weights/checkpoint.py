@@ -8,16 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufFile, TensorInfo
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
-from trunkline_server.weights.naming import PERMUTED_ARCHITECTURES, is_permuted, safetensors_name
+from trunkline_server.weights.naming import (
+    OFFSET_NORM_ARCHITECTURES,
+    PERMUTED_ARCHITECTURES,
+    is_norm,
+    is_permuted,
+    safetensors_name,
+)
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
 from trunkline_server.weights.tensor import Tensor
 
@@ -41,7 +50,8 @@ class Checkpoint(Protocol):
     def tensor(self, name: str) -> Tensor:
         """The weight of this name.
 
-        A view of the mapped file; `interleaved_head` is set for query and key projections of some GGUF files.
+        A view of the mapped file, but for Gemma's norms (see `naming.py`); `interleaved_head` is set for query and key
+        projections of some GGUF files.
         `tensor("lm_head.weight").name` is "model.embed_tokens.weight" where the head is tied.
         Raises KeyError for a name that is not in `names()`, UnsupportedFormat.
         """
@@ -81,7 +91,9 @@ class GgufCheckpoint:
         self.config = _config(self._file)
         self._is_permuted = self.config.architecture in PERMUTED_ARCHITECTURES
         self._gguf_names = {
-            name: gguf_name for gguf_name in self._file.tensors if (name := safetensors_name(gguf_name)) is not None
+            name: gguf_name
+            for gguf_name in self._file.tensors
+            if (name := safetensors_name(gguf_name, self.config.architecture)) is not None
         }
         shapes = {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._gguf_names.items()}
         self._names = _check_complete(path, self.config, shapes)
@@ -126,7 +138,9 @@ class SafetensorsCheckpoint:
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
-        return self._holders[name].tensor(name)
+        tensor = self._holders[name].tensor(name)
+        has_offset = self.config.architecture in OFFSET_NORM_ARCHITECTURES and is_norm(name)
+        return _plus_one(tensor) if has_offset else tensor
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         return fingerprint_bytes([self._config_file().bytes, *(file.file.bytes for file in self._files())], page_sums)
@@ -140,6 +154,12 @@ class SafetensorsCheckpoint:
     def _files(self) -> list[SafetensorsFile]:
         files = {file.path.name: file for file in self._holders.values()}
         return [files[name] for name in sorted(files)]
+
+
+def _plus_one(tensor: Tensor) -> Tensor:
+    """A tensor of what it holds and 1, F32: see `naming.py`."""
+    values = dequantize(tensor) + np.float32(1.0)
+    return Tensor(name=tensor.name, format="F32", shape=tensor.shape, data=values.view(np.uint8).reshape(-1))
 
 
 def _resolve(config: ModelConfig, name: str) -> str:

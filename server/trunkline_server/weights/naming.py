@@ -8,6 +8,8 @@ the conversion to GGUF therefore reorders the rows of the query and key projecti
 
 Such a tensor says so (`Tensor.interleaved_head`), and whoever reads its rows undoes it: `dequantize`, and the kernels
 as they pack.
+
+Gemma's norms multiply by 1 + w. Its safetensors hold w, GGUF holds 1 + w, and so does what a checkpoint gives.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import re
 
 # Architectures whose conversion reorders rows (`LlamaModel.permute` in llama.cpp's converter).
 PERMUTED_ARCHITECTURES = frozenset({"llama", "smollm3"})
+# Architectures whose safetensors hold norm weights less 1.
+OFFSET_NORM_ARCHITECTURES = frozenset({"gemma2", "gemma3_text"})
 
 _WHOLE_MODEL = {
     "token_embd": "model.embed_tokens",
@@ -35,15 +39,23 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# Two norms more, of which one has the name that others give the norm before the MLP.
+_GEMMA_LAYER = {
+    **_LAYER,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _LAYER_NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.([a-z_]+)\.(weight|bias)")
 _WHOLE_MODEL_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
 
-def safetensors_name(gguf_name: str) -> str | None:
+def safetensors_name(gguf_name: str, architecture: str = "llama") -> str | None:
     """The name in the model's safetensors, or None for a tensor that has none there (`rope_freqs.weight`)."""
     if match := _LAYER_NAME.fullmatch(gguf_name):
         layer, module, kind = match.groups()
-        return f"model.layers.{layer}.{_LAYER[module]}.{kind}" if module in _LAYER else None
+        names = _GEMMA_LAYER if architecture in OFFSET_NORM_ARCHITECTURES else _LAYER
+        return f"model.layers.{layer}.{names[module]}.{kind}" if module in names else None
     if match := _WHOLE_MODEL_NAME.fullmatch(gguf_name):
         module, kind = match.groups()
         return f"{_WHOLE_MODEL[module]}.{kind}" if module in _WHOLE_MODEL else None
@@ -53,3 +65,8 @@ def safetensors_name(gguf_name: str) -> str | None:
 def is_permuted(name: str) -> bool:
     """Whether the tensor of this safetensors name has its rows reordered in `PERMUTED_ARCHITECTURES`."""
     return name.startswith("model.layers.") and (".self_attn.q_proj." in name or ".self_attn.k_proj." in name)
+
+
+def is_norm(name: str) -> bool:
+    """Whether the tensor of this safetensors name is the weight of a norm."""
+    return name.endswith("norm.weight")

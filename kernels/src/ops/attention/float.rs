@@ -12,9 +12,10 @@
 
 use std::marker::PhantomData;
 
-use super::{Item, Rows, Scheme, Scratch};
+use super::{Item, Rows, Scheme, Scratch, Window};
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE};
 use crate::ops::exp::exp;
+use crate::ops::tanh::soft_cap;
 use crate::ops::vector::{ByteLanes, LANES, Lanes};
 
 /// Most rows (query rows times query heads of one KV head) that share loads: what 32 vector registers hold.
@@ -64,17 +65,18 @@ impl Element for Bf16 {
     }
 }
 
-/// The scheme of K and V in elements `E`.
-pub(super) struct Float<E>(PhantomData<E>);
+/// The scheme of K and V in elements `E`. `LOCAL`: with windows or soft caps.
+pub(super) struct Float<E, const LOCAL: bool>(PhantomData<E>);
 
-impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
+impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
+        let head_size = kv.geometry().head_size;
         let rows = item.rows();
         let mut first = 0;
         while first < rows {
@@ -92,6 +94,9 @@ impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
     }
 
     #[inline(always)]
+    unsafe fn begin_segment(_rows: usize, _scratch: &mut Scratch) {}
+
+    #[inline(always)]
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch) {
         let (g, block_id) = (kv.geometry(), item.block_table[block]);
         let tile = Tile {
@@ -103,7 +108,7 @@ impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
             block_size: g.block_size,
         };
         // SAFETY: the tile points at one block of the pool, which nobody writes now.
-        unsafe { attend_groups::<L, E>(&tile, item, scratch) };
+        unsafe { attend_groups::<L, E, LOCAL>(&tile, item, scratch) };
     }
 
     #[inline(always)]
@@ -127,7 +132,11 @@ impl<L: ByteLanes, E: Element> Scheme<L> for Float<E> {
 
 /// All groups of an item for one tile.
 #[inline(always)]
-unsafe fn attend_groups<L: Lanes, E: Element>(tile: &Tile, item: &Item<'_>, scratch: &mut Scratch) {
+unsafe fn attend_groups<L: Lanes, E: Element, const LOCAL: bool>(
+    tile: &Tile,
+    item: &Item<'_>,
+    scratch: &mut Scratch,
+) {
     let rows = item.rows();
     let mut first = 0;
     while first < rows {
@@ -141,16 +150,18 @@ unsafe fn attend_groups<L: Lanes, E: Element>(tile: &Tile, item: &Item<'_>, scra
             first,
             heads_per_kv_head: item.heads_per_kv_head,
             first_position: item.first_position,
+            window: item.window,
+            soft_cap: item.soft_cap,
         };
         let p = &mut scratch.tile.0;
         // SAFETY: the states hold first + size rows.
         unsafe {
             match size {
-                12 if L::REGISTERS >= MANY_REGISTERS => attend_tile::<L, E, 12>(tile, &group, p),
-                6 if L::REGISTERS > 1 => attend_tile::<L, E, 6>(tile, &group, p),
-                3 if L::REGISTERS > 1 => attend_tile::<L, E, 3>(tile, &group, p),
-                2 if L::REGISTERS > 1 => attend_tile::<L, E, 2>(tile, &group, p),
-                _ => attend_tile::<L, E, 1>(tile, &group, p),
+                12 if L::REGISTERS >= MANY_REGISTERS => attend_tile::<L, E, LOCAL, 12>(tile, &group, p),
+                6 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 6>(tile, &group, p),
+                3 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 3>(tile, &group, p),
+                2 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 2>(tile, &group, p),
+                _ => attend_tile::<L, E, LOCAL, 1>(tile, &group, p),
             }
         }
         first += size;
@@ -282,10 +293,19 @@ struct Group {
     first: usize,
     heads_per_kv_head: usize,
     first_position: usize,
+    window: Window,
+    soft_cap: Option<f32>,
 }
 
 impl Group {
-    /// Positions of the tile that row `r` of the group may see, at least 1.
+    /// Positions at the tile's front that row `r` of the group may not see: all of them if it sees none.
+    #[inline(always)]
+    fn num_hidden(&self, tile: &Tile, r: usize) -> usize {
+        let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
+        self.window.first_visible(position).saturating_sub(tile.start).min(tile.block_size)
+    }
+
+    /// Positions of the tile up to the last that row `r` of the group may see, at least 1.
     #[inline(always)]
     fn num_visible(&self, tile: &Tile, r: usize) -> usize {
         let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
@@ -322,9 +342,25 @@ unsafe fn softmax_row<L: Lanes>(row: *mut f32, num_visible: usize, old_max: f32,
     }
 }
 
+/// Soft caps of some vectors of scores.
+#[inline(always)]
+unsafe fn cap_row<L: Lanes>(row: *mut f32, begin: usize, end: usize, cap: f32) {
+    for b in (begin..end).step_by(LANES) {
+        // SAFETY: the row is MAX_BLOCK_SIZE long, whole vectors.
+        unsafe { soft_cap(L::load(row.add(b)), cap, 1.0 / cap).store(row.add(b)) };
+    }
+}
+
+/// Takes the first `hidden` scores out of a row that sees some of the tile.
+#[inline(always)]
+unsafe fn hide_front(row: *mut f32, hidden: usize) {
+    // SAFETY: the row is MAX_BLOCK_SIZE long.
+    (0..hidden).for_each(|b| unsafe { *row.add(b) = f32::NEG_INFINITY });
+}
+
 /// One tile for one group of `R` rows.
 #[inline(always)]
-unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
+unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
     tile: &Tile,
     group: &Group,
     p: &mut [[f32; MAX_BLOCK_SIZE]; GROUP_ROWS],
@@ -332,9 +368,13 @@ unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
     let p = p.as_mut_ptr();
     let fewest = group.num_visible(tile, 0);
     let most = group.num_visible(tile, R - 1);
+    // The last row sees the least of the front.
+    let hidden = if LOCAL { group.num_hidden(tile, R - 1) } else { 0 };
+    let num_hidden = |r: usize| if hidden == 0 { 0 } else { group.num_hidden(tile, r) };
     // SAFETY: the state pointers hold R rows, the tile's pointers one block, p holds R rows of a block.
     unsafe {
-        let mut b = 0;
+        let begin = num_hidden(0) / LANES * LANES;
+        let mut b = begin;
         while b < most {
             let out = p.cast::<f32>().add(b).cast::<[f32; MAX_BLOCK_SIZE]>();
             let keys = tile.keys.add(b);
@@ -346,9 +386,21 @@ unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
                 b += LANES;
             }
         }
+        if let Some(cap) = group.soft_cap.filter(|_| LOCAL) {
+            for r in 0..R {
+                cap_row::<L>(p.add(r).cast(), begin, b, cap);
+            }
+        }
         let (mut tile_sums, mut corrections) = ([0.0f32; LANES], [0.0f32; LANES]);
         for r in 0..R {
             let visible = if fewest == tile.block_size { fewest } else { group.num_visible(tile, r) };
+            if hidden > 0 {
+                if num_hidden(r) >= visible {
+                    // Nothing is seen: a sum of 0 and a correction of e^0 leave the state as it is.
+                    continue;
+                }
+                hide_front(p.add(r).cast(), num_hidden(r));
+            }
             let old_max = *group.max.add(r);
             let new_max = softmax_row::<L>(p.add(r).cast(), visible, old_max, &mut tile_sums[r]);
             corrections[r] = old_max - new_max;
@@ -367,12 +419,20 @@ unsafe fn attend_tile<L: Lanes, E: Element, const R: usize>(
                 }
             }
         }
-        accumulate_head::<L, E, R>(p, tile.values, 0, fewest, tile.stride, group.out);
+        // In order of position: what some rows see before all do, what all see, what some see behind it.
+        if hidden > 0 {
+            for r in 0..R {
+                let (begin, end) = (num_hidden(r), hidden.min(group.num_visible(tile, r)));
+                let o = group.out.add(r * tile.stride);
+                accumulate_head::<L, E, 1>(p.add(r), tile.values, begin, end, tile.stride, o);
+            }
+        }
+        accumulate_head::<L, E, R>(p, tile.values, hidden, fewest, tile.stride, group.out);
         if most > fewest {
             for r in 0..R {
-                let visible = group.num_visible(tile, r);
+                let (begin, end) = (fewest.max(hidden), group.num_visible(tile, r));
                 let o = group.out.add(r * tile.stride);
-                accumulate_head::<L, E, 1>(p.add(r), tile.values, fewest, visible, tile.stride, o);
+                accumulate_head::<L, E, 1>(p.add(r), tile.values, begin, end, tile.stride, o);
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Attention over K and V in int4: a tile is unpacked to one of int8, and what `int8.rs` says is done with it.
 //!
 //! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16.
-//! The unpacked tile stays in the first-level cache, and is made once for all rows of an item.
+//! The first key of a block is stored as bytes and takes its place in the tile. Keys were moved and scaled before
+//! they were rounded ([`crate::kv_pool::KeyScaling`]), so queries are scaled back. The unpacked tile stays in the
+//! first-level cache, and is made once for all rows of an item.
 
-use super::int8::{Int8, Tile, attend_tile};
+use super::int8::{Int8, Tile, attend_tile, pack_bytes};
 use super::{Item, Rows, Scheme, Scratch};
 use crate::aligned::AlignedBytes;
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP};
@@ -84,19 +86,26 @@ unsafe fn unpack<L: ByteLanes>(
     }
 }
 
-/// The scheme of K and V in int4.
-pub(super) struct Int4;
+/// The scheme of K and V in int4. `LOCAL`: with windows or soft caps.
+pub(super) struct Int4<const LOCAL: bool>;
 
-impl<L: ByteLanes> Scheme<L> for Int4 {
+impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
+        let factors = kv.head_scaling(item.layer, item.kv_head).inverse;
         // SAFETY: the same contract.
-        unsafe { <Int8 as Scheme<L>>::pack_queries(item, head_size, queries, scratch) }
+        unsafe { pack_bytes::<L>(kv.geometry().head_size, item, queries, Some(factors), scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch) {
+        // SAFETY: the same contract.
+        unsafe { <Int8<LOCAL> as Scheme<L>>::begin_segment(rows, scratch) }
     }
 
     #[inline(always)]
@@ -121,6 +130,12 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
             }
             let key_vectors = (g.block_size / LANES, g.key_quads());
             unpack::<L>(keys, ahead, &KEY_TABLE, key_vectors, unpacked.keys.as_mut_slice());
+            let first_key = kv.first_key(item.layer, block_id, item.kv_head);
+            L::prefetch(first_key.wrapping_offset(ahead));
+            for quad in 0..g.key_quads() {
+                let to = unpacked.keys.as_mut_slice()[quad * VECTOR_BYTES..][..QUAD].as_mut_ptr();
+                std::ptr::copy_nonoverlapping(first_key.add(quad * QUAD), to, QUAD);
+            }
             let value_table = LEVELS.map(i8::cast_unsigned);
             let value_vectors = (g.block_size.div_ceil(VALUE_GROUP) * LANES, g.padded_head_size() / LANES);
             unpack::<L>(values, ahead, &value_table, value_vectors, unpacked.values.as_mut_slice());
@@ -137,19 +152,19 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
             stride: g.padded_head_size(),
         };
         // SAFETY: the tile points at one block.
-        unsafe { attend_tile::<L>(tile, item, scratch) }
+        unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) }
     }
 
     #[inline(always)]
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
         // SAFETY: the same contract.
-        unsafe { <Int8 as Scheme<L>>::end_segment(rows, scratch) }
+        unsafe { <Int8<LOCAL> as Scheme<L>>::end_segment(rows, scratch) }
     }
 
     #[inline(always)]
     unsafe fn power(x: L) -> L {
         // SAFETY: the same contract.
-        unsafe { <Int8 as Scheme<L>>::power(x) }
+        unsafe { <Int8<LOCAL> as Scheme<L>>::power(x) }
     }
 
     #[inline(always)]
@@ -159,7 +174,7 @@ impl<L: ByteLanes> Scheme<L> for Int4 {
             for d in head_size..head_size.next_multiple_of(LANES) {
                 *o.add(d) = 0.0;
             }
-            <Int8 as Scheme<L>>::finish_row(o, sum, head_size, out);
+            <Int8<LOCAL> as Scheme<L>>::finish_row(o, sum, head_size, out);
         }
     }
 }

@@ -16,14 +16,18 @@
 //!
 //! At the end H(o) / (l * n).
 //!
+//! With a soft cap s[b] is tanh(s[b] * f / (cap * log2(e))) from step 2 on, and f is cap * log2(e).
+//!
 //! Cost: 2 * D products of bytes per query, head and position. [`GROUP_ROWS`] rows and 64 positions (then 64 elements)
 //! go together: 24 registers of sums, 4 of K or V, so that a load serves six products.
 
 mod products;
+mod weigh;
 
 use std::ops::Range;
 
 use self::products::{accumulate_group, prefetch_rest, score_group};
+use self::weigh::{ONES, Row, squash, weigh_row};
 use super::{Item, Rows, Scheme, Scratch};
 use crate::aligned::AlignedFloats;
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, QUAD, VALUE_GROUP};
@@ -42,8 +46,6 @@ const MANY_REGISTERS: usize = 32;
 const VALUE_QUAD: usize = VALUE_GROUP / LANES;
 /// Vectors of positions or elements that go together.
 const WIDE: usize = 4;
-/// How far exponents may exceed m before it moves: probabilities stay below 2^8.
-const SLACK: f32 = 8.0;
 /// What 0 is as an unsigned byte of K.
 const KEY_ZERO: i32 = 128;
 const LARGEST_BYTE: f32 = 255.0;
@@ -83,46 +85,70 @@ impl Queries {
     }
 }
 
-/// The scheme of K and V in int8.
-pub(super) struct Int8;
+/// Queries of an item as transformed bytes; each element is multiplied by its factor, if there are any.
+///
+/// # Safety
+/// As of [`Scheme::pack_queries`].
+#[inline(always)]
+pub(super) unsafe fn pack_bytes<L: ByteLanes>(
+    head_size: usize,
+    item: &Item<'_>,
+    queries: Rows<*const f32>,
+    factors: Option<&[f32]>,
+    scratch: &mut Scratch,
+) {
+    let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
+    let quads = head_size.div_ceil(QUAD);
+    let unit = std::f32::consts::LOG2_E / mixed_elements(head_size) as f32;
+    let (mut x, mut bytes) = ([0.0f32; MAX_HEAD_SIZE], [0i8; MAX_HEAD_SIZE]);
+    let (x, bytes) = (&mut x[..stride], &mut bytes[..stride]);
+    let out = &mut scratch.bytes;
+    let mut first = 0;
+    while first < rows {
+        let group = group_size::<L>(rows - first);
+        let packed = &mut out.bytes[first * quads * QUAD..(first + group) * quads * QUAD];
+        for r in 0..group {
+            // SAFETY: by the contract; `x` is whole vectors.
+            unsafe {
+                let query = item.query(first + r, head_size, queries);
+                x[head_size..].fill(0.0);
+                x.iter_mut().zip(query).for_each(|(x, q)| *x = q * item.scale);
+                if let Some(factors) = factors {
+                    x.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+                }
+                transform::<L>(x.as_mut_ptr(), head_size);
+            }
+            let scale = quantize_head(x, bytes);
+            // A query of zeros: any factor does, but 0 would make NaN of what is taken out.
+            out.factors[first + r] = if scale == 0.0 { 1.0 } else { scale * unit };
+            let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
+            out.starts[first + r] = -KEY_ZERO * sum;
+            for (i, quad) in bytes[..quads * QUAD].chunks_exact(QUAD).enumerate() {
+                packed[(i * group + r) * QUAD..][..QUAD].copy_from_slice(quad);
+            }
+        }
+        first += group;
+    }
+}
 
-impl<L: ByteLanes> Scheme<L> for Int8 {
+/// The scheme of K and V in int8. `LOCAL`: with windows or soft caps.
+pub(super) struct Int8<const LOCAL: bool>;
+
+impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
     #[inline(always)]
     unsafe fn pack_queries(
+        kv: &KvView<'_>,
         item: &Item<'_>,
-        head_size: usize,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
-        let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
-        let quads = head_size.div_ceil(QUAD);
-        let unit = std::f32::consts::LOG2_E / mixed_elements(head_size) as f32;
-        let (mut x, mut bytes) = ([0.0f32; MAX_HEAD_SIZE], [0i8; MAX_HEAD_SIZE]);
-        let (x, bytes) = (&mut x[..stride], &mut bytes[..stride]);
-        let out = &mut scratch.bytes;
-        let mut first = 0;
-        while first < rows {
-            let group = group_size::<L>(rows - first);
-            let packed = &mut out.bytes[first * quads * QUAD..(first + group) * quads * QUAD];
-            for r in 0..group {
-                // SAFETY: by the contract; `x` is whole vectors.
-                unsafe {
-                    let query = item.query(first + r, head_size, queries);
-                    x[head_size..].fill(0.0);
-                    x.iter_mut().zip(query).for_each(|(x, q)| *x = q * item.scale);
-                    transform::<L>(x.as_mut_ptr(), head_size);
-                }
-                let scale = quantize_head(x, bytes);
-                // A query of zeros: any factor does, but 0 would make NaN of what is taken out.
-                out.factors[first + r] = if scale == 0.0 { 1.0 } else { scale * unit };
-                let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
-                out.starts[first + r] = -KEY_ZERO * sum;
-                for (i, quad) in bytes[..quads * QUAD].chunks_exact(QUAD).enumerate() {
-                    packed[(i * group + r) * QUAD..][..QUAD].copy_from_slice(quad);
-                }
-            }
-            first += group;
-        }
+        // SAFETY: the same contract.
+        unsafe { pack_bytes::<L>(kv.geometry().head_size, item, queries, None, scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn begin_segment(rows: usize, scratch: &mut Scratch) {
+        scratch.bytes.sums[..rows * LANES].fill(0.0);
     }
 
     #[inline(always)]
@@ -151,7 +177,7 @@ impl<L: ByteLanes> Scheme<L> for Int8 {
             }
         }
         // SAFETY: the tile points at one block of the pool, which nobody writes now.
-        unsafe { attend_tile::<L>(tile, item, scratch) };
+        unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) };
     }
 
     #[inline(always)]
@@ -219,62 +245,6 @@ impl Weights {
         Self { low: [0; MAX_BLOCK_SIZE], high: [0; MAX_BLOCK_SIZE], lane: 0, scale: 0.0 };
 }
 
-/// One row of the running state.
-struct Row {
-    factor: f32,
-    max: *mut f32,
-    sums: *mut f32,
-    out: *mut f32,
-    stride: usize,
-}
-
-/// Steps 2, 3 and w of one row over `N` vectors of positions, in place of the scores; returns the largest w by lanes.
-///
-/// If `MASKED`, only the first `visible` positions count.
-#[inline(always)]
-unsafe fn weigh<L: ByteLanes, const N: usize, const MASKED: bool>(
-    scores: *mut f32,
-    visible: usize,
-    tile: &Tile,
-    row: &Row,
-) -> L {
-    let visible = |j: usize| visible.saturating_sub(j * LANES).min(LANES);
-    // SAFETY: the caller gives N vectors of scores and scales, and a row of the states.
-    unsafe {
-        let lowest = L::splat(f32::NEG_INFINITY);
-        let mut s = [lowest; N];
-        let mut largest = lowest;
-        for (j, s) in s.iter_mut().enumerate() {
-            *s = L::load(scores.add(j * LANES)).mul(L::load(tile.key_scales.add(j * LANES)));
-            if MASKED {
-                *s = L::select_first(visible(j), *s, lowest);
-            }
-            largest = s.max(largest);
-        }
-        let factor = L::splat(row.factor);
-        let reached = largest.mul(factor);
-        if reached.at_least(L::splat(*row.max + SLACK)) != 0 {
-            move_max::<L>(row, reached.max_lane());
-        }
-        let minus_max = L::splat(-*row.max);
-        let mut sum = L::load(row.sums);
-        largest = L::splat(0.0);
-        for (j, s) in s.iter().enumerate() {
-            let mut p = exp2(s.fma(factor, minus_max));
-            let mut w = p.mul(L::load(tile.value_scales.add(j * LANES)));
-            if MASKED {
-                p = L::select_first(visible(j), p, L::splat(0.0));
-                w = L::select_first(visible(j), w, L::splat(0.0));
-            }
-            sum = sum.add(p);
-            largest = w.max(largest);
-            w.store(scores.add(j * LANES));
-        }
-        sum.store(row.sums);
-        largest
-    }
-}
-
 /// The second half of step 4, for `R` rows side by side: one row alone would wait for each operation's result.
 ///
 /// tile: w of each row, in `num_vectors` vectors; largest: of each row's lanes.
@@ -318,39 +288,6 @@ unsafe fn round_weights<L: ByteLanes, const R: usize>(
     }
 }
 
-/// Makes l and o of a row relative to a new maximum.
-#[inline(always)]
-unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
-    // SAFETY: the caller's row.
-    unsafe {
-        let factor = exp2(L::splat(*row.max - max));
-        *row.max = max;
-        L::load(row.sums).mul(factor).store(row.sums);
-        for d in (0..row.stride).step_by(LANES) {
-            L::load(row.out.add(d)).mul(factor).store(row.out.add(d));
-        }
-    }
-}
-
-/// [`weigh`] for a tile of any size.
-#[inline(always)]
-unsafe fn weigh_row<L: ByteLanes>(scores: *mut f32, visible: usize, tile: &Tile, row: &Row) -> L {
-    let is_whole = visible == tile.block_size;
-    // SAFETY: as `weigh`; a tile has 1, 2, 4 or 8 vectors.
-    unsafe {
-        match (tile.block_size / LANES, is_whole) {
-            (1, true) => weigh::<L, 1, false>(scores, visible, tile, row),
-            (1, false) => weigh::<L, 1, true>(scores, visible, tile, row),
-            (2, true) => weigh::<L, 2, false>(scores, visible, tile, row),
-            (2, false) => weigh::<L, 2, true>(scores, visible, tile, row),
-            (4, true) => weigh::<L, 4, false>(scores, visible, tile, row),
-            (4, false) => weigh::<L, 4, true>(scores, visible, tile, row),
-            (_, true) => weigh::<L, 8, false>(scores, visible, tile, row),
-            (_, false) => weigh::<L, 8, true>(scores, visible, tile, row),
-        }
-    }
-}
-
 /// Calls `$function::<L, R>` with the constant `R` that equals `$rows`, a size that [`group_size`] gives.
 macro_rules! dispatch_group {
     ($rows:expr, $function:ident($($argument:expr),*)) => {
@@ -369,16 +306,16 @@ macro_rules! dispatch_group {
 /// # Safety
 /// As of [`Scheme`]; the tile's pointers hold a block.
 #[inline(always)]
-pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, scratch: &mut Scratch) {
-    // The first block of a segment.
-    if tile.start.is_multiple_of(super::SEGMENT_SIZE) {
-        scratch.bytes.sums[..item.rows() * LANES].fill(0.0);
-    }
+pub(super) unsafe fn attend_tile<L: ByteLanes, const LOCAL: bool>(
+    mut tile: Tile,
+    item: &Item<'_>,
+    scratch: &mut Scratch,
+) {
     let mut first = 0;
     while first < item.rows() {
         let size = group_size::<L>(item.rows() - first);
         // SAFETY: the tile's pointers are the caller's, and the states hold the rows.
-        unsafe { attend_group::<L>(&tile, item, first..first + size, scratch) };
+        unsafe { attend_group::<L, LOCAL>(&tile, item, first..first + size, scratch) };
         first += size;
         // What comes next is asked for once.
         tile.ahead = 0;
@@ -387,22 +324,23 @@ pub(super) unsafe fn attend_tile<L: ByteLanes>(mut tile: Tile, item: &Item<'_>, 
 
 /// One tile for a group of rows.
 #[inline(always)]
-unsafe fn attend_group<L: ByteLanes>(
+unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     tile: &Tile,
     item: &Item<'_>,
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
     // Then all rows do; divisions are slow.
-    let sees_whole = item.first_position + 1 >= tile.start + tile.block_size;
-    let num_visible = |row: usize| {
-        if sees_whole {
-            return tile.block_size;
-        }
+    let sees_end = item.first_position + 1 >= tile.start + tile.block_size;
+    let sees_front = !LOCAL || item.first_visible(item.rows() - 1) <= tile.start;
+    let seen = |row: usize| {
         let position = item.first_position + row / item.heads_per_kv_head;
-        (position + 1 - tile.start).min(tile.block_size)
+        let end = if sees_end { tile.block_size } else { (position + 1 - tile.start).min(tile.block_size) };
+        let first =
+            if sees_front { 0 } else { item.window.first_visible(position).saturating_sub(tile.start) };
+        first.min(end)..end
     };
-    let (first, most) = (rows.start, num_visible(rows.end - 1));
+    let (first, most) = (rows.start, seen(rows.end - 1).end);
     let scores = scratch.tile.0.as_mut_ptr();
     let weights = &mut scratch.weights[..];
     let queries = &mut scratch.bytes;
@@ -414,16 +352,24 @@ unsafe fn attend_group<L: ByteLanes>(
         if first == 0 && most < tile.block_size {
             prefetch_rest::<L>(tile, scored, most);
         }
+        let mut scaled = *tile;
+        let cap = item.soft_cap.filter(|_| LOCAL).map(|cap| cap * std::f32::consts::LOG2_E);
+        if let Some(cap) = cap {
+            for (r, index) in rows.clone().enumerate() {
+                squash::<L>(scores.add(r).cast(), tile.key_scales, scored, queries.factors[index] / cap);
+            }
+            scaled.key_scales = ONES.as_ptr();
+        }
         let out = scratch.segment.out.as_mut_ptr();
         for (r, index) in rows.clone().enumerate() {
             let row = Row {
-                factor: queries.factors[index],
+                factor: cap.unwrap_or(queries.factors[index]),
                 max: scratch.segment.max.as_mut_ptr().add(index),
                 sums: queries.sums.as_mut_ptr().add(index * LANES),
                 out: out.add(index * tile.stride),
                 stride: tile.stride,
             };
-            largest[r] = weigh_row::<L>(scores.add(r).cast(), num_visible(index), tile, &row);
+            largest[r] = weigh_row::<L, LOCAL>(scores.add(r).cast(), &seen(index), &scaled, &row);
         }
         dispatch_group!(rows.len(), round_weights(scores, num_vectors, &largest, weights));
         dispatch_group!(rows.len(), accumulate_group(tile, most, weights, out.add(first * tile.stride)));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::isa::Isa;
-use crate::kv_pool::{KvDtype, KvGeometry, KvPool};
+use crate::kv_pool::{KeyScaling, KvDtype, KvGeometry, KvPool};
 use crate::testing::{Random, bits};
 
 /// One sequence in a pool whose other slots hold NaN.
@@ -13,6 +13,8 @@ struct Case {
     num_tokens: usize,
     heads_per_kv_head: usize,
     scale: f32,
+    window: Window,
+    soft_cap: Option<f32>,
 }
 
 const LAYER: usize = 1;
@@ -46,7 +48,19 @@ impl Case {
         }
         let queries = random.normals(num_tokens * width * heads_per_kv_head);
         let scale = 1.0 / (geometry.head_size as f32).sqrt();
-        Self { pool, block_table, queries, keys, values, num_tokens, heads_per_kv_head, scale }
+        let (window, soft_cap) = (Window::NONE, None);
+        Self {
+            pool,
+            block_table,
+            queries,
+            keys,
+            values,
+            num_tokens,
+            heads_per_kv_head,
+            scale,
+            window,
+            soft_cap,
+        }
     }
 
     fn width(&self) -> usize {
@@ -60,6 +74,8 @@ impl Case {
         let rows = rows.min(rows_per_item(self.heads_per_kv_head));
         while first < end {
             let num_rows = rows.min(end - first).min(g.block_size - first % g.block_size);
+            let num_rows = num_rows.min(self.window.rows_together(first));
+            let first_segment = self.window.first_segment(first);
             for kv_head in 0..g.num_kv_heads {
                 let item = Item {
                     block_table: &self.block_table,
@@ -69,7 +85,9 @@ impl Case {
                     first_position: first,
                     num_rows,
                     scale: self.scale,
-                    first_segment: 0,
+                    soft_cap: self.soft_cap,
+                    window: self.window,
+                    first_segment,
                     end_segment: num_segments(first),
                     next: None,
                 };
@@ -83,10 +101,10 @@ impl Case {
                         continue;
                     }
                     let size = num_rows * self.heads_per_kv_head * state_size(g.padded_head_size());
-                    let mut states = vec![0.0; size * item.end_segment];
-                    for segment in (0..item.end_segment).rev() {
+                    let mut states = vec![0.0; size * (item.end_segment - first_segment)];
+                    for segment in (first_segment..item.end_segment).rev() {
                         let part = Item { first_segment: segment, end_segment: segment + 1, ..item };
-                        let target = Target::States(states[segment * size..].as_mut_ptr());
+                        let target = Target::States(states[(segment - first_segment) * size..].as_mut_ptr());
                         attend(isa, &kv, &part, queries, &mut scratch, target);
                     }
                     finish_states(isa, g.dtype, g.head_size, &item, states.as_ptr(), &mut scratch, out);
@@ -105,11 +123,14 @@ impl Case {
             for head in 0..width / d {
                 let kv = head / self.heads_per_kv_head * d;
                 let q = &self.queries[t * width + head * d..][..d];
-                let scores: Vec<f64> = (0..=t)
+                let first = self.window.first_visible(t);
+                let scores: Vec<f64> = (first..=t)
                     .map(|s| {
                         let k = &self.keys[s * kv_width + kv..][..d];
                         let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-                        dot * f64::from(self.scale)
+                        let score = dot * f64::from(self.scale);
+                        let cap = |cap: f32| f64::from(cap) * (score / f64::from(cap)).tanh();
+                        self.soft_cap.map_or(score, cap)
                     })
                     .collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -118,7 +139,7 @@ impl Case {
                 for (s, weight) in weights.iter().enumerate() {
                     for i in 0..d {
                         out[t * width + head * d + i] +=
-                            weight / sum * f64::from(self.values[s * kv_width + kv + i]);
+                            weight / sum * f64::from(self.values[(first + s) * kv_width + kv + i]);
                     }
                 }
             }
@@ -147,6 +168,30 @@ fn stated_errors(dtype: KvDtype) -> (f64, f64) {
     }
 }
 
+/// Against exact attention, and to the bit on all instruction sets however rows and segments are cut.
+fn check_all_ways(case: &mut Case, what: &str) {
+    let num_tokens = case.num_tokens;
+    let best = *Isa::available().last().unwrap();
+    let mut expected = vec![0.0; case.queries.len()];
+    case.run(best, 0, num_tokens, 1, false, &mut expected);
+    let errors: Vec<f64> =
+        expected.iter().zip(case.naive()).map(|(got, exact)| (f64::from(*got) - exact).abs()).collect();
+    let largest = errors.iter().fold(0.0, |a: f64, e| if *e < a { a } else { *e });
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    let (most, most_mean) = stated_errors(case.pool.geometry().dtype);
+    assert!(largest < most && mean < most_mean, "{what}: errors up to {largest}, mean {mean}");
+    for isa in Isa::available() {
+        // The oracle is slow: it does the last rows only.
+        let first = if isa == Isa::SCALAR { num_tokens.saturating_sub(20) } else { 0 };
+        for (rows, split) in [(64, false), (7, false), (2, true)] {
+            let mut got = expected.clone();
+            got[first * case.width()..].fill(f32::NAN);
+            case.run(isa, first, num_tokens, rows, split, &mut got);
+            assert!(bits(&got) == bits(&expected), "{what}: {isa}, {rows} rows, split {split}");
+        }
+    }
+}
+
 #[test]
 fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
     for seed in 0..48 {
@@ -156,24 +201,54 @@ fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
         let num_tokens = if seed % 5 == 0 { 530 } else { 1 + random.below(140) };
         let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
         let what = format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens}");
-        let best = *Isa::available().last().unwrap();
+        check_all_ways(&mut case, &what);
+    }
+}
+
+#[test]
+fn windows_and_soft_caps_equal_naive_attention_and_the_same_bits_however_it_is_cut() {
+    for seed in 0..64 {
+        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
+        let mut random = Random::new(1000 + seed);
+        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
+        // Every fourth window ends in another segment than it begins in.
+        let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(200) };
+        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
+        let block_size = geometry.block_size;
+        let sizes = [1 + random.below(20), 1 + random.below(200), block_size, block_size + 1, num_tokens];
+        let size = sizes[random.below(sizes.len())];
+        case.window = Window::new(size).unwrap();
+        case.soft_cap = [None, Some(0.7), Some(50.0)][random.below(3)];
+        let cap = case.soft_cap;
+        let what =
+            format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {size} {cap:?}");
+        check_all_ways(&mut case, &what);
+    }
+}
+
+#[test]
+fn what_is_before_the_window_never_reaches_a_query_and_its_blocks_are_not_read() {
+    for dtype in KvDtype::ALL {
+        let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 16, dtype };
+        let mut case = Case::new(&mut Random::new(7), geometry, 3, 100);
+        case.window = Window::new(20).unwrap();
+        let (isa, width) = (*Isa::available().last().unwrap(), case.width());
         let mut expected = vec![0.0; case.queries.len()];
-        case.run(best, 0, num_tokens, 1, false, &mut expected);
-        let errors: Vec<f64> =
-            expected.iter().zip(case.naive()).map(|(got, exact)| (f64::from(*got) - exact).abs()).collect();
-        let largest = errors.iter().fold(0.0, |a: f64, e| if *e < a { a } else { *e });
-        let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-        let (most, most_mean) = stated_errors(dtype);
-        assert!(largest < most && mean < most_mean, "{what}: errors up to {largest}, mean {mean}");
-        for isa in Isa::available() {
-            // The oracle is slow: it does the last rows only.
-            let first = if isa == Isa::SCALAR { num_tokens.saturating_sub(20) } else { 0 };
-            for (rows, split) in [(64, false), (7, false), (2, true)] {
-                let mut got = expected.clone();
-                got[first * case.width()..].fill(f32::NAN);
-                case.run(isa, first, num_tokens, rows, split, &mut got);
-                assert!(bits(&got) == bits(&expected), "{what}: {isa}, {rows} rows, split {split}");
+        case.run(isa, 70, 100, 64, false, &mut expected);
+        let infinite = vec![f32::INFINITY; 16];
+        // The first query is at 70: it sees 51 to 70.
+        for position in 48..51 {
+            // SAFETY: one thread.
+            unsafe {
+                case.pool.view().write(isa, LAYER, case.block_table[3], position % 16, &infinite, &infinite);
             }
+        }
+        // No such blocks: looking at them would panic.
+        case.block_table[..3].fill(u32::MAX);
+        for isa in Isa::available() {
+            let mut got = vec![0.0; case.queries.len()];
+            case.run(isa, 70, 100, 64, false, &mut got);
+            assert_eq!(bits(&got[70 * width..]), bits(&expected[70 * width..]), "{dtype} {isa}");
         }
     }
 }
@@ -224,4 +299,53 @@ fn a_query_that_is_not_finite_or_zero_is_seen_or_averages() {
             assert!(got[60 * width + 32..].iter().all(|x| x.is_finite()), "{dtype} {isa}");
         }
     }
+}
+
+#[test]
+fn keys_that_were_moved_and_scaled_give_the_same_attention() {
+    let mut random = Random::new(8);
+    let g =
+        KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 64, block_size: 64, dtype: KvDtype::Int4 };
+    let mut case = Case::new(&mut random, g, 3, 150);
+    // Keys around a mean that is larger than they are, in channels of sizes up to 16 times each other's.
+    let means: Vec<f32> = random.normals(128).into_iter().map(|x| 8.0 * x).collect();
+    let sizes: Vec<f32> = random.normals(128).into_iter().map(|x| x.clamp(-2.0, 2.0).exp2()).collect();
+    for (i, key) in case.keys.iter_mut().enumerate() {
+        *key = *key * sizes[i % 128] + means[i % 128];
+    }
+    for (i, query) in case.queries.iter_mut().enumerate() {
+        *query /= sizes[i / 192 % 2 * 64 + i % 64];
+    }
+    let mut values = KeyScaling::none(&g).values().to_vec();
+    for (head, scaling) in values.chunks_exact_mut(3 * 64).enumerate() {
+        for d in 0..64 {
+            let channel = head % 2 * 64 + d;
+            scaling[d] = means[channel];
+            scaling[64 + d] = 1.0 / sizes[channel];
+            scaling[128 + d] = sizes[channel];
+        }
+    }
+    let exact = case.naive();
+    let mean_error = |case: &mut Case| {
+        for t in 0..case.num_tokens {
+            let row = t * 128..(t + 1) * 128;
+            let (key, value) = (&case.keys[row.clone()], &case.values[row]);
+            let (block, isa) = (case.block_table[t / 64], Isa::SCALAR);
+            // SAFETY: one thread.
+            unsafe { case.pool.view().write(isa, LAYER, block, t % 64, key, value) };
+        }
+        let mut expected = vec![0.0; case.queries.len()];
+        case.run(Isa::SCALAR, 0, case.num_tokens, 64, false, &mut expected);
+        for isa in Isa::available() {
+            let mut got = vec![0.0; case.queries.len()];
+            case.run(isa, 0, case.num_tokens, 1, true, &mut got);
+            assert_eq!(bits(&got), bits(&expected), "{isa}");
+        }
+        let errors = expected.iter().zip(&exact).map(|(got, exact)| (f64::from(*got) - exact).abs());
+        errors.sum::<f64>() / exact.len() as f64
+    };
+    let plain = mean_error(&mut case);
+    case.pool.set_key_scaling(KeyScaling::from_values(&g, values).unwrap());
+    let scaled = mean_error(&mut case);
+    assert!(scaled < stated_errors(KvDtype::Int4).1 && scaled < plain / 2.0, "{scaled}, plain {plain}");
 }

@@ -442,8 +442,8 @@ impl<'a> World<'a> {
         self.check_reasons();
         let stats = self.scheduler.stats();
         assert_eq!((stats.num_waiting, stats.num_running, stats.steps_in_flight), (0, 0, 0), "all is quiet");
-        assert_eq!(stats.blocks_held, 0, "all blocks return");
-        assert_eq!(stats.blocks_free + stats.blocks_cached, stats.blocks_total);
+        assert_eq!(stats.blocks_held, stats.blocks_pinned, "all blocks return");
+        assert_eq!(stats.blocks_free + stats.blocks_cached + stats.blocks_pinned, stats.blocks_total);
         if let Some(shard) = &self.shard {
             assert_eq!(stats.blocks_total, u64::from(shard.limits.num_blocks));
             assert_eq!(shard.num_sequences(), 0, "the shard was told of every end");

@@ -1,8 +1,8 @@
 //! What one run is made of: limits, requests, and what goes wrong when.
 
 use trunkline_scheduler::{
-    Millis, PolicyKind, Priority, Salt, SamplingParams, SchedulerConfig, SequenceId, SequenceRequest,
-    ShardLimits,
+    Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig, SequenceId,
+    SequenceRequest, ShardLimits, TenantShare,
 };
 
 use super::rng::Rng;
@@ -70,6 +70,7 @@ pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> Sequence
         priority: Priority::Normal,
         deadline: None,
         salt: salt(0),
+        retention: Retention::default(),
     }
 }
 
@@ -106,6 +107,15 @@ impl Scenario {
             eviction: PolicyKind::ALL[(seed % PolicyKind::ALL.len() as u64) as usize],
             // Nobody takes them: they are bounded.
             max_offered_blocks: 8,
+            max_pinned_percent: (seed % 4 * 33) as u32,
+            shares: if (seed / 2).is_multiple_of(2) {
+                Vec::new()
+            } else {
+                vec![
+                    TenantShare { tenant: "1".into(), weight: 1 },
+                    TenantShare { tenant: "2".into(), weight: 2 },
+                ]
+            },
         };
         let is_faulty = rng.once_in(3);
         let one_in = |rng: &mut Rng| if is_faulty { rng.range(20, 200) } else { 0 };
@@ -182,6 +192,11 @@ impl Scenario {
                 asked.deadline = Some(at.plus(rng.range(0, 80)));
             }
             asked.salt = salt(salt_index);
+            // From the number, so that all other numbers stay what they were.
+            asked.retention = Retention {
+                pinned_ms: index.is_multiple_of(4).then_some(index % 7 * 20),
+                num_tokens: index.is_multiple_of(3).then_some(index as u32 % 40),
+            };
             let client = if !rng.once_in(impatience) {
                 Client::Waits
             } else {

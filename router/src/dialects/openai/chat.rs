@@ -6,10 +6,10 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatRequest, StopText, Tokenizer};
+use trunkline_text::{ChatRequest, ModelText, StopText, TextError, Tokenizer};
 use utoipa::ToSchema;
 
-use super::messages::{Message, messages, to_chat};
+use super::messages::{Mark, Message, last_mark, messages, to_chat};
 use super::{
     ChatLogprobs, ErrorResponse, OneOrMany, Seed, StreamOptions, Usage, finish_reason, logprobs,
     system_fingerprint,
@@ -20,6 +20,7 @@ use crate::error::ApiError;
 use crate::generate::{Output, OutputToken};
 use crate::http::sse::{self, KeepTokens, Render};
 use crate::http::{EventFrame, Events, Refused, parse, read_body};
+use crate::retention::{Breakpoint, CacheRetention, RawRetention};
 use crate::validate::{FieldNames, RawParams};
 
 /// Body of a request.
@@ -85,6 +86,12 @@ pub struct Body {
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Requests share cached prefixes only with those of the same salt.
     pub cache_salt: Option<String>,
+    /// OpenAI's grouping of requests; accepted, but all of a tenant's requests are one group here.
+    pub prompt_cache_key: Option<String>,
+    /// `in_memory`, the default, or `24h`: the prompt is pinned in the cache for so long.
+    pub prompt_cache_retention: Option<String>,
+    /// The same in our own words.
+    pub cache_retention: Option<CacheRetention>,
 }
 
 /// Fields that would change the answer.
@@ -226,7 +233,7 @@ pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> 
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit()?;
+    let admitted = app.admit(&request)?;
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
@@ -241,7 +248,8 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         top_logprobs: "top_logprobs",
         prompt: "messages",
     };
-    let raw = raw_params(&mut body)?;
+    let mut raw = raw_params(&mut body)?;
+    let mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
 
@@ -253,9 +261,10 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         ..ChatRequest::default()
     };
     let bytes = chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum();
-    let prompt = app.tokenize(bytes, move |text| Ok(text.encode_chat(&chat)?.token_ids)).await?;
+    let (prompt, num_marked) = app.tokenize(bytes, move |text| encode(text, &chat, mark)).await?;
+    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens: num_marked });
     let defaults = &app.model.text.generation_defaults;
-    let request = validator.validate(admitted.arrived, prompt, raw, defaults, names)?;
+    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, names)?;
     let with_logprobs = request.sampling.logprobs;
 
     let head = Head {
@@ -292,6 +301,27 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     .into_response())
 }
 
+/// The prompt, and how many of its tokens stand before the mark; none if that cannot be said.
+fn encode(
+    text: &ModelText,
+    chat: &ChatRequest,
+    mark: Option<Mark>,
+) -> Result<(Vec<u32>, Option<u32>), TextError> {
+    let prompt = text.encode_chat(chat)?.token_ids;
+    let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok((prompt, None)) };
+    let mut before = chat.clone();
+    before.add_generation_prompt = false;
+    before.messages.truncate(message_idx + 1);
+    if let Some(content) = before.messages.last_mut().and_then(|message| message.content.as_mut()) {
+        content.truncate(num_bytes);
+    }
+    // Where the template does not take the beginning alone, all is kept.
+    let before = text.encode_chat(&before).ok();
+    let num_common = |before: Vec<u32>| prompt.iter().zip(&before).take_while(|(a, b)| a == b).count() as u32;
+    let num_marked = before.map(|encoded| num_common(encoded.token_ids));
+    Ok((prompt, num_marked))
+}
+
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
         && old != new
@@ -321,6 +351,12 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
         logprobs: asked.then(|| body.top_logprobs.unwrap_or(0)),
         cache_salt: body.cache_salt.take(),
+        retention: RawRetention {
+            prompt_cache_key: body.prompt_cache_key.take(),
+            prompt_cache_retention: body.prompt_cache_retention.take(),
+            cache_retention: body.cache_retention.take(),
+            breakpoint: None,
+        },
     })
 }
 

@@ -21,6 +21,7 @@ use crate::error::ApiError;
 use crate::generate::{Output, OutputToken};
 use crate::http::sse::{self, KeepTokens, Render};
 use crate::http::{EventFrame, Events, Refused, parse, read_body};
+use crate::retention::{CacheRetention, RawRetention};
 use crate::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
@@ -176,6 +177,12 @@ pub struct Body {
     pub ignore_eos: Option<bool>,
     /// Requests share cached prefixes only with those of the same salt.
     pub cache_salt: Option<String>,
+    /// OpenAI's grouping of requests; accepted, but all of a tenant's requests are one group here.
+    pub prompt_cache_key: Option<String>,
+    /// `in_memory`, the default, or `24h`: the prompt is pinned in the cache for so long.
+    pub prompt_cache_retention: Option<String>,
+    /// The same in our own words.
+    pub cache_retention: Option<CacheRetention>,
 }
 
 /// Fields that would change the answer.
@@ -241,7 +248,7 @@ pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit()?;
+    let admitted = app.admit(&request)?;
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
@@ -254,7 +261,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         Prompt::Text(text) => app.tokenize(text.len(), move |model| model.encode_prompt(&text)).await?,
     };
     let defaults = &app.model.text.generation_defaults;
-    let request = validator.validate(admitted.arrived, prompt, raw, defaults, NAMES)?;
+    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, NAMES)?;
     let with_logprobs = request.sampling.logprobs;
 
     let head = Head {
@@ -301,6 +308,12 @@ fn raw_params(body: &mut Body) -> RawParams {
         stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
         logprobs: body.logprobs,
         cache_salt: body.cache_salt.take(),
+        retention: RawRetention {
+            prompt_cache_key: body.prompt_cache_key.take(),
+            prompt_cache_retention: body.prompt_cache_retention.take(),
+            cache_retention: body.cache_retention.take(),
+            breakpoint: None,
+        },
     }
 }
 

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::limits::MAX_MESSAGES;
+use crate::retention::CacheControl;
 
 /// Most parts of one message's content.
 const MAX_PARTS: usize = 1024;
@@ -47,6 +48,36 @@ pub struct Part {
     pub kind: String,
     /// The text of a `text` part.
     pub text: Option<String>,
+    /// What stands before the end of this part is to be kept: Anthropic's field.
+    pub cache_control: Option<CacheControl>,
+}
+
+/// The end of a part with a `cache_control`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Its message.
+    pub message_idx: usize,
+    /// Bytes of the message's text up to it.
+    pub num_bytes: usize,
+    /// Seconds to keep what stands before it.
+    pub ttl_s: i64,
+}
+
+/// The last `cache_control` of the messages.
+pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
+    let mut last = None;
+    for (message_idx, message) in messages.iter().enumerate() {
+        let Some(Content::Parts(parts)) = &message.content else { continue };
+        let mut num_bytes = 0;
+        for (part_idx, part) in parts.iter().enumerate() {
+            num_bytes += part.text.as_ref().map_or(0, String::len);
+            if let Some(control) = &part.cache_control {
+                let field = format!("messages[{message_idx}].content[{part_idx}].cache_control");
+                last = Some(Mark { message_idx, num_bytes, ttl_s: control.ttl_s(&field)? });
+            }
+        }
+    }
+    Ok(last)
 }
 
 impl<'de> Deserialize<'de> for Content {

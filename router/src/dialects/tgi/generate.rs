@@ -18,6 +18,7 @@ use crate::generate::{FinishReason, Output, OutputToken, Usage};
 use crate::http::sse::{self, Folded, KeepTokens, Render};
 use crate::http::{Events, Refused, parse, read_body};
 use crate::request::GenerationRequest;
+use crate::retention::RawRetention;
 use crate::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; TGI's own default.
@@ -117,7 +118,7 @@ struct Shown {
 }
 
 async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response, ApiError> {
-    let admitted = app.admit()?;
+    let admitted = app.admit(&request)?;
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let mut body: Body = parse_body(&body)?;
     if body.inputs.is_empty() {
@@ -139,7 +140,13 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     if let Some(last) = truncate {
         prompt.drain(..prompt.len().saturating_sub(last));
     }
-    let request = validator.validate(admitted.arrived, prompt, raw, &GenerationDefaults::default(), NAMES)?;
+    let request = validator.validate(
+        (admitted.arrived, &admitted.caller),
+        prompt,
+        raw,
+        &GenerationDefaults::default(),
+        NAMES,
+    )?;
     let shown = Shown {
         details,
         top_tokens,
@@ -222,6 +229,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         logprobs: (logprobs || parameters.top_n_tokens.is_some())
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
         cache_salt: None,
+        retention: RawRetention::default(),
     })
 }
 

@@ -32,6 +32,7 @@ impl ErrorResponse {
     pub fn from_error(error: &ApiError) -> Self {
         let error_type = match (error.class(), error) {
             (_, ApiError::UnknownRoute { .. } | ApiError::UnknownMethod { .. }) => "not_found",
+            (_, ApiError::InvalidApiKey { .. }) => "authentication",
             (ErrorClass::Request, _) => "validation",
             (ErrorClass::Overload, error) if error.status() == StatusCode::TOO_MANY_REQUESTS => "overloaded",
             (ErrorClass::Overload, _) => "unhealthy",

@@ -69,6 +69,22 @@ impl Connection {
         self.answer().await
     }
 
+    /// The same with more headers.
+    pub async fn request_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {length}\r\n\r\n");
+        self.stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
+        self.answer().await
+    }
+
     pub async fn send(&mut self, method: &str, path: &str, body: &[u8]) {
         let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
         self.stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();

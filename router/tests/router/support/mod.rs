@@ -14,6 +14,7 @@ use trunkline_router::app::{App, Model};
 use trunkline_router::limits::Limits;
 use trunkline_router::server::{DriverEnded, Server};
 use trunkline_router::shutdown::Phase;
+use trunkline_router::tenants::Access;
 
 pub use crate::mock::{END, MockShard, ShardPlan, bytes, prompt_of, write_model};
 pub use client::{Answer, Connection, sse_data};
@@ -46,18 +47,29 @@ impl Router {
     }
 
     pub async fn start_without_shard(limits: Limits) -> Self {
-        Self::start_with_objects(limits, None).await
+        Self::start_with(limits, Access::open(), None)
     }
 
     /// With an object tier and without a shard.
     pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
+        Self::start_with(limits, Access::open(), remote)
+    }
+
+    /// With API keys, and no shard yet.
+    pub fn start_with_access(limits: Limits, access: Access) -> Self {
+        Self::start_with(limits, access, None)
+    }
+
+    fn start_with(limits: Limits, access: Access, remote: Option<Remote>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
         let model = Model::load(folder.path(), "test/model".into()).unwrap();
-        let server = Server::start_with_objects(model, limits, socket.clone(), remote).unwrap();
+        let server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
         let app = server.app.clone();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap();
         let (terminate, terminated) = oneshot::channel();
         let running = tokio::spawn(server.run(listener, async {

@@ -58,6 +58,14 @@ class CpuBackend:
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._executor.copy_block(source_block_id, destination_block_id, num_tokens)
 
+    def drop_window_parts(self, block_ids: Sequence[int]) -> None:
+        """Takes K and V of layers with a window from these blocks, where they are kept apart (`window_parts`).
+
+        No chunk reads them before it writes them anew. Not part of `Backend` as long as no plan says it: see
+        docs/decisions/0015-windowed-layers.md.
+        """
+        self._executor.drop_window_parts(block_ids)
+
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +19,10 @@ from trunkline_server.errors import BackendUnavailable, DoesNotFit
 from trunkline_server.models import registry
 
 if TYPE_CHECKING:
-    from trunkline_server._kernels import Executor
+    from trunkline_server._kernels import Executor, ProgramBuilder
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
+    from trunkline_server.weights.tensor import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ DEFAULT_STEP_SEQUENCES = 64
 # What `auto` means. Why: docs/decisions/0010-int8-kv-rotated.md
 KV_DTYPE = "int8"
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
+# Bytes of a block's first key, which int4 stores apart: one for each element.
+KV_FIRST_KEY_BYTES = {"int8": 0, "int4": 1, "f16": 0, "bf16": 0}
 # Bytes of the scales of a key and a value of one token and head.
 KV_SCALE_BYTES = {"int8": 8, "int4": 4, "f16": 0, "bf16": 0}
 # The kernels pad keys and V's rows to so many elements: whole quads or vectors of bytes, or pairs of them.
@@ -54,13 +58,16 @@ def build(
     available_bytes: int | None = None,
     weights_cache: Path | None = None,
     store: StoreOptions | None = None,
+    window_parts: int | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16. threads: None is one per physical core that this process may use,
     within its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of
-    packed weights; None packs each time. store: where KV blocks are kept; None keeps them in memory alone. Raises
-    BackendUnavailable, InvalidArgument or DoesNotFit, the latter before anything is loaded.
+    packed weights; None packs each time. store: where KV blocks are kept; None keeps them in memory alone.
+    window_parts: blocks that have K and V of layers with a window at a time, the caller drops those that no window
+    reaches; None keeps all of every block, as plans expect it today. Raises BackendUnavailable, InvalidArgument or
+    DoesNotFit, the latter before anything is loaded.
     """
     try:
         from trunkline_server import _kernels
@@ -68,12 +75,15 @@ def build(
         raise BackendUnavailable(f"the kernels cannot be loaded: {error}", hint="run `make build`") from error
     config = checkpoint.config
     kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
-    step = {
-        "max_step_tokens": max_step_tokens or DEFAULT_STEP_TOKENS,
-        "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,
-    }
+    step = _step_limits(max_step_tokens, max_step_sequences)
     num_blocks = plan_pool(
-        memory_need(checkpoint, kv_dtype=kv_dtype, **step),
+        memory_need(
+            checkpoint,
+            kv_dtype=kv_dtype,
+            block_size=block_size,
+            window_tokens=block_size * (window_parts or 0),
+            **step,
+        ),
         available_bytes=available_memory() if available_bytes is None else available_bytes,
         block_size=block_size,
         wanted_tokens=max_batch_total_tokens,
@@ -88,10 +98,9 @@ def build(
             head_size=config.head_size,
             kv_dtype=kv_dtype,
         )
-        ops = TracingOps(builder, checkpoint)
-        registry.forward(ops, config)
-        packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache)
-        executor: Executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
+        tensors = _trace(builder, checkpoint, window_parts)
+        packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
+        executor = _build_executor(builder, packed, threads=threads, pinning=pinning, kv_dtype=kv_dtype)
     except MemoryError as error:
         raise DoesNotFit(
             f"no memory for {num_blocks} KV blocks and weights: {error}", hint="lower `--max-batch-total-tokens`"
@@ -110,8 +119,6 @@ def build(
 def _info(
     executor: Executor, fingerprint: str, kv_dtype: str, block_size: int, num_blocks: int, step: dict[str, int]
 ) -> BackendInfo:
-    from trunkline_server import _kernels
-
     return BackendInfo(
         device=executor.device,
         block_size=block_size,
@@ -121,8 +128,55 @@ def _info(
         max_step_sequences=step["max_step_sequences"],
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
-        numeric_fingerprint=numeric_fingerprint(fingerprint, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)),
+        numeric_fingerprint=_fingerprint_of_results(executor, fingerprint, kv_dtype, block_size),
     )
+
+
+def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None) -> list[Tensor]:
+    """Writes the model down; returns its weights in the order of their numbers."""
+    if window_parts is not None:
+        builder.keep_windows(window_parts)
+    ops = TracingOps(builder, checkpoint)
+    registry.forward(ops, checkpoint.config)
+    return ops.tensors
+
+
+def _step_limits(max_step_tokens: int | None, max_step_sequences: int | None) -> dict[str, int]:
+    return {
+        "max_step_tokens": max_step_tokens or DEFAULT_STEP_TOKENS,
+        "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,
+    }
+
+
+def _build_executor(
+    builder: ProgramBuilder, packed: PackedWeights | None, *, threads: int | None, pinning: str, kv_dtype: str
+) -> Executor:
+    """Builds the program; keys of int4 are scaled as was kept, or as is measured now."""
+    from trunkline_server import _kernels
+
+    if kv_dtype != "int4" or packed is None:
+        began = time.monotonic()
+        executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
+        if kv_dtype == "int4":
+            _log_measured(began)
+        return executor
+    file = packed.key_scaling_file(_kernels.NUMERICS_VERSION)
+    kept = file.load()
+    began = time.monotonic()
+    executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept)
+    scaling = executor.key_scaling
+    assert scaling is not None
+    if scaling != kept:
+        _log_measured(began)
+        if packed.is_settled:
+            file.keep(scaling)
+    return executor
+
+
+def _log_measured(began: float) -> None:
+    """The time is that of loading, too."""
+    fields = {"seconds_with_loading": f"{time.monotonic() - began:.2f}"}
+    logger.info("scaling of keys measured", extra={"fields": fields})
 
 
 def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
@@ -131,6 +185,15 @@ def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | 
         return packed.found(executor, checkpoint)
     logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
     return fingerprint_of(checkpoint)
+
+
+def _fingerprint_of_results(executor: Executor, weights: str, kv_dtype: str, block_size: int) -> str:
+    from trunkline_server import _kernels
+
+    parts = [weights, kv_dtype, str(_kernels.NUMERICS_VERSION), str(block_size)]
+    if (scaling := executor.key_scaling) is not None:
+        parts.append(hashlib.blake2b(scaling).hexdigest())
+    return numeric_fingerprint(*parts)
 
 
 def _log_threads(executor: Executor) -> None:
@@ -150,19 +213,34 @@ def numeric_fingerprint(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def memory_need(checkpoint: Checkpoint, *, kv_dtype: str, max_step_tokens: int, max_step_sequences: int) -> MemoryNeed:
-    """What the model will take, from its files' sizes and its config, before anything is loaded."""
+def memory_need(
+    checkpoint: Checkpoint,
+    *,
+    kv_dtype: str,
+    max_step_tokens: int,
+    max_step_sequences: int,
+    block_size: int = BLOCK_SIZE,
+    window_tokens: int = 0,
+) -> MemoryNeed:
+    """What the model will take, from its files' sizes and its config, before anything is loaded.
+
+    window_tokens: positions for which layers with a window have room where they are kept apart, else 0.
+    """
     config = checkpoint.config
     elements = sum(
         -(-config.head_size // padding) * padding
         for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
     )
     head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
+    # Once a block, rounded up to bytes of a token.
+    head_bytes += -(-config.head_size * KV_FIRST_KEY_BYTES[kv_dtype] // block_size)
+    layer_bytes = config.num_kv_heads * head_bytes
+    num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
+    activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
     return MemoryNeed(
         weight_bytes=sum(path.stat().st_size for path in _weight_files(checkpoint.path)),
-        scratch_bytes=ACTIVATION_BYTES
-        * (max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size),
-        kv_bytes_per_token=config.num_layers * config.num_kv_heads * head_bytes,
+        scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
+        kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
     )
 
 

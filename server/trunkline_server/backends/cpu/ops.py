@@ -48,17 +48,25 @@ class TracingOps:
     def write_kv(self, layer: int, key: int, value: int) -> None:
         self._builder.write_kv(layer, key, value)
 
-    def paged_attention(self, layer: int, query: int, scale: float) -> int:
-        return self._builder.paged_attention(layer, query, scale)
+    def paged_attention(
+        self, layer: int, query: int, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> int:
+        return self._builder.paged_attention(layer, query, scale, window, soft_cap)
 
     def silu_mul(self, gate: int, up: int) -> int:
         return self._builder.silu_mul(gate, up)
 
+    def gelu_mul(self, gate: int, up: int) -> int:
+        return self._builder.gelu_mul(gate, up)
+
     def add(self, x: int, y: int) -> int:
         return self._builder.add(x, y)
 
-    def logits(self, x: int, weight: str) -> int:
-        return self._builder.logits(x, self._weight(weight))
+    def scale(self, x: int, factor: float) -> int:
+        return self._builder.scale(x, factor)
+
+    def logits(self, x: int, weight: str, soft_cap: float | None = None) -> int:
+        return self._builder.logits(x, self._weight(weight), soft_cap)
 
     def _weight(self, name: str) -> int:
         tensor = self._checkpoint.tensor(name)

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trunkline_server.backends.cpu.key_scaling import KeyScalingFile
+
 if TYPE_CHECKING:
     from trunkline_server._kernels import CacheWriter, Executor, WeightCache
     from trunkline_server.weights.checkpoint import Checkpoint
@@ -24,6 +26,7 @@ logger = logging.getLogger(__name__)
 # Of all files in the folder; the kernels take no more than half of what the disk could give, either.
 MAX_BYTES = 64 * 2**30
 _KEY_BYTES = 32
+_NAME_DIGITS = 32
 
 
 def default_folder() -> Path | None:
@@ -56,9 +59,20 @@ class PackedWeights:
         for tensor in tensors:
             # The kernels know weights by number only: which is which is in the key.
             key.update(repr((tensor.name, tensor.format, tensor.shape, tensor.interleaved_head)).encode())
+        self._key_digits = key.hexdigest()
         self.cache: WeightCache = _kernels.WeightCache(folder, key=key.digest(), max_bytes=MAX_BYTES)
         self._writer: CacheWriter | None = None
         self._fingerprint = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is made of the files may be kept: they have not just been changed."""
+        return self._identity.is_settled and self._identity.still_holds()
+
+    def key_scaling_file(self, numerics_version: int) -> KeyScalingFile:
+        """Where these weights' scaling of keys is kept."""
+        name = f"{self._key_digits[:_NAME_DIGITS]}-{numerics_version}.keys"
+        return KeyScalingFile(self.cache.path.parent / name)
 
     def found(self, executor: Executor, checkpoint: Checkpoint) -> str:
         """Says what the kernels have found; returns the checkpoint's fingerprint, from the cache where it is there."""

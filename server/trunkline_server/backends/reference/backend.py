@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
-from trunkline_server.backends.reference.kv_pool import KvPool
+from trunkline_server.backends.reference.calibrate import measure_key_scaling
+from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
+from trunkline_server.backends.reference.rounding import KeyScaling
 from trunkline_server.backends.reference.sequences import SequenceTable
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.models import registry
@@ -34,8 +36,8 @@ class ReferenceBackend:
     """Implements `Backend`. Dequantises every weight once, on construction, to 4 bytes per element.
 
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks; None: the model's context, at most
-    8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto or f32. threads: torch's, None
-    leaves them as they are.
+    8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto, f32,
+    int8 or int4, the last two rounded as by the CPU backend. threads: torch's, None leaves them as they are.
     Raises InvalidArgument.
     """
 
@@ -51,9 +53,10 @@ class ReferenceBackend:
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> None:
         config = checkpoint.config
-        if kv_cache_dtype not in ("auto", KV_DTYPE):
+        kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+        if kv_dtype not in DTYPES:
             raise InvalidArgument(
-                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend stores K and V as {KV_DTYPE}",
+                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend has {', '.join(DTYPES)}",
                 hint="leave it at auto",
             )
         if max_batch_total_tokens is None:
@@ -77,6 +80,8 @@ class ReferenceBackend:
             block_size=block_size,
             num_kv_heads=config.num_kv_heads,
             head_size=config.head_size,
+            dtype=kv_dtype,
+            key_scaling=self._key_scaling() if kv_dtype == "int4" else None,
         )
         self._sequences = SequenceTable(num_blocks=self._pool.num_blocks, block_size=block_size)
         self.info = BackendInfo(
@@ -86,10 +91,14 @@ class ReferenceBackend:
             num_device_blocks=self._pool.num_blocks,
             max_step_tokens=max_step_tokens,
             max_step_sequences=max_step_sequences,
-            kv_dtype=KV_DTYPE,
+            kv_dtype=kv_dtype,
             weight_bytes=sum(weight.nbytes for weight in {id(w): w for w in self._weights.values()}.values()),
-            numeric_fingerprint=_numeric_fingerprint(checkpoint),
+            numeric_fingerprint=_numeric_fingerprint(checkpoint, kv_dtype),
         )
+
+    def _key_scaling(self) -> KeyScaling:
+        num_embeddings = self._weights["model.embed_tokens.weight"].shape[0]
+        return measure_key_scaling(self._weights.__getitem__, self._config, num_embeddings)
 
     def after_start(self) -> None:
         pass
@@ -195,9 +204,9 @@ class ReferenceBackend:
         )
 
 
-def _numeric_fingerprint(checkpoint: Checkpoint) -> str:
+def _numeric_fingerprint(checkpoint: Checkpoint, kv_dtype: str) -> str:
     """Hash of what the bits of a result depend on. Torch chooses kernels by version and by number of threads."""
-    parts = (checkpoint.fingerprint(), "reference", torch.__version__, str(torch.get_num_threads()), KV_DTYPE)
+    parts = (checkpoint.fingerprint(), "reference", torch.__version__, str(torch.get_num_threads()), kv_dtype)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 

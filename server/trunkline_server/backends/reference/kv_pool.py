@@ -1,23 +1,61 @@
-"""K and V of all layers in blocks, f32."""
+"""K and V of all layers in blocks, f32: as they are, or as what the CPU backend's int8 and int4 make of them."""
 
 from __future__ import annotations
 
 import torch
 
+from trunkline_server.backends.reference.rounding import KeyScaling, to_bytes, to_levels, transform, untransform
+
+DTYPES = ("f32", "int8", "int4")
+
 
 class KvPool:
-    """keys, values: [layers, num_blocks * B, G, D] f32; slot = block_id * B + offset."""
+    """keys, values: [layers, num_blocks * B, G, D] f32; slot = block_id * B + offset.
 
-    def __init__(self, *, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int) -> None:
+    dtype: one of `DTYPES`; elements are rounded when they are stored, and stay f32. key_scaling: int4's.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_size: int,
+        dtype: str = "f32",
+        key_scaling: KeyScaling | None = None,
+    ) -> None:
+        assert (dtype == "int4") == (key_scaling is not None)
         self.block_size = block_size
         self.num_blocks = num_blocks
+        self._dtype = dtype
+        self._key_scaling = key_scaling
         shape = (num_layers, num_blocks * block_size, num_kv_heads, head_size)
         self.keys = torch.zeros(shape)
         self.values = torch.zeros(shape)
 
     @property
     def bytes_per_block(self) -> int:
+        """That this pool takes: rounded elements are kept in f32."""
         return 2 * self.keys[:, : self.block_size].numel() * self.keys.element_size()
+
+    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Stores keys and values [T, G, D] in their slots, rounded if the dtype says so."""
+        if self._dtype == "int8":
+            keys, values = (untransform(to_bytes(transform(x))) for x in (keys, values))
+        elif self._key_scaling is not None:
+            keys = self._rounded_keys(layer, slots, keys, self._key_scaling)
+            values = untransform(to_levels(transform(values)))
+        self.keys[layer, slots] = keys
+        self.values[layer, slots] = values
+
+    def _rounded_keys(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, scaling: KeyScaling) -> torch.Tensor:
+        """int4's keys, less the mean that all have in common: softmax does not see it."""
+        factor = scaling.factor[layer]
+        moved = transform((keys - scaling.mean[layer]) * factor)
+        is_first = (slots % self.block_size == 0)[:, None, None]
+        return untransform(torch.where(is_first, to_bytes(moved), to_levels(moved))) / factor
 
     def slots(self, block_ids: list[int], num_positions: int) -> torch.Tensor:
         """Slots of the first `num_positions` positions of a block table, [num_positions]."""

@@ -69,10 +69,16 @@ class ReferenceOps:
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         slots = torch.cat([row.slots[row.first_position :] for row in self._step.rows])
         head_size = self._pool.keys.shape[-1]
-        self._pool.keys[layer, slots] = _heads(key, head_size)
-        self._pool.values[layer, slots] = _heads(value, head_size)
+        self._pool.write(layer, slots, _heads(key, head_size), _heads(value, head_size))
 
-    def paged_attention(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+    def paged_attention(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
         """One chunk after the other, over the sequence's slots gathered into one piece."""
         head_size = self._pool.keys.shape[-1]
         mixed = torch.empty_like(query)
@@ -82,21 +88,34 @@ class ReferenceOps:
             values = self._pool.values[layer, row.slots].transpose(0, 1)
             shared_by = queries.shape[0] // keys.shape[0]
             keys, values = keys.repeat_interleave(shared_by, 0), values.repeat_interleave(shared_by, 0)
-            scores = queries @ keys.transpose(1, 2) * scale
-            positions = torch.arange(row.first_position, row.slots.shape[0])
-            is_later = torch.arange(row.slots.shape[0])[None, :] > positions[:, None]
-            weights = torch.softmax(scores.masked_fill(is_later, -torch.inf), dim=-1)
+            scores = _soft_capped(queries @ keys.transpose(1, 2) * scale, soft_cap)
+            positions = torch.arange(row.first_position, row.slots.shape[0])[:, None]
+            seen = torch.arange(row.slots.shape[0])[None, :]
+            is_hidden = seen > positions
+            if window is not None:
+                is_hidden |= seen <= positions - window
+            weights = torch.softmax(scores.masked_fill(is_hidden, -torch.inf), dim=-1)
             mixed[row.begin : row.end] = (weights @ values).transpose(0, 1).flatten(-2)
         return mixed
 
     def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return F.silu(gate) * up
 
+    def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return F.gelu(gate, approximate="tanh") * up
+
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
 
-    def logits(self, x: torch.Tensor, weight: str) -> torch.Tensor:
-        return F.linear(x[self._step.sampling_rows], self._weights(weight))
+    def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    def logits(self, x: torch.Tensor, weight: str, soft_cap: float | None = None) -> torch.Tensor:
+        return _soft_capped(F.linear(x[self._step.sampling_rows], self._weights(weight)), soft_cap)
+
+
+def _soft_capped(x: torch.Tensor, cap: float | None) -> torch.Tensor:
+    return x if cap is None else cap * torch.tanh(x / cap)
 
 
 def _heads(x: torch.Tensor, head_size: int) -> torch.Tensor:

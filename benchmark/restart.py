@@ -1,0 +1,129 @@
+"""What a restart costs a long history: `make bench-restart`.
+
+A prompt of some thousand tokens is read cold; the server is killed (SIGKILL to every process) and started again on
+the same folder; the prompt comes again with a little more. Rounds in folders of their own; medians. Beside it what the
+measured rates say for a model of Llama-3-8B's shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "integration-tests"))
+
+from harness import Trunkline, descendants, wait_for  # noqa: E402  (a script of its own, beside the tests)
+
+# Llama-3-8B: 32 layers, 8 KV heads of 128, int8 K and V with a scale each; 8.03e9 weights, two operations each.
+SHAPE_8B = {"kv_bytes_per_token": 32 * 8 * 2 * (128 + 4), "operations_per_token": 2 * 8.03e9}
+# SmolLM2-135M: its linear layers do so many operations a token.
+DEFAULT_OPERATIONS_PER_TOKEN = 2 * 134.5e6
+
+
+def first_token(server: Trunkline, prompt: list[int]) -> tuple[float, int]:
+    """Seconds to the first token, and cached tokens."""
+    body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True, "ignore_eos": True}
+    body["stream_options"] = {"include_usage": True}
+    began, first, usage = time.perf_counter(), None, None
+    with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=600) as answer:
+        for line in answer.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            first = first or time.perf_counter() - began
+            usage = json.loads(line[6:]).get("usage") or usage
+    assert first is not None and usage is not None
+    return first, usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def start(folder: str) -> Trunkline:
+    server = Trunkline("--kv-disk-path", folder, "--kv-disk-size", "2GiB").wait_ready()
+    first_token(server, [5] * 8)
+    return server
+
+
+def kill(server: Trunkline) -> None:
+    for pid in [server.process.pid, *descendants(server.process.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    server.process.wait()
+    server.close()
+
+
+def one_round(length: int, number: int) -> dict[str, float]:
+    prompt = [1 + (7919 * number + 31 * position) % 40_000 for position in range(length)]
+    with tempfile.TemporaryDirectory(prefix="kv-") as folder:
+        server = start(folder)
+        cold, cached = first_token(server, prompt)
+        assert cached == 0, "the first time nothing is cached"
+        warm, _ = first_token(server, [*prompt, *range(100, 132)])
+        # The page cache has what was acknowledged; nothing else is waited for.
+        kill(server)
+        server = start(folder)
+        restored, cached = first_token(server, [*prompt, *range(200, 232)])
+        again, _ = first_token(server, [*prompt, *range(300, 332)])
+        seconds = wait_for(lambda: server.metrics()["trunkline_restored_blocks_total"], "restored blocks")
+        server.stop()
+    return {"cold": cold, "warm": warm, "restored": restored, "again": again, "cached": cached, "blocks": seconds}
+
+
+def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, Any]]:
+    middle = {name: statistics.median(a_round[name] for a_round in rounds) for name in rounds[0]}
+    rate = middle["cached"] / (middle["restored"] - middle["warm"] + 1e-3)
+    default_bytes = 12_240
+    bytes_per_s = max(rate, middle["cached"] / middle["restored"]) * default_bytes
+    operations_per_s = length / middle["cold"] * DEFAULT_OPERATIONS_PER_TOKEN
+    compute_8b = length * SHAPE_8B["operations_per_token"] / operations_per_s
+    read_8b = length * SHAPE_8B["kv_bytes_per_token"] / bytes_per_s
+    lines = [
+        f"Time to first token of {length:,} tokens, medians of {len(rounds)} (`make bench-restart`)",
+        "",
+        "| | seconds | part of cold |",
+        "|---|---|---|",
+    ]
+    for name, what in [
+        ("cold", "cold"),
+        ("restored", "+ 32 tokens, after every process was killed"),
+        ("again", "+ 32 tokens, once more"),
+        ("warm", "+ 32 tokens, before the kill"),
+    ]:
+        lines.append(f"| {what} | {middle[name]:.3f} | 1/{middle['cold'] / middle[name]:.0f} |")
+    lines += [
+        "",
+        f"{middle['cached']:.0f} tokens were found again. By the rates of this run (prefill "
+        f"{length / middle['cold']:.0f} tokens/s, restore {bytes_per_s / 1e9:.2f} GB/s) a model of Llama-3-8B's shape "
+        f"would compute them in {compute_8b:.0f} s and read them in {read_8b:.2f} s: 1/{compute_8b / read_8b:.0f}.",
+        "",
+    ]
+    return "\n".join(lines), {"length": length, "rounds": rounds, "medians": middle}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=6_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--save", action="store_true", help="to benchmark/results/restart.{md,json}")
+    args = parser.parse_args()
+    rounds = []
+    for number in range(args.rounds):
+        rounds.append(one_round(args.tokens, number))
+        print(f"round {number + 1} of {args.rounds}: {rounds[-1]}", file=sys.stderr)
+    text, data = table(rounds, args.tokens)
+    print(text)
+    if args.save:
+        results = ROOT / "benchmark/results"
+        (results / "restart.md").write_text(text, encoding="utf-8")
+        (results / "restart.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

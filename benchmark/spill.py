@@ -1,0 +1,162 @@
+"""Whether other streams feel the store: `make bench-spill`.
+
+Some clients stream while another one sends long prompts, one after the other: with nothing beside, with prompts and no
+store, with prompts whose blocks go to the store, and with the same prompts read back from it after a restart. What
+counts is the time between two tokens of the streams. Writes spill.md and spill.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "integration-tests"))
+
+from harness import Trunkline  # noqa: E402  (a script of its own, beside the tests)
+
+WIDTH, PANEL, MARGIN = 760, 130, 56
+# A gap of so much fills a panel.
+MAX_GAP_S = 0.5
+Gaps = list[tuple[float, float]]
+
+
+def prompt(number: int, length: int) -> list[int]:
+    return [1 + (7919 * number + 31 * position) % 40_000 for position in range(length)]
+
+
+def stream(server: Trunkline, number: int, stop: threading.Event, began: float, gaps: Gaps) -> None:
+    """One client: short prompt, long answer, again and again until `stop`; (when, gap) of each token but the first."""
+    while not stop.is_set():
+        body = {"prompt": prompt(10_000 + number, 40), "max_tokens": 400, "ignore_eos": True, "stream": True}
+        last = None
+        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=600) as answer:
+            for line in answer.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                now = time.perf_counter()
+                if last is not None:
+                    gaps.append((now - began, now - last))
+                last = now
+                if stop.is_set():
+                    return
+
+
+def phase(server: Trunkline, num_streams: int, work: Callable[[], None]) -> tuple[Gaps, float]:
+    """Gaps of all streams while `work` is done, and how long that took."""
+    stop, gaps, began = threading.Event(), [], time.perf_counter()
+    threads = [
+        threading.Thread(target=stream, args=(server, number, stop, began, gaps)) for number in range(num_streams)
+    ]
+    for thread in threads:
+        thread.start()
+    # All of them decode before the work begins.
+    while len(gaps) < 20 * num_streams:
+        time.sleep(0.01)
+    start = time.perf_counter()
+    gaps.clear()
+    work()
+    took = time.perf_counter() - start
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return sorted((at - (start - began), gap) for at, gap in gaps if 0 <= at - (start - began) <= took), took
+
+
+def send(server: Trunkline, num_prompts: int, length: int) -> None:
+    for number in range(num_prompts):
+        body = {"prompt": prompt(number, length), "max_tokens": 1}
+        httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=600).raise_for_status()
+
+
+def percentile(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+
+
+def panel(name: str, gaps: Gaps, took: float, index: int) -> list[str]:
+    top = index * (PANEL + 34) + 26
+    x = lambda at: MARGIN + (WIDTH - MARGIN - 10) * at / max(took, 1e-9)  # noqa: E731  (two small maps)
+    y = lambda gap: top + PANEL - PANEL * min(gap, MAX_GAP_S) / MAX_GAP_S  # noqa: E731
+    out = [
+        f'<text x="{MARGIN}" y="{top - 8}" font-size="13">{name} ({took:.0f} s)</text>',
+        f'<rect x="{MARGIN}" y="{top}" width="{WIDTH - MARGIN - 10}" height="{PANEL}" fill="none" stroke="#bbb"/>',
+    ]
+    for gap in (0, MAX_GAP_S / 2, MAX_GAP_S):
+        out.append(
+            f'<text x="{MARGIN - 6}" y="{y(gap) + 4}" font-size="11" text-anchor="end">{gap * 1e3:.0f} ms</text>'
+        )
+    dots = "".join(f"M{x(at):.1f} {y(gap):.1f}h0" for at, gap in gaps)
+    out.append(f'<path d="{dots}" stroke="#1f6fb4" stroke-width="2" stroke-linecap="round" opacity="0.5"/>')
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--prompts", type=int, default=45, help="45 of 2,000 tokens are 1.1 GB of the default model")
+    parser.add_argument("--tokens", type=int, default=2_000)
+    parser.add_argument("--save", action="store_true", help="to benchmark/results/spill.{md,svg}")
+    args = parser.parse_args()
+    phases: list[tuple[str, Gaps, float]] = []
+
+    def measure(name: str, server: Trunkline, work: Callable[[], None]) -> None:
+        gaps, took = phase(server, args.streams, work)
+        print(f"{name}: {took:.1f} s, {len(gaps)} gaps", file=sys.stderr)
+        phases.append((name, gaps, took))
+
+    with tempfile.TemporaryDirectory(prefix="kv-") as folder:
+        store = ("--kv-disk-path", folder, "--kv-disk-size", "4GiB")
+        plain = Trunkline().wait_ready()
+        measure("nothing beside", plain, lambda: time.sleep(8))
+        measure("prompts, no store", plain, lambda: send(plain, args.prompts, args.tokens))
+        plain.stop()
+        first = Trunkline(*store).wait_ready()
+        measure("prompts, written to the store", first, lambda: send(first, args.prompts, args.tokens))
+        written = first.metrics()["trunkline_stored_blocks_total"]
+        failed = first.metrics()["trunkline_store_failures_total"]
+        first.stop()
+        second = Trunkline(*store).wait_ready()
+        measure("prompts, read from the store", second, lambda: send(second, args.prompts, args.tokens))
+        restored = second.metrics()["trunkline_restored_blocks_total"]
+        block_bytes = httpx.get(f"{second.base_url}/v1/kv").json()["block_bytes"]
+        second.stop()
+    lines = [
+        f"Time between two tokens of {args.streams} streams beside {args.prompts} prompts of {args.tokens:,} tokens, "
+        "one after the other (`make bench-spill`)",
+        "",
+        "| beside | seconds | p50 ms | p99 ms | longest ms |",
+        "|---|---|---|---|---|",
+    ]
+    for name, gaps, took in phases:
+        times = [gap * 1e3 for _, gap in gaps]
+        lines.append(
+            f"| {name} | {took:.1f} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} | {max(times):.1f} |"
+        )
+    lines += [
+        "",
+        f"{written * block_bytes / 1e9:.2f} GB were written ({failed:.0f} blocks were not), "
+        f"{restored * block_bytes / 1e9:.2f} GB read back.",
+        "",
+        "![time between two tokens](spill.svg)",
+        "",
+    ]
+    text = "\n".join(lines)
+    print(text)
+    if args.save:
+        results = ROOT / "benchmark/results"
+        (results / "spill.md").write_text(text, encoding="utf-8")
+        height = len(phases) * (PANEL + 34) + 12
+        body = [line for index, item in enumerate(phases) for line in panel(*item, index)]
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif">'
+        (results / "spill.svg").write_text("\n".join([head, *body, "</svg>"]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+//! Multiplication by a number: what some models do to embeddings.
+
+use super::vector::{Lanes, each_vector, simd_entry};
+
+#[inline(always)]
+unsafe fn scale_generic<L: Lanes>(x: &mut [f32], factor: f32) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length.
+        unsafe { L::load_first(p.add(i), lanes).mul(L::splat(factor)).store_first(p.add(i), lanes) };
+    });
+}
+
+simd_entry! {
+    /// x *= factor.
+    pub fn scale_in_place = scale_generic(x: &mut [f32], factor: f32);
+}

@@ -1,0 +1,49 @@
+//! The cache of packed weights, for Python.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::weight_cache::{CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, WeightCache};
+
+/// Where packed weights are kept: see `kernels/src/weight_cache.rs`.
+#[pyclass(name = "WeightCache", module = "trunkline_server._kernels", frozen)]
+pub(super) struct PyWeightCache {
+    pub(super) cache: WeightCache,
+}
+
+#[pymethods]
+impl PyWeightCache {
+    #[new]
+    #[pyo3(signature = (folder, *, key, max_bytes))]
+    fn new(folder: PathBuf, key: [u8; KEY_BYTES], max_bytes: u64) -> Self {
+        Self { cache: WeightCache { folder, key, max_bytes } }
+    }
+
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.cache.path()
+    }
+}
+
+/// Keeps packed weights, from any thread.
+#[pyclass(name = "CacheWriter", module = "trunkline_server._kernels", frozen)]
+pub(super) struct PyCacheWriter {
+    pub(super) writer: CacheWriter,
+}
+
+#[pymethods]
+impl PyCacheWriter {
+    /// Bytes of the file that was written, or None if another process has written it meanwhile.
+    fn keep(&self, py: Python<'_>, note: &str) -> PyResult<Option<u64>> {
+        if note.len() > MAX_NOTE_BYTES {
+            return Err(PyValueError::new_err(format!("`note` has {} bytes", note.len())));
+        }
+        match py.detach(|| self.writer.keep(note)) {
+            Ok(Kept::Written(num_bytes)) => Ok(Some(num_bytes)),
+            Ok(Kept::AlreadyThere) => Ok(None),
+            Err(error) => Err(PyOSError::new_err(error.to_string())),
+        }
+    }
+}

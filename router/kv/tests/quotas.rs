@@ -1,0 +1,271 @@
+//! Nobody's flood takes what is another's share. Histories are made from `TRUNKLINE_SEED`; a failure prints it.
+
+#![allow(clippy::disallowed_methods)]
+
+use trunkline_kv::{
+    BlockKey, BlockTable, KvCache, PolicyKind, Salt, StoreIndex, StoredBlock, TenantShare, TenantUsage,
+};
+
+const DEFAULT_SEED: u64 = 1;
+const NUM_HISTORIES: u64 = 400;
+const NUM_OPS: u64 = 120;
+const NUM_TENANTS: usize = 4;
+const NAMES: [&str; NUM_TENANTS] = ["a", "b", "c", "d"];
+
+/// xorshift64* (Vigna 2016).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
+    }
+}
+
+fn salt(tenant: usize) -> Salt {
+    Salt::of_tenant(NAMES[tenant], &[])
+}
+
+fn share(tenant: usize, weight: u32) -> TenantShare {
+    TenantShare { tenant: NAMES[tenant].into(), weight }
+}
+
+struct Sequence {
+    tenant: usize,
+    tokens: Vec<u32>,
+    table: BlockTable,
+}
+
+fn usages(kv: &KvCache) -> Vec<TenantUsage> {
+    kv.tenants().cloned().collect()
+}
+
+/// Gets one block and checks whose went for it.
+fn grow_by_one(kv: &mut KvCache, sequence: &mut Sequence, seed: u64) -> bool {
+    kv.settle();
+    let before = usages(kv);
+    if !kv.grow(&mut sequence.table, 1) {
+        return false;
+    }
+    let own = Some(NAMES[sequence.tenant]);
+    let is_own = |usage: &TenantUsage| usage.tenant.as_deref() == own;
+    let has_beyond = before.iter().any(|usage| {
+        let num_blocks = usage.num_blocks + u32::from(is_own(usage));
+        num_blocks > usage.num_share_blocks && usage.num_cached > 0
+    });
+    for (before, after) in before.iter().zip(usages(kv)) {
+        let has_lost = after.num_evicted > before.num_evicted;
+        let was_within = before.num_blocks <= before.num_share_blocks;
+        assert!(
+            is_own(before) || !has_lost || !was_within || !has_beyond,
+            "seed {seed}: {before:?} lost a block to {own:?}"
+        );
+    }
+    true
+}
+
+fn run(seed: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let num_blocks = 1 + random.below(24) as u32;
+    let kind = PolicyKind::ALL[random.below(2) as usize];
+    let mut kv = KvCache::with_policy(1 + random.below(3) as u32, num_blocks, kind.build(num_blocks));
+    let mut shares: Vec<TenantShare> =
+        (0..random.below(5) as usize).map(|tenant| share(tenant, 1 + random.below(4) as u32)).collect();
+    kv.set_shares(&shares);
+    let mut sequences: Vec<Sequence> = Vec::new();
+    for _ in 0..NUM_OPS {
+        match random.below(10) {
+            0..4 => {
+                let tenant = random.below(NUM_TENANTS as u64) as usize;
+                let tokens: Vec<u32> = (0..=random.below(9)).map(|_| random.below(2) as u32).collect();
+                let hit = kv.lookup(&salt(tenant), &tokens).without_partial();
+                let table = kv.open(&salt(tenant), &hit);
+                kv.touch(&hit);
+                let mut sequence = Sequence { tenant, tokens, table };
+                let num_needed = sequence.tokens.len().div_ceil(kv.block_size() as usize);
+                let missing = num_needed - sequence.table.blocks().len();
+                if (0..missing).all(|_| grow_by_one(&mut kv, &mut sequence, seed)) {
+                    let first = hit.num_tokens();
+                    kv.begin_fill(&sequence.table, first, sequence.tokens.len() as u32 - first);
+                    sequences.push(sequence);
+                } else {
+                    kv.close(sequence.table, &[]);
+                }
+            }
+            4..7 if !sequences.is_empty() => {
+                let index = random.below(sequences.len() as u64) as usize;
+                let Sequence { tokens, table, .. } = sequences.swap_remove(index);
+                kv.close(table, &tokens);
+            }
+            7 if !sequences.is_empty() => {
+                let index = random.below(sequences.len() as u64) as usize;
+                let Sequence { tokens, table, .. } = &mut sequences[index];
+                kv.index(table, tokens);
+            }
+            8 if !sequences.is_empty() => {
+                let index = random.below(sequences.len() as u64) as usize;
+                drop(sequences.swap_remove(index));
+            }
+            9 if random.below(8) == 0 && !shares.is_empty() => {
+                shares.rotate_left(1);
+                shares[0].weight = 1 + random.below(9) as u32;
+                kv.set_shares(&shares);
+            }
+            _ => {}
+        }
+        kv.settle();
+        kv.check_invariants();
+        for tenant in 0..NUM_TENANTS {
+            let available = kv.available_to(&salt(tenant));
+            assert!(available <= kv.available(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn who_is_within_its_share_loses_nothing_while_somebody_is_beyond_theirs() {
+    let seed =
+        std::env::var("TRUNKLINE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_SEED);
+    for seed in seed..seed + NUM_HISTORIES {
+        run(seed);
+    }
+}
+
+/// Computes a prompt of whole blocks of one token. Returns how many of them hit.
+fn request(kv: &mut KvCache, tenant: usize, prompt: &[u32]) -> usize {
+    let mut tokens = prompt.to_vec();
+    tokens.push(u32::MAX);
+    let hit = kv.lookup(&salt(tenant), &tokens);
+    let mut table = kv.open(&salt(tenant), &hit);
+    kv.touch(&hit);
+    let first = hit.num_blocks() as u32;
+    let num_new = prompt.len() as u32 - first;
+    assert!(kv.grow(&mut table, num_new), "one request at a time fits");
+    kv.begin_fill(&table, first, num_new);
+    kv.close(table, prompt);
+    kv.check_invariants();
+    hit.num_blocks()
+}
+
+#[test]
+fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
+    for kind in PolicyKind::ALL {
+        let mut kv = KvCache::with_policy(1, 100, kind.build(100));
+        kv.set_shares(&[share(0, 3), share(1, 1)]);
+        let history: Vec<u32> = (0..60).collect();
+        assert_eq!(request(&mut kv, 0, &history), 0);
+        // While a has no more than it uses, b borrows; then it floods.
+        for round in 0..50 {
+            let noise: Vec<u32> = (0..20).map(|token| 1_000 + round * 20 + token).collect();
+            request(&mut kv, 1, &noise);
+        }
+        let by_name = |kv: &KvCache| -> Vec<_> {
+            kv.tenants().map(|usage| (usage.num_blocks, usage.num_share_blocks)).collect()
+        };
+        assert_eq!(by_name(&kv), [(60, 75), (40, 25)], "b has what a leaves");
+        assert_eq!(request(&mut kv, 0, &history), 60, "a's history is all there");
+        // a wants the rest of its share: b gives back what it borrowed, and no more.
+        request(&mut kv, 0, &(500..515).collect::<Vec<_>>());
+        assert_eq!(by_name(&kv), [(75, 75), (25, 25)]);
+        request(&mut kv, 0, &(600..630).collect::<Vec<_>>());
+        assert_eq!(by_name(&kv), [(75, 75), (25, 25)], "beyond its share a gives way to itself");
+    }
+}
+
+#[test]
+fn who_can_wait_is_not_given_what_is_within_the_share_of_others() {
+    let mut kv = KvCache::new(1, 10);
+    kv.set_shares(&[share(0, 1), share(1, 1)]);
+    request(&mut kv, 0, &[1, 2, 3, 4]);
+    assert_eq!((kv.available_to(&salt(0)), kv.available_to(&salt(1))), (10, 6));
+    request(&mut kv, 0, &[5, 6, 7, 8]);
+    assert_eq!(
+        (kv.available_to(&salt(0)), kv.available_to(&salt(1))),
+        (10, 5),
+        "three of a's eight are borrowed"
+    );
+    assert_eq!(kv.available_to(&salt(2)), 5, "a tenant that nobody knows has no share");
+}
+
+#[test]
+fn a_tenant_that_is_struck_off_is_the_first_to_go() {
+    let mut kv = KvCache::new(1, 10);
+    kv.set_shares(&[share(0, 1), share(1, 1)]);
+    request(&mut kv, 0, &[1, 2, 3]);
+    request(&mut kv, 1, &[1, 2, 3, 4, 5, 6, 7]);
+    kv.set_shares(&[share(1, 1)]);
+    request(&mut kv, 1, &[11, 12, 13]);
+    let left: Vec<_> = kv.tenants().map(|usage| usage.num_blocks).collect();
+    assert_eq!(left, [0, 10]);
+}
+
+fn path(tenant: usize, begin: u32, count: u32) -> Vec<BlockKey> {
+    let mut keys = vec![salt(tenant).root_key().extend(&[begin])];
+    for block in 1..count {
+        keys.push(keys[keys.len() - 1].extend(&[begin + block]));
+    }
+    keys
+}
+
+/// Stores what of a path is not there.
+fn store(index: &mut StoreIndex, tenant: usize, keys: &[BlockKey]) {
+    let mut parent = None;
+    for &key in keys {
+        if !index.has(key) {
+            let slot = index.reserve(&salt(tenant)).expect("something can go");
+            assert!(index.name(slot, key, parent));
+            assert!(index.written(slot, true));
+        }
+        parent = Some(key);
+    }
+    index.touch(keys[keys.len() - 1], &salt(tenant));
+    index.check_invariants();
+}
+
+fn num_slots(index: &StoreIndex) -> Vec<(Option<&str>, u32)> {
+    index.num_slots_by_tenant().filter(|&(_, num_slots)| num_slots > 0).collect()
+}
+
+#[test]
+fn a_flood_of_the_store_leaves_the_histories_of_others_alone() {
+    let mut index = StoreIndex::new(100, Vec::new()).0;
+    index.set_shares(&[share(0, 1), share(1, 1)]);
+    let history = path(0, 0, 50);
+    store(&mut index, 0, &history);
+    for round in 0..50 {
+        store(&mut index, 1, &path(1, 1_000 + round * 20, 20));
+    }
+    assert_eq!(num_slots(&index), [(Some("a"), 50), (Some("b"), 50)]);
+    assert!(history.iter().all(|&key| index.has(key)));
+}
+
+#[test]
+fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
+    let keys: Vec<Vec<BlockKey>> = (0..2).map(|tenant| path(tenant, 0, 40)).collect();
+    let blocks = keys.iter().flatten().enumerate().map(|(index, &key)| {
+        let (tenant, depth) = (index / 40, index % 40);
+        let parent = depth.checked_sub(1).map(|before| keys[tenant][before]);
+        StoredBlock {
+            slot: trunkline_kv::SlotId(index as u32),
+            key,
+            parent,
+            depth: depth as u32,
+            sequence: index as u64,
+        }
+    });
+    let (mut index, lost) = StoreIndex::new(100, blocks.collect());
+    assert!(lost.is_empty());
+    index.set_shares(&[share(0, 1), share(1, 1), share(2, 2)]);
+    assert_eq!(num_slots(&index), [(None, 80)]);
+    index.touch(keys[1][39], &salt(1));
+    index.check_invariants();
+    assert_eq!(num_slots(&index), [(None, 40), (Some("b"), 40)]);
+    // c floods: b, who is beyond its 25 by then, gives up what is too much; those not known yet weigh as a does.
+    for round in 0..20 {
+        store(&mut index, 2, &path(2, 5_000 + round * 10, 10));
+    }
+    let left: Vec<u32> = num_slots(&index).iter().map(|&(_, num_slots)| num_slots).collect();
+    assert_eq!(left, [25, 25, 50]);
+}

@@ -1,0 +1,229 @@
+//! What one tenant has cached makes no difference to another: step by step the plans are those of a cold prompt, so no
+//! time can tell them apart. What a request gets for its own tenant's prefix shows that the comparison can fail.
+
+use trunkline_scheduler::*;
+
+const LIMITS: ShardLimits = ShardLimits {
+    block_size: 4,
+    num_blocks: 256,
+    max_step_tokens: 32,
+    max_step_sequences: 8,
+    vocab_size: 1_000,
+};
+const PROMPT_TOKENS: u32 = 101;
+
+/// Whose prompt was computed before, or is being computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// Of the one who asks.
+    Own,
+    /// The same prompt of another tenant.
+    Foreign,
+    /// Another prompt of another tenant, as long.
+    Cold,
+}
+
+/// What a plan says without naming blocks, slots and sequences.
+type Shape = Vec<(String, Vec<u32>)>;
+
+struct World {
+    scheduler: Scheduler,
+    updates: Vec<Update>,
+    now: Millis,
+}
+
+fn prompt(begin: u32) -> Vec<u32> {
+    (begin..begin + PROMPT_TOKENS).collect()
+}
+
+fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
+    SequenceRequest {
+        id: SequenceId(id),
+        token_ids,
+        max_new_tokens: 3,
+        sampling: SamplingParams::default(),
+        end_token_ids: Vec::new(),
+        ignore_eos: true,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::of_tenant(tenant, &[]),
+        retention: Retention::default(),
+    }
+}
+
+fn shape(plan: &StepPlan) -> Shape {
+    let starts = plan.starts.iter().map(|start| start.token_ids.len() as u32).collect();
+    let copies = plan.copies.iter().map(|copy| copy.num_tokens).collect();
+    let restores = plan.restores.iter().map(|restore| restore.blocks.len() as u32).collect();
+    let chunks = plan.chunks.iter().flat_map(|chunk| {
+        let counts = [chunk.new_block_ids.len() as u32, chunk.stores.len() as u32, u32::from(chunk.sample)];
+        [chunk.first_position, chunk.num_tokens].into_iter().chain(counts)
+    });
+    vec![
+        ("starts".into(), starts),
+        ("copies".into(), copies),
+        ("restores".into(), restores),
+        ("chunks".into(), chunks.collect()),
+        ("ends".into(), vec![plan.ends.len() as u32]),
+    ]
+}
+
+impl World {
+    fn new() -> Self {
+        let shares = ["a", "b"].map(|tenant| TenantShare { tenant: tenant.into(), weight: 1 });
+        let config = SchedulerConfig { shares: shares.into(), ..SchedulerConfig::default() };
+        let mut world = Self { scheduler: Scheduler::new(config), updates: Vec::new(), now: Millis(0) };
+        world.handle(Event::ShardReady(LIMITS));
+        world
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.scheduler.handle(self.now, event, &mut self.updates);
+        self.scheduler.check_invariants();
+    }
+
+    /// One plan, done at once.
+    fn step(&mut self) -> Option<Shape> {
+        self.now = self.now.plus(10);
+        let plan = self.scheduler.plan(self.now, &mut self.updates)?;
+        let shape = shape(&plan);
+        let sampling = plan.chunks.iter().filter(|chunk| chunk.sample);
+        let sequences = sampling.map(|chunk| SequenceResult {
+            sequence_id: chunk.sequence_id,
+            outcome: SequenceOutcome::Token(SampledToken { token_id: 999, ..SampledToken::default() }),
+        });
+        let result =
+            StepResult { step_id: plan.step_id, sequences: sequences.collect(), device_time_us: 10_000 };
+        self.handle(Event::StepResult(result));
+        let stores = plan.chunks.iter().flat_map(|chunk| &chunk.stores);
+        let stores = stores.map(|store| StoreOutcome { slot: store.slot, is_stored: true }).collect();
+        let restores = plan.restores.iter().map(|restore| RestoreOutcome {
+            restore_id: restore.restore_id,
+            num_blocks: restore.blocks.len() as u32,
+            time_us: 100,
+        });
+        self.handle(Event::Transfers(Transfers { stores, restores: restores.collect() }));
+        Some(shape)
+    }
+
+    fn run(&mut self) -> Vec<Shape> {
+        std::iter::from_fn(|| self.step()).collect()
+    }
+
+    fn submit_before(&mut self, before: Before) {
+        let (tenant, begin) = match before {
+            Before::Own => ("b", 0),
+            Before::Foreign => ("a", 0),
+            Before::Cold => ("a", 500),
+        };
+        self.handle(Event::Submit(request(1, tenant, prompt(begin))));
+    }
+
+    fn submit_asked(&mut self) {
+        self.handle(Event::Submit(request(2, "b", prompt(0))));
+    }
+
+    fn cached_tokens(&self) -> u32 {
+        let started = self.updates.iter().find_map(|update| match update {
+            Update::Started { id: SequenceId(2), cached_tokens, .. } => Some(*cached_tokens),
+            _ => None,
+        });
+        started.expect("it was started")
+    }
+}
+
+/// Runs the same with each kind of past and compares.
+fn compare(what: &str, play: impl Fn(Before) -> (Vec<Shape>, Stats, u32)) {
+    let (foreign, foreign_stats, foreign_cached) = play(Before::Foreign);
+    let (cold, cold_stats, cold_cached) = play(Before::Cold);
+    assert!(!cold.is_empty(), "{what}");
+    assert_eq!(foreign, cold, "{what}: a foreign prompt is a cold one");
+    assert_eq!(foreign_stats, cold_stats, "{what}: and so are all counts");
+    assert_eq!((foreign_cached, cold_cached), (0, 0), "{what}");
+    let (own, _, own_cached) = play(Before::Own);
+    assert_ne!(own, cold, "{what}: one's own is not");
+    assert!(own_cached > 0, "{what}");
+}
+
+#[test]
+fn a_foreign_prompt_that_is_cached_is_planned_like_a_cold_one() {
+    compare("cached", |before| {
+        let mut world = World::new();
+        world.submit_before(before);
+        world.run();
+        world.submit_asked();
+        (world.run(), world.scheduler.stats(), world.cached_tokens())
+    });
+}
+
+#[test]
+fn nobody_waits_for_or_gains_from_a_foreign_prompt_that_is_being_computed() {
+    for num_steps in 1..4 {
+        compare("being computed", |before| {
+            let mut world = World::new();
+            world.submit_before(before);
+            let mut shapes: Vec<Shape> = (0..num_steps).filter_map(|_| world.step()).collect();
+            world.submit_asked();
+            shapes.extend(world.run());
+            let stats = world.scheduler.stats();
+            assert_eq!(stats.prefix_waits > 0, before == Before::Own, "{before:?}");
+            (shapes, stats, world.cached_tokens())
+        });
+    }
+}
+
+#[test]
+fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
+    compare("stored", |before| {
+        let mut world = World::new();
+        world.handle(Event::StoreReady(StoreContents { num_slots: 4_096, blocks: Vec::new() }));
+        world.submit_before(before);
+        world.run();
+        // The pool is filled with what nobody asks for again: the prompt is in the store alone.
+        for id in 0..80 {
+            let noise = (0..PROMPT_TOKENS).map(|position| (position * 7 + id) % 900).rev().collect();
+            let tenant = ["a", "b"][id as usize % 2];
+            world.handle(Event::Submit(request(100 + u64::from(id), tenant, noise)));
+            world.run();
+        }
+        world.submit_asked();
+        (world.run(), world.scheduler.stats(), world.cached_tokens())
+    });
+}
+
+#[test]
+fn a_foreign_prompt_does_not_change_who_goes_first() {
+    // One step at a time has room for one: a cached prompt would move ahead in the queue.
+    compare("queued", |before| {
+        let mut world = World::new();
+        world.submit_before(before);
+        world.run();
+        for id in 10..30 {
+            let token_ids = (0..PROMPT_TOKENS).map(|position| (position * 3 + id) % 900).collect();
+            world.handle(Event::Submit(request(u64::from(id), "b", token_ids)));
+        }
+        world.now = world.now.plus(100);
+        world.submit_asked();
+        (world.run(), world.scheduler.stats(), world.cached_tokens())
+    });
+}
+
+#[test]
+fn a_flood_of_concurrent_requests_leaves_a_history_within_its_share_alone() {
+    // The flood of another tenant, and for comparison one's own: that takes the history.
+    for (flooding, expected) in [("a", PROMPT_TOKENS - 1), ("b", 0)] {
+        let mut world = World::new();
+        world.submit_before(Before::Own);
+        world.run();
+        for id in 10..50 {
+            let token_ids = (0..PROMPT_TOKENS).map(|position| (position * 3 + id) % 900 + 50).collect();
+            world.handle(Event::Submit(request(u64::from(id), flooding, token_ids)));
+        }
+        world.run();
+        let num_evicted = world.scheduler.stats().evicted_blocks;
+        assert!(num_evicted > u64::from(LIMITS.num_blocks), "{num_evicted} blocks were evicted");
+        world.submit_asked();
+        world.run();
+        assert_eq!(world.cached_tokens(), expected, "flooded by {flooding}");
+    }
+}

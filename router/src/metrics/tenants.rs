@@ -1,0 +1,110 @@
+//! What each tenant sends and keeps. Nothing of it without API keys; the names come from the key file, so they are few.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use trunkline_scheduler::TenantUsage;
+
+/// What a gauge shows.
+type Value = fn(&TenantUsage) -> u32;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TenantLabel {
+    tenant: String,
+}
+
+/// Counters by tenant.
+#[derive(Default)]
+pub struct TenantMetrics {
+    requests: Family<TenantLabel, Counter>,
+    prompt_tokens: Family<TenantLabel, Counter>,
+    cached_tokens: Family<TenantLabel, Counter>,
+    output_tokens: Family<TenantLabel, Counter>,
+}
+
+/// One tenant's counters that a running request goes on counting.
+pub struct TenantCounters {
+    /// Prompt tokens that a prefix hit spared.
+    pub cached_tokens: Counter,
+    /// Tokens reported.
+    pub output_tokens: Counter,
+}
+
+impl TenantMetrics {
+    /// A tenant sent a request.
+    pub fn begin(&self, tenant: &str, num_prompt_tokens: u64) -> TenantCounters {
+        let label = TenantLabel { tenant: tenant.to_owned() };
+        self.requests.get_or_create(&label).inc();
+        self.prompt_tokens.get_or_create(&label).inc_by(num_prompt_tokens);
+        TenantCounters {
+            cached_tokens: self.cached_tokens.get_or_create(&label).clone(),
+            output_tokens: self.output_tokens.get_or_create(&label).clone(),
+        }
+    }
+
+    /// Adds them to the metrics with our prefix.
+    pub fn register(&self, own: &mut Registry) {
+        let counters = [
+            ("tenant_requests", "Requests submitted, by tenant", &self.requests),
+            ("tenant_prompt_tokens", "Prompt tokens submitted, by tenant", &self.prompt_tokens),
+            (
+                "tenant_cached_tokens",
+                "Prompt tokens that a prefix hit spared, by tenant",
+                &self.cached_tokens,
+            ),
+            ("tenant_output_tokens", "Output tokens, by tenant", &self.output_tokens),
+        ];
+        for (name, help, family) in counters {
+            own.register(name, help, family.clone());
+        }
+    }
+}
+
+/// What tenants have of the KV pool, read when somebody asks.
+#[derive(Debug)]
+pub struct TenantCollector {
+    /// As of the driver's last turn.
+    pub tenants: watch::Receiver<Vec<TenantUsage>>,
+}
+
+impl Collector for TenantCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let usages = self.tenants.borrow().clone();
+        let named = || usages.iter().filter_map(|usage| Some((usage.tenant.as_deref()?, usage)));
+        if named().next().is_none() {
+            return Ok(());
+        }
+        let gauges: [(&str, &str, Value); 4] = [
+            ("trunkline_tenant_kv_blocks", "Blocks of the pool that a tenant has", |usage| usage.num_blocks),
+            ("trunkline_tenant_kv_blocks_cached", "Those that only the KV index holds", |usage| {
+                usage.num_cached
+            }),
+            ("trunkline_tenant_kv_blocks_pinned", "Those that its pins hold", |usage| usage.num_pinned),
+            (
+                "trunkline_tenant_kv_share_blocks",
+                "Blocks of the pool that are guaranteed to a tenant",
+                |usage| usage.num_share_blocks,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (tenant, usage) in named() {
+                let label = TenantLabel { tenant: tenant.to_owned() };
+                ConstGauge::new(f64::from(value(usage))).encode(family.encode_family(&label)?)?;
+            }
+        }
+        let help = "Blocks of a tenant dropped from the KV index to make room";
+        let mut family =
+            encoder.encode_descriptor("trunkline_tenant_evicted_blocks", help, None, MetricType::Counter)?;
+        for (tenant, usage) in named() {
+            let label = TenantLabel { tenant: tenant.to_owned() };
+            ConstCounter::new(usage.num_evicted).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! How long a prompt stays in the KV cache: what the dialects' fields mean.
+
+use serde::Deserialize;
+use trunkline_scheduler::Retention;
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+
+/// Longest `prompt_cache_key` in bytes.
+const MAX_KEY_BYTES: usize = 256;
+/// Longest time that a prompt can be pinned, in seconds.
+const MAX_TTL_S: i64 = 24 * 3600;
+/// What a pin lasts if nothing is said; Anthropic's default too.
+const DEFAULT_TTL_S: i64 = 300;
+
+/// Anthropic's mark: what stands before it is to be kept.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct CacheControl {
+    /// `ephemeral`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `5m`, the default, or `1h`.
+    pub ttl: Option<String>,
+}
+
+impl CacheControl {
+    /// Seconds that it asks for. `field` names it in errors.
+    pub fn ttl_s(&self, field: &str) -> Result<i64, ApiError> {
+        if self.kind != "ephemeral" {
+            return Err(ApiError::value(format!("{field}.type"), "must be `ephemeral`"));
+        }
+        match self.ttl.as_deref() {
+            None | Some("5m") => Ok(DEFAULT_TTL_S),
+            Some("1h") => Ok(3600),
+            Some(_) => Err(ApiError::value(format!("{field}.ttl"), "must be `5m` or `1h`")),
+        }
+    }
+}
+
+/// Our own field: how much a request wants its prompt kept.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+pub struct CacheRetention {
+    /// `normal`: while there is room. `high`: for `ttl_s`, whatever else comes.
+    pub priority: String,
+    /// Seconds, only with `high`; default 300.
+    #[schema(minimum = 1, maximum = 86400)]
+    pub ttl_s: Option<i64>,
+}
+
+/// A place in the prompt up to which it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breakpoint {
+    /// For so long.
+    pub ttl_s: i64,
+    /// Tokens before it; none: all of the prompt.
+    pub num_tokens: Option<u32>,
+}
+
+/// What the client sent, not yet checked.
+#[derive(Debug, Clone, Default)]
+pub struct RawRetention {
+    /// OpenAI's grouping of requests. All requests of a tenant are one group here: it changes nothing.
+    pub prompt_cache_key: Option<String>,
+    /// OpenAI's `in_memory` or `24h`.
+    pub prompt_cache_retention: Option<String>,
+    /// Ours.
+    pub cache_retention: Option<CacheRetention>,
+    /// The last `cache_control` of the messages.
+    pub breakpoint: Option<Breakpoint>,
+}
+
+impl RawRetention {
+    /// What it means. Ours goes before OpenAI's, and that before Anthropic's.
+    pub fn retention(&self) -> Result<Retention, ApiError> {
+        if self.prompt_cache_key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
+            return Err(ApiError::value("prompt_cache_key", format!("is longer than {MAX_KEY_BYTES} bytes")));
+        }
+        let of_openai = match self.prompt_cache_retention.as_deref() {
+            None | Some("in_memory" | "in-memory") => None,
+            Some("24h") => Some(MAX_TTL_S),
+            Some(_) => {
+                return Err(ApiError::value("prompt_cache_retention", "must be `in_memory` or `24h`"));
+            }
+        };
+        if let Some(own) = &self.cache_retention {
+            return Ok(Retention { pinned_ms: own.ttl_s()?.map(to_ms), num_tokens: None });
+        }
+        if let Some(ttl_s) = of_openai {
+            return Ok(Retention { pinned_ms: Some(to_ms(ttl_s)), num_tokens: None });
+        }
+        Ok(self.breakpoint.map_or_else(Retention::default, |Breakpoint { ttl_s, num_tokens }| Retention {
+            pinned_ms: Some(to_ms(ttl_s)),
+            num_tokens,
+        }))
+    }
+}
+
+impl CacheRetention {
+    fn ttl_s(&self) -> Result<Option<i64>, ApiError> {
+        match (self.priority.as_str(), self.ttl_s) {
+            ("normal", None) => Ok(None),
+            ("normal", Some(_)) => {
+                Err(ApiError::value("cache_retention.ttl_s", "needs the priority `high`; hint: leave it out"))
+            }
+            ("high", None) => Ok(Some(DEFAULT_TTL_S)),
+            ("high", Some(ttl_s)) if (1..=MAX_TTL_S).contains(&ttl_s) => Ok(Some(ttl_s)),
+            ("high", Some(ttl_s)) => {
+                let problem = format!("is {ttl_s}, must be at least 1 and at most {MAX_TTL_S}");
+                Err(ApiError::value("cache_retention.ttl_s", problem))
+            }
+            _ => Err(ApiError::value("cache_retention.priority", "must be `normal` or `high`")),
+        }
+    }
+}
+
+/// Checked seconds.
+fn to_ms(seconds: i64) -> u64 {
+    seconds.unsigned_abs() * 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {
+        let cache_retention = Some(CacheRetention { priority: priority.into(), ttl_s });
+        RawRetention { cache_retention, ..RawRetention::default() }
+    }
+
+    fn pinned_ms(raw: &RawRetention) -> Result<Option<u64>, String> {
+        raw.retention().map(|retention| retention.pinned_ms).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_dialects_words_mean_a_time() {
+        assert_eq!(pinned_ms(&RawRetention::default()), Ok(None));
+        assert_eq!(pinned_ms(&own("normal", None)), Ok(None));
+        assert_eq!(pinned_ms(&own("high", None)), Ok(Some(300_000)));
+        assert_eq!(pinned_ms(&own("high", Some(86_400))), Ok(Some(86_400_000)));
+        let openai = |text: &str| RawRetention {
+            prompt_cache_retention: Some(text.into()),
+            ..RawRetention::default()
+        };
+        assert_eq!(pinned_ms(&openai("in_memory")), Ok(None));
+        assert_eq!(pinned_ms(&openai("24h")), Ok(Some(86_400_000)));
+        let mark = |ttl: Option<&str>| CacheControl { kind: "ephemeral".into(), ttl: ttl.map(Into::into) };
+        assert_eq!(mark(None).ttl_s("f").unwrap(), 300);
+        assert_eq!(mark(Some("1h")).ttl_s("f").unwrap(), 3600);
+        let both = RawRetention {
+            breakpoint: Some(Breakpoint { ttl_s: 300, num_tokens: Some(7) }),
+            ..RawRetention::default()
+        };
+        assert_eq!(both.retention().unwrap(), Retention { pinned_ms: Some(300_000), num_tokens: Some(7) });
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_named() {
+        for (raw, wanted) in [
+            (own("low", None), "`cache_retention.priority` must be"),
+            (own("normal", Some(5)), "`cache_retention.ttl_s` needs"),
+            (own("high", Some(0)), "`cache_retention.ttl_s` is 0"),
+            (own("high", Some(86_401)), "`cache_retention.ttl_s` is 86401"),
+            (
+                RawRetention { prompt_cache_key: Some("x".repeat(257)), ..RawRetention::default() },
+                "`prompt_cache_key` is longer",
+            ),
+            (
+                RawRetention { prompt_cache_retention: Some("1h".into()), ..RawRetention::default() },
+                "`prompt_cache_retention` must be",
+            ),
+        ] {
+            assert!(pinned_ms(&raw).unwrap_err().starts_with(wanted), "{raw:?}");
+        }
+        let error =
+            CacheControl { kind: "ephemeral".into(), ttl: Some("2h".into()) }.ttl_s("a[0]").unwrap_err();
+        assert_eq!(error.param(), Some("a[0].ttl"));
+    }
+}

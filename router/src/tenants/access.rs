@@ -1,0 +1,249 @@
+//! Who may come in: the keys that are configured, and the check in front of every route.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use trunkline_scheduler::TenantShare;
+
+use super::caller::Caller;
+use super::key_file::{self, KeyFileError, MAX_FILE_BYTES};
+use super::key_ring::{DuplicateKey, KeyRing, Tenant, digest, key_problem};
+use crate::app::App;
+use crate::dialects::Dialect;
+use crate::error::ApiError;
+
+/// Routes that ask for no key, whatever is configured.
+const PUBLIC: [&str; 2] = ["/livez", "/readyz"];
+/// Anthropic's header.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const SCHEME: &[u8] = b"bearer ";
+/// Tenant of the key that stands in the environment.
+const DEFAULT_TENANT: &str = "default";
+/// Permission bit: anybody may read.
+const WORLD_READABLE: u32 = 0o004;
+
+/// Why the keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The file cannot be read.
+    #[error("`--api-keys`: cannot read `{path}`: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("`--api-keys`: `{path}` {source}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        #[source]
+        source: KeyFileError,
+    },
+    /// The key in the environment cannot be one.
+    #[error("`TRUNKLINE_API_KEY` {problem}")]
+    Variable {
+        /// Without the key.
+        problem: String,
+    },
+}
+
+/// The keys that are configured now. Read again by [`Access::reload`].
+#[derive(Debug, Default)]
+pub struct Access {
+    file: Option<PathBuf>,
+    /// Digest of the key in the environment.
+    variable: Option<[u8; 32]>,
+    ring: RwLock<Option<Arc<KeyRing>>>,
+}
+
+impl Access {
+    /// Everybody may come in.
+    pub fn open() -> Self {
+        Self::default()
+    }
+
+    /// With the keys of a file, and one key from the environment; with neither, everybody may come in.
+    pub fn new(file: Option<PathBuf>, variable: Option<&str>) -> Result<Self, AccessError> {
+        if let Some(problem) = variable.and_then(key_problem) {
+            return Err(AccessError::Variable { problem });
+        }
+        let variable = variable.map(|key| digest(key.as_bytes()));
+        let access = Self { file, variable, ring: RwLock::default() };
+        access.reload()?;
+        Ok(access)
+    }
+
+    /// Reads the file again. What cannot be used changes nothing.
+    pub fn reload(&self) -> Result<(), AccessError> {
+        if self.file.is_none() && self.variable.is_none() {
+            return Ok(());
+        }
+        let mut ring = match &self.file {
+            Some(path) => read(path)?,
+            None => KeyRing::default(),
+        };
+        if let Some(digest) = self.variable {
+            let name = DEFAULT_TENANT.to_owned();
+            let tenant = ring.add_tenant(Tenant { name, share: 1, is_admin: self.file.is_none() });
+            // A key that stands in the file too keeps the tenant that it has there.
+            let (Ok(()) | Err(DuplicateKey)) = ring.add_key(digest, tenant);
+        }
+        tracing::info!(tenants = ring.tenants().len(), keys = ring.num_keys(), "API keys are read");
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ring));
+        Ok(())
+    }
+
+    /// The keys, if any are configured.
+    pub fn ring(&self) -> Option<Arc<KeyRing>> {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether there is a file to be read again.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The tenants' weights, for the quotas of the KV cache.
+    pub fn shares(&self) -> Vec<TenantShare> {
+        let ring = self.ring().unwrap_or_default();
+        let share =
+            |tenant: &Arc<Tenant>| TenantShare { tenant: tenant.name.as_str().into(), weight: tenant.share };
+        ring.tenants().iter().map(share).collect()
+    }
+
+    /// Who sends a request with this path and these headers.
+    fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let Some(ring) = self.ring() else { return Ok(Caller::anybody()) };
+        match sent_key(headers) {
+            Some(key) => match ring.find(key) {
+                Some(tenant) => Ok(Caller::of_tenant(tenant)),
+                // A probe is answered whatever is sent along.
+                None if PUBLIC.contains(&path) => Ok(Caller::probe()),
+                None => Err(ApiError::InvalidApiKey { problem: "the API key is not known" }),
+            },
+            None if PUBLIC.contains(&path) => Ok(Caller::probe()),
+            None => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
+        }
+    }
+}
+
+/// The middleware of all routes: who has no key gets no further, and who has one is known from here on.
+pub async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    match app.access.caller(request.uri().path(), request.headers()) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller.clone());
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(caller);
+            response
+        }
+        Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
+    }
+}
+
+/// `Authorization: Bearer KEY` (RFC 6750, section 2.1) or `x-api-key: KEY`.
+fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
+        scheme.eq_ignore_ascii_case(SCHEME).then(|| key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes().trim_ascii()))
+}
+
+fn read(path: &Path) -> Result<KeyRing, AccessError> {
+    let unreadable = |source| AccessError::Unreadable { path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if metadata.permissions().mode() & WORLD_READABLE != 0 {
+        tracing::warn!(path = %path.display(), "everybody on this machine may read the API keys; hint: chmod 600");
+    }
+    let mut text = String::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(unreadable(io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes"))));
+    }
+    key_file::read(&text).map_err(|source| AccessError::Invalid { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "sk-0123456789abcdef";
+
+    fn headers(name: &str, value: &str) -> HeaderMap {
+        let name = HeaderName::try_from(name).unwrap();
+        HeaderMap::from_iter([(name, value.try_into().unwrap())])
+    }
+
+    #[test]
+    fn a_key_is_found_in_either_header() {
+        for (name, value, found) in [
+            ("authorization", "Bearer abc", Some("abc")),
+            ("authorization", "bearer  abc ", Some("abc")),
+            ("x-api-key", "abc", Some("abc")),
+            ("authorization", "Basic abc", None),
+            ("authorization", "Bearer", None),
+            ("authorization", "abc", None),
+        ] {
+            assert_eq!(sent_key(&headers(name, value)), found.map(str::as_bytes), "{name}: {value}");
+        }
+        assert_eq!(sent_key(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn without_keys_everybody_comes_in_and_with_one_nobody_else() {
+        let open = Access::open();
+        assert_eq!(open.caller("/v1/models", &HeaderMap::new()).unwrap(), Caller::anybody());
+        let access = Access::new(None, Some(KEY)).unwrap();
+        let caller =
+            |path, headers| access.caller(path, &headers).ok().map(|caller| caller.name().map(str::to_owned));
+        assert_eq!(caller("/v1/models", HeaderMap::new()), None);
+        assert_eq!(caller("/v1/models", headers("x-api-key", "sk-0123456789abcdeX")), None);
+        assert_eq!(caller("/livez/", HeaderMap::new()), None);
+        assert_eq!(caller("/livez", HeaderMap::new()), Some(None));
+        assert_eq!(caller("/readyz", headers("x-api-key", "wrong")), Some(None));
+        let bearer = headers("authorization", &format!("Bearer {KEY}"));
+        assert_eq!(caller("/v1/models", bearer), Some(Some("default".into())));
+    }
+
+    #[test]
+    fn a_file_that_went_bad_leaves_the_keys_as_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        assert!(matches!(Access::new(Some(path.clone()), None), Err(AccessError::Unreadable { .. })));
+        std::fs::write(&path, format!("[tenants.a]\nkeys = \"{KEY}\"")).unwrap();
+        let access = Access::new(Some(path.clone()), Some("another-key-0123")).unwrap();
+        assert_eq!(access.ring().unwrap().num_keys(), 2);
+        std::fs::write(&path, "[tenants.a]\nkeys = \"short\"").unwrap();
+        let error = access.reload().unwrap_err().to_string();
+        assert!(error.contains("line 2: a key of `a` has 5 characters"), "{error}");
+        assert!(access.ring().unwrap().find(KEY.as_bytes()).is_some());
+        std::fs::write(&path, "[tenants.b]\nkeys = \"sk-fedcba9876543210\"\nshare = 3").unwrap();
+        access.reload().unwrap();
+        assert!(access.ring().unwrap().find(KEY.as_bytes()).is_none());
+        assert!(access.ring().unwrap().find(b"another-key-0123").is_some());
+        let shares: Vec<_> =
+            access.shares().iter().map(|share| (share.tenant.to_string(), share.weight)).collect();
+        assert_eq!(shares, [("b".into(), 3), ("default".into(), 1)]);
+    }
+
+    #[test]
+    fn a_key_in_the_environment_is_checked_and_not_shown() {
+        let error = Access::new(None, Some("short-key")).unwrap_err().to_string();
+        assert!(
+            error.contains("`TRUNKLINE_API_KEY` has 9 characters") && !error.contains("short-key"),
+            "{error}"
+        );
+    }
+}

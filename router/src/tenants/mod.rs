@@ -1,0 +1,14 @@
+//! Who sends requests: API keys, the tenants behind them, and what each may see.
+//!
+//! Without keys everybody is the same caller. With keys every route but the two probes asks for one, and a request
+//! shares cached prefixes only with those of its own tenant.
+
+mod access;
+mod caller;
+mod key_file;
+mod key_ring;
+
+pub use access::{Access, AccessError, require_key};
+pub use caller::Caller;
+pub use key_file::{KeyFileError, Place};
+pub use key_ring::{KeyRing, Tenant};

@@ -1,0 +1,170 @@
+//! API keys and tenants: who comes in, and what one tenant sees of another.
+
+use serde_json::{Value, json};
+use trunkline_router::limits::Limits;
+use trunkline_router::tenants::Access;
+
+use crate::support::{Answer, Router, ShardPlan};
+
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+
+const KEYS: &str = "[tenants.alice]\nkeys = [\"sk-alice-0123456789\", \"sk-alice-9876543210\"]\nshare = 3\n\
+                    [tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n";
+
+async fn router() -> (Router, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, KEYS).unwrap();
+    let access = Access::new(Some(path), None).unwrap();
+    let mut router = Router::start_with_access(Limits::default(), access);
+    router.start_shard(ShardPlan::default()).await;
+    (router, folder)
+}
+
+async fn get(router: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
+    router.connect().await.request_with("GET", path, headers, b"").await
+}
+
+async fn complete(router: &Router, key: &str, body: &Value) -> Answer {
+    let bearer = format!("Bearer {key}");
+    let body = body.to_string();
+    let headers = [("authorization", bearer.as_str())];
+    router.connect().await.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await
+}
+
+/// Prompt tokens that a hit spared.
+async fn cached_tokens(router: &Router, key: &str, body: &Value) -> u64 {
+    let answer = complete(router, key, body).await.ok();
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn every_route_but_the_two_probes_asks_for_a_key() {
+    let (router, _folder) = router().await;
+    let document = get(&router, "/openapi.json", &[("x-api-key", ALICE)]).await.ok();
+    let listed = document["paths"].as_object().unwrap();
+    let listed = listed.iter().flat_map(|(path, methods)| {
+        methods
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(move |method| (method.to_uppercase(), path.replace("{id}", "x")))
+    });
+    let unlisted =
+        ["/", "/docs", "/openapi.json", "/nothing", "/v1/nothing", "/v1/models/a/b", "/livez/", "/LIVEZ"];
+    let all = listed.chain(unlisted.map(|path| ("GET".to_owned(), path.to_owned())));
+    let mut num_refused = 0;
+    for (method, path) in all {
+        let answer = router.connect().await.request_with(&method, &path, &[], b"").await;
+        if path == "/livez" || path == "/readyz" {
+            assert_eq!(answer.status, 200, "{path}");
+            continue;
+        }
+        assert_eq!(
+            (answer.status, answer.header("www-authenticate")),
+            (401, Some("Bearer")),
+            "{method} {path}"
+        );
+        num_refused += 1;
+        let error = answer.json();
+        let code = if path.starts_with("/v1/") { &error["error"]["code"] } else { &error["code"] };
+        assert_eq!(code, "invalid_api_key", "{method} {path}");
+    }
+    assert!(num_refused > 15, "{num_refused} routes");
+}
+
+#[tokio::test]
+async fn a_key_opens_by_either_header_and_a_wrong_one_does_not() {
+    let (router, _folder) = router().await;
+    let bearer = format!("Bearer {ALICE}");
+    for headers in [[("authorization", bearer.as_str())], [("x-api-key", BOB)]] {
+        assert_eq!(get(&router, "/v1/models", &headers).await.status, 200);
+    }
+    let wrong = get(&router, "/v1/models", &[("authorization", "Bearer sk-alice-012345678X")]).await;
+    assert_eq!(wrong.status, 401);
+    let error = &wrong.json()["error"];
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&json!("invalid_request_error"), &json!("invalid_api_key"))
+    );
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("the API key is not known; hint: ") && !message.contains("sk-"), "{message}");
+    let wrong = get(&router, "/info", &[]).await.json();
+    assert_eq!((&wrong["error_type"], &wrong["code"]), (&json!("authentication"), &json!("invalid_api_key")));
+    assert!(wrong["error"].as_str().unwrap().starts_with("no API key was sent; hint: "));
+}
+
+#[tokio::test]
+async fn a_tenant_hits_what_its_own_keys_computed_and_nothing_of_another() {
+    let (router, _folder) = router().await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
+    assert_eq!(cached_tokens(&router, ALICE, &body).await, 0);
+    assert_eq!(cached_tokens(&router, BOB, &body).await, 0);
+    assert_eq!(cached_tokens(&router, "sk-alice-9876543210", &body).await, 19);
+    assert_eq!(cached_tokens(&router, BOB, &body).await, 19);
+    let salted = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true, "cache_salt": "s"});
+    assert_eq!(cached_tokens(&router, ALICE, &salted).await, 0);
+    // Names of a tenant as salts of another lead nowhere.
+    for salt in ["bob", "tenant", ""] {
+        let named = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true, "cache_salt": salt});
+        assert_eq!(cached_tokens(&router, ALICE, &named).await, 0, "{salt}");
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_neither_sees_nor_removes_what_another_has_cached() {
+    let (router, _folder) = router().await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
+    complete(&router, ALICE, &body).await.ok();
+    router.wait_idle().await;
+    let nodes = async |key| get(&router, "/v1/kv/tree", &[("x-api-key", key)]).await.ok()["data"].clone();
+    let own = nodes(ALICE).await;
+    let id = own[0]["id"].as_str().expect("alice sees her prompt").to_owned();
+    assert_eq!(nodes(BOB).await, json!([]));
+    let path = format!("/v1/kv/tree/{id}");
+    let remove =
+        async |key| router.connect().await.request_with("DELETE", &path, &[("x-api-key", key)], b"").await;
+    assert_eq!(remove(BOB).await.status, 404);
+    assert_eq!(nodes(ALICE).await, own);
+    assert_eq!(remove(ALICE).await.status, 200);
+    assert_eq!(nodes(ALICE).await, json!([]));
+}
+
+#[tokio::test]
+async fn what_tenants_send_and_keep_is_counted() {
+    let (router, _folder) = router().await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});
+    for key in [ALICE, ALICE, BOB] {
+        complete(&router, key, &body).await.ok();
+    }
+    router.wait_idle().await;
+    let metrics = get(&router, "/metrics", &[("x-api-key", BOB)]).await.text();
+    for sample in [
+        "trunkline_tenant_requests_total{tenant=\"alice\"} 2",
+        "trunkline_tenant_prompt_tokens_total{tenant=\"alice\"} 40",
+        "trunkline_tenant_cached_tokens_total{tenant=\"alice\"} 19",
+        "trunkline_tenant_output_tokens_total{tenant=\"alice\"} 10",
+        "trunkline_tenant_output_tokens_total{tenant=\"bob\"} 5",
+        "trunkline_tenant_kv_share_blocks{tenant=\"alice\"} 768.0",
+        "trunkline_tenant_kv_share_blocks{tenant=\"bob\"} 256.0",
+        "trunkline_tenant_kv_blocks{tenant=\"bob\"} 3.0",
+        "trunkline_tenant_evicted_blocks_total{tenant=\"bob\"} 0",
+    ] {
+        assert!(metrics.lines().any(|line| line == sample), "{sample} in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn keys_that_are_read_again_open_and_close_at_once() {
+    let (router, folder) = router().await;
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, "[tenants.carol]\nkeys = \"sk-carol-0123456789\"").unwrap();
+    router.app.access.reload().unwrap();
+    router.app.driver.set_shares(router.app.access.shares()).await;
+    assert_eq!(get(&router, "/v1/models", &[("x-api-key", ALICE)]).await.status, 401);
+    assert_eq!(get(&router, "/v1/models", &[("x-api-key", "sk-carol-0123456789")]).await.status, 200);
+    std::fs::write(&path, "[tenants.carol]\nkeys = 3").unwrap();
+    assert!(router.app.access.reload().is_err());
+    assert_eq!(get(&router, "/v1/models", &[("x-api-key", "sk-carol-0123456789")]).await.status, 200);
+}

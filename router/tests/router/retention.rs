@@ -1,0 +1,92 @@
+//! Prompts that are kept on request.
+
+use serde_json::{Value, json};
+use trunkline_router::limits::Limits;
+
+use crate::support::{Router, ShardPlan};
+
+/// Blocks of 8 tokens; a quarter of them may be pinned.
+const NUM_BLOCKS: u32 = 32;
+
+async fn router() -> Router {
+    Router::start(ShardPlan { num_blocks: NUM_BLOCKS, ..ShardPlan::default() }, Limits::default()).await
+}
+
+fn cached_tokens(answer: &Value) -> u64 {
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+/// Prompts that nobody sends twice, four times the pool.
+async fn flood(router: &Router) {
+    for round in 0..16 {
+        let body = json!({"prompt": vec![20 + round; 60], "max_tokens": 1});
+        router.post("/v1/completions", &body).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_is_kept_if_it_is_asked_for_and_there_is_room_to_pin_it() {
+    let router = router().await;
+    let mut body = json!({"prompt": vec![7; 41], "max_tokens": 1});
+    router.post("/v1/completions", &body).await.ok();
+    flood(&router).await;
+    assert_eq!(cached_tokens(&router.post("/v1/completions", &body).await.ok()), 0);
+    body["cache_retention"] = json!({"priority": "high", "ttl_s": 3600});
+    router.post("/v1/completions", &body).await.ok();
+    flood(&router).await;
+    assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 5.0);
+    assert_eq!(cached_tokens(&router.post("/v1/completions", &body).await.ok()), 40);
+    // 8 blocks may be pinned, 5 are.
+    let other = json!({"prompt": vec![8; 41], "max_tokens": 1, "prompt_cache_retention": "24h"});
+    router.post("/v1/completions", &other).await.ok();
+    flood(&router).await;
+    assert_eq!(cached_tokens(&router.post("/v1/completions", &other).await.ok()), 0);
+    assert_eq!(router.metric("trunkline_pins_refused_total").await, 2.0);
+    assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 5.0);
+}
+
+#[tokio::test]
+async fn who_could_not_run_else_takes_a_pin() {
+    let router = router().await;
+    let body = json!({"prompt": vec![7; 41], "max_tokens": 1, "cache_retention": {"priority": "high"}});
+    router.post("/v1/completions", &body).await.ok();
+    let all = json!({"prompt": vec![9; NUM_BLOCKS as usize * 8 - 8], "max_tokens": 4});
+    router.post("/v1/completions", &all).await.ok();
+    assert_eq!(router.metric("trunkline_pins_dropped_total").await, 1.0);
+    assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_mark_in_the_messages_keeps_what_stands_before_it() {
+    let router = router().await;
+    let system = "s".repeat(40);
+    let part = json!({"type": "text", "text": system, "cache_control": {"type": "ephemeral", "ttl": "1h"}});
+    let body = json!({
+        "messages": [{"role": "system", "content": [part]}, {"role": "user", "content": "u".repeat(40)}],
+        "max_tokens": 1,
+    });
+    let answer = router.post("/v1/chat/completions", &body).await.ok();
+    router.wait("the prompt to be pinned", |app| app.stats.borrow().pins_granted == 1).await;
+    let num_pinned = router.metric("trunkline_kv_blocks_pinned").await;
+    let num_prompt_blocks = answer["usage"]["prompt_tokens"].as_f64().unwrap() / 8.0;
+    assert!((5.0..num_prompt_blocks - 4.0).contains(&num_pinned), "{num_pinned} of {num_prompt_blocks}");
+}
+
+#[tokio::test]
+async fn wrong_wishes_are_named() {
+    let router = router().await;
+    let ask = async |field: &str, value: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+        body[field] = value;
+        let answer = router.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status, 400, "{field}");
+        answer.json()["error"]["param"].clone()
+    };
+    let retention = json!({"priority": "highest"});
+    assert_eq!(ask("cache_retention", retention).await, "cache_retention.priority");
+    assert_eq!(ask("prompt_cache_retention", json!("1 year")).await, "prompt_cache_retention");
+    assert_eq!(ask("prompt_cache_key", json!("k".repeat(300))).await, "prompt_cache_key");
+    let part = json!({"type": "text", "text": "x", "cache_control": {"type": "forever"}});
+    let messages = json!([{"role": "user", "content": [part]}]);
+    assert_eq!(ask("messages", messages).await, "messages[0].content[0].cache_control.type");
+}

@@ -1,0 +1,105 @@
+"""K and V in fewer bits: the kernels against the reference backend, which rounds alike and computes in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+BLOCK_SIZE = 64
+NUM_TOKENS = 256
+PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 200).tolist()
+# Mean absolute difference of log-probabilities: weights may be rounded to bf16, queries and probabilities are bytes.
+BOUNDS = {"int8": 0.02, "int4": 0.03}
+
+
+def build_tiny(checkpoint: Checkpoint, dtype: str, **changes: Any) -> CpuBackend:
+    options: dict[str, Any] = {
+        "threads": 1,
+        "max_batch_total_tokens": NUM_TOKENS,
+        "max_step_tokens": 128,
+        "block_size": BLOCK_SIZE,
+        "available_bytes": 1 << 30,
+        "kv_cache_dtype": dtype,
+    }
+    return build(checkpoint, **{**options, **changes})
+
+
+def logprobs(logits: np.ndarray) -> np.ndarray:
+    result: np.ndarray = torch.log_softmax(torch.from_numpy(logits.copy()).double(), dim=-1).numpy()
+    return result
+
+
+def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
+    return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_TOKENS, block_size=BLOCK_SIZE, kv_cache_dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", sorted(BOUNDS))
+@pytest.mark.parametrize("case", ["llama3", "llama_biases", "qwen3", "smollm3"])
+def test_logits_are_those_of_the_reference_with_the_same_rounding(tiny_model: TinyModel, case: str, dtype: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case)[1])
+    ours = logprobs(build_tiny(checkpoint, dtype).score(PROMPT))
+    alike = np.abs(ours - logprobs(reference(checkpoint, dtype).score(PROMPT))).mean()
+    exact = np.abs(ours - logprobs(reference(checkpoint, "f32").score(PROMPT))).mean()
+    print(f"{case} {dtype}: {alike:.4f} from the same rounding, {exact:.4f} from none")
+    assert alike < BOUNDS[dtype]
+    if dtype == "int4":
+        assert alike < exact / 2, "the reference rounds otherwise than the kernels"
+
+
+def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModel) -> None:
+    checkpoint = open_checkpoint(tiny_model("llama_biases")[1])
+    config = checkpoint.config
+    ours = build_tiny(checkpoint, "int4")._executor.key_scaling
+    assert ours is not None
+    numbers = np.frombuffer(ours, dtype="<f4").reshape(config.num_layers, config.num_kv_heads, 3, config.head_size)
+    scaling = reference(checkpoint, "int4")._pool._key_scaling
+    assert scaling is not None
+    spread = scaling.mean.std().item()
+    np.testing.assert_allclose(numbers[:, :, 0], scaling.mean, atol=0.1 * spread)
+    np.testing.assert_allclose(numbers[:, :, 1], scaling.factor, rtol=0.1)
+    np.testing.assert_allclose(numbers[:, :, 1] * numbers[:, :, 2], 1.0, rtol=1e-6)
+
+
+def test_the_scaling_of_keys_is_a_function_of_the_model_alone(tiny_model: TinyModel) -> None:
+    checkpoint = open_checkpoint(tiny_model("llama3")[1])
+    backend = build_tiny(checkpoint, "int4")
+    for changes in (
+        {"threads": 3},
+        {"max_step_tokens": 37},
+        {"max_step_sequences": 2},
+        {"max_batch_total_tokens": 2048},
+    ):
+        other = build_tiny(checkpoint, "int4", **changes)
+        assert other._executor.key_scaling == backend._executor.key_scaling, changes
+        assert other.info.numeric_fingerprint == backend.info.numeric_fingerprint
+        assert other.score(PROMPT).tobytes() == backend.score(PROMPT).tobytes()
+
+
+def test_the_scaling_of_keys_is_kept_and_a_damaged_file_is_measured_again(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    checkpoint = open_checkpoint(tiny_model("llama3")[1])
+    cold = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
+    (path,) = tmp_path.glob("*.keys")
+    content = path.read_bytes()
+    assert content[32:] == cold._executor.key_scaling
+    for damaged in (content[:-1], content[:40] + bytes([content[40] ^ 1]) + content[41:], b""):
+        path.write_bytes(damaged)
+        warm = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
+        assert warm._executor.key_scaling == cold._executor.key_scaling
+        assert path.read_bytes() == content
+    kept = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
+    assert kept.score(PROMPT).tobytes() == cold.score(PROMPT).tobytes()

@@ -1,0 +1,123 @@
+"""Layers with a window kept apart: memory stays flat, and results are those of transformers and of whole blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+BLOCK_SIZE = 16
+PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
+# Random, so that the tokens do not run in circles.
+SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
+# K and V in f16.
+LOGPROB_BOUND = 0.005
+NUM_LONG = 20_000
+
+
+def build_tiny(folder: Path, num_tokens: int, window_parts: int | None) -> CpuBackend:
+    return build(
+        open_checkpoint(folder),
+        kv_cache_dtype="f16",
+        threads=1,
+        max_batch_total_tokens=num_tokens,
+        max_step_tokens=BLOCK_SIZE,
+        block_size=BLOCK_SIZE,
+        available_bytes=1 << 30,
+        window_parts=window_parts,
+    )
+
+
+def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Sampled]:
+    """`PROMPT` in chunks of a block, then token by token; drops what is before the window as it moves on."""
+    backend.start(1, PROMPT, len(PROMPT), SAMPLING)
+    known, first, num_blocks, num_dropped = len(PROMPT), 0, 0, 0
+    while known < len(PROMPT) + num_output:
+        end = min(first + BLOCK_SIZE, known)
+        while (num_dropped + 1) * BLOCK_SIZE <= first + 1 - window:
+            backend.drop_window_parts([num_dropped])
+            num_dropped += 1
+        needed = -(-end // BLOCK_SIZE)
+        for outcome in backend.step([Chunk(1, first, end - first, range(num_blocks, needed), end == known)]):
+            assert isinstance(outcome, Sampled), outcome
+            known += 1
+            yield outcome
+        first, num_blocks = end, needed
+    backend.end(1)
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 10
+
+
+def generate_long(folder: Path, window: int, window_parts: int | None) -> tuple[np.ndarray, list[int]]:
+    """Ids and log-probabilities [2, NUM_LONG] of tokens, and the resident memory in KiB every 1,000 of them."""
+    backend = build_tiny(folder, len(PROMPT) + NUM_LONG, window_parts)
+    # Touched before, so that what the test keeps does not grow.
+    output, resident = np.full((2, NUM_LONG), np.nan), []
+    for index, outcome in enumerate(generate(backend, NUM_LONG, window)):
+        output[:, index] = outcome.token_id, outcome.logprob
+        if index % 1000 == 999:
+            resident.append(resident_kib())
+    return output, resident
+
+
+def num_parts(window: int) -> int:
+    """Blocks that a window and the block that is written touch at most."""
+    return -(-(window - 1) // BLOCK_SIZE) + 2
+
+
+@torch.inference_mode()
+def expected_logprobs(model: transformers.PreTrainedModel, token_ids: list[int], first_position: int) -> np.ndarray:
+    positions = torch.arange(first_position, first_position + len(token_ids))[None]
+    logits = model(torch.tensor([token_ids]), position_ids=positions, use_cache=False).logits[0]
+    return torch.log_softmax(logits.double(), dim=-1).numpy()
+
+
+def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: TinyModel) -> None:
+    model, folder = tiny_model("mistral_window")
+    window = model.config.sliding_window
+    output, resident = generate_long(folder, window, num_parts(window))
+    whole, resident_whole = generate_long(folder, window, None)
+    print("resident KiB every 1,000 tokens, windows kept apart:", *resident, "whole blocks:", *resident_whole)
+    assert output.tobytes() == whole.tobytes()
+    # f16, two KV heads of 16 elements.
+    kv_kib = model.config.num_hidden_layers * 2 * 2 * 16 * 2 * NUM_LONG >> 10
+    assert resident[-1] - resident[0] < kv_kib // 10
+    assert resident_whole[-1] - resident_whole[0] > kv_kib // 2
+
+    # Three layers of 37 positions see 109 back: the last tokens do not depend on what is left out here.
+    reach = model.config.num_hidden_layers * (window - 1) + 1
+    token_ids = PROMPT + [int(token_id) for token_id in output[0]]
+    begin = len(token_ids) - 600
+    expected = expected_logprobs(model, token_ids[begin:-1], begin)
+    differences = [
+        abs(output[1, position - len(PROMPT)] - expected[position - 1 - begin][token_ids[position]])
+        for position in range(begin + reach, len(token_ids))
+    ]
+    print(f"mean |Δ logprob| of the last {len(differences)} tokens: {np.mean(differences):.5f}")
+    assert np.mean(differences) < LOGPROB_BOUND
+
+
+@pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3"])
+def test_windows_kept_apart_change_no_bit(tiny_model: TinyModel, case: str) -> None:
+    model, folder = tiny_model(case)
+    window = model.config.sliding_window
+    apart = build_tiny(folder, 256, num_parts(window))
+    whole = build_tiny(folder, 256, None)
+    # If every layer has a window, a block is nothing but its part.
+    assert (apart.info.bytes_per_block == 0) == (case == "mistral_window")
+    assert apart.info.bytes_per_block < whole.info.bytes_per_block
+    assert list(generate(apart, 150, window)) == list(generate(whole, 150, window))

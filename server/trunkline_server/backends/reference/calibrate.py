@@ -1,0 +1,60 @@
+"""Measuring int4's scaling of keys, as kernels/src/executor/calibrate.rs does it."""
+
+from __future__ import annotations
+
+import torch
+
+from trunkline_server.backends.reference.kv_pool import KvPool
+from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step, Weights
+from trunkline_server.backends.reference.rounding import KeyScaling, KeySums
+from trunkline_server.models import registry
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.sampling.philox import uniform
+
+_NUM_TOKENS = 1024
+_SEED = 0x6B65_7973
+# Of the last layer's queries the kernels compute one in so many.
+_SAMPLE_EVERY = 16
+
+
+class _ProbingOps(ReferenceOps):
+    """Notes keys and queries on their way."""
+
+    def __init__(self, weights: Weights, pool: KvPool, step: Step, sums: KeySums, config: ModelConfig) -> None:
+        super().__init__(weights, pool, step)
+        self._sums = sums
+        self._config = config
+
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self._sums.add_keys(layer, key.view(key.shape[0], -1, self._config.head_size))
+        super().write_kv(layer, key, value)
+
+    def paged_attention(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
+        is_last = layer == self._config.num_layers - 1
+        seen = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
+        self._sums.add_queries(layer, seen.reshape(seen.shape[0], -1, self._config.head_size))
+        return super().paged_attention(layer, query, scale, window, soft_cap)
+
+
+@torch.inference_mode()
+def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: int) -> KeyScaling:
+    """Runs tokens drawn from the vocabulary through the model, K and V in f32. num_embeddings: rows to draw from."""
+    layers, heads, head_size = config.num_layers, config.num_kv_heads, config.head_size
+    pool = KvPool(num_layers=layers, num_blocks=1, block_size=_NUM_TOKENS, num_kv_heads=heads, head_size=head_size)
+    sums = KeySums(num_layers=layers, num_kv_heads=heads, head_size=head_size)
+    token_ids = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(_NUM_TOKENS)]
+    step = Step(
+        token_ids=torch.tensor(token_ids),
+        positions=torch.arange(_NUM_TOKENS),
+        rows=[ChunkRows(0, _NUM_TOKENS, 0, torch.arange(_NUM_TOKENS))],
+        sampling_rows=torch.tensor([_NUM_TOKENS - 1]),
+    )
+    registry.forward(_ProbingOps(weights, pool, step, sums, config), config)
+    return sums.scaling(_NUM_TOKENS)

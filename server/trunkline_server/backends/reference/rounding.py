@@ -1,0 +1,106 @@
+"""K and V rounded as the CPU backend's int8 and int4 do, and what that stands for in f32.
+
+The Walsh-Hadamard transform, the levels and the scales are those of kernels/src/ops (`hadamard.rs`, `quantize_head.rs`,
+`quantize_nibbles.rs`); int4's scaling of keys that of kernels/src/kv_pool/key_scaling.rs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+_LARGEST_BYTE = 127.0
+_TINY = 1e-30
+_MAGNITUDES = torch.tensor([6.0, 18.0, 31.0, 44.0, 58.0, 75.0, 96.0, 127.0])
+_BOUNDS = (_MAGNITUDES[1:] + _MAGNITUDES[:-1]) / 2
+_PLACES = (127.0, 127.0 / 0.94, 127.0 / 0.88, 127.0 / 0.82)
+_FLOOR = 1e-4
+
+
+def transform(x: torch.Tensor) -> torch.Tensor:
+    """Each run of n elements times the Walsh-Hadamard matrix, n the largest power of two that divides the last size."""
+    size = x.shape[-1]
+    distance, mixed = 1, size & -size
+    while distance < mixed:
+        pairs = x.reshape(*x.shape[:-1], -1, 2, distance)
+        low, high = pairs[..., 0, :], pairs[..., 1, :]
+        x = torch.stack([low + high, low - high], dim=-2).reshape(*x.shape)
+        distance *= 2
+    return x
+
+
+def untransform(x: torch.Tensor) -> torch.Tensor:
+    """What `transform` was given."""
+    size = x.shape[-1]
+    return transform(x) / (size & -size)
+
+
+def to_bytes(x: torch.Tensor) -> torch.Tensor:
+    """x [..., D] as bytes times the scale of their head; NaN where an element is not finite."""
+    largest = x.abs().amax(-1, keepdim=True)
+    scale = largest * (1.0 / _LARGEST_BYTE)
+    rounded = torch.round(x * (_LARGEST_BYTE / largest)) * scale
+    return _checked(x, torch.where(largest < _TINY, 0.0, rounded))
+
+
+def to_levels(x: torch.Tensor) -> torch.Tensor:
+    """x [..., D] as 16 levels times the f16 scale of their head."""
+    magnitude = x.abs()
+    largest = magnitude.amax(-1, keepdim=True).clamp_min(_TINY)
+    best = torch.zeros_like(largest)
+    scale = torch.zeros_like(largest)
+    for place in _PLACES:
+        levels = _MAGNITUDES[torch.bucketize(magnitude * (place / largest), _BOUNDS, right=True)]
+        dot, square = (levels * magnitude).sum(-1, keepdim=True), levels.square().sum(-1, keepdim=True)
+        gain = dot * (dot / square)
+        scale = torch.where(gain > best, dot / square, scale)
+        best = torch.maximum(best, gain)
+    scale = scale.half().float()
+    levels = _MAGNITUDES[torch.bucketize(magnitude * torch.where(scale > 0, 1.0 / scale, 0.0), _BOUNDS, right=True)]
+    return _checked(x, torch.where(x < 0, -levels, levels) * scale)
+
+
+def _checked(x: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isfinite(x).all(-1, keepdim=True), rounded, torch.nan)
+
+
+@dataclass(frozen=True)
+class KeyScaling:
+    """int4's mean and factor of keys, [layers, G, D] f32 each: `key` is rounded as (key - mean) * factor."""
+
+    mean: torch.Tensor
+    factor: torch.Tensor
+
+
+class KeySums:
+    """Sums over tokens from which a `KeyScaling` is made, f64."""
+
+    def __init__(self, *, num_layers: int, num_kv_heads: int, head_size: int) -> None:
+        shape = (num_layers, num_kv_heads, head_size)
+        self._keys, self._key_squares, self._query_squares = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
+
+    def add_keys(self, layer: int, keys: torch.Tensor) -> None:
+        """keys: [T, G, D]"""
+        self._keys[layer] += keys.double().sum(0)
+        self._key_squares[layer] += keys.double().square().sum(0)
+
+    def add_queries(self, layer: int, queries: torch.Tensor) -> None:
+        """queries: [T, H, D]"""
+        num_kv_heads, head_size = self._keys.shape[1:]
+        grouped = queries.double().square().sum(0).reshape(num_kv_heads, -1, head_size)
+        self._query_squares[layer] += grouped.sum(1)
+
+    def scaling(self, num_tokens: int) -> KeyScaling:
+        mean = self._keys / num_tokens
+        variance, has_keys = _floored(self._key_squares / num_tokens - mean.square())
+        queries, has_queries = _floored(self._query_squares)
+        known = has_keys & has_queries
+        factor = torch.where(known, (queries / variance).sqrt().sqrt(), 1.0)
+        return KeyScaling(torch.where(known, mean, 0.0).float(), factor.float())
+
+
+def _floored(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values over the mean of their head, none below `_FLOOR`; and which heads have a positive mean."""
+    mean = values.mean(-1, keepdim=True)
+    return (values / mean).clamp_min(_FLOOR), torch.isfinite(mean) & (mean > 0)
