@@ -1,5 +1,5 @@
-//! `trunkline cache`: looks into the store of `--kv-disk-path`, checks it, removes from it, and moves conversations between
-//! machines.
+//! `trunkline cache`: looks into the store of `--kv-disk-path`, checks it, removes from it, and moves conversations
+//! between machines.
 //!
 //! ```text
 //! forest     the blocks of a store as paths

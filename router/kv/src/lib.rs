@@ -27,6 +27,7 @@ pub mod reuse_policy;
 pub mod salt;
 pub mod store;
 mod store_groups;
+mod store_offers;
 pub mod table;
 mod tiers;
 
