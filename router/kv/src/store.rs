@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::events::{EventLog, KvEvent, Owner, StoredEvent, Tier};
 use crate::key::{BlockKey, KEY_BYTES};
 use crate::quota::TenantShare;
 use crate::salt::Salt;
@@ -104,6 +105,7 @@ pub struct StoreIndex {
     clock: u64,
     num_stored: u32,
     num_evicted: u64,
+    pub(crate) events: EventLog,
 }
 
 impl StoreIndex {
@@ -223,17 +225,21 @@ impl StoreIndex {
             self.abandon(id);
             return is_known;
         }
+        let mut is_stored = false;
         match &mut self.slots[id.index()].state {
             SlotState::Writing { is_named } => *is_named = true,
             state @ SlotState::Unnamed { is_written: true } => {
                 *state = SlotState::Stored;
-                self.num_stored += 1;
+                is_stored = true;
             }
             state => panic!("slot {} is reserved when it is named, not {state:?}", id.0),
         }
         self.clock += 1;
         self.slots[id.index()].last_used = self.clock;
         self.enter(id, key, parent);
+        if is_stored {
+            self.count_stored(id);
+        }
         true
     }
 
@@ -253,7 +259,7 @@ impl StoreIndex {
         match std::mem::take(&mut slot.state) {
             SlotState::Writing { is_named: true } if is_stored => {
                 slot.state = SlotState::Stored;
-                self.num_stored += 1;
+                self.count_stored(id);
                 self.refresh(id);
             }
             SlotState::Writing { is_named: true } => {
@@ -283,7 +289,7 @@ impl StoreIndex {
         self.slots[id.index()].num_reads -= 1;
         if is_broken && matches!(self.slots[id.index()].state, SlotState::Stored) {
             self.leave(id);
-            self.num_stored -= 1;
+            self.count_gone(id);
             self.slots[id.index()].state = SlotState::Broken;
         }
         let slot = &mut self.slots[id.index()];
@@ -292,6 +298,25 @@ impl StoreIndex {
             self.set_free(id);
         }
         self.refresh(id);
+    }
+
+    /// The block of a slot can be found from now on.
+    fn count_stored(&mut self, id: SlotId) {
+        self.num_stored += 1;
+        let Self { events, slots, groups, .. } = self;
+        let &Slot { key, parent, group, .. } = &slots[id.index()];
+        events.note(|| {
+            let (owner, token_ids) = (owner(groups, group), Box::default());
+            KvEvent::BlockStored(StoredEvent { key, parent, depth: None, token_ids, owner, tier: Tier::Disk })
+        });
+    }
+
+    /// The block of a slot can be found no more.
+    fn count_gone(&mut self, id: SlotId) {
+        self.num_stored -= 1;
+        let Self { events, slots, groups, .. } = self;
+        let &Slot { key, group, .. } = &slots[id.index()];
+        events.note(|| KvEvent::BlockRemoved { key, tier: Tier::Disk, owner: owner(groups, group) });
     }
 
     fn set_free(&mut self, id: SlotId) {
@@ -308,7 +333,7 @@ impl StoreIndex {
         }
         self.leave(id);
         self.slots[id.index()].state = SlotState::Free;
-        self.num_stored -= 1;
+        self.count_gone(id);
         self.set_free(id);
         Some(id)
     }
@@ -319,7 +344,7 @@ impl StoreIndex {
         self.leave(id);
         self.slots[id.index()].state = SlotState::Free;
         self.groups.give_back(self.slots[id.index()].group);
-        self.num_stored -= 1;
+        self.count_gone(id);
         self.num_evicted += 1;
         // Whoever used it used what is before it.
         if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied())
@@ -408,4 +433,8 @@ impl StoreIndex {
         // Nodes of a B-tree are two thirds full.
         size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>() + size_of::<(u64, SlotId)>()) * 3 / 2
     }
+}
+
+fn owner(groups: &StoreGroups, group: GroupIdx) -> Owner {
+    groups.tenant(group).map_or(Owner::Unknown, |tenant| Owner::Tenant(tenant.into()))
 }

@@ -15,6 +15,7 @@ mod estimate;
 pub mod event;
 mod fairness;
 mod invariants;
+mod kv_events;
 mod lifecycle;
 pub mod plan;
 mod planner;
@@ -38,6 +39,6 @@ pub use plan::{
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock,
-    TenantShare, TenantUsage, TreePage,
+    BlockId, BlockKey, KEY_BYTES, KvEvent, NodeId, NodeView, Owner, PolicyKind, RestoredBlock, Salt, SlotId,
+    StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage,
 };
