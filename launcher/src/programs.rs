@@ -112,6 +112,7 @@ pub fn router_command(
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
     push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));
     command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
+    push(&mut command, "--kv-events-endpoint", config.cache.events_endpoint.as_ref());
     push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
     push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));
     push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));

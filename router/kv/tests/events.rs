@@ -52,7 +52,7 @@ impl Listener {
 fn on_device(kv: &KvCache) -> Known {
     let mut known = Known::new();
     for view in kv.walk(NodeId(0), usize::MAX).nodes {
-        let tokens = kv.path_tokens(view.id, view.key).unwrap();
+        let tokens = kv.path_tokens(view.id, view.key).expect("the node was just seen");
         let mut parent = None;
         for block in tokens.chunks_exact(BLOCK_SIZE as usize) {
             let key = parent.unwrap_or_else(|| view.salt.root_key()).extend(block);

@@ -12,6 +12,7 @@ mod cancel;
 mod conversation;
 mod errors;
 mod kv;
+mod kv_events;
 mod lifecycle;
 mod openai;
 mod operate;
