@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! [timestamp, [event, ...], data_parallel_rank]
-//! ["BlockStored", [hash, ...], parent hash or nil, [token id, ...], block_size, lora_id (nil), medium, lora_name (nil)]
+//! ["BlockStored", [hash, ...], parent hash or nil, [token id, ...], block_size, nil, medium, nil]
 //! ["BlockRemoved", [hash, ...], medium]
 //! ["AllBlocksCleared"]
 //! ```
