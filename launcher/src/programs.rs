@@ -115,6 +115,7 @@ pub fn router_command(
     if let Some(url) = config.cache.disk.as_ref().and_then(|disk| disk.object_store.as_ref()) {
         command.arg("--kv-object-store").arg(url);
     }
+    push(&mut command, "--kv-events-endpoint", config.cache.events_endpoint.as_ref());
     push(&mut command, "--request-timeout", Some(limits.request_timeout_s));
     push(&mut command, "--stuck-step-timeout", Some(limits.stuck_step_timeout_s));
     push(&mut command, "--graceful-termination-timeout", Some(config.graceful_termination_timeout.as_secs()));

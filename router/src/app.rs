@@ -14,6 +14,7 @@ use trunkline_text::{ModelText, TextError};
 use crate::driver::DriverHandle;
 use crate::error::ApiError;
 use crate::generate::{Generation, Surroundings};
+use crate::kv_events::KvEvents;
 use crate::limits::{INLINE_TOKENIZE_BYTES, Limits};
 use crate::metrics::Metrics;
 use crate::object::ObjectTier;
@@ -74,6 +75,8 @@ pub struct App {
     pub limits: Arc<Limits>,
     /// Submits sequences.
     pub driver: DriverHandle,
+    /// What happens in the KV cache.
+    pub kv_events: Arc<KvEvents>,
     /// What the shard is now.
     pub shard: watch::Receiver<ShardStatus>,
     /// What it said of its health last.

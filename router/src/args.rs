@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::kv_events::Endpoint;
 use crate::limits::Limits;
 use trunkline_scheduler::PolicyKind;
 
@@ -83,6 +84,11 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_PINNED_SHARE", default_value_t = 25, help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub max_pinned_share: u32,
+    /// Where events of the KV cache are published for cache-aware routers, over ZeroMQ: `tcp://*:PORT` listens,
+    /// `tcp://HOST:PORT` connects. Whoever reads them reads the tokens of all prompts.
+    #[arg(long, env = "TRUNKLINE_KV_EVENTS_ENDPOINT", help_heading = "KV cache")]
+    pub kv_events_endpoint: Option<Endpoint>,
+
     /// Seconds that open requests have to finish after SIGTERM.
     #[arg(
         long,

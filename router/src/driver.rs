@@ -20,6 +20,7 @@ use trunkline_scheduler::{
     SequenceRequest, Stats, StepPlan, TenantShare, TenantUsage, Update,
 };
 
+use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
 use crate::metrics::tenants::TenantCounters;
@@ -197,6 +198,7 @@ pub struct Driver {
     shard: watch::Sender<ShardStatus>,
     stats: watch::Sender<Stats>,
     tenants: watch::Sender<Vec<TenantUsage>>,
+    kv_events: EventSink,
     metrics: Arc<Metrics>,
     /// Where the requests' tasks run.
     readers: Handle,
@@ -216,6 +218,8 @@ pub struct DriverEnds {
     pub stats: watch::Receiver<Stats>,
     /// What each tenant had of the pool then.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
+    /// What happens in the KV index.
+    pub kv_events: EventFeed,
 }
 
 impl Driver {
@@ -227,6 +231,7 @@ impl Driver {
         let (shard, shard_out) = watch::channel(ShardStatus::Loading);
         let (stats, stats_out) = watch::channel(Stats::default());
         let (tenants, tenants_out) = watch::channel(Vec::new());
+        let (kv_events, kv_events_out) = kv_events::channel();
         let driver = Self {
             scheduler: Scheduler::new(config),
             commands: commands_in,
@@ -239,12 +244,14 @@ impl Driver {
             shard,
             stats,
             tenants,
+            kv_events,
             metrics,
             readers: Handle::current(),
             is_crowded: false,
         };
         let handle = DriverHandle { commands, next_id: Arc::new(AtomicU64::new(1)) };
-        (driver, DriverEnds { handle, link, shard: shard_out, stats: stats_out, tenants: tenants_out })
+        let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
+        (driver, DriverEnds { handle, link, shard, stats, tenants, kv_events })
     }
 
     /// Runs until all handles or the link are gone.
@@ -271,6 +278,8 @@ impl Driver {
                 let _ = self.readers.spawn(async {}).await;
             }
             self.send_plans();
+            self.kv_events.send(self.scheduler.take_kv_events());
+            self.scheduler.record_kv_events(self.kv_events.is_wanted());
             self.stats.send_replace(self.scheduler.stats());
             self.tenants.send_modify(|tenants| {
                 tenants.clear();

@@ -152,6 +152,12 @@ pub enum ApiError {
         /// The limit.
         limit: usize,
     },
+    /// As many listen to the events of the KV cache as may.
+    #[error("{limit} of {limit} clients listen to the events of the KV cache; hint: close one and retry")]
+    TooManyListeners {
+        /// The limit.
+        limit: usize,
+    },
     /// The scheduler refused the request.
     #[error("{detail}; hint: retry after {retry_after_s} s or raise `--max-queued-requests`")]
     QueueFull {
@@ -222,6 +228,12 @@ pub enum ApiError {
         /// The limit.
         limit: usize,
     },
+    /// The client reads events of the KV cache slower than they come.
+    #[error("the client reads too slowly: of the events that it did not read only the last {limit} are kept")]
+    SlowListener {
+        /// The limit.
+        limit: usize,
+    },
     /// The text crate refused the text.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -258,9 +270,10 @@ impl ApiError {
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooManyRequests { .. } | Self::QueueFull { .. } | Self::DeadlineUnreachable { .. } => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::TooManyRequests { .. }
+            | Self::TooManyListeners { .. }
+            | Self::QueueFull { .. }
+            | Self::DeadlineUnreachable { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Draining
             | Self::ModelLoading
             | Self::Terminated { .. }
@@ -269,7 +282,7 @@ impl ApiError {
             | Self::ShardStuck { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::ShardLost | Self::SequenceFailed { .. } => StatusCode::BAD_GATEWAY,
             Self::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::SlowReader { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::SlowReader { .. } | Self::SlowListener { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Bug { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Text(error) => match error.class() {
                 trunkline_text::ErrorClass::Request => StatusCode::BAD_REQUEST,
@@ -306,6 +319,7 @@ impl ApiError {
             Self::UnknownRoute { .. } => "route_not_found",
             Self::UnknownMethod { .. } => "method_not_allowed",
             Self::TooManyRequests { .. } => "too_many_requests",
+            Self::TooManyListeners { .. } => "too_many_listeners",
             Self::QueueFull { .. } => "queue_full",
             Self::DeadlineUnreachable { .. } => "deadline_unreachable",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
@@ -317,7 +331,7 @@ impl ApiError {
             Self::ShardStuck { .. } => "shard_stuck",
             Self::ShardLost => "shard_lost",
             Self::SequenceFailed { .. } => "sequence_failed",
-            Self::SlowReader { .. } => "client_too_slow",
+            Self::SlowReader { .. } | Self::SlowListener { .. } => "client_too_slow",
             Self::Text(error) => error.code(),
             Self::Bug { .. } => "internal_error",
         }
@@ -344,6 +358,7 @@ impl ApiError {
                 Some(*retry_after_s)
             }
             Self::TooManyRequests { .. }
+            | Self::TooManyListeners { .. }
             | Self::ShardLost
             | Self::ShardAway
             | Self::ShardSilent

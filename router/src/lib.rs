@@ -22,6 +22,7 @@ pub mod driver;
 pub mod error;
 pub mod generate;
 pub mod http;
+pub mod kv_events;
 pub mod limits;
 pub mod log;
 pub mod metrics;

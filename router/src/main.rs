@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use trunkline_object::{Location, Remote};
 use trunkline_router::app::{App, Model};
 use trunkline_router::args::Args;
+use trunkline_router::kv_events::{Endpoint, Topic, ZmqPublisher};
 use trunkline_router::log::{self, LogForm};
 use trunkline_router::server::Server;
 use trunkline_router::tenants::{Access, AccessError};
@@ -22,6 +23,10 @@ const EXIT_BUG: u8 = 70;
 const EXIT_LIFELINE: i32 = 1;
 /// One API key: not a flag, as command lines are no secret.
 const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
+/// What Kubernetes calls this server, where its manifest says so (downward API).
+const POD_VARIABLE: &str = "POD_NAME";
+/// This machine's name, or the container's.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -81,6 +86,10 @@ async fn serve(args: Args) -> Result<(), End> {
             "cannot listen on {address}: {error}; hint: choose another `--port` or `--hostname`"
         ))
     })?;
+    let publisher = match args.kv_events_endpoint.clone() {
+        Some(endpoint) => Some(publisher(endpoint, &args.served_model_name).await.map_err(End::User)?),
+        None => None,
+    };
     let path = args.model_path.clone();
     let name = args.served_model_name.clone();
     let model = tokio::task::spawn_blocking(move || Model::load(&path, name))
@@ -96,6 +105,9 @@ async fn serve(args: Args) -> Result<(), End> {
     let remote = args.kv_object_store.as_deref().map(object_store).transpose()?;
     let server = Server::start_with_objects(model, args.limits(), access, args.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
+    if let Some(publisher) = publisher {
+        server.app.kv_events.publish_to(publisher);
+    }
     let reread = reread_keys(server.app.clone()).map_err(|error| End::Bug(error.into()))?;
     let reread = tokio::spawn(reread);
     let done = server.run(listener, terminate).await;
@@ -112,6 +124,19 @@ fn object_store(url: &str) -> Result<Remote, End> {
     let remote = location.open().map_err(fail)?;
     tracing::info!(%location, "KV blocks are shared by an object store");
     Ok(remote)
+}
+
+/// Publishes the events of the KV cache, under the name of this pod: `POD_NAME`, else the machine's.
+async fn publisher(endpoint: Endpoint, model: &str) -> anyhow::Result<ZmqPublisher> {
+    let pod = match std::env::var(POD_VARIABLE) {
+        Ok(name) if !name.is_empty() => name,
+        _ => std::fs::read_to_string(HOST_NAME).map_err(|error| {
+            anyhow::anyhow!("cannot read `{HOST_NAME}`: {error}; hint: set `{POD_VARIABLE}`")
+        })?,
+    };
+    let topic = Topic::new(pod.trim(), model)?;
+    tracing::info!(topic = topic.as_str(), "KV events are published");
+    Ok(ZmqPublisher::start(endpoint, topic).await?)
 }
 
 /// The key from the environment; an empty variable is an unset one.

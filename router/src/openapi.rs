@@ -3,7 +3,7 @@
 use utoipa::OpenApi;
 
 use crate::dialects::{openai, tgi};
-use crate::http::{kv, operate};
+use crate::http::{kv, kv_events, operate};
 
 /// Generated from the handlers and their types.
 #[derive(OpenApi)]
@@ -26,6 +26,7 @@ use crate::http::{kv, operate};
         kv::totals,
         kv::tree,
         kv::remove,
+        kv_events::events,
         operate::health,
         operate::livez,
         operate::readyz,

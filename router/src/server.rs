@@ -74,6 +74,7 @@ impl Server {
             model: Arc::new(model),
             access,
             driver: ends.handle,
+            kv_events: ends.kv_events.shared(),
             registry: metrics.registry(
                 ends.stats.clone(),
                 ends.shard.clone(),
@@ -92,6 +93,7 @@ impl Server {
             limits: Arc::new(limits),
         });
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, objects))?;
+        tokio::spawn(ends.kv_events.run());
         let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
         Ok(Self { app, shutdown, steps, health, upload })
     }

@@ -58,6 +58,10 @@ pub struct LowCache {
     /// az://container or file:///folder; credentials come from the environment, never from here [default: none]
     #[arg(long, value_name = "URL", env = "TRUNKLINE_KV_OBJECT_STORE", hide_env_values = true)]
     pub kv_object_store: Option<String>,
+    /// Where events of the KV cache are published for cache-aware routers, over ZeroMQ: `tcp://*:5557` listens,
+    /// `tcp://HOST:5557` connects; the tokens of all prompts are among them [default: nowhere]
+    #[arg(long, value_name = "ENDPOINT", env = "TRUNKLINE_KV_EVENTS_ENDPOINT", hide_env_values = true)]
+    pub kv_events_endpoint: Option<String>,
 }
 
 /// How K and V are stored.
@@ -118,6 +122,8 @@ pub struct CacheConfig {
     pub max_pinned_percent: u32,
     /// Where it is kept on disk; not at all if absent.
     pub disk: Option<DiskConfig>,
+    /// Where its events are published; nowhere if absent.
+    pub events_endpoint: Option<String>,
 }
 
 /// The store on disk.
@@ -159,7 +165,9 @@ impl CacheConfig {
                 "`--max-pinned-share` is {max_pinned_percent}, expected 0 to 100"
             )));
         }
-        Ok(Self { dtype: low.kv_cache_dtype, eviction: low.eviction_policy, max_pinned_percent, disk })
+        let events_endpoint = low.kv_events_endpoint.map(events_endpoint).transpose()?;
+        let (dtype, eviction) = (low.kv_cache_dtype, low.eviction_policy);
+        Ok(Self { dtype, eviction, max_pinned_percent, disk, events_endpoint })
     }
 }
 
@@ -170,6 +178,18 @@ fn disk_path(path: &std::path::Path) -> Result<PathBuf, LauncherError> {
             path.display()
         ))
     })
+}
+
+/// The router takes it apart; what is no endpoint at all is known before anything starts.
+fn events_endpoint(text: String) -> Result<String, LauncherError> {
+    let address = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+    if address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        return Ok(text);
+    }
+    Err(LauncherError::usage(format!(
+        "`--kv-events-endpoint` is `{text}`, expected `tcp://HOST:PORT`; hint: `tcp://*:5557` listens, \
+         `tcp://HOST:5557` connects"
+    )))
 }
 
 fn disk_size(text: &str) -> Result<u64, LauncherError> {
@@ -194,6 +214,17 @@ fn disk_size(text: &str) -> Result<u64, LauncherError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endpoint_has_host_and_port() {
+        for text in ["tcp://*:5557", "tcp://indexer:5557", "tcp://[::]:5557"] {
+            assert_eq!(events_endpoint(text.to_owned()).unwrap(), text);
+        }
+        for text in ["", "*:5557", "tcp://*", "tcp://:5557", "tcp://*:70000", "ipc:///events"] {
+            let error = events_endpoint(text.to_owned()).unwrap_err().to_string();
+            assert!(error.contains("--kv-events-endpoint") && error.contains("hint: "), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_or_refused() {

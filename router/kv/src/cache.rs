@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::block::{BlockHold, BlockId, BlockState};
+use crate::events::EventLog;
 use crate::evict::{EvictionPolicy, LeafLru};
 use crate::pins::Pins;
 use crate::pool::{BlockCounts, BlockPool, Released};
@@ -101,6 +102,7 @@ pub struct KvCache {
     pub(crate) discards: Vec<SlotId>,
     pub(crate) pins: Pins,
     pub(crate) now_ms: u64,
+    pub(crate) events: EventLog,
 }
 
 impl KvCache {
@@ -122,6 +124,7 @@ impl KvCache {
             discards: Vec::new(),
             pins: Pins::default(),
             now_ms: 0,
+            events: EventLog::default(),
         }
     }
 
@@ -255,7 +258,10 @@ impl KvCache {
             let key = self.tree.block_key(block, block_idx);
             self.policy.seen(self.tree.node_of(block), key.path_hash(), &mut table.trail);
             match inserted {
-                Inserted::New { .. } => self.enter(hold),
+                Inserted::New { .. } => {
+                    self.enter(hold);
+                    self.note_stored(&table.salt, table.key, (block_idx, key), tokens);
+                }
                 Inserted::Existing(existing) if self.pool.is_held(existing) => {
                     let indexed = self.hold_indexed(existing);
                     table.shadows.push(Shadow { block_idx, indexed });
@@ -373,6 +379,7 @@ impl KvCache {
     /// Takes the last block of a leaf, which nobody holds, out of the index.
     pub(crate) fn drop_last_block(&mut self, leaf: NodeId) {
         self.policy.withdraw(leaf);
+        self.note_removal(leaf);
         let (block, next) = self.tree.remove_last_block(leaf);
         assert!(!self.pool.is_held(block), "a block in use is never evicted");
         self.clear_indexed(block);

@@ -44,7 +44,8 @@ pub struct TreePage {
 }
 
 impl RadixTree {
-    fn salt_of(&self, node: NodeId) -> Option<&Salt> {
+    /// The namespace that a node is of.
+    pub(crate) fn salt_of(&self, node: NodeId) -> Option<&Salt> {
         let mut at = node;
         loop {
             let node = self.nodes.get(at.index())?;

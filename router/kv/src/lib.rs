@@ -13,6 +13,7 @@
 
 pub mod block;
 pub mod cache;
+pub mod events;
 pub mod evict;
 pub mod history;
 pub mod inspect;
@@ -33,6 +34,7 @@ mod tiers;
 
 pub use block::{BlockHold, BlockId, BlockState};
 pub use cache::{KvCache, PrefixHit};
+pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
 pub use evict::{EvictionPolicy, LeafLru, Trail};
 pub use history::PathHash;
 pub use inspect::{NodeView, TreePage};

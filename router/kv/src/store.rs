@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::events::{EventLog, KvEvent, Owner, StoredEvent, Tier};
 use crate::key::{BlockKey, KEY_BYTES};
 use crate::quota::TenantShare;
 use crate::salt::Salt;
@@ -125,6 +126,7 @@ pub struct StoreIndex {
     pub(crate) offers: VecDeque<(BlockKey, bool)>,
     pub(crate) max_offers: usize,
     pub(crate) num_unoffered: u64,
+    pub(crate) events: EventLog,
 }
 
 impl StoreIndex {
@@ -255,7 +257,6 @@ impl StoreIndex {
             SlotState::Writing { is_named } => *is_named = true,
             state @ SlotState::Unnamed { is_written: true } => {
                 *state = SlotState::Stored;
-                self.num_stored += 1;
                 is_stored = true;
             }
             state => panic!("slot {} is reserved when it is named, not {state:?}", id.0),
@@ -264,6 +265,7 @@ impl StoreIndex {
         self.slots[id.index()].last_used = self.clock;
         self.enter(id, key, parent);
         if is_stored {
+            self.count_stored(id);
             self.offer(id);
         }
         true
@@ -285,7 +287,7 @@ impl StoreIndex {
         match std::mem::take(&mut slot.state) {
             SlotState::Writing { is_named: true } if is_stored => {
                 slot.state = SlotState::Stored;
-                self.num_stored += 1;
+                self.count_stored(id);
                 self.refresh(id);
                 self.offer(id);
             }
@@ -316,7 +318,7 @@ impl StoreIndex {
         self.slots[id.index()].num_reads -= 1;
         if is_broken && matches!(self.slots[id.index()].state, SlotState::Stored) {
             self.leave(id);
-            self.num_stored -= 1;
+            self.count_gone(id);
             self.slots[id.index()].state = SlotState::Broken;
         }
         let slot = &mut self.slots[id.index()];
@@ -325,6 +327,25 @@ impl StoreIndex {
             self.set_free(id);
         }
         self.refresh(id);
+    }
+
+    /// The block of a slot can be found from now on.
+    fn count_stored(&mut self, id: SlotId) {
+        self.num_stored += 1;
+        let Self { events, slots, groups, .. } = self;
+        let &Slot { key, parent, group, .. } = &slots[id.index()];
+        events.note(|| {
+            let (owner, token_ids) = (owner(groups, group), Box::default());
+            KvEvent::BlockStored(StoredEvent { key, parent, depth: None, token_ids, owner, tier: Tier::Disk })
+        });
+    }
+
+    /// The block of a slot can be found no more.
+    fn count_gone(&mut self, id: SlotId) {
+        self.num_stored -= 1;
+        let Self { events, slots, groups, .. } = self;
+        let &Slot { key, group, .. } = &slots[id.index()];
+        events.note(|| KvEvent::BlockRemoved { key, tier: Tier::Disk, owner: owner(groups, group) });
     }
 
     fn set_free(&mut self, id: SlotId) {
@@ -341,7 +362,7 @@ impl StoreIndex {
         }
         self.leave(id);
         self.slots[id.index()].state = SlotState::Free;
-        self.num_stored -= 1;
+        self.count_gone(id);
         self.set_free(id);
         Some(id)
     }
@@ -352,7 +373,7 @@ impl StoreIndex {
         self.leave(id);
         self.slots[id.index()].state = SlotState::Free;
         self.groups.give_back(self.slots[id.index()].group);
-        self.num_stored -= 1;
+        self.count_gone(id);
         self.num_evicted += 1;
         // Whoever used it used what is before it.
         if let Some(parent) = parent.and_then(|parent| self.by_key.get(&parent).copied())
@@ -442,4 +463,8 @@ impl StoreIndex {
         // Nodes of a B-tree are two thirds full.
         size_of::<Slot>() + (KEY_BYTES + size_of::<SlotId>() + size_of::<(u64, SlotId)>()) * 3 / 2
     }
+}
+
+fn owner(groups: &StoreGroups, group: GroupIdx) -> Owner {
+    groups.tenant(group).map_or(Owner::Unknown, |tenant| Owner::Tenant(tenant.into()))
 }

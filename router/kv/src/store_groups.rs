@@ -69,6 +69,11 @@ impl StoreGroups {
         group
     }
 
+    /// The tenant of a group.
+    pub(crate) fn tenant(&self, group: GroupIdx) -> Option<&str> {
+        self.groups[group.0 as usize].tenant.as_deref()
+    }
+
     /// One slot more is in use by a group.
     pub(crate) fn take(&mut self, group: GroupIdx) {
         self.group(group).num_slots += 1;

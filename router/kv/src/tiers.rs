@@ -23,6 +23,7 @@ impl KvCache {
     /// Puts a store below the device.
     pub fn set_store(&mut self, mut store: StoreIndex) {
         store.set_shares(&self.policy.shares());
+        store.record_events(self.events.is_on());
         self.store = Some(store);
     }
 

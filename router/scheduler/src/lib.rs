@@ -16,6 +16,7 @@ mod estimate;
 pub mod event;
 mod fairness;
 mod invariants;
+mod kv_events;
 mod lifecycle;
 pub mod plan;
 mod planner;
@@ -40,6 +41,6 @@ pub use plan::{
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, Offer, PolicyKind, RestoredBlock, Salt, SlotId,
-    StoredBlock, TenantShare, TenantUsage, TreePage,
+    BlockId, BlockKey, KEY_BYTES, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
+    SlotId, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage,
 };

@@ -11,6 +11,7 @@ use crate::event::{
     EndReason, Event, Millis, RejectReason, SequenceId, SequenceRequest, ShardLimits, StoreContents, Update,
 };
 use crate::fairness::{Fairness, Fifo};
+use crate::kv_events::KvEventState;
 use crate::plan::{Restore, StepPlan};
 use crate::queue::{Queue, Rank};
 use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
@@ -71,6 +72,7 @@ pub struct Scheduler {
     pub(crate) next_arrival: u64,
     pub(crate) next_wire_id: u64,
     pub(crate) counters: Stats,
+    pub(crate) kv_events: KvEventState,
 }
 
 /// What goes with a shard.
@@ -127,6 +129,7 @@ impl Scheduler {
             next_arrival: 0,
             next_wire_id: 1,
             counters: Stats::default(),
+            kv_events: KvEventState::default(),
         }
     }
 
@@ -361,6 +364,7 @@ impl Scheduler {
         };
         let policy = self.config.eviction.build(limits.num_blocks);
         let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
+        kv.record_events(self.kv_events.is_on);
         kv.set_shares(&self.config.shares);
         kv.set_max_pinned_blocks(self.config.max_pinned_blocks(limits.num_blocks));
         let shard = Shard {
@@ -402,6 +406,7 @@ impl Scheduler {
 
     fn shard_lost(&mut self, updates: &mut Vec<Update>) {
         let Some(shard) = self.shard.take() else { return };
+        self.kv_events.was_cleared = self.kv_events.is_on;
         self.counters.evicted_blocks += shard.kv.num_evicted();
         let pins = shard.kv.pin_counts();
         self.counters.pins_granted += pins.granted;

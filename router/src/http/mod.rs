@@ -5,6 +5,7 @@ mod event_frame;
 mod events;
 mod json;
 pub mod kv;
+pub mod kv_events;
 pub mod observe;
 pub mod operate;
 pub mod serve;

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 
-use super::{kv, observe, operate};
+use super::{kv, kv_events, observe, operate};
 use crate::app::App;
 use crate::dialects::{Dialect, openai, tgi};
 use crate::error::ApiError;
@@ -37,6 +37,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/info", get(tgi::info::info))
         .route("/tokenize", post(tgi::tokenize::tokenize))
         .route("/v1/kv", get(kv::totals))
+        .route("/v1/kv/events", get(kv_events::events))
         .route("/v1/kv/tree", get(kv::tree))
         .route("/v1/kv/tree/{id}", axum::routing::delete(kv::remove))
         .route("/health", get(operate::health))

@@ -14,6 +14,7 @@ mod cancel;
 mod conversation;
 mod errors;
 mod kv;
+mod kv_events;
 mod lifecycle;
 mod objects;
 mod openai;

@@ -1,0 +1,157 @@
+"""Readers of the KV cache's events: over ZeroMQ as vLLM's subscribers decode them, over HTTP as a browser would."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import zmq
+from harness import Trunkline, free_port, serving
+
+BLOCK = 64
+POD = "pod-7"
+PROMPT = [1000 + 7 * position % 4001 for position in range(3 * BLOCK + 9)]
+RECEIVE_DEADLINE_MS = 20_000
+
+
+# As in vLLM 0.23, vllm/distributed/kv_events.py: strict types, positions, tags.
+class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    ts: float
+    events: list[Any]
+    data_parallel_rank: int | None = None
+
+
+class KVCacheEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
+    pass
+
+
+class BlockStored(KVCacheEvent):
+    block_hashes: list[bytes | int]
+    parent_block_hash: bytes | int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+
+
+class BlockRemoved(KVCacheEvent):
+    block_hashes: list[bytes | int]
+    medium: str | None
+
+
+class AllBlocksCleared(KVCacheEvent):
+    pass
+
+
+class KVEventBatch(EventBatch):
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+
+
+DECODER = msgspec.msgpack.Decoder(type=KVEventBatch)
+
+
+class Reader:
+    """A SUB socket; `model` is in the topic, numbers follow each other."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        self.topic = topic
+        self.socket = zmq.Context.instance().socket(zmq.SUB)
+        self.socket.setsockopt(zmq.RCVTIMEO, RECEIVE_DEADLINE_MS)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt_string(zmq.SUBSCRIBE, "kv@")
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+        self.last: int | None = None
+
+    def receive(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
+        topic, number_bytes, payload = self.socket.recv_multipart()
+        assert topic.decode() == self.topic
+        assert len(number_bytes) == 8
+        number = int.from_bytes(number_bytes, "big")
+        assert self.last is None or number == self.last + 1, "no batch is missing"
+        self.last = number
+        batch = DECODER.decode(payload)
+        assert batch.data_parallel_rank == 0
+        assert batch.ts > 1.7e9
+        return batch.events
+
+    def until(self, wanted: Callable[[Any], bool], num_blocks: int) -> list[Any]:
+        """Events that are wanted, until they name so many blocks."""
+        events: list[Any] = []
+        while sum(len(event.block_hashes) for event in events) < num_blocks:
+            events += [event for event in self.receive() if wanted(event)]
+        return events
+
+
+@pytest.fixture(scope="module")
+def published() -> Iterator[tuple[Trunkline, Reader]]:
+    port = free_port()
+    endpoint = f"tcp://*:{port}"
+    with serving("--kv-events-endpoint", endpoint, env={"POD_NAME": POD}) as server:
+        model = httpx.get(f"{server.base_url}/v1/models").json()["data"][0]["id"]
+        reader = Reader(port, f"kv@{POD}@{model}")
+        # A subscription takes a while to arrive, and what was published before it is not for this reader.
+        reader.socket.setsockopt(zmq.RCVTIMEO, 200)
+        for attempt in range(100):
+            server.complete([attempt + 3] * (BLOCK + 1), max_tokens=1)
+            try:
+                reader.receive()
+            except zmq.Again:
+                continue
+            break
+        else:
+            pytest.fail("the subscription did not arrive")
+        reader.socket.setsockopt(zmq.RCVTIMEO, RECEIVE_DEADLINE_MS)
+        yield server, reader
+        reader.socket.close()
+
+
+def node_of(server: Trunkline, tokens: int) -> dict[str, Any]:
+    nodes = httpx.get(f"{server.base_url}/v1/kv/tree", params={"limit": 1000}).json()["data"]
+    (node,) = [node for node in nodes if node["tokens"] == tokens]
+    found: dict[str, Any] = node
+    return found
+
+
+def test_a_prompt_is_published_as_a_chain_and_its_removal_too(published: tuple[Trunkline, Reader]) -> None:
+    server, reader = published
+    server.complete(PROMPT, max_tokens=1)
+    stored = reader.until(lambda event: isinstance(event, BlockStored) and event.token_ids[0] in PROMPT, 3)
+    assert {event.medium for event in stored} == {"GPU"}
+    hashes = [block_hash for event in stored for block_hash in event.block_hashes]
+    assert [token for event in stored for token in event.token_ids] == PROMPT[: 3 * BLOCK]
+    assert len(hashes) == 3
+    assert all(event.block_size == BLOCK for event in stored)
+    assert stored[0].parent_block_hash is None
+    for before, event in itertools.pairwise(stored):
+        assert event.parent_block_hash == before.block_hashes[-1]
+
+    node = node_of(server, 3 * BLOCK)
+    key = node["id"].partition("-")[2]
+    assert hashes[-1] == int(key[:16], 16), "a hash is the first half of the key"
+    assert httpx.delete(f"{server.base_url}/v1/kv/tree/{node['id']}").status_code == 200
+    removed = reader.until(lambda event: isinstance(event, BlockRemoved), 3)
+    assert {block_hash for event in removed for block_hash in event.block_hashes} == set(hashes)
+
+
+def test_the_same_is_a_stream_over_http(published: tuple[Trunkline, Reader]) -> None:
+    server, _ = published
+    with httpx.stream("GET", f"{server.base_url}/v1/kv/events", timeout=30) as answer:
+        assert answer.headers["content-type"] == "text/event-stream"
+        prompt = [token + 1 for token in PROMPT]
+        server.complete(prompt, max_tokens=1)
+        seen: list[dict[str, Any]] = []
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line.removeprefix("data: ")))
+            if sum(data["type"] == "BlockStored" for data in seen) == 3:
+                break
+    stored = [data for data in seen if data["type"] == "BlockStored"]
+    assert [data["depth"] for data in stored] == [0, 1, 2]
+    assert [data["parent"] for data in stored] == [None, stored[0]["key"], stored[1]["key"]]
+    assert all("token_ids" not in data for data in stored), "there are no API keys"

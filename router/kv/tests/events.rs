@@ -1,0 +1,172 @@
+//! Who follows the events knows what the cache holds: compared with the cache itself after every request.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use trunkline_kv::{BlockKey, KvCache, KvEvent, MAX_LOGGED_EVENTS, NodeId, Owner, Salt, StoreIndex, Tier};
+
+const BLOCK_SIZE: u32 = 4;
+const NUM_BLOCKS: u32 = 24;
+
+/// What a listener knows of one tier: each block's parent, and its tokens where it was told.
+type Known = BTreeMap<BlockKey, (Option<BlockKey>, Vec<u32>)>;
+
+#[derive(Default)]
+struct Listener {
+    device: Known,
+    disk: Known,
+}
+
+impl Listener {
+    fn hear(&mut self, events: Vec<KvEvent>) {
+        for event in events {
+            match event {
+                KvEvent::BlockStored(stored) => {
+                    let is_first = stored.depth.map(|depth| depth == 0);
+                    assert!(
+                        is_first.is_none_or(|is_first| is_first == stored.parent.is_none()),
+                        "{stored:?}"
+                    );
+                    let known = (stored.parent, stored.token_ids.to_vec());
+                    let tier = self.tier(stored.tier);
+                    assert_eq!(tier.insert(stored.key, known), None, "a block is stored once");
+                }
+                KvEvent::BlockRemoved { key, tier, .. } => {
+                    assert!(self.tier(tier).remove(&key).is_some(), "only what is there is removed");
+                }
+                KvEvent::AllBlocksCleared => *self = Self::default(),
+            }
+        }
+    }
+
+    fn tier(&mut self, tier: Tier) -> &mut Known {
+        match tier {
+            Tier::Device => &mut self.device,
+            Tier::Disk => &mut self.disk,
+            Tier::Object => panic!("there is no object store"),
+        }
+    }
+}
+
+/// The whole blocks of the device, found by walking the tree.
+fn on_device(kv: &KvCache) -> Known {
+    let mut known = Known::new();
+    for view in kv.walk(NodeId(0), usize::MAX).nodes {
+        let tokens = kv.path_tokens(view.id, view.key).expect("the node was just seen");
+        let mut parent = None;
+        for block in tokens.chunks_exact(BLOCK_SIZE as usize) {
+            let key = parent.unwrap_or_else(|| view.salt.root_key()).extend(block);
+            known.insert(key, (parent, block.to_vec()));
+            parent = Some(key);
+        }
+    }
+    known
+}
+
+fn cache(num_slots: u32) -> KvCache {
+    let mut kv = KvCache::new(BLOCK_SIZE, NUM_BLOCKS);
+    if num_slots > 0 {
+        kv.set_store(StoreIndex::new(num_slots, Vec::new()).0);
+    }
+    kv
+}
+
+/// Computes a prompt; every fifth slot of the store fails.
+fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) {
+    let hit = kv.lookup(salt, prompt).without_stored();
+    let mut table = kv.open(salt, &hit);
+    kv.touch(&hit);
+    let num_blocks = (prompt.len() as u32).div_ceil(BLOCK_SIZE);
+    assert!(kv.grow(&mut table, num_blocks - hit.num_blocks() as u32));
+    let first = hit.num_block_tokens();
+    kv.begin_fill(&table, first, prompt.len() as u32 - first);
+    let num_full_blocks = prompt.len() / BLOCK_SIZE as usize;
+    let mut slots = Vec::new();
+    while let Some((_, slot)) = kv.begin_store(&mut table, num_full_blocks) {
+        slots.push(slot);
+    }
+    // Some are written before their names are known, some after.
+    let (early, late) = slots.split_at(slots.len() / 2);
+    for &slot in early {
+        assert!(kv.end_store(slot, slot.0 % 5 != 4));
+    }
+    kv.close(table, prompt);
+    for &slot in late {
+        assert!(kv.end_store(slot, slot.0 % 5 != 4));
+    }
+}
+
+fn salt(number: u8) -> Salt {
+    match number {
+        0 => Salt::default(),
+        1 => Salt::of_tenant("a", &[]),
+        _ => Salt::of_tenant("b", &["c"]),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_listener_knows_what_is_there(
+        num_slots in prop_oneof![Just(0_u32), 1..40_u32],
+        requests in prop::collection::vec(
+            (0..3_u8, prop::collection::vec(0..2_u32, 1..40), prop::bool::weighted(0.1)), 1..60),
+    ) {
+        let mut kv = cache(num_slots);
+        kv.record_events(true);
+        let mut listener = Listener::default();
+        for (namespace, prompt, remove) in requests {
+            request(&mut kv, &salt(namespace), &prompt);
+            if remove && let Some(view) = kv.walk(NodeId(0), 1).nodes.first().cloned() {
+                kv.remove(view.id, view.key);
+                kv.take_discards();
+            }
+            listener.hear(kv.take_events());
+            prop_assert_eq!(&listener.device, &on_device(&kv));
+            let num_stored = kv.store_counts().map_or(0, |counts| counts.stored);
+            prop_assert_eq!(listener.disk.len(), num_stored as usize);
+            kv.check_invariants();
+        }
+    }
+}
+
+#[test]
+fn who_begins_to_listen_is_told_to_forget() {
+    let mut kv = cache(8);
+    let salt = Salt::of_tenant("a", &[]);
+    request(&mut kv, &salt, &[1; 9]);
+    assert_eq!(kv.take_events(), []);
+    kv.record_events(true);
+    kv.record_events(true);
+    request(&mut kv, &salt, &[2; 9]);
+    let events = kv.take_events();
+    assert_eq!(events[0], KvEvent::AllBlocksCleared);
+    let owner_of = |event: &KvEvent| match event {
+        KvEvent::BlockStored(stored) => Some((stored.tier, stored.owner.clone())),
+        _ => None,
+    };
+    let device = (Tier::Device, Owner::Salt(salt));
+    let disk = (Tier::Disk, Owner::Tenant("a".into()));
+    let owners: Vec<_> = events[1..].iter().filter_map(owner_of).collect();
+    assert_eq!(owners, [device.clone(), device, disk.clone(), disk]);
+    kv.record_events(false);
+    request(&mut kv, &Salt::default(), &[3; 9]);
+    assert_eq!(kv.take_events(), []);
+}
+
+#[test]
+fn who_does_not_take_them_is_told_that_they_are_lost() {
+    let mut kv = KvCache::new(1, NUM_BLOCKS);
+    kv.record_events(true);
+    let mut token = 0;
+    // Each request stores a block and, once the cache is full, another one goes.
+    for _ in 0..MAX_LOGGED_EVENTS {
+        token += 1;
+        let hit = kv.lookup(&Salt::default(), &[token]);
+        let mut table = kv.open(&Salt::default(), &hit);
+        assert!(kv.grow(&mut table, 1));
+        kv.begin_fill(&table, 0, 1);
+        kv.close(table, &[token]);
+    }
+    assert_eq!(kv.take_events(), [KvEvent::AllBlocksCleared]);
+    assert_eq!(kv.take_events(), []);
+}

@@ -1,0 +1,62 @@
+//! What happens in the KV index, for those who listen.
+
+use trunkline_kv::KvEvent;
+
+use crate::scheduler::Scheduler;
+
+/// Whether anybody listens, and what the index that went with its shard leaves to be said.
+#[derive(Debug, Default)]
+pub(crate) struct KvEventState {
+    pub(crate) is_on: bool,
+    /// A shard was lost, and its index with it.
+    pub(crate) was_cleared: bool,
+}
+
+impl Scheduler {
+    /// Whether events are recorded, for [`Scheduler::take_kv_events`]. While they are not, they cost nothing.
+    pub fn record_kv_events(&mut self, is_on: bool) {
+        self.kv_events = KvEventState { is_on, was_cleared: self.kv_events.was_cleared && is_on };
+        if let Some(shard) = &mut self.shard {
+            shard.kv.record_events(is_on);
+        }
+    }
+
+    /// What happened in the KV index since the last call. Call it after every event and plan.
+    pub fn take_kv_events(&mut self) -> Vec<KvEvent> {
+        let mut events = match std::mem::take(&mut self.kv_events.was_cleared) {
+            true => vec![KvEvent::AllBlocksCleared],
+            false => Vec::new(),
+        };
+        if let Some(shard) = &mut self.shard {
+            events.append(&mut shard.kv.take_events());
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Event, Millis, SchedulerConfig, ShardLimits};
+
+    #[test]
+    fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
+        let mut scheduler = Scheduler::new(SchedulerConfig::default());
+        let limits = ShardLimits {
+            block_size: 4,
+            num_blocks: 8,
+            max_step_tokens: 8,
+            max_step_sequences: 8,
+            vocab_size: 8,
+        };
+        let mut happen = |event, is_on| {
+            scheduler.record_kv_events(is_on);
+            scheduler.handle(Millis(0), event, &mut Vec::new());
+            scheduler.take_kv_events()
+        };
+        assert_eq!(happen(Event::ShardReady(limits), false), []);
+        assert_eq!(happen(Event::ShardLost, true), [KvEvent::AllBlocksCleared]);
+        assert_eq!(happen(Event::ShardReady(limits), true), [KvEvent::AllBlocksCleared]);
+        assert_eq!(happen(Event::ShardLost, false), []);
+    }
+}

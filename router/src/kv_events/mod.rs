@@ -1,0 +1,258 @@
+//! Events of the KV cache, from the step loop to whoever listens.
+//!
+//! ```text
+//! driver ──EventSink──▶ EventFeed ──▶ history ──▶ any number of Listeners (`/v1/kv/events`)
+//!   never waits          (a task)  └─▶ ZmqPublisher (`--kv-events-endpoint`)
+//! ```
+//!
+//! Nobody has a buffer of its own: listeners read the one history, and who falls behind its oldest event is cut off.
+//! While nobody listens, and for a little while after, nothing is recorded.
+
+mod endpoint;
+mod history;
+mod vllm;
+mod zmq;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
+use trunkline_scheduler::KvEvent;
+
+pub use endpoint::{Endpoint, EndpointError, Topic};
+use history::History;
+pub use history::{LoggedEvent, Resume};
+pub use zmq::ZmqPublisher;
+
+/// Events kept for who comes back or reads slowly.
+pub const MAX_HISTORY: usize = 1 << 14;
+/// Most listeners at once.
+pub const MAX_LISTENERS: usize = 64;
+/// How long recording goes on after the last listener left: it may come back for what it missed.
+const LINGER: Duration = Duration::from_secs(60);
+/// Turns of the step loop that may wait to be taken into the history.
+const MAX_WAITING_BATCHES: usize = 256;
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// What listeners share.
+pub struct KvEvents {
+    history: Mutex<History>,
+    /// The number of the next event.
+    next: watch::Sender<u64>,
+    places: Arc<Semaphore>,
+    begin: Instant,
+    /// Milliseconds since `begin` until which what happens is recorded without a listener.
+    linger_until_ms: AtomicU64,
+    publisher: OnceLock<ZmqPublisher>,
+}
+
+/// The driver's end.
+pub struct EventSink {
+    batches: mpsc::Sender<Vec<KvEvent>>,
+    shared: Arc<KvEvents>,
+    /// A batch found no room.
+    has_lost: AtomicBool,
+}
+
+/// Takes the driver's events into the history, and publishes them.
+pub struct EventFeed {
+    batches: mpsc::Receiver<Vec<KvEvent>>,
+    shared: Arc<KvEvents>,
+}
+
+/// Both ends, with nobody listening yet.
+pub fn channel() -> (EventSink, EventFeed) {
+    let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
+    let shared = Arc::new(KvEvents {
+        history: Mutex::new(History::new(crate::random::id(), MAX_HISTORY)),
+        next: watch::channel(0).0,
+        places: Arc::new(Semaphore::new(MAX_LISTENERS)),
+        begin: Instant::now(),
+        linger_until_ms: AtomicU64::new(0),
+        publisher: OnceLock::new(),
+    });
+    let sink = EventSink { batches, shared: shared.clone(), has_lost: AtomicBool::new(false) };
+    (sink, EventFeed { batches: received, shared })
+}
+
+impl EventSink {
+    /// Whether anybody listens.
+    pub fn is_wanted(&self) -> bool {
+        self.shared.is_wanted(self.shared.begin.elapsed())
+    }
+
+    /// Hands on what happened in a turn. Never waits: if the feed does not keep up, listeners are told to begin anew.
+    pub fn send(&self, mut events: Vec<KvEvent>) {
+        if self.has_lost.load(Ordering::Relaxed) {
+            events = vec![KvEvent::AllBlocksCleared];
+        }
+        if !events.is_empty() {
+            self.has_lost.store(self.batches.try_send(events).is_err(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl EventFeed {
+    /// What listeners share.
+    pub fn shared(&self) -> Arc<KvEvents> {
+        self.shared.clone()
+    }
+
+    /// Runs until the driver ends.
+    pub async fn run(mut self) {
+        while let Some(events) = self.batches.recv().await {
+            let now = unix_seconds();
+            if let Some(publisher) = self.shared.publisher.get() {
+                publisher.publish(now, &events);
+            }
+            let next = self.shared.history().append(now, events);
+            self.shared.next.send_replace(next);
+        }
+    }
+}
+
+impl KvEvents {
+    /// Publishes everything from now on. The first publisher stays.
+    pub fn publish_to(&self, publisher: ZmqPublisher) {
+        if self.publisher.set(publisher).is_err() {
+            tracing::error!("KV events are published already");
+        }
+    }
+
+    /// Begins to listen: after the event `last_id`, or from now on. None: all places are taken.
+    pub fn listen(self: &Arc<Self>, last_id: Option<&str>) -> Option<Listener> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        let changed = self.next.subscribe();
+        let resume = self.history().resume(last_id);
+        Some(Listener { next: resume.next, shared: self.clone(), changed, _place: place, resume })
+    }
+
+    /// Whether anybody listens so long after the beginning.
+    fn is_wanted(&self, elapsed: Duration) -> bool {
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        self.publisher.get().is_some()
+            || self.places.available_permits() < MAX_LISTENERS
+            || elapsed_ms < self.linger_until_ms.load(Ordering::Relaxed)
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        // Nothing in there panics half-way.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody who listens. Dropping it frees its place.
+pub struct Listener {
+    shared: Arc<KvEvents>,
+    changed: watch::Receiver<u64>,
+    next: u64,
+    /// How it began.
+    pub resume: Resume,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The listener read so slowly that events which it did not see are gone.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooSlow;
+
+impl Listener {
+    /// The next events, at most `limit` of them; none if there are none yet.
+    pub fn take(&mut self, limit: usize) -> Result<Vec<Arc<LoggedEvent>>, TooSlow> {
+        let events = self.shared.history().read(self.next, limit).ok_or(TooSlow)?;
+        self.next += events.len() as u64;
+        Ok(events)
+    }
+
+    /// Ready when there may be more to take. Never if the driver is gone.
+    pub async fn changed(&mut self) {
+        if self.changed.wait_for(|&next| next > self.next).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let until = self.shared.begin.elapsed() + LINGER;
+        let until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+        self.shared.linger_until_ms.fetch_max(until_ms, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn fed(feed: &mut EventFeed) {
+        let events = feed.batches.recv().await.unwrap();
+        let next = feed.shared.history().append(0.0, events);
+        feed.shared.next.send_replace(next);
+    }
+
+    #[tokio::test]
+    async fn recording_outlives_the_last_listener_by_a_while() {
+        let (sink, feed) = channel();
+        assert!(!sink.is_wanted());
+        let first = feed.shared().listen(None).unwrap();
+        let second = feed.shared().listen(None).unwrap();
+        drop(first);
+        let is_wanted_in = |pause| feed.shared.is_wanted(feed.shared.begin.elapsed() + pause);
+        assert!(is_wanted_in(2 * LINGER));
+        drop(second);
+        assert!(sink.is_wanted());
+        assert!(!is_wanted_in(LINGER));
+    }
+
+    #[tokio::test]
+    async fn there_are_so_many_places() {
+        let (_sink, feed) = channel();
+        let listeners: Vec<_> = (0..MAX_LISTENERS).map(|_| feed.shared().listen(None).unwrap()).collect();
+        assert!(feed.shared().listen(None).is_none());
+        drop(listeners);
+        assert!(feed.shared().listen(None).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_feed_that_does_not_keep_up_loses_everything_and_says_so() {
+        let (sink, mut feed) = channel();
+        let mut listener = feed.shared().listen(None).unwrap();
+        let event = || trunkline_scheduler::KvEvent::BlockRemoved {
+            key: trunkline_scheduler::BlockKey::default(),
+            tier: trunkline_scheduler::Tier::Device,
+            owner: trunkline_scheduler::Owner::Unknown,
+        };
+        for _ in 0..=MAX_WAITING_BATCHES {
+            sink.send(vec![event()]);
+        }
+        fed(&mut feed).await;
+        sink.send(Vec::new());
+        for _ in 0..MAX_WAITING_BATCHES {
+            fed(&mut feed).await;
+        }
+        listener.changed().await;
+        let events = listener.take(usize::MAX).unwrap();
+        assert_eq!(events.len(), MAX_WAITING_BATCHES + 1);
+        assert_eq!(events.last().unwrap().event, KvEvent::AllBlocksCleared);
+    }
+
+    #[tokio::test]
+    async fn who_falls_behind_the_history_is_too_slow() {
+        let (sink, mut feed) = channel();
+        let mut listener = feed.shared().listen(None).unwrap();
+        sink.send(vec![KvEvent::AllBlocksCleared; MAX_HISTORY]);
+        fed(&mut feed).await;
+        assert_eq!(listener.take(1).unwrap().len(), 1);
+        sink.send(vec![KvEvent::AllBlocksCleared]);
+        fed(&mut feed).await;
+        assert_eq!(listener.take(1).unwrap().len(), 1, "its next one is the oldest that is kept");
+        sink.send(vec![KvEvent::AllBlocksCleared; 2]);
+        fed(&mut feed).await;
+        assert_eq!(listener.take(1), Err(TooSlow));
+    }
+}

@@ -1,0 +1,248 @@
+//! `/v1/kv/events` and the ZeroMQ socket, as their readers see them.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use trunkline_router::kv_events::{Endpoint, MAX_LISTENERS, Topic, ZmqPublisher};
+use trunkline_router::limits::Limits;
+use trunkline_router::tenants::Access;
+use zeromq::{Socket, SocketRecv, SubSocket};
+
+use crate::support::{Connection, DEADLINE, Router, ShardPlan};
+
+const PATH: &str = "/v1/kv/events";
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+const ADMIN: &str = "sk-admin-0123456789";
+const KEYS: &str = "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\n[tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n\
+                    [tenants.root]\nkeys = \"sk-admin-0123456789\"\nadmin = true\n";
+
+/// An event: its id, its name, its data.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    id: Option<String>,
+    name: String,
+    data: Value,
+}
+
+/// A stream of events under way.
+struct Stream {
+    connection: Connection,
+}
+
+impl Stream {
+    async fn open(router: &Router, key: Option<&str>, last_id: Option<&str>) -> Self {
+        let mut connection = router.connect().await;
+        let mut head = format!("GET {PATH} HTTP/1.1\r\nhost: x\r\n");
+        for (name, value) in [("x-api-key", key), ("last-event-id", last_id)] {
+            head += &value.map(|value| format!("{name}: {value}\r\n")).unwrap_or_default();
+        }
+        tokio::io::AsyncWriteExt::write_all(&mut connection.stream, (head + "\r\n").as_bytes())
+            .await
+            .unwrap();
+        // The first comment says that it listens.
+        assert!(connection.read_until(|bytes| contains(bytes, ":\n\n")).await);
+        assert!(connection.received().contains("content-type: text/event-stream"));
+        Self { connection }
+    }
+
+    /// All events, once `enough` says so of them.
+    async fn events(&mut self, enough: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
+        assert!(self.connection.read_until(|bytes| enough(&parse(bytes))).await, "the stream ended");
+        parse(self.connection.received().as_bytes())
+    }
+
+    /// All events to the end of the stream.
+    async fn rest(&mut self) -> Vec<Seen> {
+        assert!(self.connection.read_until(|bytes| contains(bytes, "\r\n0\r\n\r\n")).await);
+        parse(self.connection.received().as_bytes())
+    }
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(text)
+}
+
+/// The whole events in an answer; an event is never cut by a chunk's end.
+fn parse(bytes: &[u8]) -> Vec<Seen> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let field = |event: &str, name: &str| {
+        event.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim().to_owned()))
+    };
+    let whole = text.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
+    let seen = |event: &str| {
+        let data = serde_json::from_str(&field(event, "data:")?).unwrap();
+        Some(Seen { id: field(event, "id:"), name: field(event, "event:")?, data })
+    };
+    whole.split("\n\n").filter_map(seen).collect()
+}
+
+fn num_stored(events: &[Seen]) -> usize {
+    events.iter().filter(|event| event.name == "BlockStored").count()
+}
+
+async fn complete(router: &Router, key: &str, prompt: &[u32]) {
+    let body = json!({"prompt": prompt, "max_tokens": 1}).to_string();
+    let headers = [("x-api-key", key)];
+    let answer =
+        router.connect().await.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    router.wait_idle().await;
+}
+
+async fn with_keys() -> (Router, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, KEYS).unwrap();
+    let mut router = Router::start_with_access(Limits::default(), Access::new(Some(path), None).unwrap());
+    router.start_shard(ShardPlan::default()).await;
+    (router, folder)
+}
+
+#[tokio::test]
+async fn blocks_come_and_go_and_a_reader_goes_on_where_it_was() {
+    let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
+    let mut stream = Stream::open(&router, None, None).await;
+    // Blocks have 8 tokens: two whole ones and a part, which has no name.
+    let prompt: Vec<u32> = (1..20).collect();
+    complete(&router, "", &prompt).await;
+    let events = stream.events(|events| num_stored(events) == 2).await;
+    assert_eq!(events[0].name, "AllBlocksCleared", "nothing is known of what was before");
+    let (first, second) = (&events[1], &events[2]);
+    assert_eq!((&first.data["parent"], &first.data["depth"]), (&Value::Null, &json!(0)));
+    assert_eq!((&second.data["parent"], &second.data["depth"]), (&first.data["key"], &json!(1)));
+    assert_eq!(first.data["tier"], "device");
+    assert!(events.iter().all(|event| event.data.get("token_ids").is_none()), "there are no keys");
+
+    let page = router.get("/v1/kv/tree").await.ok();
+    let node = &page["data"][0];
+    assert_eq!(node["namespace"], first.data["namespace"]);
+    let path = format!("/v1/kv/tree/{}", node["id"].as_str().unwrap());
+    router.connect().await.request("DELETE", &path, b"").await.ok();
+    let is_removal = |event: &&Seen| event.name == "BlockRemoved";
+    let events = stream.events(|events| events.iter().filter(is_removal).count() == 2).await;
+    let removed: Vec<&Value> = events.iter().filter(is_removal).map(|event| &event.data["key"]).collect();
+    assert_eq!(removed, [&second.data["key"], &first.data["key"]], "from the end on");
+
+    drop(stream);
+    let mut again = Stream::open(&router, None, first.id.as_deref()).await;
+    let rest = again.events(|rest| rest.len() == events.len() - 2).await;
+    assert_eq!(rest, events[2..]);
+    for unknown in ["", "x-1", "0"] {
+        let mut lost = Stream::open(&router, None, Some(unknown)).await;
+        let events = lost.events(|events| !events.is_empty()).await;
+        assert_eq!((events.len(), events[0].name.as_str()), (1, "AllBlocksCleared"));
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_hears_of_its_own_blocks_and_sees_its_own_tokens() {
+    let (router, _folder) = with_keys().await;
+    let mut streams = Vec::new();
+    for key in [ALICE, BOB, ADMIN] {
+        streams.push(Stream::open(&router, Some(key), None).await);
+    }
+    let prompts: [Vec<u32>; 2] = [(1..20).collect(), (101..110).collect()];
+    complete(&router, ALICE, &prompts[0]).await;
+    complete(&router, BOB, &prompts[1]).await;
+    let tokens = |events: &[Seen]| -> Vec<u64> {
+        let stored = events.iter().filter(|event| event.name == "BlockStored");
+        stored
+            .flat_map(|event| event.data["token_ids"].as_array().unwrap())
+            .map(|id| id.as_u64().unwrap())
+            .collect()
+    };
+    let of_admin = streams[2].events(|events| num_stored(events) == 3).await;
+    assert_eq!(tokens(&of_admin), (1..17).chain(101..109).collect::<Vec<u64>>());
+    let namespaces: BTreeSet<&str> =
+        of_admin.iter().filter_map(|event| event.data["namespace"].as_str()).collect();
+    assert_eq!(namespaces.len(), 2);
+    assert_eq!(
+        tokens(&streams[1].events(|events| num_stored(events) == 1).await),
+        (101..109).collect::<Vec<u64>>()
+    );
+    // Bob's came after all of Alice's, so that she would have it by now.
+    complete(&router, ALICE, &(31..40).collect::<Vec<u32>>()).await;
+    let of_alice = streams[0].events(|events| num_stored(events) >= 3).await;
+    assert_eq!(tokens(&of_alice), (1..17).chain(31..39).collect::<Vec<u64>>());
+    // What comes after the keys were read again is for who shows one of them.
+    router.app.access.reload().unwrap();
+    complete(&router, BOB, &(41..50).collect::<Vec<u32>>()).await;
+    assert_eq!(tokens(&streams[1].rest().await), (101..109).collect::<Vec<u64>>());
+    assert!(contains(streams[1].connection.received().as_bytes(), "connect again"));
+}
+
+#[tokio::test]
+async fn a_shard_that_is_lost_takes_its_blocks_with_it_and_a_drain_ends_the_stream() {
+    let mut router = Router::start(ShardPlan::default(), Limits::default()).await;
+    let mut stream = Stream::open(&router, None, None).await;
+    complete(&router, "", &(1..20).collect::<Vec<u32>>()).await;
+    stream.events(|events| num_stored(events) == 2).await;
+    router.kill_shard();
+    let events =
+        stream.events(|events| events.last().is_some_and(|last| last.name == "AllBlocksCleared")).await;
+    assert!(events.len() >= 4);
+    router.terminate();
+    stream.rest().await;
+    let (status, body) = {
+        let done = tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap();
+        (done.unwrap().is_ok(), stream.connection.received())
+    };
+    assert!(status && !body.contains("event: error"));
+}
+
+#[tokio::test]
+async fn there_is_room_for_so_many_listeners() {
+    let router = Router::default().await;
+    let mut streams = Vec::new();
+    for _ in 0..MAX_LISTENERS {
+        streams.push(Stream::open(&router, None, None).await);
+    }
+    let answer = router.get(PATH).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (429, Some("too_many_listeners")));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+}
+
+/// Receives batches until `enough`; returns the topic and numbers of all, and the payloads.
+async fn receive(socket: &mut SubSocket, enough: impl Fn(&[u8]) -> bool) -> Vec<(String, u64, Vec<u8>)> {
+    let mut batches = Vec::new();
+    loop {
+        let message = tokio::time::timeout(DEADLINE, socket.recv()).await.expect("a batch").unwrap();
+        let frames = message.into_vec();
+        assert_eq!(frames.len(), 3);
+        let number = u64::from_be_bytes(frames[1][..].try_into().unwrap());
+        batches.push((String::from_utf8(frames[0].to_vec()).unwrap(), number, frames[2].to_vec()));
+        if enough(&frames[2]) {
+            return batches;
+        }
+    }
+}
+
+#[tokio::test]
+async fn batches_are_published_under_the_topic() {
+    let router = Router::default().await;
+    let topic = || Topic::new("pod-0", "test/model").unwrap();
+    let publisher = ZmqPublisher::start(Endpoint::Bind("tcp://127.0.0.1:0".into()), topic()).await.unwrap();
+    let address = publisher.address().unwrap().to_owned();
+    router.app.kv_events.publish_to(publisher);
+    let mut socket = SubSocket::new();
+    socket.connect(&address).await.unwrap();
+    socket.subscribe("kv@").await.unwrap();
+    // A subscription takes a while to arrive: blocks are stored until one of them does.
+    let probe = async {
+        for begin in (0..).map(|round: u32| round % 200) {
+            complete(&router, "", &(begin..begin + 20).collect::<Vec<u32>>()).await;
+        }
+    };
+    let name = b"BlockStored";
+    let is_stored = |payload: &[u8]| payload.windows(name.len()).any(|window| window == name);
+    let batches = tokio::select! {
+        batches = receive(&mut socket, is_stored) => batches,
+        () = probe => unreachable!("it never ends"),
+    };
+    for pair in batches.windows(2) {
+        assert_eq!(pair[0].1 + 1, pair[1].1, "no batch is missing");
+    }
+    let (topic, _, payload) = batches.last().unwrap();
+    assert_eq!((topic.as_str(), payload[0]), ("kv@pod-0@test/model", 0x93));
+}
