@@ -24,6 +24,7 @@ pub mod scheduler;
 mod sequence;
 pub mod stats;
 mod transfer;
+mod windows;
 
 pub use config::SchedulerConfig;
 pub use event::{
@@ -39,5 +40,5 @@ pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
     BlockId, BlockKey, KEY_BYTES, NodeId, NodeView, PolicyKind, RestoredBlock, Salt, SlotId, StoredBlock,
-    TenantShare, TenantUsage, TreePage,
+    TenantShare, TenantUsage, TreePage, WindowLimits,
 };

@@ -166,6 +166,9 @@ impl ShardService for Service {
             weight_bytes: 1,
             num_store_slots: 0,
             store_folder: String::new(),
+            num_window_parts: 0,
+            bytes_per_window_part: 0,
+            window_size: 0,
         }))
     }
 
