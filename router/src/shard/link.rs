@@ -79,6 +79,7 @@ impl ShardInfo {
                 return Err(ShardError::InvalidMessage { detail: format!("`{name}` of Describe is 0") });
             }
         }
+        let windows = windows_from_proto(&describe)?;
         Ok(Self {
             architecture: describe.architecture,
             vocab_size: describe.vocab_size,
@@ -92,7 +93,7 @@ impl ShardInfo {
             kv_dtype: describe.kv_dtype,
             weight_bytes: describe.weight_bytes,
             bytes_per_block: describe.bytes_per_block,
-            windows: windows_from_proto(&describe)?,
+            windows,
             bytes_per_window_part: describe.bytes_per_window_part,
             num_store_slots: describe.num_store_slots,
             store_folder: (describe.num_store_slots > 0).then(|| PathBuf::from(describe.store_folder)),
