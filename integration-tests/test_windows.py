@@ -22,7 +22,7 @@ NUM_TOKENS = int(os.environ.get("TRUNKLINE_WINDOW_TOKENS", "4000"))
 POOL_TOKENS = 1024
 PROMPT = [(position * position + 3 * position) % len(ALPHABET) for position in range(150)]
 # f16 of K and V against fp32: a token that is not the likeliest there is one as good.
-LOGIT_BOUND = 0.02
+LOGIT_BOUND = 0.05
 HEAD_SIZE = 32
 # K and V of a position: layers, K and V, heads, head size, f16.
 KV_BYTES = NUM_LAYERS * 2 * 4 * HEAD_SIZE * 2
@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[transformers.PreTra
         vocab_size=len(ALPHABET), hidden_size=64, intermediate_size=96, num_hidden_layers=NUM_LAYERS,
         num_attention_heads=4, num_key_value_heads=4, head_dim=HEAD_SIZE, max_position_embeddings=32768,
         sliding_window=WINDOW, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-        initializer_range=0.3, attn_implementation="eager",
+        initializer_range=0.125, attn_implementation="eager",
     )  # fmt: skip
     torch.manual_seed(0)
     model = transformers.MistralForCausalLM(config).eval()
@@ -104,6 +104,7 @@ def test_memory_stays_flat_and_the_text_is_that_of_transformers(
     with serving(*options(len(PROMPT) + NUM_TOKENS), *store, model=str(model[1])) as server:
         assert "layers with a window keep all positions" in server.log()
         whole, resident_whole = generate(server, NUM_TOKENS)
+    assert len(set(tokens[-1000:])) > len(ALPHABET) // 4, "the text runs in no small circle"
     print("KiB of the shard by tenths, windows kept apart:", *resident, "whole blocks:", *resident_whole)
     assert len(tokens) == NUM_TOKENS
     assert tokens == whole
