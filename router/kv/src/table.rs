@@ -38,7 +38,7 @@ pub struct BlockTable {
     pub(crate) num_stored_blocks: usize,
     /// Blocks on their way to the store whose key is not known yet, in order.
     pub(crate) unnamed: VecDeque<UnnamedStore>,
-    /// Which blocks' window parts the sequence needs: those that its next position looks at, and what was planned after.
+    /// Whose window parts the sequence needs: blocks that its next position looks at, and what was planned after.
     pub(crate) needed: Range<u32>,
     /// And that of the block which is copied from.
     pub(crate) needed_source: Option<BlockId>,

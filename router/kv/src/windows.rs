@@ -271,8 +271,8 @@ impl KvCache {
         self.windows.as_ref().map_or(u32::MAX, WindowParts::available)
     }
 
-    /// A step is to write positions `first_position ..`, `num_tokens` of them, in blocks that the table has: gives these
-    /// their window parts. Returns for how many positions there are parts.
+    /// A step is to write positions `first_position ..`, `num_tokens` of them, in blocks that the table has: gives
+    /// these their window parts. Returns for how many positions there are parts.
     pub fn reserve_parts(&mut self, table: &mut BlockTable, first_position: u32, num_tokens: u32) -> u32 {
         let Some(windows) = &mut self.windows else { return num_tokens };
         let wanted = (first_position + num_tokens).div_ceil(self.block_size);

@@ -141,8 +141,8 @@ impl Scheduler {
         num_tokens
     }
 
-    /// Gets the blocks, with their window parts, for `num_tokens` more positions, or for as many as there are; others are preempted only if there
-    /// is not one. Returns how many positions have a block.
+    /// Gets the blocks, with their window parts, for `num_tokens` more positions, or for as many as there are; others
+    /// are preempted only if there is not one. Returns how many positions have a block.
     fn grow(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
         loop {
             let shard = self.shard.as_mut().expect("planning needs a shard");
@@ -160,8 +160,9 @@ impl Scheduler {
         }
     }
 
-    /// Frees a block, or a window part, for a sequence that has none for its next position. False: not now. Then blocks come back with the
-    /// steps in flight, or the sequence is itself the first that would have to go, and waits with what it has.
+    /// Frees a block, or a window part, for a sequence that has none for its next position. False: not now. Then they
+    /// come back with the steps in flight, or the sequence is itself the first that would have to go, and waits with
+    /// what it has.
     fn make_room(&mut self, key: SequenceKey, is_block_missing: bool) -> bool {
         let shard = self.shard.as_mut().expect("planning needs a shard");
         let mut num_shed = 0;

@@ -132,6 +132,11 @@ class BackendInfo:
     bytes_per_window_part: int = 0
     window_size: int = 0
 
+    @property
+    def pool_bytes(self) -> int:
+        """What K and V of all blocks take, window parts included."""
+        return self.num_device_blocks * self.bytes_per_block + self.num_window_parts * self.bytes_per_window_part
+
 
 class Store(Protocol):
     """Blocks on disk. Transfers run beside the steps; what became of them is taken later."""
