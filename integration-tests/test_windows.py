@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -148,3 +149,38 @@ def test_a_second_turn_finds_the_window_that_it_needs(windowed: Trunkline) -> No
     assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert hit["choices"][0]["text"] == cold["choices"][0]["text"]
     assert hit["choices"][0]["logprobs"] == cold["choices"][0]["logprobs"]
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Gemma 2: every other layer has a window."""
+    folder = tmp_path_factory.mktemp("gemma")
+    config = transformers.Gemma2Config(
+        vocab_size=len(ALPHABET), hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=24, query_pre_attn_scalar=24, max_position_embeddings=8192,
+        sliding_window=WINDOW, bos_token_id=None, eos_token_id=None, pad_token_id=None, initializer_range=0.125,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.Gemma2ForCausalLM(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path, tmp_path: Path) -> None:
+    prompts = [[*PROMPT[: 40 * index], *PROMPT[index:]] for index in range(6)]
+
+    def texts(server: Trunkline) -> list[str]:
+        def complete(prompt: list[int]) -> str:
+            text: str = server.complete(prompt, max_tokens=300, ignore_eos=True)["choices"][0]["text"]
+            return text
+
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(complete, prompts))
+
+    with serving(*options(2048), model=str(gemma)) as server:
+        assert "layers with a window are kept apart" in server.log()
+        apart = [texts(server), texts(server)]
+    store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
+    with serving(*options(8192), *store, model=str(gemma)) as server:
+        whole = texts(server)
+    assert apart == [whole, whole]
