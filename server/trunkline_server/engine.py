@@ -49,6 +49,8 @@ class Engine:
             self._end(plan.step_id, sequence_id)
         for start in plan.starts:
             self._start(plan.step_id, start)
+        if plan.window_drops:
+            self._backend.drop_window_parts(plan.window_drops)
         for copy in plan.copies:
             self._backend.copy_block(copy.source_block_id, copy.destination_block_id, copy.num_tokens)
         if plan.discards:

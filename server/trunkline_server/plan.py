@@ -33,7 +33,7 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """As `StepPlan` in shard.proto; done in the order ends, starts, copies, discards, restores, chunks."""
+    """As `StepPlan` in shard.proto; done in the order that it says there."""
 
     step_id: int
     ends: Sequence[int] = field(default=())
@@ -42,6 +42,7 @@ class StepPlan:
     chunks: Sequence[Chunk] = field(default=())
     restores: Sequence[Restore] = field(default=())
     discards: Sequence[int] = field(default=())
+    window_drops: Sequence[int] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def serve(options: argparse.Namespace) -> int:
                 "device": info.device,
                 "weight_mib": info.weight_bytes >> 20,
                 "pool_tokens": info.num_device_blocks * info.block_size,
-                "pool_mib": info.num_device_blocks * info.bytes_per_block >> 20,
+                "pool_mib": info.pool_bytes >> 20,
                 "socket": options.socket,
             }
         },

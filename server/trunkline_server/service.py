@@ -187,6 +187,9 @@ def describe(model: ModelInfo, backend: BackendInfo) -> shard_pb2.DescribeRespon
         weight_bytes=backend.weight_bytes,
         num_store_slots=backend.num_store_slots,
         store_folder=backend.store_folder,
+        num_window_parts=backend.num_window_parts,
+        bytes_per_window_part=backend.bytes_per_window_part,
+        window_size=backend.window_size,
     )
 
 

@@ -48,6 +48,7 @@ class PlanLimits:
     max_step_tokens: int
     max_step_sequences: int
     num_store_slots: int = 0
+    num_window_parts: int = 0
 
     @classmethod
     def of(cls, info: BackendInfo) -> PlanLimits:
@@ -58,6 +59,7 @@ class PlanLimits:
             max_step_tokens=info.max_step_tokens,
             max_step_sequences=info.max_step_sequences,
             num_store_slots=info.num_store_slots,
+            num_window_parts=info.num_window_parts,
         )
 
 
@@ -81,6 +83,9 @@ def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
     restores = [_decode_restore(plan.step_id, restore, limits) for restore in plan.restores] if plan.restores else ()
     discards = tuple(plan.discards)
     _check_slots(plan.step_id, chunks, restores, discards, limits)
+    window_drops = tuple(plan.window_drops)
+    if window_drops:
+        _check_window_drops(plan.step_id, window_drops, limits)
     return StepPlan(
         plan.step_id,
         tuple(plan.ends),
@@ -89,6 +94,7 @@ def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
         chunks,
         restores,
         discards,
+        window_drops,
     )
 
 
@@ -169,6 +175,18 @@ def _check_slots(
         raise PlanError(f"step {step_id} has one slot in two transfers")
     if len({block.block_id for restore in restores for block in restore.blocks}) != len(read):
         raise PlanError(f"step {step_id} restores two blocks onto one")
+
+
+def _check_window_drops(step_id: int, window_drops: Sequence[int], limits: PlanLimits) -> None:
+    if not limits.num_window_parts:
+        raise PlanError(f"step {step_id} drops window parts, but blocks are in one piece")
+    if (highest := max(window_drops)) >= limits.num_device_blocks:
+        raise PlanError(
+            f"step {step_id} drops the window part of block {highest}, but the pool has {limits.num_device_blocks} "
+            "blocks"
+        )
+    if len(set(window_drops)) != len(window_drops):
+        raise PlanError(f"step {step_id} drops the window part of one block twice")
 
 
 def _decode_restore(step_id: int, restore: shard_pb2.Restore, limits: PlanLimits) -> Restore:

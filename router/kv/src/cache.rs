@@ -5,74 +5,15 @@ use std::collections::VecDeque;
 use crate::block::{BlockHold, BlockId, BlockState};
 use crate::events::EventLog;
 use crate::evict::{EvictionPolicy, LeafLru};
+use crate::hit::PrefixHit;
 use crate::pins::Pins;
 use crate::pool::{BlockCounts, BlockPool, Released};
 use crate::quota::{Quotas, TenantIdx};
-use crate::radix::{Cursor, Inserted, NodeId, PrefixMatch, RadixTree};
+use crate::radix::{Cursor, Inserted, NodeId, RadixTree};
 use crate::salt::Salt;
-use crate::store::{SlotId, StoreIndex, StoredHit};
+use crate::store::{SlotId, StoreIndex};
 use crate::table::{BlockTable, Shadow};
-
-/// What the KV index has of a prompt. Plain data, right until the index changes.
-#[derive(Clone, Debug)]
-pub struct PrefixHit {
-    pub(crate) found: PrefixMatch,
-    pub(crate) stored: Vec<StoredHit>,
-    block_size: u32,
-    index_version: u64,
-    /// Blocks that all of the prompt needs.
-    num_prompt_blocks: u32,
-}
-
-impl PrefixHit {
-    /// Whole blocks to hold.
-    pub fn num_blocks(&self) -> usize {
-        self.found.blocks.len()
-    }
-
-    /// Tokens in them.
-    pub fn num_block_tokens(&self) -> u32 {
-        self.found.blocks.len() as u32 * self.block_size
-    }
-
-    /// The whole blocks.
-    pub fn block_ids(&self) -> &[BlockId] {
-        &self.found.blocks
-    }
-
-    /// A block whose first tokens, so many, agree with those that follow the whole blocks: to be copied from.
-    pub fn partial(&self) -> Option<(BlockId, u32)> {
-        self.found.partial
-    }
-
-    /// All tokens that need not be computed.
-    pub fn num_tokens(&self) -> u32 {
-        self.num_block_tokens() + self.partial().map_or(0, |(_, num_tokens)| num_tokens)
-    }
-
-    /// Whole blocks after those on the device that the store has.
-    pub fn stored(&self) -> &[StoredHit] {
-        &self.stored
-    }
-
-    /// Tokens in them.
-    pub fn num_stored_tokens(&self) -> u32 {
-        self.stored.len() as u32 * self.block_size
-    }
-
-    /// The same without what the store has.
-    pub fn without_stored(mut self) -> Self {
-        self.stored.clear();
-        self
-    }
-
-    /// The same without the partly matching block.
-    pub fn without_partial(mut self) -> Self {
-        self.found.partial = None;
-        self.found.partial_node = None;
-        self
-    }
-}
+use crate::windows::WindowParts;
 
 /// The device tier: which blocks there are, what is in them and who holds them.
 ///
@@ -101,6 +42,8 @@ pub struct KvCache {
     /// Slots of it to be emptied.
     pub(crate) discards: Vec<SlotId>,
     pub(crate) pins: Pins,
+    /// None if blocks are in one piece.
+    pub(crate) windows: Option<WindowParts>,
     pub(crate) now_ms: u64,
     pub(crate) events: EventLog,
 }
@@ -123,6 +66,7 @@ impl KvCache {
             store: None,
             discards: Vec::new(),
             pins: Pins::default(),
+            windows: None,
             now_ms: 0,
             events: EventLog::default(),
         }
@@ -164,7 +108,8 @@ impl KvCache {
     /// Changes nothing, not even the order of eviction. Cost: O(tokens).
     pub fn lookup(&self, salt: &Salt, tokens: &[u32]) -> PrefixHit {
         let usable = &tokens[..tokens.len().saturating_sub(1)];
-        let found = self.tree.find(salt, usable);
+        let mut found = self.tree.find(salt, usable);
+        self.fit_window(&mut found);
         let stored = self.find_stored(salt, &found, usable);
         PrefixHit {
             found,
@@ -176,7 +121,7 @@ impl KvCache {
     }
 
     /// Begins a sequence: holds the blocks of a hit, and the partly matching one until
-    /// [`BlockTable::release_copy_source`]. `hit` is of this salt. Panics if the index changed since.
+    /// [`KvCache::release_copy_source`]. `hit` is of this salt. Panics if the index changed since.
     pub fn open(&mut self, salt: &Salt, hit: &PrefixHit) -> BlockTable {
         assert_eq!(hit.index_version, self.index_version, "a hit is used before the index changes");
         self.settle();
@@ -202,9 +147,20 @@ impl KvCache {
             key,
             num_stored_blocks: 0,
             unnamed,
+            needed: 0..0,
+            needed_source: None,
         };
         self.count_stored(&mut table);
+        self.need_hit(&mut table, hit);
         table
+    }
+
+    /// The copy out of the partly matching block is done (its step is acknowledged): releases that block.
+    pub fn release_copy_source(&mut self, table: &mut BlockTable) {
+        if table.copy_source.is_some() {
+            self.release_needed_source(table);
+            table.copy_source = None;
+        }
     }
 
     /// Marks what a hit found as used now. Cost: O(nodes on the path).
@@ -298,6 +254,7 @@ impl KvCache {
             }
         }
         self.abandon_unnamed(&mut table);
+        self.release_needs(&mut table);
         drop(table);
         self.settle();
     }
@@ -336,9 +293,12 @@ impl KvCache {
 
     /// Takes back released blocks now rather than at the next call.
     pub fn settle(&mut self) {
-        let Self { pool, tree, policy, .. } = self;
+        let Self { pool, tree, policy, windows, .. } = self;
         pool.settle(|block, released| {
             if released == Released::Free {
+                if let Some(windows) = windows {
+                    windows.freed(block);
+                }
                 return policy.freed(block);
             }
             policy.cached(block);
@@ -365,6 +325,9 @@ impl KvCache {
         if self.pool.clear_indexed(block) {
             self.policy.uncached(block);
             self.policy.freed(block);
+            if let Some(windows) = &mut self.windows {
+                windows.freed(block);
+            }
         }
     }
 
@@ -461,6 +424,9 @@ impl KvCache {
         if self.pool.is_settled() {
             let is_cached = |block| self.pool.is_indexed(block) && !self.pool.is_held(block);
             self.policy.check_invariants(|block| self.pool.state(block) == BlockState::Free, is_cached);
+        }
+        if let Some(windows) = self.windows.as_ref().filter(|_| self.pool.is_settled()) {
+            windows.check_invariants(|block| self.pool.state(block) == BlockState::Free);
         }
         if let Some(store) = &self.store {
             store.check_invariants();

@@ -9,6 +9,8 @@
 //! Below the device lies the store: a [`StoreIndex`] finds a block there by its [`BlockKey`], which says all that comes
 //! before it, so that one prompt is followed through both and the tokens of what is stored need no memory.
 //!
+//! Where models have layers with a window, blocks are in two parts: see [`windows`].
+//!
 //! Tenants have guaranteed shares of the device: see [`quota`].
 
 pub mod block;
@@ -16,6 +18,7 @@ pub mod cache;
 pub mod events;
 pub mod evict;
 pub mod history;
+pub mod hit;
 pub mod inspect;
 pub mod key;
 pub mod kind;
@@ -31,12 +34,14 @@ mod store_groups;
 mod store_offers;
 pub mod table;
 mod tiers;
+pub mod windows;
 
 pub use block::{BlockHold, BlockId, BlockState};
-pub use cache::{KvCache, PrefixHit};
+pub use cache::KvCache;
 pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
 pub use evict::{EvictionPolicy, LeafLru, Trail};
 pub use history::PathHash;
+pub use hit::PrefixHit;
 pub use inspect::{NodeView, TreePage};
 pub use key::{BlockKey, KEY_BYTES};
 pub use kind::PolicyKind;
@@ -49,3 +54,4 @@ pub use salt::Salt;
 pub use store::{Offer, SlotId, StoreCounts, StoreIndex, StoredBlock, StoredHit};
 pub use table::BlockTable;
 pub use tiers::RestoredBlock;
+pub use windows::{WindowCounts, WindowLimits};

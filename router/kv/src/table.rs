@@ -1,8 +1,9 @@
 //! The blocks of one sequence.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
-use crate::block::BlockHold;
+use crate::block::{BlockHold, BlockId};
 use crate::evict::Trail;
 use crate::key::BlockKey;
 use crate::quota::TenantIdx;
@@ -12,7 +13,7 @@ use crate::store::SlotId;
 
 /// The blocks of one sequence in order, and how far they are in the KV index. Made, grown, indexed and closed by
 /// [`crate::KvCache`]; dropping it releases every block and indexes nothing more (and leaves slots of the store that it
-/// began to fill without a name: with a store it is closed).
+/// began to fill without a name, and window parts as needed: with a store or windows it is closed).
 ///
 /// ```text
 /// blocks       [ 7 | 3 | 5 | 8 | 9 ]
@@ -37,6 +38,10 @@ pub struct BlockTable {
     pub(crate) num_stored_blocks: usize,
     /// Blocks on their way to the store whose key is not known yet, in order.
     pub(crate) unnamed: VecDeque<UnnamedStore>,
+    /// Whose window parts the sequence needs: blocks that its next position looks at, and what was planned after.
+    pub(crate) needed: Range<u32>,
+    /// And that of the block which is copied from.
+    pub(crate) needed_source: Option<BlockId>,
 }
 
 /// A block is being stored before all its tokens are known.
@@ -74,9 +79,9 @@ impl BlockTable {
         self.num_stored_blocks
     }
 
-    /// The copy out of the partly matching block is done (its step is acknowledged): releases that block.
-    pub fn release_copy_source(&mut self) {
-        self.copy_source = None;
+    /// How many window parts the sequence needs.
+    pub fn num_needed_parts(&self) -> usize {
+        self.needed.len() + usize::from(self.needed_source.is_some())
     }
 
     /// Handles on blocks of the index that the sequence does not use itself.

@@ -1,7 +1,8 @@
 //! How the device and the store below it meet: what is found there, what is written to it and read back.
 
 use crate::block::BlockId;
-use crate::cache::{KvCache, PrefixHit};
+use crate::cache::KvCache;
+use crate::hit::PrefixHit;
 use crate::key::BlockKey;
 use crate::radix::{Cursor, PrefixMatch};
 use crate::salt::Salt;

@@ -130,7 +130,7 @@ impl World {
                 if let Some(index) = self.pick(*sequence) {
                     let sequence = &mut self.sequences[index];
                     sequence.acknowledged = sequence.filled;
-                    sequence.table.release_copy_source();
+                    self.kv.release_copy_source(&mut sequence.table);
                     let (from, to) = (sequence.table.num_indexed_blocks(), sequence.filled / self.block_size);
                     self.store_blocks(index, from, to);
                     let sequence = &mut self.sequences[index];
@@ -182,7 +182,7 @@ impl World {
                 }
                 computed += num_tokens as usize;
             } else {
-                table.release_copy_source();
+                self.kv.release_copy_source(&mut table);
             }
         }
         let acknowledged = hit.num_block_tokens() as usize;

@@ -54,6 +54,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         max_step_tokens: 8_192,
         max_step_sequences: 64,
         vocab_size: 50_000,
+        windows: None,
     };
     scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
     scheduler

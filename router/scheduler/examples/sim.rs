@@ -1,4 +1,5 @@
-//! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`.
+//! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
+//! with `--windows 1` of a model whose layers have windows.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
@@ -10,20 +11,21 @@ use sim::{Options, run};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (mut seed, mut count) = (0, 1);
+    let (mut seed, mut count, mut windows) = (0, 1, 0);
     while let Some(name) = arguments.next() {
         let value = arguments.next().and_then(|text| text.parse::<u64>().ok());
         match (name.as_str(), value) {
             ("--seed", Some(value)) => seed = value,
             ("--count", Some(value)) => count = value,
+            ("--windows", Some(value)) => windows = value,
             _ => {
-                println!("usage: sim [--seed N] [--count N]");
+                println!("usage: sim [--seed N] [--count N] [--windows 0|1]");
                 return;
             }
         }
     }
     for seed in seed..seed + count {
-        let scenario = Scenario::random(seed);
+        let scenario = if windows > 0 { Scenario::random_windowed(seed) } else { Scenario::random(seed) };
         if count == 1 {
             println!("{scenario:#?}");
         }

@@ -81,6 +81,9 @@ impl Scheduler {
             self.sequences[key].wait.needed_blocks = needed;
             return Admission::NoRoom;
         }
+        if self.lacks_parts(&hit, sequence.num_tokens()) {
+            return Admission::NoRoom;
+        }
         hit = self.worth_restoring(hit);
         let kv = &self.shard.as_ref().expect("planning needs a shard").kv;
         // The block that is copied from stays held for a step: one more than the sequence itself needs.

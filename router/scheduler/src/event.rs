@@ -1,6 +1,6 @@
 //! What the scheduler is told and what it answers. Plain data.
 
-use trunkline_kv::{Salt, StoredBlock, TenantShare};
+use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits};
 
 use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, Transfers};
 
@@ -58,6 +58,8 @@ pub struct ShardLimits {
     pub max_step_sequences: u32,
     /// Token ids are below it.
     pub vocab_size: u32,
+    /// If blocks are in two parts: the parts for layers with a window. Not together with a store.
+    pub windows: Option<WindowLimits>,
 }
 
 /// What a store holds when its shard starts.

@@ -14,7 +14,7 @@ impl Scheduler {
         shard.kv.check_invariants();
         assert!(shard.in_flight.len() <= RUN_AHEAD, "run-ahead is bounded");
         let (mut num_waiting, mut num_leaving, mut num_running, mut num_parked) = (0, 0, 0, 0);
-        let (mut num_new, mut num_restoring) = (0, 0);
+        let (mut num_new, mut num_restoring, mut num_needs) = (0, 0, 0);
         for (key, sequence) in self.sequences.iter() {
             let Some(run) = &sequence.run else {
                 num_waiting += 1;
@@ -35,6 +35,7 @@ impl Scheduler {
                 }
                 continue;
             };
+            num_needs += run.table.num_needed_parts() as u64;
             num_parked -= run.waiters.len() as i64;
             num_leaving += usize::from(run.phase != Phase::Running);
             num_running += usize::from(run.phase != Phase::Ending);
@@ -66,6 +67,7 @@ impl Scheduler {
                 "only acknowledged blocks are shared"
             );
         }
+        assert_eq!(num_needs, shard.kv.num_window_needs(), "window parts are needed by who runs");
         assert_eq!(num_restoring, shard.restoring.len(), "a restore has a sequence");
         assert_eq!(num_parked, 0, "who is parked is waited for once");
         assert_eq!(num_waiting, self.queue.num_waiting(), "waiting sequences");

@@ -48,6 +48,7 @@ mod tests {
             max_step_tokens: 8,
             max_step_sequences: 8,
             vocab_size: 8,
+            windows: None,
         };
         let mut happen = |event, is_on| {
             scheduler.record_kv_events(is_on);

@@ -26,6 +26,7 @@ pub mod scheduler;
 mod sequence;
 pub mod stats;
 mod transfer;
+mod windows;
 
 pub use below::Coverage;
 pub use config::SchedulerConfig;
@@ -42,5 +43,5 @@ pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
     BlockId, BlockKey, KEY_BYTES, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
-    SlotId, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage,
+    SlotId, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits,
 };

@@ -2,8 +2,8 @@
 
 use trunkline_kv::{BlockKey, SlotId};
 
-/// Everything a shard does in one step, in this order: `ends`, `starts`, `copies`, `discards`, then it begins
-/// `restores`, computes `chunks`, and begins their `stores`.
+/// Everything a shard does in one step, in this order: `ends`, `starts`, `window_drops`, `copies`, `discards`, then it
+/// begins `restores`, computes `chunks`, and begins their `stores`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
     /// 1 for the first plan after `ShardReady`, then one more each.
@@ -20,6 +20,8 @@ pub struct StepPlan {
     pub restores: Vec<Restore>,
     /// Slots of the store to be emptied.
     pub discards: Vec<SlotId>,
+    /// Blocks whose window part is dropped, done before the copies. They come with what needs their room.
+    pub window_drops: Vec<u32>,
 }
 
 impl StepPlan {

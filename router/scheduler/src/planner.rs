@@ -24,6 +24,7 @@ impl Scheduler {
         }
         let budget = StepBudget { tokens: self.max_step_tokens(), chunks: shard.limits.max_step_sequences };
         let plan = StepPlan { step_id: shard.last_step_id + 1, ..StepPlan::default() };
+        self.pass_windows();
         let mut draft = Draft { plan, planned: Vec::new(), budget };
         self.plan_decodes(now, &mut draft, updates);
         let num_prefill_tokens = self.plan_prefills(now, &mut draft, updates);
@@ -140,8 +141,8 @@ impl Scheduler {
         num_tokens
     }
 
-    /// Gets the blocks for `num_tokens` more positions, or for as many as there are; others are preempted only if there
-    /// is not one. Returns how many positions have a block.
+    /// Gets the blocks, with their window parts, for `num_tokens` more positions, or for as many as there are; others
+    /// are preempted only if there is not one. Returns how many positions have a block.
     fn grow(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
         loop {
             let shard = self.shard.as_mut().expect("planning needs a shard");
@@ -151,16 +152,18 @@ impl Scheduler {
             let granted = missing.min(shard.kv.available());
             assert!(shard.kv.grow(&mut run.table, granted), "so many are available");
             let capacity = (num_blocks + granted) * shard.limits.block_size;
-            let fitting = num_tokens.min(capacity - run.planned);
-            if fitting > 0 || !self.make_room(key) {
+            let with_blocks = num_tokens.min(capacity - run.planned);
+            let fitting = shard.kv.reserve_parts(&mut run.table, run.planned, with_blocks);
+            if fitting > 0 || !self.make_room(key, with_blocks == 0) {
                 return fitting;
             }
         }
     }
 
-    /// Frees a block for a sequence that has none for its next position. False: not now. Then blocks come back with the
-    /// steps in flight, or the sequence is itself the first that would have to go, and waits with what it has.
-    fn make_room(&mut self, key: SequenceKey) -> bool {
+    /// Frees a block, or a window part, for a sequence that has none for its next position. False: not now. Then they
+    /// come back with the steps in flight, or the sequence is itself the first that would have to go, and waits with
+    /// what it has.
+    fn make_room(&mut self, key: SequenceKey, is_block_missing: bool) -> bool {
         let shard = self.shard.as_mut().expect("planning needs a shard");
         let mut num_shed = 0;
         for &other in &self.running {
@@ -177,8 +180,8 @@ impl Scheduler {
                 self.preempt(victim);
                 self.shard.as_ref().is_some_and(|shard| shard.kv.available() > 0) || self.num_leaving == 0
             }
-            // Nobody else could give way: a pin does.
-            _ => self.shard.as_mut().is_some_and(|shard| shard.kv.drop_pin()),
+            // Nobody else could give way: a pin does. It holds blocks, not their window parts.
+            _ => is_block_missing && self.shard.as_mut().is_some_and(|shard| shard.kv.drop_pin()),
         }
     }
 
@@ -203,6 +206,7 @@ impl Scheduler {
         if plan.is_empty() {
             return None;
         }
+        plan.window_drops = shard.kv.take_window_drops().into_iter().map(|block| block.0).collect();
         shard.last_step_id = plan.step_id;
         self.counters.steps += 1;
         self.counters.scheduled_tokens += plan.num_tokens();

@@ -61,7 +61,9 @@ impl Scheduler {
         let run = sequence.run_mut();
         assert_eq!(run.wire_id, chunk.wire_id, "who is in flight keeps its wire id");
         run.steps_in_flight -= 1;
-        run.table.release_copy_source();
+        if let Some(shard) = &mut self.shard {
+            shard.kv.release_copy_source(&mut run.table);
+        }
         let error = match &outcome {
             Some(SequenceOutcome::Error(error)) => Some(error.clone()),
             _ => None,

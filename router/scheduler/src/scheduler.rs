@@ -34,6 +34,7 @@ const MIN_RETRY_AFTER_MS: u64 = 100;
 /// let mut updates = Vec::new();
 /// scheduler.handle(Millis(0), Event::ShardReady(ShardLimits {
 ///     block_size: 16, num_blocks: 8, max_step_tokens: 64, max_step_sequences: 4, vocab_size: 100,
+///     windows: None,
 /// }), &mut updates);
 /// scheduler.handle(Millis(1), Event::Submit(SequenceRequest {
 ///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
@@ -203,6 +204,11 @@ impl Scheduler {
             stats.pins_granted += pins.granted;
             stats.pins_refused += pins.refused;
             stats.pins_dropped += pins.dropped;
+            let windows = shard.kv.window_counts().unwrap_or_default();
+            stats.window_parts_free = windows.free.into();
+            stats.window_parts_needed = windows.needed.into();
+            stats.window_parts_total = windows.total.into();
+            stats.dropped_window_parts += windows.dropped;
             let store = shard.kv.store_counts().unwrap_or_default();
             stats.store_blocks = store.stored.into();
             stats.store_slots = store.total.into();
@@ -365,6 +371,9 @@ impl Scheduler {
         let policy = self.config.eviction.build(limits.num_blocks);
         let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
         kv.record_events(self.kv_events.is_on);
+        if let Some(windows) = limits.windows {
+            kv.set_windows(windows);
+        }
         kv.set_shares(&self.config.shares);
         kv.set_max_pinned_blocks(self.config.max_pinned_blocks(limits.num_blocks));
         let shard = Shard {
@@ -408,6 +417,7 @@ impl Scheduler {
         let Some(shard) = self.shard.take() else { return };
         self.kv_events.was_cleared = self.kv_events.is_on;
         self.counters.evicted_blocks += shard.kv.num_evicted();
+        self.counters.dropped_window_parts += shard.kv.window_counts().unwrap_or_default().dropped;
         let pins = shard.kv.pin_counts();
         self.counters.pins_granted += pins.granted;
         self.counters.pins_refused += pins.refused;

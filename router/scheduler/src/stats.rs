@@ -19,6 +19,12 @@ pub struct Stats {
     pub blocks_pinned: u64,
     /// Gauge: blocks of the pool. `free + held + cached = total`.
     pub blocks_total: u64,
+    /// Gauge: window parts that no block has. 0, like the next two, while blocks are in one piece.
+    pub window_parts_free: u64,
+    /// Gauge: window parts that a sequence needs; the rest may be dropped.
+    pub window_parts_needed: u64,
+    /// Gauge: window parts of the pool.
+    pub window_parts_total: u64,
     /// Gauge: blocks in the store. 0, like the next, while there is no store.
     pub store_blocks: u64,
     /// Gauge: slots of the store.
@@ -39,6 +45,8 @@ pub struct Stats {
     pub preemptions: u64,
     /// Counter: blocks dropped from the KV index to make room.
     pub evicted_blocks: u64,
+    /// Counter: window parts taken from blocks to make room.
+    pub dropped_window_parts: u64,
     /// Counter: blocks written to the store.
     pub stored_blocks: u64,
     /// Counter: blocks that were to be written and were not.

@@ -9,6 +9,7 @@ const LIMITS: ShardLimits = ShardLimits {
     max_step_tokens: 32,
     max_step_sequences: 8,
     vocab_size: 1_000,
+    windows: None,
 };
 const PROMPT_TOKENS: u32 = 101;
 

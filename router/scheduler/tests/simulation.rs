@@ -32,6 +32,7 @@ fn run_named(scenario: &Scenario, options: Options) -> Report {
 fn add(total: &mut Stats, stats: &Stats) {
     total.preemptions += stats.preemptions;
     total.evicted_blocks += stats.evicted_blocks;
+    total.dropped_window_parts += stats.dropped_window_parts;
     total.prefix_waits += stats.prefix_waits;
     total.prefix_hit_tokens += stats.prefix_hit_tokens;
     total.rejected_queue_full += stats.rejected_queue_full;
@@ -90,6 +91,32 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
 }
 
 #[test]
+fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
+    let first = env_number("TRUNKLINE_SEED", DEFAULT_FIRST_SEED);
+    let mut total = Stats::default();
+    for seed in first..first + env_number("TRUNKLINE_SIM_SEEDS", DEFAULT_NUM_SEEDS) {
+        let scenario = Scenario::random_windowed(seed);
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
+        let report = outcome.unwrap_or_else(|_| {
+            panic!("failed: seed {seed}; hint: run the example `sim -- --windows 1 --seed {seed}`")
+        });
+        add(&mut total, &report.stats);
+        assert_eq!(
+            report.stats.window_parts_needed, 0,
+            "seed {seed}: nobody needs a part when all have ended"
+        );
+    }
+    let met = [
+        total.preemptions,
+        total.evicted_blocks,
+        total.prefix_waits,
+        total.prefix_hit_tokens,
+        total.dropped_window_parts,
+    ];
+    assert!(met.iter().all(|&count| count > 20), "the runs lack parts and blocks: {total:?}");
+}
+
+#[test]
 fn a_seed_replays_bit_for_bit() {
     let first = env_number("TRUNKLINE_SEED", DEFAULT_FIRST_SEED);
     let mut hashes = BTreeSet::new();
@@ -120,6 +147,7 @@ fn crowded() -> Scenario {
             max_step_tokens: 8,
             max_step_sequences: 4,
             vocab_size: 4,
+            windows: None,
         },
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),

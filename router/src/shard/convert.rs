@@ -41,6 +41,7 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
             .collect(),
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
         discards: plan.discards.into_iter().map(|slot| slot.0).collect(),
+        window_drops: plan.window_drops,
     }
 }
 
@@ -114,6 +115,7 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
             .collect(),
         restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,
         discards: plan.discards.into_iter().map(SlotId).collect(),
+        window_drops: plan.window_drops,
     })
 }
 

@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use trunkline_scheduler::{ShardLimits, StepPlan, StepResult, StoreContents, Transfers};
+use trunkline_scheduler::{ShardLimits, StepPlan, StepResult, StoreContents, Transfers, WindowLimits};
 
 use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
@@ -49,6 +49,10 @@ pub struct ShardInfo {
     pub weight_bytes: u64,
     /// Bytes of a block.
     pub bytes_per_block: u64,
+    /// How windows are kept apart; none if blocks are in one piece.
+    pub windows: Option<WindowLimits>,
+    /// Bytes of a window part.
+    pub bytes_per_window_part: u64,
     /// Slots of the store; 0 if there is none.
     pub num_store_slots: u32,
     /// Folder of the store.
@@ -76,6 +80,7 @@ impl ShardInfo {
                 return Err(ShardError::InvalidMessage { detail: format!("`{name}` of Describe is 0") });
             }
         }
+        let windows = windows_from_proto(&describe)?;
         Ok(Self {
             architecture: describe.architecture,
             vocab_size: describe.vocab_size,
@@ -89,6 +94,8 @@ impl ShardInfo {
             kv_dtype: describe.kv_dtype,
             weight_bytes: describe.weight_bytes,
             bytes_per_block: describe.bytes_per_block,
+            windows,
+            bytes_per_window_part: describe.bytes_per_window_part,
             num_store_slots: describe.num_store_slots,
             store_folder: (describe.num_store_slots > 0).then(|| PathBuf::from(describe.store_folder)),
         })
@@ -102,6 +109,7 @@ impl ShardInfo {
             max_step_tokens: self.max_step_tokens,
             max_step_sequences: self.max_step_sequences,
             vocab_size: self.vocab_size,
+            windows: self.windows,
         }
     }
 
@@ -109,6 +117,28 @@ impl ShardInfo {
     pub fn pool_tokens(&self) -> u64 {
         u64::from(self.block_size) * u64::from(self.num_device_blocks)
     }
+}
+
+fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {
+    let invalid = |detail: String| Err(ShardError::InvalidMessage { detail });
+    let limits = WindowLimits { num_parts: describe.num_window_parts, window_size: describe.window_size };
+    if limits.num_parts == 0 {
+        return Ok(None);
+    }
+    if describe.num_store_slots > 0 {
+        return invalid("Describe has window parts and a store".to_owned());
+    }
+    if limits.window_size == 0 {
+        return invalid("`window_size` of Describe is 0, though there are window parts".to_owned());
+    }
+    let least = limits.least_parts(describe.block_size);
+    if limits.num_parts < least {
+        return invalid(format!(
+            "`num_window_parts` of Describe is {}, expected at least {least} for a window of {}",
+            limits.num_parts, limits.window_size
+        ));
+    }
+    Ok(Some(limits))
 }
 
 /// What the link tells the driver.

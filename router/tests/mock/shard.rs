@@ -177,6 +177,9 @@ impl ShardService for Service {
                 .store
                 .as_ref()
                 .map_or_else(String::new, |(folder, _)| folder.display().to_string()),
+            num_window_parts: 0,
+            bytes_per_window_part: 0,
+            window_size: 0,
         }))
     }
 

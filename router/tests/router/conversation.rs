@@ -9,6 +9,7 @@ use trunkline_router::shard::{
 use trunkline_scheduler::{
     BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
     SequenceErrorCode, SequenceOutcome, SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome,
+    WindowLimits,
 };
 
 const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
@@ -35,6 +36,34 @@ fn recorded_conversation_reads_the_same_on_this_side() {
         }
     }
     assert!(plans >= 5 && plans == results, "{plans} plans, {results} results");
+}
+
+#[test]
+fn windows_that_cannot_be_served_are_refused() {
+    let first: Value = serde_json::from_str(CONVERSATION.lines().next().unwrap()).unwrap();
+    let describe = |num_window_parts, window_size, num_store_slots| {
+        let describe = describe_from_json(&first["describe"]);
+        ShardInfo::from_proto(proto::DescribeResponse {
+            num_window_parts,
+            window_size,
+            num_store_slots,
+            ..describe
+        })
+    };
+    // Blocks of 4: a window of 9 touches three, and one may be copied from.
+    assert_eq!(
+        describe(4, 9, 0).unwrap().limits().windows,
+        Some(WindowLimits { num_parts: 4, window_size: 9 })
+    );
+    assert_eq!(describe(0, 0, 4).unwrap().windows, None);
+    for (num_parts, window_size, num_slots, text) in [
+        (3, 9, 0, "`num_window_parts` of Describe is 3, expected at least 4 for a window of 9"),
+        (3, 0, 0, "`window_size` of Describe is 0"),
+        (4, 9, 4, "window parts and a store"),
+    ] {
+        let error = describe(num_parts, window_size, num_slots).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
 }
 
 #[test]
@@ -70,6 +99,7 @@ fn transfers_cross_the_line_whole() {
             blocks: vec![RestoredBlock { slot: SlotId(4), key: key.extend(&[5; 4]), block: BlockId(7) }],
         }],
         discards: vec![SlotId(9)],
+        window_drops: vec![3, 1],
         ..StepPlan::default()
     };
     let message = plan_to_proto(plan.clone());
@@ -140,6 +170,9 @@ fn describe_from_json(value: &Value) -> proto::DescribeResponse {
         weight_bytes: u64_of(value, "weight_bytes"),
         num_store_slots: u32_of(value, "num_store_slots"),
         store_folder: text_of(value, "store_folder"),
+        num_window_parts: u32_of(value, "num_window_parts"),
+        bytes_per_window_part: u64_of(value, "bytes_per_window_part"),
+        window_size: u32_of(value, "window_size"),
     }
 }
 
@@ -179,6 +212,7 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             }),
         }),
         discards: ids(value, "discards"),
+        window_drops: ids(value, "window_drops"),
     }
 }
 
@@ -260,7 +294,7 @@ fn plan_to_json(plan: &StepPlan) -> Value {
     let restores: Vec<Value> = plan.restores.iter().map(restore_to_json).collect();
     let discards: Vec<u32> = plan.discards.iter().map(|slot| slot.0).collect();
     json!({"step_id": plan.step_id, "ends": plan.ends, "starts": starts, "copies": copies, "chunks": chunks,
-           "restores": restores, "discards": discards})
+           "restores": restores, "discards": discards, "window_drops": plan.window_drops})
 }
 
 fn restore_to_json(restore: &Restore) -> Value {

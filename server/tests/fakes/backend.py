@@ -51,6 +51,8 @@ class FakeBackend:
         max_step_tokens: int = 32,
         max_step_sequences: int = 8,
         has_store: bool = False,
+        window_size: int = 0,
+        num_window_parts: int = 0,
         on_step: Callable[[Sequence[Chunk]], None] | None = None,
     ) -> None:
         self.info = BackendInfo(
@@ -65,11 +67,15 @@ class FakeBackend:
             numeric_fingerprint="fa4e",
             num_store_slots=NUM_SLOTS if has_store else 0,
             store_folder="/store/fa4e" if has_store else "",
+            num_window_parts=num_window_parts,
+            bytes_per_window_part=block_size * 8 if num_window_parts else 0,
+            window_size=window_size,
         )
         self.on_step = on_step
         self.num_resets = 0
         self._sequences: dict[int, _Sequence] = {}
         self._pool: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.window_parts: set[int] = set()
         self.fake_store = FakeStore(self._pool) if has_store else None
         self.store: Store | None = self.fake_store
         self._caller = 0
@@ -98,9 +104,16 @@ class FakeBackend:
         self._check_thread()
         del self._sequences[sequence_id]
 
+    def drop_window_parts(self, block_ids: Sequence[int]) -> None:
+        self._check_thread()
+        assert self.info.num_window_parts
+        self.window_parts.difference_update(block_ids)
+
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._check_thread()
         self._pool[destination_block_id][:num_tokens] = self._pool[source_block_id][:num_tokens]
+        if source_block_id in self.window_parts:
+            self.window_parts.add(destination_block_id)
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         self._check_thread()
@@ -120,6 +133,7 @@ class FakeBackend:
         self.num_resets += 1
         if self.fake_store is not None:
             self.fake_store.forget()
+        self.window_parts.clear()
         self._sequences.clear()
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -135,7 +149,8 @@ class FakeBackend:
         sequence = self._sequences[chunk.sequence_id]
         sequence.block_ids.extend(chunk.new_block_ids)
         end = chunk.first_position + chunk.num_tokens
-        if (problem := self._problem(sequence, end)) is not None:
+        problem = self._problem(sequence, end) or self._window_problem(sequence, chunk.first_position, end)
+        if problem is not None:
             return SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
         digest = self._slot(sequence, chunk.first_position - 1) if chunk.first_position else _ROOT_DIGEST
         for position in range(chunk.first_position, end):
@@ -164,6 +179,19 @@ class FakeBackend:
             return f"position {end - 1} lies in no block, the sequence has {len(sequence.block_ids)}"
         if any(block_id >= self.info.num_device_blocks for block_id in sequence.block_ids):
             return "a block id is not in the pool"
+        return None
+
+    def _window_problem(self, sequence: _Sequence, first: int, end: int) -> str | None:
+        if not self.info.num_window_parts:
+            return None
+        block_size = self.info.block_size
+        seen = range(max(0, first - self.info.window_size + 1) // block_size, -(-first // block_size))
+        for block_id in sequence.block_ids[seen.start : seen.stop]:
+            if block_id not in self.window_parts:
+                return f"block {block_id} has no window part, and position {first} looks at it"
+        self.window_parts.update(sequence.block_ids[first // block_size : -(-end // block_size)])
+        if len(self.window_parts) > self.info.num_window_parts:
+            return f"all {self.info.num_window_parts} window parts are in use"
         return None
 
     def _slot(self, sequence: _Sequence, position: int) -> int | None:

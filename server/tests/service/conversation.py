@@ -2,8 +2,9 @@
 
     PYTHONPATH=server python -m tests.service.conversation        records proto/testdata/conversation.jsonl again
 
-One JSON object a line, in the order of the wire: `{"describe": ...}` first, then `{"plan": ...}` and `{"result": ...}`
-(two plans may be ahead of their results). Messages are in proto3's JSON form with the field names of shard.proto, all
+Two streams, one of a shard with a store and one of a shard whose blocks are in two parts. One JSON object a line, in
+the order of the wire: `{"describe": ...}` first, then `{"plan": ...}` and `{"result": ...}` (two plans may be ahead of
+their results). Messages are in proto3's JSON form with the field names of shard.proto, all
 fields written out, 64-bit numbers as numbers. `device_time_us` is 0 in the record and not compared.
 """
 
@@ -34,6 +35,11 @@ _INT64_TYPES = (descriptor.FieldDescriptor.TYPE_UINT64, descriptor.FieldDescript
 def backend() -> FakeBackend:
     """The backend that the conversation was recorded with."""
     return FakeBackend(has_store=True)
+
+
+def windowed_backend() -> FakeBackend:
+    """The same for a model whose layers have a window: three blocks of four positions at a time."""
+    return FakeBackend(window_size=5, num_window_parts=3)
 
 
 def sampling(**fields: Any) -> pb.SamplingParams:
@@ -104,14 +110,42 @@ def plans() -> list[pb.StepPlan]:
     ]
 
 
+def windowed_plans() -> list[pb.StepPlan]:
+    """A prompt that moves over its window, a hit of the window that is left, and one of a part that is not there."""
+    prompt = [7, 3, 9, 3, 7, 1, 20, 21, 22, 5, 6, 8, 2]
+    return [
+        pb.StepPlan(
+            step_id=1,
+            starts=[_start(1, prompt, len(prompt), sampling())],
+            chunks=[_chunk(1, 0, 8, [3, 5])],
+        ),
+        # Position 8 looks at 4 and what follows.
+        pb.StepPlan(step_id=2, window_drops=[3], chunks=[_chunk(1, 8, 4, [4])]),
+        pb.StepPlan(step_id=3, window_drops=[5], chunks=[_chunk(1, 12, 1, [6], sample=True)]),
+        # Positions 8 to 11 are there for a second turn, 4 to 7 are not for a third.
+        pb.StepPlan(
+            step_id=4,
+            ends=[1],
+            starts=[_start(2, [*prompt[:12], 9], 13, sampling()), _start(3, [*prompt[:8], 9], 9, sampling())],
+            window_drops=[6],
+            chunks=[_chunk(2, 12, 1, [3, 5, 4, 8], sample=True), _chunk(3, 8, 1, [3, 5, 9], sample=True)],
+        ),
+        pb.StepPlan(step_id=5, ends=[2, 3], window_drops=[4, 8]),
+    ]
+
+
 def record() -> list[dict[str, Any]]:
+    """The lines of both streams."""
+    return _record(backend(), plans()) + _record(windowed_backend(), windowed_plans())
+
+
+def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]:
     """Runs the plans, two ahead, and returns the lines."""
-    fake = backend()
     engine = Engine(fake, vocab_size=VOCAB_SIZE)
     lines: list[dict[str, Any]] = [{"describe": to_json(describe(MODEL, fake.info))}]
     results: list[dict[str, Any]] = []
     output: list[int] = []
-    for plan in plans():
+    for plan in plans:
         for start in plan.starts:
             if start.sequence_id == 6:
                 start.token_ids.extend([7, 3, 9, 3, 7, 1, 20, 21, 22, 5, *output])
@@ -130,6 +164,13 @@ def read() -> Iterator[dict[str, Any]]:
     with PATH.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
+
+
+def read_stream(index: int) -> list[dict[str, Any]]:
+    """Those of one stream."""
+    lines = list(read())
+    first, second = [number for number, line in enumerate(lines) if "describe" in line]
+    return lines[second:] if index else lines[first:second]
 
 
 def to_json(value: message.Message) -> dict[str, Any]:

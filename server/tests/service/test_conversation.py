@@ -10,15 +10,16 @@ from tests.service import conversation
 from trunkline_server._proto import shard_pb2 as pb
 
 
-@pytest.fixture
-def backend() -> FakeBackend:
-    return conversation.backend()
+@pytest.fixture(params=[0, 1], ids=["store", "windows"])
+def backend(request: pytest.FixtureRequest) -> FakeBackend:
+    return conversation.windowed_backend() if request.param else conversation.backend()
 
 
-def test_recorded_conversation_replays_through_the_socket(client: Client) -> None:
+def test_recorded_conversation_replays_through_the_socket(client: Client, backend: FakeBackend) -> None:
+    has_windows = bool(backend.info.num_window_parts)
     stream = client.open()
     num_results = 0
-    for line in conversation.read():
+    for line in conversation.read_stream(int(has_windows)):
         if "describe" in line:
             assert conversation.to_json(client.describe()) == line["describe"]
         elif "plan" in line:
@@ -30,7 +31,7 @@ def test_recorded_conversation_replays_through_the_socket(client: Client) -> Non
             num_results += 1
     stream.close()
     assert list(stream.call) == []
-    assert num_results == len(conversation.plans())
+    assert num_results == len(conversation.windowed_plans() if has_windows else conversation.plans())
 
 
 def test_recorded_conversation_is_what_its_script_records() -> None:

@@ -21,7 +21,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,9 @@ class DescribeResponse(_message.Message):
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_STORE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     STORE_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    NUM_WINDOW_PARTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_WINDOW_PART_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -60,7 +63,10 @@ class DescribeResponse(_message.Message):
     weight_bytes: int
     num_store_slots: int
     store_folder: str
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ...) -> None: ...
+    num_window_parts: int
+    bytes_per_window_part: int
+    window_size: int
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("plan",)
@@ -77,7 +83,7 @@ class StepResponse(_message.Message):
     def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step_id", "ends", "starts", "copies", "chunks", "restores", "discards")
+    __slots__ = ("step_id", "ends", "starts", "copies", "chunks", "restores", "discards", "window_drops")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +91,7 @@ class StepPlan(_message.Message):
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     RESTORES_FIELD_NUMBER: _ClassVar[int]
     DISCARDS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_DROPS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     ends: _containers.RepeatedScalarFieldContainer[int]
     starts: _containers.RepeatedCompositeFieldContainer[SequenceStart]
@@ -92,7 +99,8 @@ class StepPlan(_message.Message):
     chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
     restores: _containers.RepeatedCompositeFieldContainer[Restore]
     discards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[Restore, _Mapping]]] = ..., discards: _Optional[_Iterable[int]] = ...) -> None: ...
+    window_drops: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[Restore, _Mapping]]] = ..., discards: _Optional[_Iterable[int]] = ..., window_drops: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceStart(_message.Message):
     __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling", "root_key")

@@ -127,6 +127,15 @@ class BackendInfo:
     # 0 and empty: there is no store.
     num_store_slots: int = 0
     store_folder: str = ""
+    # 0: blocks are in one piece.
+    num_window_parts: int = 0
+    bytes_per_window_part: int = 0
+    window_size: int = 0
+
+    @property
+    def pool_bytes(self) -> int:
+        """What K and V of all blocks take, window parts included."""
+        return self.num_device_blocks * self.bytes_per_block + self.num_window_parts * self.bytes_per_window_part
 
 
 class Store(Protocol):
@@ -184,6 +193,13 @@ class Backend(Protocol):
 
     def end(self, sequence_id: int) -> None:
         """Forgets a sequence; its blocks keep what they hold."""
+        ...
+
+    def drop_window_parts(self, block_ids: Sequence[int]) -> None:
+        """Takes K and V of layers with a window from these blocks: no chunk reads them before it writes them anew.
+
+        Only called where `info.num_window_parts` is not 0. A block that has no such part stays as it is.
+        """
         ...
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:

@@ -49,6 +49,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     return build_cpu(
         checkpoint,
         store=store,
+        window_parts="auto",
         kv_cache_dtype=options.kv_cache_dtype,
         pinning=options.pin_threads,
         weights_cache=options.weights_cache,

@@ -24,8 +24,14 @@ pub struct Driver {
     pub restores: Vec<Restore>,
 }
 
-pub const LIMITS: ShardLimits =
-    ShardLimits { block_size: 4, num_blocks: 64, max_step_tokens: 64, max_step_sequences: 8, vocab_size: 50 };
+pub const LIMITS: ShardLimits = ShardLimits {
+    block_size: 4,
+    num_blocks: 64,
+    max_step_tokens: 64,
+    max_step_sequences: 8,
+    vocab_size: 50,
+    windows: None,
+};
 
 impl Driver {
     pub fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {

@@ -2,7 +2,7 @@
 
 use trunkline_scheduler::{
     Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig, SequenceId,
-    SequenceRequest, ShardLimits, TenantShare,
+    SequenceRequest, ShardLimits, TenantShare, WindowLimits,
 };
 
 use super::rng::Rng;
@@ -81,6 +81,7 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
         max_step_tokens: rng.range_u32(1, 24),
         max_step_sequences: rng.range_u32(1, 8),
         vocab_size,
+        windows: None,
     }
 }
 
@@ -141,6 +142,21 @@ impl Scenario {
         let twice = if rng.once_in(4) { rng.range(2, 20) } else { 0 };
         let store = Self::random_store(seed);
         Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice, store }
+    }
+
+    /// The same for a model with windows, which keeps no store: few parts, or as many as there are blocks.
+    pub fn random_windowed(seed: u64) -> Self {
+        let mut scenario = Self { store: None, ..Self::random(seed) };
+        let mut rng = Rng::new(seed ^ 0x7769_6e64);
+        let window_size = rng.range_u32(1, 24);
+        let spare = rng.range_u32(0, 12);
+        let set = |limits: &mut ShardLimits| {
+            let least = WindowLimits { num_parts: 0, window_size }.least_parts(limits.block_size);
+            limits.windows = Some(WindowLimits { num_parts: least + spare, window_size });
+        };
+        set(&mut scenario.limits);
+        scenario.outages.iter_mut().for_each(|outage| set(&mut outage.limits));
+        scenario
     }
 
     /// From a generator of its own, so that each seed's other numbers stay what they were.

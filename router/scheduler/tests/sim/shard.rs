@@ -91,6 +91,8 @@ pub struct FakeShard {
     faults: ShardFaults,
     max_prefill_beside_decodes: u32,
     slots: Vec<Vec<u64>>,
+    /// Of the layers with a window, where blocks are in two parts: none for a block without its part.
+    window_slots: Vec<Option<Vec<u64>>>,
     sequences: BTreeMap<u64, ShardSequence>,
     last_step_id: u64,
     /// Blocks of the last step that are to be stored.
@@ -105,6 +107,7 @@ impl FakeShard {
             faults,
             max_prefill_beside_decodes,
             slots: vec![vec![EMPTY; limits.block_size as usize]; limits.num_blocks as usize],
+            window_slots: vec![None; limits.num_blocks as usize],
             sequences: BTreeMap::new(),
             last_step_id: 0,
             writes: Vec::new(),
@@ -132,12 +135,24 @@ impl FakeShard {
             assert!(self.sequences.remove(wire_id).is_some(), "only what was started is ended");
         }
         self.start(plan, known);
+        assert!(plan.window_drops.is_empty() || self.limits.windows.is_some(), "blocks are in two parts");
+        for &block_id in &plan.window_drops {
+            let dropped = self.window_slots[block_id as usize].take();
+            assert!(dropped.is_some(), "block {block_id} has the window part that is dropped");
+        }
         for copy in &plan.copies {
             assert!((1..=self.limits.block_size).contains(&copy.num_tokens), "a copy within a block");
             assert_ne!(copy.source_block_id, copy.destination_block_id);
             let count = copy.num_tokens as usize;
             let source = self.slots[copy.source_block_id as usize][..count].to_vec();
             self.slots[copy.destination_block_id as usize][..count].copy_from_slice(&source);
+            if self.limits.windows.is_some() {
+                let source = self.window_slots[copy.source_block_id as usize].clone();
+                let source = source.expect("a block that is copied from has its window part");
+                self.take_part(copy.destination_block_id);
+                let part = self.window_slots[copy.destination_block_id as usize].as_mut();
+                part.expect("just taken")[..count].copy_from_slice(&source[..count]);
+            }
         }
         self.check_budget(plan);
         let mut sequences = Vec::new();
@@ -150,6 +165,38 @@ impl FakeShard {
         }
         let device_time_us = 200 + plan.num_tokens() * 100;
         StepResult { step_id: plan.step_id, sequences, device_time_us }
+    }
+
+    /// Gives a block its window part, if it has none.
+    fn take_part(&mut self, block_id: u32) {
+        let Some(windows) = self.limits.windows else { return };
+        let size = self.limits.block_size as usize;
+        self.window_slots[block_id as usize].get_or_insert_with(|| vec![EMPTY; size]);
+        let num_taken = self.window_slots.iter().flatten().count();
+        assert!(num_taken <= windows.num_parts as usize, "there are {} window parts", windows.num_parts);
+    }
+
+    /// What the layers with a window see, and what they keep.
+    fn compute_windows(&mut self, sequence_id: u64, first: usize, end: usize, is_good: bool) {
+        let Some(windows) = self.limits.windows else { return };
+        let block_size = self.limits.block_size as usize;
+        let sequence = &self.sequences[&sequence_id];
+        let (table, hashes) = (sequence.table.clone(), sequence.hashes.clone());
+        let seen = (first + 1).saturating_sub(windows.window_size as usize);
+        for position in seen..end {
+            let block_id = table[position / block_size];
+            if position < first {
+                if is_good {
+                    let part = self.window_slots[block_id as usize].as_ref();
+                    let part = part.unwrap_or_else(|| panic!("position {first} looks at block {block_id}"));
+                    assert_eq!(part[position % block_size], hashes[position + 1], "window at {position}");
+                }
+                continue;
+            }
+            self.take_part(block_id);
+            let part = self.window_slots[block_id as usize].as_mut().expect("just taken");
+            part[position % block_size] = if is_good { hashes[position + 1] } else { POISON };
+        }
     }
 
     fn start(&mut self, plan: &StepPlan, known: &BTreeMap<u64, Known>) {
@@ -242,6 +289,7 @@ impl FakeShard {
             for position in first..end {
                 self.slots[sequence.table[position / block_size] as usize][position % block_size] = POISON;
             }
+            self.compute_windows(chunk.sequence_id, first, end, false);
             let message = "made to fail".to_owned();
             return Some(SequenceOutcome::Error(SequenceError {
                 code: SequenceErrorCode::NotFinite,
@@ -259,6 +307,8 @@ impl FakeShard {
                 *slot = hash;
             }
         }
+        self.compute_windows(chunk.sequence_id, first, end, true);
+        let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
         if !chunk.sample {
             return None;
         }

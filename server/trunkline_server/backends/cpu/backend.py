@@ -59,11 +59,6 @@ class CpuBackend:
         self._executor.copy_block(source_block_id, destination_block_id, num_tokens)
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        """Takes K and V of layers with a window from these blocks, where they are kept apart (`window_parts`).
-
-        No chunk reads them before it writes them anew. Not part of `Backend` as long as no plan says it: see
-        docs/decisions/0015-windowed-layers.md.
-        """
         self._executor.drop_window_parts(block_ids)
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
@@ -77,6 +72,9 @@ class CpuBackend:
 
     def reset(self) -> None:
         self._executor.reset()
+        if self.info.num_window_parts:
+            # A router that begins knows of no block that has its part.
+            self._executor.drop_window_parts(range(self.info.num_device_blocks))
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         import numpy as np  # not for serving, and slow to import

@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.store import StoreOptions, open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
+from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit
 from trunkline_server.models import registry
@@ -58,16 +59,16 @@ def build(
     available_bytes: int | None = None,
     weights_cache: Path | None = None,
     store: StoreOptions | None = None,
-    window_parts: int | None = None,
+    window_parts: int | Literal["auto"] | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16. threads: None is one per physical core that this process may use,
     within its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of
     packed weights; None packs each time. store: where KV blocks are kept; None keeps them in memory alone.
-    window_parts: blocks that have K and V of layers with a window at a time, the caller drops those that no window
-    reaches; None keeps all of every block, as plans expect it today. Raises BackendUnavailable, InvalidArgument or
-    DoesNotFit, the latter before anything is loaded.
+    window_parts: blocks that have K and V of layers with a window at a time, of which plans drop those that no window
+    reaches; "auto" divides the memory if that gains anything and there is no store, None keeps all of every block.
+    Raises BackendUnavailable, InvalidArgument or DoesNotFit, the latter before anything is loaded.
     """
     try:
         from trunkline_server import _kernels
@@ -76,59 +77,97 @@ def build(
     config = checkpoint.config
     kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
     step = _step_limits(max_step_tokens, max_step_sequences)
+    window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     num_blocks = plan_pool(
-        memory_need(
-            checkpoint,
-            kv_dtype=kv_dtype,
-            block_size=block_size,
-            window_tokens=block_size * (window_parts or 0),
-            **step,
-        ),
+        memory_need(checkpoint, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step),
         available_bytes=available_memory() if available_bytes is None else available_bytes,
         block_size=block_size,
         wanted_tokens=max_batch_total_tokens,
     )
+    sizes = PoolSizes(num_blocks=num_blocks, num_window_parts=None if window_parts == "auto" else window_parts)
+    if window_parts == "auto":
+        sizes = _divide(num_blocks, config, kv_dtype, block_size, step, has_store=store is not None)
     try:
         builder = _kernels.ProgramBuilder(
             **step,
             block_size=block_size,
-            num_blocks=num_blocks,
+            num_blocks=sizes.num_blocks,
             num_layers=config.num_layers,
             num_kv_heads=config.num_kv_heads,
             head_size=config.head_size,
             kv_dtype=kv_dtype,
         )
-        tensors = _trace(builder, checkpoint, window_parts)
+        tensors = _trace(builder, checkpoint, sizes.num_window_parts)
         packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
         executor = _build_executor(builder, packed, threads=threads, pinning=pinning, kv_dtype=kv_dtype)
     except MemoryError as error:
         raise DoesNotFit(
-            f"no memory for {num_blocks} KV blocks and weights: {error}", hint="lower `--max-batch-total-tokens`"
+            f"no memory for {sizes.num_blocks} KV blocks and weights: {error}", hint="lower `--max-batch-total-tokens`"
         ) from error
     except ValueError as error:
         # The model is intact and known, but has a shape that the kernels are not made for.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
     fingerprint = _loaded(executor, checkpoint, packed)
     _log_threads(executor)
-    info = _info(executor, fingerprint, kv_dtype, block_size, num_blocks, step)
+    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     after_start = None if packed is None else packed.keep
     return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
 
 
+def _divide(
+    num_blocks: int, config: ModelConfig, kv_dtype: str, block_size: int, step: dict[str, int], *, has_store: bool
+) -> PoolSizes:
+    if not any(config.windows):
+        return PoolSizes(num_blocks=num_blocks)
+    if has_store:
+        logger.info("layers with a window keep all positions, as blocks on disk have them")
+        return PoolSizes(num_blocks=num_blocks)
+    num_windowed = sum(window is not None for window in config.windows)
+    layer_bytes = block_size * _layer_bytes(config, kv_dtype, block_size)
+    need = WindowNeed(
+        base_bytes=(config.num_layers - num_windowed) * layer_bytes,
+        window_bytes=num_windowed * layer_bytes,
+        window_size=_window_size(config),
+        block_size=block_size,
+        max_positions=config.max_position_embeddings,
+        **step,
+    )
+    sizes = need.divide(num_blocks)
+    if sizes.num_window_parts is not None:
+        fields = {"window": need.window_size, "blocks": sizes.num_blocks, "window_parts": sizes.num_window_parts}
+        logger.info("layers with a window are kept apart", extra={"fields": fields})
+    return sizes
+
+
+def _window_size(config: ModelConfig) -> int:
+    """The largest window; 0 if there is none."""
+    return max((window for window in config.windows if window is not None), default=0)
+
+
 def _info(
-    executor: Executor, fingerprint: str, kv_dtype: str, block_size: int, num_blocks: int, step: dict[str, int]
+    executor: Executor,
+    fingerprint: str,
+    kv_dtype: str,
+    block_size: int,
+    sizes: PoolSizes,
+    step: dict[str, int],
+    config: ModelConfig,
 ) -> BackendInfo:
+    bytes_per_part = executor.bytes_per_window_part
     return BackendInfo(
         device=executor.device,
         block_size=block_size,
         bytes_per_block=executor.bytes_per_block,
-        num_device_blocks=num_blocks,
+        num_device_blocks=sizes.num_blocks,
         max_step_tokens=step["max_step_tokens"],
         max_step_sequences=step["max_step_sequences"],
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
         numeric_fingerprint=_fingerprint_of_results(executor, fingerprint, kv_dtype, block_size),
+        num_window_parts=(sizes.num_window_parts or 0) if bytes_per_part else 0,
+        bytes_per_window_part=bytes_per_part,
+        window_size=_window_size(config) if bytes_per_part else 0,
     )
 
 
@@ -227,14 +266,7 @@ def memory_need(
     window_tokens: positions for which layers with a window have room where they are kept apart, else 0.
     """
     config = checkpoint.config
-    elements = sum(
-        -(-config.head_size // padding) * padding
-        for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
-    )
-    head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
-    # Once a block, rounded up to bytes of a token.
-    head_bytes += -(-config.head_size * KV_FIRST_KEY_BYTES[kv_dtype] // block_size)
-    layer_bytes = config.num_kv_heads * head_bytes
+    layer_bytes = _layer_bytes(config, kv_dtype, block_size)
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
     return MemoryNeed(
@@ -242,6 +274,18 @@ def memory_need(
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
     )
+
+
+def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
+    """K and V of one token in one layer."""
+    elements = sum(
+        -(-config.head_size // padding) * padding
+        for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
+    )
+    head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
+    # Once a block, rounded up to bytes of a token.
+    head_bytes += -(-config.head_size * KV_FIRST_KEY_BYTES[kv_dtype] // block_size)
+    return config.num_kv_heads * head_bytes
 
 
 def _features_per_token(config: ModelConfig) -> int:

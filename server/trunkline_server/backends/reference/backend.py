@@ -119,6 +119,9 @@ class ReferenceBackend:
     def reset(self) -> None:
         self._sequences.clear()
 
+    def drop_window_parts(self, block_ids: Sequence[int]) -> None:
+        raise NotImplementedError("the reference keeps blocks in one piece")
+
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._pool.copy_block(source_block_id, destination_block_id, num_tokens)
 

@@ -1,0 +1,186 @@
+"""Models with windows: a long generation takes no more memory than its window, and cached prefixes are still found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+import transformers
+from harness import Trunkline, serving, sse_events
+
+# One character a token, so that the text says which tokens they were.
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+WINDOW = 64
+NUM_LAYERS = 3
+# More than the test's pool of window parts by far. `TRUNKLINE_WINDOW_TOKENS=20000` for the figure in the docs.
+NUM_TOKENS = int(os.environ.get("TRUNKLINE_WINDOW_TOKENS", "4000"))
+POOL_TOKENS = 1024
+PROMPT = [(position * position + 3 * position) % len(ALPHABET) for position in range(150)]
+# f16 of K and V against fp32: a token that is not the likeliest there is one as good.
+LOGIT_BOUND = 0.05
+HEAD_SIZE = 32
+# K and V of a position: layers, K and V, heads, head size, f16.
+KV_BYTES = NUM_LAYERS * 2 * 4 * HEAD_SIZE * 2
+
+
+def write_tokenizer(folder: Path) -> None:
+    vocabulary = {character: index for index, character in enumerate(ALPHABET)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text("{}")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[transformers.PreTrainedModel, Path]:
+    """A random Mistral whose layers all see `WINDOW` positions."""
+    folder = tmp_path_factory.mktemp("mistral")
+    config = transformers.MistralConfig(
+        vocab_size=len(ALPHABET), hidden_size=64, intermediate_size=96, num_hidden_layers=NUM_LAYERS,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=HEAD_SIZE, max_position_embeddings=32768,
+        sliding_window=WINDOW, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        initializer_range=0.125, attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.MistralForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return model, folder
+
+
+def options(num_tokens: int) -> list[str]:
+    return [
+        "--kv-cache-dtype", "f16", "--threads", "1", "--max-batch-total-tokens", str(num_tokens),
+        "--max-step-sequences", "4", "--max-batch-prefill-tokens", "128",
+    ]  # fmt: skip
+
+
+def private_kib(pid: int) -> int:
+    """Memory that is the process's own: without files, which a store maps."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+
+def generate(server: Trunkline, num_tokens: int) -> tuple[list[int], list[int]]:
+    """Tokens, and the shard's memory in KiB every tenth of them."""
+    text, resident, pid = "", [], server.shard_pid()
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=300) as answer:
+        assert answer.status_code == 200, answer.read()
+        for event in sse_events(answer.iter_lines()):
+            if isinstance(event, dict) and event["choices"]:
+                text += event["choices"][0]["text"]
+                if len(text) >= (len(resident) + 1) * num_tokens // 10:
+                    resident.append(private_kib(pid))
+    return [ALPHABET.index(character) for character in text], resident
+
+
+@pytest.fixture(scope="module")
+def windowed(model: tuple[transformers.PreTrainedModel, Path]) -> Iterator[Trunkline]:
+    with serving(*options(POOL_TOKENS), model=str(model[1])) as server:
+        assert "layers with a window are kept apart" in server.log()
+        yield server
+
+
+def test_memory_stays_flat_and_the_text_is_that_of_transformers(
+    model: tuple[transformers.PreTrainedModel, Path], windowed: Trunkline, tmp_path: Path
+) -> None:
+    tokens, resident = generate(windowed, NUM_TOKENS)
+    # With a store blocks are kept whole.
+    store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
+    with serving(*options(len(PROMPT) + NUM_TOKENS), *store, model=str(model[1])) as server:
+        assert "layers with a window keep all positions" in server.log()
+        whole, resident_whole = generate(server, NUM_TOKENS)
+    assert len(set(tokens[-1000:])) > len(ALPHABET) // 4, "the text runs in no small circle"
+    print("KiB of the shard by tenths, windows kept apart:", *resident, "whole blocks:", *resident_whole)
+    assert len(tokens) == NUM_TOKENS
+    assert tokens == whole
+    # From where the pool of window parts is in use to the last; before, memory of the start comes back, too.
+    assert POOL_TOKENS < 4 * NUM_TOKENS // 10
+    kv_kib = KV_BYTES * NUM_TOKENS * 6 // 10 >> 10
+    assert resident[-1] - resident[3] < kv_kib // 20
+    # Pages of 2 MiB make it grow in steps.
+    assert resident_whole[-1] - resident_whole[3] > kv_kib // 3
+    check_with_transformers(model[0], PROMPT + tokens)
+
+
+@torch.inference_mode()
+def check_with_transformers(model: transformers.PreTrainedModel, token_ids: list[int]) -> None:
+    """Each token of the first and of the last 1,000 is the one that transformers finds likeliest, or as likely."""
+    # What the last ones see through all layers.
+    reach = NUM_LAYERS * (WINDOW - 1) + 1
+    num_equal, num_compared = 0, 0
+    for begin, first in ((0, len(PROMPT)), (len(token_ids) - 1000 - reach, len(token_ids) - 1000)):
+        piece = token_ids[begin : begin + 1000 + max(reach, len(PROMPT))]
+        positions = torch.arange(begin, begin + len(piece))[None]
+        logits = model(torch.tensor([piece]), position_ids=positions, use_cache=False).logits[0]
+        for position in range(first, begin + len(piece)):
+            row = logits[position - 1 - begin]
+            chosen = token_ids[position]
+            assert row.max() - row[chosen] < LOGIT_BOUND, f"token {position} is not the likeliest"
+            num_equal += int(row.argmax()) == chosen
+            num_compared += 1
+    print(f"{num_equal} of {num_compared} tokens are the very ones of transformers")
+    assert num_equal > 0.99 * num_compared
+
+
+def test_a_second_turn_finds_the_window_that_it_needs(windowed: Trunkline) -> None:
+    first = windowed.complete(PROMPT, max_tokens=100, ignore_eos=True)
+    answer = [ALPHABET.index(character) for character in first["choices"][0]["text"]]
+    second = [*PROMPT, *answer, 5, 6, 7]
+    cold = windowed.complete(second, max_tokens=50, ignore_eos=True, logprobs=1, cache_salt="other")
+    hit = windowed.complete(second, max_tokens=50, ignore_eos=True, logprobs=1)
+    cached = hit["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > len(PROMPT)
+    assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert hit["choices"][0]["text"] == cold["choices"][0]["text"]
+    assert hit["choices"][0]["logprobs"] == cold["choices"][0]["logprobs"]
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Gemma 2: every other layer has a window."""
+    folder = tmp_path_factory.mktemp("gemma")
+    config = transformers.Gemma2Config(
+        vocab_size=len(ALPHABET), hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=24, query_pre_attn_scalar=24, max_position_embeddings=8192,
+        sliding_window=WINDOW, bos_token_id=None, eos_token_id=None, pad_token_id=None, initializer_range=0.125,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.Gemma2ForCausalLM(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path, tmp_path: Path) -> None:
+    prompts = [[*PROMPT[: 40 * index], *PROMPT[index:]] for index in range(6)]
+
+    def texts(server: Trunkline) -> list[str]:
+        def complete(prompt: list[int]) -> str:
+            text: str = server.complete(prompt, max_tokens=300, ignore_eos=True)["choices"][0]["text"]
+            return text
+
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(complete, prompts))
+
+    with serving(*options(2048), model=str(gemma)) as server:
+        assert "layers with a window are kept apart" in server.log()
+        apart = [texts(server), texts(server)]
+    store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
+    with serving(*options(8192), *store, model=str(gemma)) as server:
+        whole = texts(server)
+    assert apart == [whole, whole]

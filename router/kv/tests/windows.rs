@@ -1,0 +1,126 @@
+//! Window parts: who needs them, which go first, and what a hit finds where some are gone.
+
+use trunkline_kv::{BlockTable, KvCache, Salt, WindowCounts, WindowLimits};
+
+/// Blocks of two tokens; a window of five positions.
+fn cache(num_parts: u32) -> KvCache {
+    let mut kv = KvCache::new(2, 32);
+    kv.set_windows(WindowLimits { num_parts, window_size: 5 });
+    kv
+}
+
+/// Computes `tokens` from `first` on, a block at a time, as plans would.
+fn compute(kv: &mut KvCache, table: &mut BlockTable, tokens: &[u32], first: u32) {
+    let mut position = first;
+    while position < tokens.len() as u32 {
+        kv.pass_window(table, position);
+        let num_tokens = (2 - position % 2).min(tokens.len() as u32 - position);
+        let num_missing = (position + num_tokens).div_ceil(2) - table.blocks().len() as u32;
+        assert!(kv.grow(table, num_missing), "there are blocks");
+        assert_eq!(kv.reserve_parts(table, position, num_tokens), num_tokens, "there are parts");
+        kv.begin_fill(table, position, num_tokens);
+        position += num_tokens;
+        kv.check_invariants();
+    }
+    kv.pass_window(table, position);
+}
+
+fn open(kv: &mut KvCache, tokens: &[u32]) -> (BlockTable, u32) {
+    let salt = Salt::default();
+    let hit = kv.lookup(&salt, tokens).without_partial();
+    let table = kv.open(&salt, &hit);
+    kv.touch(&hit);
+    (table, hit.num_tokens())
+}
+
+/// A whole request; returns how many tokens were found.
+fn request(kv: &mut KvCache, tokens: &[u32]) -> u32 {
+    let (mut table, num_found) = open(kv, tokens);
+    compute(kv, &mut table, tokens, num_found);
+    kv.close(table, tokens);
+    kv.check_invariants();
+    num_found
+}
+
+fn text(seed: u32, len: u32) -> Vec<u32> {
+    (0..len).map(|position| seed * 1_000 + position).collect()
+}
+
+#[test]
+fn a_long_sequence_needs_its_window_alone() {
+    let mut kv = cache(4);
+    let tokens = text(1, 60);
+    let (mut table, _) = open(&mut kv, &tokens);
+    compute(&mut kv, &mut table, &tokens, 0);
+    // Position 60 looks at 56 and what follows.
+    let counts = WindowCounts { free: 0, droppable: 2, needed: 2, total: 4, dropped: 26 };
+    assert_eq!(kv.window_counts(), Some(counts));
+    assert_eq!(kv.take_window_drops().len(), 26);
+    kv.close(table, &tokens);
+    assert_eq!(kv.window_counts().map(|counts| counts.needed), Some(0));
+}
+
+#[test]
+fn a_hit_ends_where_the_window_before_it_is_there() {
+    let mut kv = cache(10);
+    let mut tokens = text(1, 20);
+    request(&mut kv, &tokens);
+    tokens.truncate(14);
+    // All ten parts are there: a branch in the middle is found.
+    assert_eq!(request(&mut kv, &[tokens.as_slice(), &[7, 8, 9]].concat()), 14);
+    // What windows passed goes first, from the oldest on; ends of turns and what was found before stay.
+    request(&mut kv, &text(2, 12));
+    assert_eq!(kv.lookup(&Salt::default(), &[&text(1, 20)[..], &[5]].concat()).num_tokens(), 20);
+    assert_eq!(kv.lookup(&Salt::default(), &[&text(1, 14)[..], &[6]].concat()).num_tokens(), 14);
+    assert_eq!(kv.lookup(&Salt::default(), &[&text(1, 8)[..], &[6]].concat()).num_tokens(), 0);
+}
+
+#[test]
+fn the_end_of_a_turn_outlives_what_another_one_passes() {
+    let mut kv = cache(8);
+    request(&mut kv, &text(1, 20));
+    request(&mut kv, &text(2, 40));
+    let next = [&text(1, 20)[..], &[5]].concat();
+    assert_eq!(kv.lookup(&Salt::default(), &next).num_tokens(), 20);
+    // Ends alone are dropped from the oldest on.
+    for seed in 3..7 {
+        request(&mut kv, &text(seed, 20));
+    }
+    assert_eq!(kv.lookup(&Salt::default(), &next).num_tokens(), 0);
+}
+
+#[test]
+fn computing_again_fills_a_hole() {
+    let mut kv = cache(4);
+    request(&mut kv, &text(1, 12));
+    request(&mut kv, &text(2, 12));
+    let again = [&text(1, 12)[..], &[5]].concat();
+    assert_eq!(kv.lookup(&Salt::default(), &again).num_tokens(), 0);
+    request(&mut kv, &text(1, 12));
+    assert_eq!(kv.lookup(&Salt::default(), &again).num_tokens(), 12);
+}
+
+#[test]
+fn a_block_that_is_freed_gives_its_part_back() {
+    let mut kv = cache(8);
+    request(&mut kv, &text(1, 12));
+    assert_eq!(kv.shrink(0), 6);
+    assert_eq!(kv.window_counts().map(|counts| counts.free), Some(8));
+    assert_eq!(kv.take_window_drops().len(), 6);
+    kv.check_invariants();
+}
+
+#[test]
+fn where_parts_are_short_as_many_positions_are_planned_as_have_one() {
+    let mut kv = cache(4);
+    let tokens = text(1, 20);
+    let (mut table, _) = open(&mut kv, &tokens);
+    assert!(kv.grow(&mut table, 10));
+    assert_eq!(kv.reserve_parts(&mut table, 0, 20), 8);
+    assert_eq!(kv.available_parts(), 0);
+    assert_eq!(kv.reserve_parts(&mut table, 8, 12), 0);
+    kv.pass_window(&mut table, 8);
+    assert_eq!(kv.reserve_parts(&mut table, 8, 12), 4);
+    kv.check_invariants();
+    kv.close(table, &[]);
+}
