@@ -160,6 +160,11 @@ torture: build .venv-test/.stamp ## the tests with kills, faults and random hist
 bench-restart: build .venv-test/.stamp ## time to first token of a long history after a kill, beside computing it (ARGS="--save")
 	$(TEST_PYTHON) benchmark/restart.py $(ARGS)
 
+.PHONY: bench-fragmentation
+bench-fragmentation: .venv-test/.stamp ## slots of KV blocks that hold nothing: make bench-fragmentation TRACE=trace.jsonl.gz
+	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench-fragmentation TRACE=trace.jsonl.gz" >&2; exit 1; }
+	$(TEST_PYTHON) benchmark/fragmentation.py $(TRACE)
+
 .PHONY: bench-spill
 bench-spill: build .venv-test/.stamp ## whether other streams feel 1 GB going to the store and coming back (ARGS="--save")
 	$(TEST_PYTHON) benchmark/spill.py $(ARGS)
