@@ -5,26 +5,28 @@
 //! the router's own threads must not make a client look slow: once a buffer is half full, no step is planned before
 //! those threads had a turn.
 
+mod handle;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, OwnedPermit, error::TrySendError};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    EndReason, Event, Millis, RejectReason, SampledToken, Scheduler, SchedulerConfig, SequenceId,
-    SequenceRequest, Stats, StepPlan, TenantShare, TenantUsage, Update,
+    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepPlan, TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
-use crate::metrics::tenants::TenantCounters;
 use crate::shard::{LinkEvent, ShardStatus};
+
+use handle::{Client, Command, Submission};
+pub use handle::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
 
 /// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
 const MAX_EVENTS_PER_TURN: usize = 256;
@@ -32,157 +34,6 @@ const MAX_EVENTS_PER_TURN: usize = 256;
 const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
 /// Link events waiting for the driver; the shard has two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
-
-/// What the driver tells one request.
-#[derive(Debug)]
-pub enum SequenceUpdate {
-    /// The scheduler took it.
-    Accepted,
-    /// The scheduler did not take it.
-    Rejected {
-        /// Why.
-        reason: RejectReason,
-        /// When a retry is likely to be taken.
-        retry_after_ms: Option<u64>,
-    },
-    /// Its first chunk is in a plan.
-    Started {
-        /// Prompt tokens that a prefix hit spared.
-        cached_tokens: u32,
-    },
-    /// One output token.
-    Token(SampledToken),
-    /// It ended.
-    Ended(EndReason),
-}
-
-enum Command {
-    Submit(Box<Submission>),
-    Finish(SequenceId),
-    Abort(SequenceId),
-    Ask(Question),
-}
-
-/// Something to be done with the scheduler between two steps.
-type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
-
-struct Submission {
-    request: SequenceRequest,
-    timeout: Option<Duration>,
-    client: Client,
-}
-
-/// The driver's side of a request.
-struct Client {
-    updates: mpsc::Sender<SequenceUpdate>,
-    overflowed: Arc<AtomicBool>,
-    arrived: Instant,
-    last_token: Option<Instant>,
-    tenant: Option<TenantCounters>,
-}
-
-/// Submits sequences to the driver. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct DriverHandle {
-    commands: mpsc::Sender<Command>,
-    next_id: Arc<AtomicU64>,
-}
-
-/// The driver is gone, which ends the process.
-#[derive(Debug, thiserror::Error)]
-#[error("the driving task is gone")]
-pub struct DriverGone;
-
-impl DriverHandle {
-    /// Submits a sequence; its `id` and `deadline` are filled in here. `arrived` is when the request came.
-    pub async fn submit(
-        &self,
-        mut request: SequenceRequest,
-        arrived: Instant,
-        timeout: Option<Duration>,
-    ) -> Result<Sequence, DriverGone> {
-        let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        request.id = id;
-        let (updates, received) = mpsc::channel(MAX_WAITING_TOKENS);
-        let overflowed = Arc::new(AtomicBool::new(false));
-        let client =
-            Client { updates, overflowed: overflowed.clone(), arrived, last_token: None, tenant: None };
-        // The slot for the end is reserved before the beginning is sent: an abort can never be lost or have to wait.
-        let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
-        let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
-        submit.send(Command::Submit(Box::new(Submission { request, timeout, client })));
-        Ok(Sequence { id, end: Some(end), updates: received, overflowed })
-    }
-
-    /// Does something with the scheduler between two steps, and returns what it gives. It must be short: all streams
-    /// wait for it.
-    pub async fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&mut Scheduler, Millis) -> T + Send + 'static,
-    ) -> Result<T, DriverGone> {
-        let (answer, answered) = oneshot::channel();
-        let question: Question = Box::new(move |scheduler, now| {
-            // Who asked may be gone.
-            let _ = answer.send(question(scheduler, now));
-        });
-        self.commands.send(Command::Ask(question)).await.map_err(|_| DriverGone)?;
-        answered.await.map_err(|_| DriverGone)
-    }
-}
-
-impl DriverHandle {
-    /// The tenants' weights are others now.
-    pub async fn set_shares(&self, shares: Vec<TenantShare>) {
-        // It fails only when the process ends.
-        let _ =
-            self.ask(|scheduler, now| scheduler.handle(now, Event::Shares(shares), &mut Vec::new())).await;
-    }
-}
-
-/// A request's side of its sequence. Dropping it aborts the sequence.
-pub struct Sequence {
-    id: SequenceId,
-    end: Option<OwnedPermit<Command>>,
-    updates: mpsc::Receiver<SequenceUpdate>,
-    overflowed: Arc<AtomicBool>,
-}
-
-impl Sequence {
-    /// The next update; none after the last one, or when the driver dropped this sequence (`overflowed` says so).
-    pub async fn next(&mut self) -> Option<SequenceUpdate> {
-        self.updates.recv().await
-    }
-
-    /// As `next`.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<SequenceUpdate>> {
-        self.updates.poll_recv(cx)
-    }
-
-    /// A stop string was found: ends the sequence, what it computed stays in the KV index.
-    pub fn finish(&mut self) {
-        if let Some(slot) = self.end.take() {
-            slot.send(Command::Finish(self.id));
-        }
-    }
-
-    /// Whether updates were lost because nobody read them.
-    pub fn overflowed(&self) -> bool {
-        self.overflowed.load(Ordering::Acquire)
-    }
-
-    /// Its name in logs.
-    pub fn id(&self) -> u64 {
-        self.id.0
-    }
-}
-
-impl Drop for Sequence {
-    fn drop(&mut self) {
-        if let Some(slot) = self.end.take() {
-            slot.send(Command::Abort(self.id));
-        }
-    }
-}
 
 /// Owns the scheduler; `run` is its life.
 pub struct Driver {
@@ -249,7 +100,7 @@ impl Driver {
             readers: Handle::current(),
             is_crowded: false,
         };
-        let handle = DriverHandle { commands, next_id: Arc::new(AtomicU64::new(1)) };
+        let handle = DriverHandle::new(commands);
         let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
         (driver, DriverEnds { handle, link, shard, stats, tenants, kv_events })
     }
@@ -473,7 +324,7 @@ async fn until(deadline: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_scheduler::{Priority, Salt, SamplingParams};
+    use trunkline_scheduler::{EndReason, Priority, Salt, SamplingParams, SequenceRequest};
 
     use super::*;
 
