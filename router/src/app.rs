@@ -12,6 +12,7 @@ use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
 
 use crate::choices::Choices;
+use crate::dialects::reply::{Choice, ReplyStyle};
 use crate::driver::DriverHandle;
 use crate::error::ApiError;
 use crate::generate::{Generation, Surroundings};
@@ -34,6 +35,8 @@ pub struct Model {
     pub text: ModelText,
     /// The name that clients use.
     pub served_name: String,
+    /// What its replies hold beside text.
+    pub reply: ReplyStyle,
     /// When this process began to serve it, in seconds since 1970.
     pub created_unix_s: u64,
 }
@@ -45,7 +48,8 @@ impl Model {
         if let Some(problem) = &text.chat_template_problem {
             tracing::warn!(problem, "the model's chat template cannot be used; chats will be refused");
         }
-        Ok(Self { text, served_name, created_unix_s: unix_s() })
+        let reply = ReplyStyle::of_model(&text, Choice::Auto, Choice::Auto);
+        Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
     }
 
     /// Checks the `model` field of a request.

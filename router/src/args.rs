@@ -56,6 +56,10 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_BEST_OF", default_value_t = 128, help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_best_of: u32,
+    /// Most tools that a request may offer.
+    #[arg(long, env = "TRUNKLINE_MAX_TOOLS", default_value_t = 128, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
+    pub max_tools: usize,
     /// Most stop strings of a request.
     #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 16, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=256))]
@@ -131,6 +135,7 @@ impl Args {
             max_total_tokens: self.max_total_tokens,
             max_step_tokens: self.max_batch_prefill_tokens,
             max_best_of: self.max_best_of,
+            max_tools: self.max_tools,
             max_stop_sequences: self.max_stop_sequences,
             max_body_bytes: self.max_body_bytes,
             eviction_policy: self.eviction_policy,

@@ -219,7 +219,11 @@ impl Generation {
         let is_end = self.request.is_end(token.token_id);
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.
-        let text = if is_end { String::new() } else { self.detokenizer.push(token.token_id) };
+        let mut text = if is_end { String::new() } else { self.detokenizer.push(token.token_id) };
+        if special && self.request.shown_token_ids.contains(&token.token_id) {
+            let name = self.tokenizer.token_bytes(token.token_id).unwrap_or_default();
+            text.push_str(&String::from_utf8_lossy(name));
+        }
         let step = self.stops.push(&text);
         let mut token = OutputToken {
             id: token.token_id,

@@ -53,6 +53,8 @@ pub struct Limits {
     pub max_step_tokens: Option<u32>,
     /// Most outputs computed for one prompt (`--max-best-of`).
     pub max_best_of: u32,
+    /// Most tools of a request (`--max-tools`).
+    pub max_tools: usize,
     /// Most stop strings of a request (`--max-stop-sequences`).
     pub max_stop_sequences: usize,
     /// Most bytes of a body (`--max-body-bytes`).
@@ -78,6 +80,7 @@ impl Default for Limits {
             max_total_tokens: None,
             max_step_tokens: None,
             max_best_of: 128,
+            max_tools: 128,
             max_stop_sequences: 16,
             max_body_bytes: 8 << 20,
             eviction_policy: PolicyKind::default(),

@@ -34,6 +34,6 @@ use crate::http::{kv, kv_events, operate};
         operate::readyz,
         operate::metrics,
     ),
-    components(schemas(openai::chat::Chunk<'_>, tgi::StreamAnswer))
+    components(schemas(openai::Chunk<'_>, tgi::StreamAnswer))
 )]
 pub struct ApiDoc;

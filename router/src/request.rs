@@ -21,6 +21,8 @@ pub struct GenerationRequest {
     pub end_token_ids: Vec<u32>,
     /// Go on after an end token.
     pub ignore_eos: bool,
+    /// Control tokens that have text in the output, their own names: what begins tool calls.
+    pub shown_token_ids: Vec<u32>,
     /// Strings that end the output; none of them empty.
     pub stops: Vec<String>,
     /// Whether the output keeps the stop string that ended it.

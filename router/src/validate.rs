@@ -259,6 +259,7 @@ impl Validator {
             sampling,
             end_token_ids: self.end_token_ids.clone(),
             ignore_eos: raw.ignore_eos,
+            shown_token_ids: Vec::new(),
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
             retention: raw.retention.retention()?,

@@ -15,6 +15,7 @@ const MAX_THREADS: u32 = 1024;
 const MAX_OPEN_REQUESTS: u32 = 1 << 16;
 const MAX_STOP_SEQUENCES: u32 = 256;
 const MAX_BEST_OF: u32 = 1024;
+const MAX_TOOLS: u32 = 4096;
 /// The shard's own limits.
 const MAX_STEP_SEQUENCES: u32 = 1 << 12;
 const MAX_STEP_TOKENS: u32 = 1 << 16;
@@ -100,6 +101,8 @@ pub struct Limits {
     pub max_step_sequences: Option<u32>,
     /// Outputs of a prompt.
     pub max_best_of: u32,
+    /// Tools of a request.
+    pub max_tools: u32,
     /// Stop strings of a request.
     pub max_stop_sequences: u32,
     /// Bytes of a body.
@@ -251,6 +254,7 @@ impl Limits {
                 MAX_STEP_SEQUENCES,
             )?,
             max_best_of: in_range("--max-best-of", low.max_best_of, 1, MAX_BEST_OF)?,
+            max_tools: in_range("--max-tools", low.max_tools, 0, MAX_TOOLS)?,
             max_stop_sequences: in_range(
                 "--max-stop-sequences",
                 low.max_stop_sequences,

@@ -168,6 +168,15 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_best_of: u32,
+    /// Most tools that a request may offer
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        env = "TRUNKLINE_MAX_TOOLS",
+        hide_env_values = true
+    )]
+    pub max_tools: u32,
     /// Most stop strings of a request
     #[arg(
         long,

@@ -13,13 +13,3 @@ pub enum ReasoningStart {
 pub const OPEN: &str = "<think>";
 /// Ends it.
 pub const CLOSE: &str = "</think>";
-
-impl ReasoningStart {
-    /// Of a model with this chat template; none if it knows no reasoning.
-    pub fn of_template(source: &str, prompt: &str) -> Option<Self> {
-        if prompt.trim_end().ends_with(OPEN) {
-            return Some(Self::InPrompt);
-        }
-        source.contains(CLOSE).then_some(Self::InReply)
-    }
-}

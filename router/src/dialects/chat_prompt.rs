@@ -18,14 +18,23 @@ pub fn num_bytes(chat: &ChatRequest) -> usize {
     chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()
 }
 
-/// The prompt, and how many of its tokens stand before the mark; none if that cannot be said.
-pub fn encode(
-    text: &ModelText,
-    chat: &ChatRequest,
-    mark: Option<Mark>,
-) -> Result<(Vec<u32>, Option<u32>), TextError> {
-    let prompt = text.encode_chat(chat)?.token_ids;
-    let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok((prompt, None)) };
+/// A chat's prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its tokens.
+    pub token_ids: Vec<u32>,
+    /// How many of them stand before the mark; none if that cannot be said.
+    pub num_marked: Option<u32>,
+    /// It ends inside of the reply's reasoning.
+    pub opens_reasoning: bool,
+}
+
+/// The prompt.
+pub fn encode(text: &ModelText, chat: &ChatRequest, mark: Option<Mark>) -> Result<Prompt, TextError> {
+    let whole = text.encode_chat(chat)?;
+    let opens_reasoning = whole.text.trim_end().ends_with("<think>");
+    let mut prompt = Prompt { token_ids: whole.token_ids, num_marked: None, opens_reasoning };
+    let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok(prompt) };
     let mut before = chat.clone();
     before.add_generation_prompt = false;
     before.continue_final_message = false;
@@ -35,7 +44,8 @@ pub fn encode(
     }
     // Where the template does not take the beginning alone, all is kept.
     let before = text.encode_chat(&before).ok();
-    let num_common = |before: Vec<u32>| prompt.iter().zip(&before).take_while(|(a, b)| a == b).count() as u32;
-    let num_marked = before.map(|encoded| num_common(encoded.token_ids));
-    Ok((prompt, num_marked))
+    let all = &prompt.token_ids;
+    let num_common = |before: Vec<u32>| all.iter().zip(&before).take_while(|(a, b)| a == b).count() as u32;
+    prompt.num_marked = before.map(|encoded| num_common(encoded.token_ids));
+    Ok(prompt)
 }

@@ -3,7 +3,9 @@
 pub mod anthropic;
 mod chat_prompt;
 pub mod openai;
+pub mod reply;
 pub mod tgi;
+mod tools;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

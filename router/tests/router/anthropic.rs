@@ -57,7 +57,7 @@ async fn a_message_as_events() {
     let events = events(&router.post(MESSAGES, &body).await.text());
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     let num_deltas = names.iter().filter(|name| **name == "content_block_delta").count();
-    let [deltas @ ..] = &names[3..3 + num_deltas];
+    let deltas = &names[3..3 + num_deltas];
     assert!(deltas.iter().all(|name| *name == "content_block_delta"));
     assert_eq!(names[..3], ["message_start", "ping", "content_block_start"]);
     assert_eq!(names[3 + num_deltas..], ["content_block_stop", "message_delta", "message_stop"]);

@@ -62,7 +62,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"n": 129}"#, "invalid_value", "`n` is 129, the limit is 128; hint: raise `--max-best-of`"),
     (r#"{"best_of": 2}"#, "unsupported_field", "`best_of`"),
     (r#"{"stream": "yes"}"#, "invalid_type", "`stream`"),
-    (r#"{"tools": [{"type": "function"}]}"#, "unsupported_field", "`tools`"),
+    (r#"{"tools": [{"type": "function"}]}"#, "missing_field", "`tools[0].function` is missing"),
     (r#"{"response_format": {"type": "json_object"}}"#, "unsupported_field", "`response_format`"),
     (r#"{"logit_bias": {"5": 1}}"#, "unsupported_field", "`logit_bias`"),
     (r#"{"modalities": ["audio"]}"#, "unsupported_field", "`modalities`"),

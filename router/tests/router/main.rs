@@ -24,3 +24,4 @@ mod operate;
 mod retention;
 mod streams;
 mod tgi;
+mod tools;

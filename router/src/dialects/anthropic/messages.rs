@@ -92,12 +92,13 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let mark = chat.mark;
     let chat = chat_request(chat);
     let num_bytes = chat_prompt::num_bytes(&chat);
-    let (prompt, num_marked) =
-        app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
-    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens: num_marked });
+    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
+    let num_tokens = prompt.num_marked;
+    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
     let defaults = &app.model.text.generation_defaults;
     let stops = raw.stops.clone();
-    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, NAMES)?;
+    let arrived = (admitted.arrived, &admitted.caller);
+    let request = validator.validate(arrived, prompt.token_ids, raw, defaults, NAMES)?;
 
     let head = Head { id: format!("msg_{}", crate::random::id()), model: app.model.served_name.clone() };
     let choices = app.generate(vec![request], 1, admitted.permit).await?;
@@ -125,8 +126,8 @@ async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError
     app.model.check_name(body.model.as_deref())?;
     let chat = chat_request(Chat::new(body.system, body.messages, None)?);
     let num_bytes = chat_prompt::num_bytes(&chat);
-    let (prompt, _) = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
-    Ok(CountAnswer { input_tokens: u32::try_from(prompt.len()).unwrap_or(u32::MAX) })
+    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
+    Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
 fn chat_request(chat: Chat) -> ChatRequest {

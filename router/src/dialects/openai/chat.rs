@@ -4,114 +4,28 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use trunkline_text::{ChatRequest, StopText, Tokenizer};
-use utoipa::ToSchema;
 
-use super::messages::{Message, last_mark, messages, to_chat};
-use super::{
-    ChatLogprobs, ErrorResponse, OneOrMany, Seed, StreamOptions, Usage, finish_reason, logprobs,
-    system_fingerprint,
-};
+use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs, finish_reason_with_calls};
+use super::chat_types::{Answer, AssistantMessage, Body, Choice};
+use super::messages::{last_mark, to_chat};
+use super::tools::{ToolCall, tools};
+use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
+use crate::dialects::reply::{Reply, ReplyPlan};
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
-use crate::generate::{self, Output, OutputToken};
-use crate::http::sse::{self, Folded, KeepTokens, Render};
-use crate::http::{EventFrame, Events, Refused, parse, read_body};
-use crate::retention::{Breakpoint, CacheRetention, RawRetention};
+use crate::http::sse::{self, Folded, KeepTokens};
+use crate::http::{Refused, parse, read_body};
+use crate::retention::{Breakpoint, RawRetention};
 use crate::validate::{FieldNames, RawParams};
-
-/// Body of a request.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = ChatCompletionRequest)]
-pub struct Body {
-    /// The served model's name, or nothing.
-    pub model: Option<String>,
-    /// The conversation, oldest first.
-    #[serde(deserialize_with = "messages")]
-    pub messages: Vec<Message>,
-    /// Most tokens to generate; default: as many as the context has room for. Older name of the next.
-    #[schema(minimum = 1)]
-    pub max_tokens: Option<i64>,
-    /// Most tokens to generate.
-    #[schema(minimum = 1)]
-    pub max_completion_tokens: Option<i64>,
-    /// 0 is greedy; default 1, or what the model's makers propose.
-    #[schema(minimum = 0, maximum = 100)]
-    pub temperature: Option<f64>,
-    /// Keep the smallest set of tokens whose probability reaches it.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
-    pub top_p: Option<f64>,
-    /// Keep the k likeliest; 0 or -1 keeps all.
-    #[schema(minimum = -1)]
-    pub top_k: Option<i64>,
-    /// Drop tokens below this part of the likeliest one's probability.
-    #[schema(minimum = 0, maximum = 1)]
-    pub min_p: Option<f64>,
-    /// Same seed, same output; random if absent.
-    #[schema(value_type = Option<i64>)]
-    pub seed: Option<Seed>,
-    /// A string or a list of strings that end the output, and are not part of it.
-    #[schema(value_type = Option<Vec<String>>)]
-    pub stop: Option<OneOrMany>,
-    /// Keep the stop string in the output.
-    pub include_stop_str_in_output: Option<bool>,
-    /// Replies to compute.
-    #[schema(minimum = 1)]
-    pub n: Option<i64>,
-    /// Answer as server-sent events.
-    pub stream: Option<bool>,
-    /// Only with `stream`.
-    pub stream_options: Option<StreamOptions>,
-    /// Report logprobs of the output's tokens.
-    pub logprobs: Option<bool>,
-    /// And of so many of the likeliest tokens in each place.
-    #[schema(minimum = 0, maximum = 20)]
-    pub top_logprobs: Option<i64>,
-    /// Subtracted from the logits of tokens that the output holds.
-    #[schema(minimum = -2, maximum = 2)]
-    pub presence_penalty: Option<f64>,
-    /// Subtracted once per occurrence.
-    #[schema(minimum = -2, maximum = 2)]
-    pub frequency_penalty: Option<f64>,
-    /// Divides the positive logits of tokens that prompt or output hold, multiplies the negative ones.
-    #[schema(exclusive_minimum = 0, maximum = 100)]
-    pub repetition_penalty: Option<f64>,
-    /// No end token before so many tokens.
-    #[schema(minimum = 0)]
-    pub min_tokens: Option<i64>,
-    /// Go on after an end token.
-    pub ignore_eos: Option<bool>,
-    /// Go on with the last message rather than answer it; `add_generation_prompt` must be false with it.
-    pub continue_final_message: Option<bool>,
-    /// Open an assistant's reply; default true, or false with `continue_final_message`.
-    pub add_generation_prompt: Option<bool>,
-    /// More variables for the chat template.
-    #[schema(value_type = Option<Object>)]
-    pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Requests share cached prefixes only with those of the same salt.
-    pub cache_salt: Option<String>,
-    /// OpenAI's grouping of requests; accepted, but all of a tenant's requests are one group here.
-    pub prompt_cache_key: Option<String>,
-    /// `in_memory`, the default, or `24h`: the prompt is pinned in the cache for so long.
-    pub prompt_cache_retention: Option<String>,
-    /// The same in our own words.
-    pub cache_retention: Option<CacheRetention>,
-}
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "best_of", neutral: &["1"], hint: "use `n`" },
-    Refused { field: "tools", neutral: &["[]"], hint: "tools are not supported yet" },
-    Refused { field: "tool_choice", neutral: &["\"none\"", "\"auto\""], hint: "tools are not supported yet" },
-    Refused { field: "functions", neutral: &["[]"], hint: "tools are not supported yet" },
-    Refused {
-        field: "function_call",
-        neutral: &["\"none\"", "\"auto\""],
-        hint: "tools are not supported yet",
-    },
+    Refused { field: "functions", neutral: &["[]"], hint: "use `tools`" },
+    Refused { field: "function_call", neutral: &["\"none\"", "\"auto\""], hint: "use `tools`" },
     Refused {
         field: "response_format",
         neutral: &["{\"type\":\"text\"}"],
@@ -119,107 +33,12 @@ const REFUSED: &[Refused] = &[
     },
     Refused { field: "modalities", neutral: &["[\"text\"]", "[]"], hint: "this server gives text alone" },
     Refused { field: "audio", neutral: &[], hint: "this server gives text alone" },
-    Refused {
-        field: "reasoning_effort",
-        neutral: &[],
-        hint: "use `chat_template_kwargs` if the model has a switch",
-    },
     Refused { field: "verbosity", neutral: &[], hint: "say it in the prompt" },
     Refused { field: "web_search_options", neutral: &[], hint: "leave it out" },
     Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
     Refused { field: "echo", neutral: &["false"], hint: "leave it out" },
 ];
-
-/// A whole answer.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ChatCompletionResponse)]
-pub struct Answer {
-    /// Names the answer.
-    pub id: String,
-    /// `chat.completion`.
-    pub object: &'static str,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The served model's name.
-    pub model: String,
-    /// Equal fingerprints give equal bits.
-    pub system_fingerprint: String,
-    /// The replies.
-    pub choices: Vec<Choice>,
-    /// What it took.
-    pub usage: Usage,
-}
-
-/// A choice.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ChatChoice)]
-pub struct Choice {
-    /// Number of the reply, from 0.
-    pub index: u32,
-    /// The reply.
-    pub message: AssistantMessage,
-    /// If asked for.
-    pub logprobs: Option<ChatLogprobs>,
-    /// `stop` or `length`.
-    pub finish_reason: &'static str,
-}
-
-/// The reply.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct AssistantMessage {
-    /// `assistant`.
-    pub role: &'static str,
-    /// Its text.
-    pub content: String,
-}
-
-/// A piece of a streamed answer.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ChatCompletionChunk)]
-pub struct Chunk<'a> {
-    /// Names the answer, the same in all chunks.
-    pub id: &'a str,
-    /// `chat.completion.chunk`.
-    pub object: &'static str,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The served model's name.
-    pub model: &'a str,
-    /// Equal fingerprints give equal bits.
-    pub system_fingerprint: &'a str,
-    /// One choice; none in the chunk that carries `usage`.
-    pub choices: Vec<ChunkChoice<'a>>,
-    /// With `include_usage`: in the last chunk what it took, null in the others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Usage>)]
-    pub usage: Option<Option<Usage>>,
-}
-
-/// A piece of a choice.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ChatChunkChoice)]
-pub struct ChunkChoice<'a> {
-    /// Number of the reply, from 0.
-    pub index: u32,
-    /// What is new.
-    pub delta: Delta<'a>,
-    /// If asked for.
-    pub logprobs: Option<ChatLogprobs>,
-    /// On the last one.
-    pub finish_reason: Option<&'static str>,
-}
-
-/// What is new in a chunk.
-#[derive(Debug, Default, Serialize, ToSchema)]
-pub struct Delta<'a> {
-    /// In the first chunk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<&'static str>,
-    /// Text to append.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<&'a str>,
-}
 
 /// Answers a chat.
 #[utoipa::path(
@@ -260,6 +79,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
+    let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
+    if tools.must_call() {
+        let hint = "only `none` and `auto` are supported yet";
+        return Err(ApiError::UnsupportedField { field: "tool_choice".into(), hint });
+    }
 
     let is_continued = body.continue_final_message.unwrap_or(false);
     let opens_reply = body.add_generation_prompt.unwrap_or(!is_continued);
@@ -267,21 +91,33 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         let problem = "is true, but `continue_final_message` too; hint: send one of them";
         return Err(ApiError::value("add_generation_prompt", problem));
     }
-    let chat = ChatRequest {
+    let mut chat = ChatRequest {
         messages: to_chat(std::mem::take(&mut body.messages))?,
         add_generation_prompt: opens_reply,
         continue_final_message: is_continued,
-        kwargs: body.chat_template_kwargs.take().unwrap_or_default(),
+        kwargs: kwargs(&mut body),
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
     };
+    let style = app.model.reply;
+    tools.describe(&mut chat, style.knows_tools());
     let num_bytes = chat_prompt::num_bytes(&chat);
-    let (prompt, num_marked) =
-        app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
-    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens: num_marked });
+    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
+    let num_tokens = prompt.num_marked;
+    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
+    let hides_reasoning = body.include_reasoning == Some(false);
+    let reply = ReplyPlan::new(style, &tools, prompt.opens_reasoning, hides_reasoning);
     let defaults = &app.model.text.generation_defaults;
-    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, names)?;
-    let with_logprobs = request.sampling.logprobs;
+    let arrived = (admitted.arrived, &admitted.caller);
+    let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
+    let tokenizer = app.model.text.tokenizer.clone();
+    request.shown_token_ids = reply.shown_token_ids(&tokenizer);
+    let shown = Shown {
+        reply,
+        names_tool: tools.is_named(),
+        logprobs: request.sampling.logprobs,
+        usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+    };
 
     let head = Head {
         id: format!("chatcmpl-{}", crate::random::id()),
@@ -290,30 +126,49 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         system_fingerprint: system_fingerprint(&admitted.shard),
     };
     let choices = app.generate(vec![request], num_choices, admitted.permit).await?;
-    let tokenizer = app.model.text.tokenizer.clone();
     if body.stream == Some(true) {
-        let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-        let render = ChatStream::new(head, tokenizer, num_choices, with_logprobs, include_usage);
+        let render = ChatStream::new(head, tokenizer, num_choices, shown);
         return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
-    let keep = if with_logprobs { KeepTokens::Yes } else { KeepTokens::No };
+    let keep = if shown.logprobs { KeepTokens::Yes } else { KeepTokens::No };
     let (folded, usage) = sse::fold(choices, keep).await?;
-    let choice = |(index, folded): (usize, Folded)| Choice {
-        index: index as u32,
-        logprobs: with_logprobs.then(|| chat_logprobs(&tokenizer, &folded.tokens)),
-        message: AssistantMessage { role: "assistant", content: folded.text },
-        finish_reason: finish_reason(folded.reason),
-    };
+    let choices = folded.into_iter().enumerate();
     Ok(axum::Json(Answer {
         id: head.id,
         object: "chat.completion",
         created: head.created,
         model: head.model,
         system_fingerprint: head.system_fingerprint,
-        choices: folded.into_iter().enumerate().map(choice).collect(),
+        choices: choices.map(|(index, folded)| choice(index, folded, &shown, &tokenizer)).collect(),
         usage: usage.into(),
     })
     .into_response())
+}
+
+fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Choice {
+    let reply = Reply::of(&shown.reply, folded.text);
+    Choice {
+        index: index as u32,
+        logprobs: shown.logprobs.then(|| chat_logprobs(tokenizer, &folded.tokens)),
+        finish_reason: finish_reason_with_calls(folded.reason, reply.calls.len(), shown.names_tool),
+        message: AssistantMessage {
+            role: "assistant",
+            content: (reply.calls.is_empty() || !reply.text.is_empty()).then_some(reply.text),
+            reasoning_content: (!reply.reasoning.is_empty()).then_some(reply.reasoning),
+            tool_calls: reply.calls.into_iter().map(ToolCall::from).collect(),
+        },
+    }
+}
+
+/// What the client tells the template; the field of its own goes before what `reasoning_effort` means.
+fn kwargs(body: &mut Body) -> Map<String, Value> {
+    let mut kwargs = Map::new();
+    if let Some(effort) = body.reasoning_effort.take() {
+        kwargs.insert("enable_thinking".into(), (effort != "none").into());
+        kwargs.insert("reasoning_effort".into(), effort.into());
+    }
+    kwargs.extend(body.chat_template_kwargs.take().unwrap_or_default());
+    kwargs
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
@@ -352,121 +207,4 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
             breakpoint: None,
         },
     })
-}
-
-/// The tokens' logprobs; an end token is no part of the content.
-fn chat_logprobs(tokenizer: &Tokenizer, tokens: &[OutputToken]) -> ChatLogprobs {
-    let content = tokens.iter().filter(|token| !token.is_end);
-    ChatLogprobs { content: content.map(|token| logprobs::chat_token(tokenizer, token)).collect() }
-}
-
-/// What all chunks of an answer begin with.
-struct Head {
-    id: String,
-    created: u64,
-    model: String,
-    system_fingerprint: String,
-}
-
-impl Head {
-    /// `usage`: none if the request did not ask for it, null before the end.
-    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>, usage: Option<Option<Usage>>) -> Chunk<'a> {
-        Chunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: &self.system_fingerprint,
-            choices,
-            usage,
-        }
-    }
-}
-
-struct ChatStream {
-    head: Head,
-    tokenizer: Arc<Tokenizer>,
-    with_logprobs: bool,
-    include_usage: bool,
-    choices: Vec<ChoiceStream>,
-}
-
-struct ChoiceStream {
-    /// The chunk of a piece of text without logprobs.
-    piece: EventFrame,
-    /// Tokens whose text is held back, with logprobs.
-    pending: Vec<OutputToken>,
-}
-
-impl ChatStream {
-    fn new(
-        head: Head,
-        tokenizer: Arc<Tokenizer>,
-        num_choices: usize,
-        with_logprobs: bool,
-        include_usage: bool,
-    ) -> Self {
-        let choice = |index| {
-            let piece = EventFrame::new(|text| {
-                let delta = Delta { role: None, content: Some(text) };
-                head.chunk(Self::choice(index, delta, None, None), include_usage.then_some(None))
-            });
-            ChoiceStream { piece, pending: Vec::new() }
-        };
-        let choices = (0..num_choices).map(choice).collect();
-        Self { head, tokenizer, with_logprobs, include_usage, choices }
-    }
-
-    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
-        self.head.chunk(choices, self.include_usage.then_some(None))
-    }
-
-    fn choice<'a>(
-        index: usize,
-        delta: Delta<'a>,
-        logprobs: Option<ChatLogprobs>,
-        finish: Option<&'static str>,
-    ) -> Vec<ChunkChoice<'a>> {
-        vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason: finish }]
-    }
-}
-
-impl Render for ChatStream {
-    fn begin(&mut self, events: &mut Events) {
-        for index in 0..self.choices.len() {
-            let delta = Delta { role: Some("assistant"), content: Some("") };
-            events.json(&self.chunk(Self::choice(index, delta, None, None)));
-        }
-    }
-
-    fn output(&mut self, index: usize, output: Output, events: &mut Events) {
-        let choice = &mut self.choices[index];
-        if self.with_logprobs {
-            choice.pending.extend(output.token.filter(|token| !token.is_end));
-        }
-        let is_last = output.finish.is_some();
-        if self.with_logprobs && (!output.text.is_empty() || (is_last && !choice.pending.is_empty())) {
-            let tokens = std::mem::take(&mut choice.pending);
-            let logprobs = chat_logprobs(&self.tokenizer, &tokens);
-            let delta = Delta { role: None, content: Some(&output.text) };
-            events.json(&self.chunk(Self::choice(index, delta, Some(logprobs), None)));
-        } else if !output.text.is_empty() {
-            events.framed(&choice.piece, &output.text);
-        }
-        if let Some((reason, _)) = output.finish {
-            let finish = Some(finish_reason(reason));
-            events.json(&self.chunk(Self::choice(index, Delta::default(), None, finish)));
-        }
-    }
-
-    fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
-        if self.include_usage {
-            events.json(&self.head.chunk(Vec::new(), Some(Some(usage.into()))));
-        }
-        events.done();
-    }
-
-    fn failed(&mut self, error: &ApiError, events: &mut Events) {
-        events.json(&ErrorResponse::from_error(error));
-    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
@@ -17,16 +17,55 @@ use crate::retention::CacheControl;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatMessage)]
 pub struct Message {
-    /// `system`, `developer` (the same), `user` or `assistant`.
+    /// `system`, `developer` (the same), `user`, `assistant` or `tool`.
     pub role: String,
     /// A string, or a list of text parts, which are joined.
     #[schema(value_type = Option<String>)]
     pub content: Option<Content>,
     /// Name of the speaker, for templates that know it.
     pub name: Option<String>,
-    /// Not supported yet; refused unless empty.
-    #[schema(ignore)]
-    pub tool_calls: Option<serde::de::IgnoredAny>,
+    /// An assistant's calls of tools, as it was answered.
+    pub tool_calls: Option<Vec<CallField>>,
+    /// Of role `tool`: the call that it answers.
+    pub tool_call_id: Option<String>,
+    /// What an assistant thought before; the template decides what becomes of it.
+    pub reasoning_content: Option<String>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatMessageToolCall)]
+pub struct CallField {
+    /// Names the call.
+    pub id: Option<String>,
+    /// What was called.
+    pub function: CalledField,
+}
+
+/// What was called.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatMessageFunctionCall)]
+pub struct CalledField {
+    /// The function.
+    pub name: String,
+    /// Its arguments as JSON text.
+    pub arguments: String,
+}
+
+impl CallField {
+    /// As templates take it: with its arguments as an object, where they are one.
+    fn into_json(self) -> Value {
+        let arguments = match serde_json::from_str(&self.function.arguments) {
+            Ok(object @ Value::Object(_)) => object,
+            _ => Value::String(self.function.arguments),
+        };
+        let mut call =
+            json!({"type": "function", "function": {"name": self.function.name, "arguments": arguments}});
+        if let Some(id) = self.id {
+            call["id"] = Value::String(id);
+        }
+        call
+    }
 }
 
 /// Content of a message.
@@ -140,27 +179,38 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
         "system" | "developer" => "system",
         "user" => "user",
         "assistant" => "assistant",
-        "tool" | "function" => {
-            return Err(ApiError::value(field("role"), "is a tool's; tools are not supported yet"));
-        }
+        "tool" => "tool",
         _ => {
             return Err(ApiError::value(
                 field("role"),
-                "must be `system`, `developer`, `user` or `assistant`",
+                "must be `system`, `developer`, `user`, `assistant` or `tool`",
             ));
         }
     };
-    if message.tool_calls.is_some() {
-        return Err(ApiError::UnsupportedField { field: field("tool_calls"), hint: "leave it out" });
+    let calls = message.tool_calls.unwrap_or_default();
+    if !calls.is_empty() && role != "assistant" {
+        return Err(ApiError::value(field("tool_calls"), "are an assistant's alone"));
+    }
+    if role == "tool" && message.tool_call_id.is_none() {
+        return Err(ApiError::MissingField { field: field("tool_call_id") });
     }
     let content = match message.content {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => join(idx, parts)?,
+        None if !calls.is_empty() => String::new(),
         None => return Err(ApiError::MissingField { field: field("content") }),
     };
     let mut extra = Map::new();
-    if let Some(name) = message.name {
-        extra.insert("name".into(), Value::String(name));
+    let others = [
+        ("name", message.name),
+        ("tool_call_id", message.tool_call_id),
+        ("reasoning_content", message.reasoning_content),
+    ];
+    for (name, text) in others {
+        extra.extend(text.map(|text| (name.to_owned(), Value::String(text))));
+    }
+    if !calls.is_empty() {
+        extra.insert("tool_calls".into(), calls.into_iter().map(CallField::into_json).collect());
     }
     Ok(ChatMessage { role: role.into(), content: Some(content), extra })
 }

@@ -1,6 +1,8 @@
 //! OpenAI's API: <https://platform.openai.com/docs/api-reference>.
 
 pub mod chat;
+mod chat_stream;
+mod chat_types;
 pub mod completions;
 mod error;
 mod fields;
@@ -8,10 +10,12 @@ mod logprobs;
 mod messages;
 pub mod models;
 mod prompts;
+mod tools;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use chat_types::Chunk;
 pub use error::{ErrorBody, ErrorResponse};
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};

@@ -1,0 +1,187 @@
+//! How replies of the served model are told apart into text, reasoning and calls.
+
+use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_text::{ModelText, Tokenizer};
+
+use super::tools::Tools;
+
+/// What the model's replies hold, by its chat template or as flags say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplyStyle {
+    /// How it writes calls; none if its template does not speak of tools.
+    pub tools: Option<ToolFormat>,
+    /// It may think before it answers.
+    pub reasons: bool,
+}
+
+/// What a flag says of one of both: what the template shows, a certain form, or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Choice<T> {
+    /// As the template shows.
+    #[default]
+    Auto,
+    /// Whatever the template shows.
+    Is(T),
+    /// Replies are left as they are.
+    Off,
+}
+
+impl ReplyStyle {
+    /// Of a model, unless flags say otherwise.
+    pub fn of_model(text: &ModelText, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
+        let source = text.chat_templates.as_ref().map(|templates| {
+            let sources = templates.names().filter_map(|name| templates.source(name));
+            sources.collect::<Vec<_>>().join("\n")
+        });
+        let source = source.unwrap_or_default();
+        Self {
+            tools: match tools {
+                Choice::Auto => ToolFormat::of_template(&source),
+                Choice::Is(format) => Some(format),
+                Choice::Off => None,
+            },
+            reasons: match reasons {
+                Choice::Auto => source.contains("</think>"),
+                Choice::Is(()) => true,
+                Choice::Off => false,
+            },
+        }
+    }
+
+    /// Whether its template writes tools into the prompt by itself.
+    pub fn knows_tools(self) -> bool {
+        self.tools.is_some()
+    }
+}
+
+/// How one request's replies are read.
+#[derive(Debug, Clone, Default)]
+pub struct ReplyPlan {
+    reasoning: Option<ReasoningStart>,
+    tools: Option<(ToolFormat, Vec<String>)>,
+    /// Reasoning is left out of the answer.
+    hides_reasoning: bool,
+}
+
+impl ReplyPlan {
+    /// `opens_reasoning`: the prompt ends inside of it.
+    pub fn new(style: ReplyStyle, tools: &Tools, opens_reasoning: bool, hides_reasoning: bool) -> Self {
+        let reasoning = style.reasons.then_some(if opens_reasoning {
+            ReasoningStart::InPrompt
+        } else {
+            ReasoningStart::InReply
+        });
+        let names = tools.callable();
+        let format = if tools.must_call() {
+            // The grammar of such replies is JSON, whatever the model's own form is.
+            ToolFormat::Json
+        } else {
+            style.tools.unwrap_or(ToolFormat::Hermes)
+        };
+        Self { reasoning, tools: (!names.is_empty()).then_some((format, names)), hides_reasoning }
+    }
+
+    /// Control tokens whose spelling the parser needs to see.
+    pub fn shown_token_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let Some((format, _)) = &self.tools else { return Vec::new() };
+        let marks = format.opening_marks().iter().chain(format.inner_marks());
+        marks.filter_map(|mark| tokenizer.token_id(mark)).filter(|id| tokenizer.is_special(*id)).collect()
+    }
+
+    /// Reads a reply.
+    pub fn reader(&self) -> ReplyReader {
+        let is_plain = self.reasoning.is_none() && self.tools.is_none();
+        ReplyReader {
+            parser: (!is_plain).then(|| ReplyParser::new(self.reasoning, self.tools.clone())),
+            hides_reasoning: self.hides_reasoning,
+        }
+    }
+}
+
+/// Reads one reply as it comes.
+#[derive(Debug, Clone)]
+pub struct ReplyReader {
+    /// None: all of it is text.
+    parser: Option<ReplyParser>,
+    hides_reasoning: bool,
+}
+
+impl ReplyReader {
+    /// Whether all of the reply is text: then there is nothing to read.
+    pub fn is_plain(&self) -> bool {
+        self.parser.is_none()
+    }
+
+    /// The pieces of more text; with `is_last` also what was held back.
+    pub fn read(&mut self, text: &str, is_last: bool) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        match &mut self.parser {
+            None if text.is_empty() => {}
+            None => pieces.push(Piece::Text(text.to_owned())),
+            Some(parser) => {
+                parser.push(text, &mut pieces);
+                if is_last {
+                    parser.finish(&mut pieces);
+                }
+            }
+        }
+        if self.hides_reasoning {
+            pieces.retain(|piece| !matches!(piece, Piece::Reasoning(_)));
+        }
+        pieces
+    }
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Names it in this conversation.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// JSON text.
+    pub arguments: String,
+}
+
+/// A whole reply.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// For the reader.
+    pub text: String,
+    /// What the model thought before.
+    pub reasoning: String,
+    /// In order.
+    pub calls: Vec<Call>,
+}
+
+impl Reply {
+    /// Of a whole text.
+    pub fn of(plan: &ReplyPlan, text: String) -> Self {
+        let mut reader = plan.reader();
+        if reader.is_plain() {
+            return Self { text, ..Self::default() };
+        }
+        let mut reply = Self::default();
+        for piece in reader.read(&text, true) {
+            match piece {
+                Piece::Text(text) => reply.text.push_str(&text),
+                Piece::Reasoning(text) => reply.reasoning.push_str(&text),
+                Piece::CallBegin { name } => {
+                    reply.calls.push(Call { id: call_id(), name, arguments: String::new() });
+                }
+                Piece::Arguments(text) => {
+                    if let Some(call) = reply.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
+                Piece::CallEnd => {}
+            }
+        }
+        reply
+    }
+}
+
+/// Names a call: nine letters and digits, as Mistral's templates ask for and nobody else minds.
+pub fn call_id() -> String {
+    crate::random::id().chars().filter(char::is_ascii_alphanumeric).take(9).collect()
+}

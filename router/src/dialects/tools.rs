@@ -1,0 +1,221 @@
+//! Tools that a request offers to the model, in the form that all dialects share.
+
+use serde_json::{Map, Value, json};
+use trunkline_text::{ChatMessage, ChatRequest};
+
+use crate::error::ApiError;
+use crate::limits::Limits;
+
+/// Longest name of a tool, in characters; OpenAI's own limit.
+const MAX_NAME_CHARS: usize = 64;
+
+/// What the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: Option<String>,
+    /// JSON schema of its arguments: an object's.
+    pub parameters: Value,
+}
+
+/// Whether the model calls a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// It does not.
+    None,
+    /// It decides.
+    #[default]
+    Auto,
+    /// It calls one or several.
+    Required,
+    /// It calls this one.
+    Named(String),
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tools {
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    /// Several calls in one reply.
+    is_parallel: bool,
+}
+
+impl Tools {
+    /// Checks names, their number and the choice. `field` is what the client calls the list.
+    pub fn new(
+        tools: Vec<Tool>,
+        choice: ToolChoice,
+        is_parallel: bool,
+        limits: &Limits,
+    ) -> Result<Self, ApiError> {
+        if tools.len() > limits.max_tools {
+            let (num_tools, limit) = (tools.len(), limits.max_tools);
+            let problem = format!("has {num_tools} tools, the limit is {limit}; hint: raise `--max-tools`");
+            return Err(ApiError::value("tools", problem));
+        }
+        for (idx, tool) in tools.iter().enumerate() {
+            let is_named = !tool.name.is_empty()
+                && tool.name.chars().count() <= MAX_NAME_CHARS
+                && tool.name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+            if !is_named {
+                let problem =
+                    format!("has a name that is not 1 to {MAX_NAME_CHARS} letters, digits, `_`, `-`, `.`");
+                return Err(ApiError::value(format!("tools[{idx}]"), problem));
+            }
+            if tools[..idx].iter().any(|other| other.name == tool.name) {
+                return Err(ApiError::value(format!("tools[{idx}]"), "has the name of a tool before it"));
+            }
+            if !tool.parameters.is_object() {
+                let problem = "has parameters that are no JSON schema of an object";
+                return Err(ApiError::value(format!("tools[{idx}]"), problem));
+            }
+        }
+        match &choice {
+            ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+                Err(ApiError::value("tool_choice", "names a tool that is not in `tools`"))
+            }
+            ToolChoice::Required if tools.is_empty() => {
+                Err(ApiError::value("tool_choice", "needs `tools`; hint: send at least one"))
+            }
+            _ => Ok(Self { tools, choice, is_parallel }),
+        }
+    }
+
+    /// Names that the model may call; none if it may call nothing.
+    pub fn callable(&self) -> Vec<String> {
+        match &self.choice {
+            ToolChoice::None => Vec::new(),
+            ToolChoice::Named(name) => vec![name.clone()],
+            ToolChoice::Auto | ToolChoice::Required => {
+                self.tools.iter().map(|tool| tool.name.clone()).collect()
+            }
+        }
+    }
+
+    /// Whether the reply must be calls and nothing else.
+    pub fn must_call(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
+    }
+
+    /// Whether the client said which tool is called.
+    pub fn is_named(&self) -> bool {
+        matches!(self.choice, ToolChoice::Named(_))
+    }
+
+    /// The schema of a reply that must be calls: an object with `name` and `arguments`, or a list of them.
+    pub fn reply_schema(&self) -> Value {
+        let callable = self.callable();
+        let tools = self.tools.iter().filter(|tool| callable.contains(&tool.name));
+        let call = |tool: &Tool| {
+            json!({
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+                "required": ["name", "arguments"],
+                "additionalProperties": false,
+            })
+        };
+        let mut calls: Vec<Value> = tools.map(call).collect();
+        let one = if calls.len() == 1 { calls.remove(0) } else { json!({"anyOf": calls}) };
+        if self.is_parallel && !self.is_named() {
+            return json!({"type": "array", "minItems": 1, "items": one});
+        }
+        one
+    }
+
+    /// Puts the tools into the prompt: in the template's own words if it `knows` tools, else in a system message.
+    pub fn describe(&self, chat: &mut ChatRequest, knows: bool) {
+        if self.choice == ToolChoice::None || self.tools.is_empty() {
+            return;
+        }
+        if knows {
+            chat.tools = self.tools.iter().map(Tool::to_json).collect();
+            return;
+        }
+        let mut text = String::from(
+            "You may call functions. To call one, reply with nothing but a JSON object of its name and arguments in \
+             <tool_call></tool_call> tags:\n<tool_call>\n{\"name\": NAME, \"arguments\": OBJECT}\n</tool_call>\n\
+             The functions, a JSON object each:",
+        );
+        for tool in &self.tools {
+            text.push('\n');
+            text.push_str(&tool.to_json()["function"].to_string());
+        }
+        match chat.messages.first_mut() {
+            Some(first) if first.role == "system" => {
+                let content = first.content.get_or_insert_default();
+                content.push_str(if content.is_empty() { "" } else { "\n\n" });
+                content.push_str(&text);
+            }
+            _ => chat.messages.insert(0, ChatMessage::new("system", text)),
+        }
+    }
+}
+
+impl Tool {
+    /// In OpenAI's form, which templates take.
+    fn to_json(&self) -> Value {
+        let mut function = Map::from_iter([("name".to_owned(), self.name.as_str().into())]);
+        if let Some(description) = &self.description {
+            function.insert("description".into(), description.as_str().into());
+        }
+        function.insert("parameters".into(), self.parameters.clone());
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// The schema of a tool without arguments.
+pub fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(name: &str) -> Tool {
+        Tool { name: name.into(), description: None, parameters: no_parameters() }
+    }
+
+    fn error(tools: Vec<Tool>, choice: ToolChoice) -> String {
+        Tools::new(tools, choice, true, &Limits::default()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn wrong_tools_are_named() {
+        assert!(error(vec![tool("a"), tool("a b")], ToolChoice::Auto).starts_with("`tools[1]` has a name"));
+        assert!(error(vec![tool("a"), tool("a")], ToolChoice::Auto).starts_with("`tools[1]` has the name"));
+        assert!(error(vec![tool("a")], ToolChoice::Named("b".into())).starts_with("`tool_choice` names"));
+        assert!(error(vec![], ToolChoice::Required).starts_with("`tool_choice` needs"));
+        assert!(error(vec![tool("a"); 129], ToolChoice::Auto).contains("129 tools, the limit is 128"));
+    }
+
+    #[test]
+    fn a_reply_that_must_call_has_a_schema() {
+        let limits = Limits::default();
+        let tools = |choice, is_parallel| {
+            Tools::new(vec![tool("a"), tool("b")], choice, is_parallel, &limits).unwrap()
+        };
+        let named = tools(ToolChoice::Named("b".into()), true);
+        assert_eq!(named.reply_schema()["properties"]["name"], json!({"const": "b"}));
+        assert_eq!(named.callable(), ["b"]);
+        let single = tools(ToolChoice::Required, false);
+        assert_eq!(single.reply_schema()["anyOf"].as_array().unwrap().len(), 2);
+        assert_eq!(tools(ToolChoice::Required, true).reply_schema()["minItems"], 1);
+        assert!(tools(ToolChoice::None, true).callable().is_empty());
+    }
+
+    #[test]
+    fn tools_are_described_where_the_template_does_not_know_them() {
+        let tools = Tools::new(vec![tool("look_up")], ToolChoice::Auto, true, &Limits::default()).unwrap();
+        let mut chat =
+            ChatRequest { messages: vec![ChatMessage::new("user", "x")], ..ChatRequest::default() };
+        tools.describe(&mut chat, false);
+        assert_eq!(chat.messages.len(), 2);
+        assert!(chat.messages[0].content.as_ref().unwrap().contains("\"name\":\"look_up\""));
+        tools.describe(&mut chat, true);
+        assert_eq!(chat.tools[0]["function"]["name"], "look_up");
+    }
+}

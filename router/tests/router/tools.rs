@@ -1,0 +1,120 @@
+//! Tools and reasoning in chats.
+
+use serde_json::{Value, json};
+
+use crate::support::{Router, ShardPlan, bytes};
+use trunkline_router::limits::Limits;
+
+const CHAT: &str = "/v1/chat/completions";
+const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich\"}}\n</tool_call>";
+
+fn body() -> Value {
+    json!({
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [{"type": "function", "function": {"name": "get_weather", "description": "says how it is",
+                   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}],
+    })
+}
+
+fn with(fields: Value) -> Value {
+    let mut body = body();
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+async fn router_saying(text: &str) -> Router {
+    Router::start(ShardPlan { replies: vec![bytes(text)], ..ShardPlan::default() }, Limits::default()).await
+}
+
+#[tokio::test]
+async fn a_call_is_parted_from_the_text() {
+    let router = router_saying(CALL).await;
+    let answer = router.post(CHAT, &body()).await.ok();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(choice["message"]["content"], "Let me see.");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["type"], "function");
+    assert_eq!(call["function"], json!({"name": "get_weather", "arguments": "{\"city\": \"Zürich\"}"}));
+    assert!(!call["id"].as_str().unwrap().is_empty());
+    // This template knows no tools: they are told in a system message.
+    let prompt = String::from_utf8_lossy(
+        &router.shard().last_start().token_ids.iter().map(|id| *id as u8).collect::<Vec<u8>>(),
+    )
+    .into_owned();
+    assert!(prompt.contains("says how it is"), "{prompt}");
+    // Nothing may be called: what looks like a call is text, and the model is told of no tools.
+    let none = router.post(CHAT, &with(json!({"tool_choice": "none"}))).await.ok();
+    assert_eq!(none["choices"][0]["message"]["content"], CALL);
+    assert_eq!(none["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn a_call_streams() {
+    let router = router_saying(CALL).await;
+    let events = router.post(CHAT, &with(json!({"stream": true}))).await.events();
+    let (mut text, mut arguments, mut heads) = (String::new(), String::new(), Vec::new());
+    for delta in events.iter().filter_map(|event| event["choices"][0].get("delta")) {
+        text.push_str(delta["content"].as_str().unwrap_or_default());
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            assert_eq!(call["index"], 0);
+            arguments.push_str(call["function"]["arguments"].as_str().unwrap());
+            heads.extend(
+                call["function"]["name"].as_str().map(|name| (name.to_owned(), call["type"].clone())),
+            );
+        }
+    }
+    assert_eq!((text.as_str(), arguments.as_str()), ("Let me see.", "{\"city\": \"Zürich\"}"));
+    assert_eq!(heads, [("get_weather".to_owned(), json!("function"))]);
+    let last = events.iter().rev().find(|event| event["choices"][0]["finish_reason"].is_string()).unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
+    // Arguments come as they are generated, not at the end.
+    let num_pieces =
+        events.iter().filter(|event| event["choices"][0]["delta"]["tool_calls"].is_array()).count();
+    assert!(num_pieces > 5, "{num_pieces}");
+}
+
+#[tokio::test]
+async fn calls_and_results_go_back_into_the_prompt() {
+    let router = router_saying("ok").await;
+    let messages = json!([
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": null,
+         "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+    ]);
+    router.post(CHAT, &with(json!({"messages": messages}))).await.ok();
+    for (messages, words) in [
+        (json!([{"role": "tool", "content": "sunny"}]), "`messages[0].tool_call_id` is missing"),
+        (
+            json!([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]),
+            "`messages[0].tool_calls` are an assistant's alone",
+        ),
+        (json!([{"role": "assistant"}]), "`messages[0].content` is missing"),
+    ] {
+        let answer = router.post(CHAT, &with(json!({"messages": messages}))).await;
+        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn wrong_tools_are_named() {
+    let router = Router::default().await;
+    for (fields, words) in [
+        (json!({"tools": [{"type": "web"}]}), "`tools[0].function` is missing"),
+        (
+            json!({"tools": [{"type": "web", "function": {"name": "f"}}]}),
+            "`tools[0].type` must be `function`",
+        ),
+        (json!({"tools": [{"type": "function", "function": {"name": "a b"}}]}), "`tools[0]` has a name"),
+        (json!({"tool_choice": "always"}), "`tool_choice` must be"),
+        (
+            json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+            "`tool_choice` names a tool",
+        ),
+        (json!({"tools": [], "tool_choice": "required"}), "`tool_choice` needs `tools`"),
+    ] {
+        let answer = router.post(CHAT, &with(fields)).await;
+        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+    }
+}
