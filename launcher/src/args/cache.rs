@@ -28,8 +28,8 @@ pub struct LowCache {
         hide_env_values = true
     )]
     pub kv_cache_dtype: KvCacheDtype,
-    /// What goes when the prefix cache is full: the least recently used, what past reuse says is worth least, or whichever
-    /// of the two hits more of late
+    /// What goes when the prefix cache is full: the least recently used, what past reuse says is worth least, or
+    /// whichever of the two hits more of late
     #[arg(
         long,
         value_enum,

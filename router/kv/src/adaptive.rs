@@ -17,8 +17,8 @@ const HALF_LIFE: f64 = 2_048.0;
 /// Worth is followed once its ghost is ahead by this share of the blocks seen, until it is behind.
 const MIN_LEAD: f64 = 0.0025;
 
-/// Keeps the orders of [`LeafLru`] and of [`WorthPolicy`], and a [`Ghost`] of a cache under each; evicts by the one whose
-/// ghost hit more blocks of late. It begins as LRU and is not worse than that for long: worth has to prove itself on
+/// Keeps the orders of [`LeafLru`] and of [`WorthPolicy`], and a [`Ghost`] of a cache under each; evicts by the one
+/// whose ghost hit more blocks of late. It begins as LRU and is not worse than that for long: worth has to prove itself on
 /// this traffic at this capacity first. Set dueling (Qureshi et al., ISCA 2007) with ghosts (as in ARC, FAST 2003) and
 /// spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with the same blocks.
 #[derive(Debug)]

@@ -46,8 +46,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     fn seen(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {
         let _ = (node, path, trail);
     }
-    /// The block of `node` that ends `path` is its last now: what came after it was evicted or cut off, or it is a tail,
-    /// which is never seen.
+    /// The block of `node` that ends `path` is its last now: what came after it was evicted or cut off, or it is a
+    /// tail, which is never seen.
     fn exposed(&mut self, node: NodeId, path: PathHash) {
         let _ = (node, path);
     }

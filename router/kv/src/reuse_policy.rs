@@ -12,10 +12,10 @@ const ADVANCE_INTERVAL: u64 = 8;
 const WEIGH_INTERVAL: u64 = 64;
 /// Groups of classes: blocks that so many requests had: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
 const NUM_COUNTS: usize = 8;
-/// Classes of a group: by the octave of blocks from this one to the prompt's last whole one, 8 and more in one.
+/// Classes of a group: by the octave of blocks from this one to the prompt's end, 8 and more in one.
 const NUM_PLACES: usize = 5;
 /// What comes after a block that was in this octave or a lower one goes on with its prompt.
-const NEAR_END: u8 = 1;
+const NEAR_END: u8 = 2;
 /// All classes.
 pub(crate) const NUM_CLASSES: usize = NUM_COUNTS * NUM_PLACES;
 /// Paths remembered beside each block of the cache: as many again that are gone.
@@ -119,8 +119,7 @@ impl WorthPolicy {
         trail.goes_on = before.is_none_or(|before| before.octave <= NEAR_END);
         let num_seen = before.map_or(1, |before| before.num_seen.saturating_add(1));
         trail.num_seen_blocks += 1;
-        // A prompt's last block is seldom whole, and is seen only if it is.
-        let octave = octave(trail.num_prompt_blocks.saturating_sub(trail.num_seen_blocks + 1));
+        let octave = octave(trail.num_prompt_blocks.saturating_sub(trail.num_seen_blocks));
         let class = class_of(num_seen, octave);
         self.history.put(path, Sight { request, num_seen, class, octave, unit: trail.unit });
         self.times.used(class, weight(octave));
