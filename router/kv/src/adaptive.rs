@@ -18,9 +18,10 @@ const HALF_LIFE: f64 = 2_048.0;
 const MIN_LEAD: f64 = 0.0025;
 
 /// Keeps the orders of [`LeafLru`] and of [`WorthPolicy`], and a [`Ghost`] of a cache under each; evicts by the one
-/// whose ghost hit more blocks of late. It begins as LRU and is not worse than that for long: worth has to prove itself on
-/// this traffic at this capacity first. Set dueling (Qureshi et al., ISCA 2007) with ghosts (as in ARC, FAST 2003) and
-/// spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with the same blocks.
+/// whose ghost hit more blocks of late. It begins as LRU and is not worse than that for long: worth has to prove
+/// itself on this traffic at this capacity first. Set dueling (Qureshi et al., ISCA 2007) with ghosts (as in ARC,
+/// FAST 2003) and spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with the same
+/// blocks.
 #[derive(Debug)]
 pub struct AdaptivePolicy {
     num_blocks: u32,
