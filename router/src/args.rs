@@ -74,8 +74,8 @@ pub struct Args {
     /// A step that runs longer than so many seconds makes `/readyz` answer 503.
     #[arg(long, env = "TRUNKLINE_STUCK_STEP_TIMEOUT", default_value_t = 60, help_heading = "Limits")]
     pub stuck_step_timeout: u64,
-    /// What goes when the prefix cache is full: `lru` or `worth`.
-    #[arg(long, env = "TRUNKLINE_EVICTION_POLICY", default_value = "lru", help_heading = "Limits",
+    /// What goes when the prefix cache is full: `lru`, `worth` or `adaptive`.
+    #[arg(long, env = "TRUNKLINE_EVICTION_POLICY", default_value = "adaptive", help_heading = "Limits",
           value_parser = eviction_policy)]
     pub eviction_policy: PolicyKind,
     /// Object store of KV blocks that replicas share, such as `s3://bucket/prefix`; credentials come from the

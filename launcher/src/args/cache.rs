@@ -28,12 +28,13 @@ pub struct LowCache {
         hide_env_values = true
     )]
     pub kv_cache_dtype: KvCacheDtype,
-    /// What goes when the prefix cache is full: the least recently used, or what past reuse says is worth least
+    /// What goes when the prefix cache is full: the least recently used, what past reuse says is worth least, or
+    /// whichever of the two hits more of late
     #[arg(
         long,
         value_enum,
         value_name = "POLICY",
-        default_value_t = EvictionPolicy::Lru,
+        default_value_t = EvictionPolicy::Adaptive,
         env = "TRUNKLINE_EVICTION_POLICY",
         hide_env_values = true
     )]
@@ -99,6 +100,8 @@ pub enum EvictionPolicy {
     Lru,
     /// What past reuse of its like says is worth least.
     Worth,
+    /// By whichever of the two hits more of late.
+    Adaptive,
 }
 
 impl EvictionPolicy {
@@ -107,6 +110,7 @@ impl EvictionPolicy {
         match self {
             Self::Lru => "lru",
             Self::Worth => "worth",
+            Self::Adaptive => "adaptive",
         }
     }
 }

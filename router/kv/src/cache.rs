@@ -249,6 +249,7 @@ impl KvCache {
                 Inserted::New { node, .. } => {
                     self.enter(hold);
                     self.policy.used(node);
+                    self.policy.exposed(node, self.tree.last_key(node).path_hash());
                 }
                 Inserted::Existing(block) => self.policy.used(self.tree.node_of(block)),
             }
@@ -382,7 +383,7 @@ impl KvCache {
         self.policy.place(*node, tenant);
         self.policy.place(*parent, tenant);
         if let Some((upper, lower)) = *split {
-            self.policy.inherit(upper, lower);
+            self.part(upper, lower);
         }
         if let Some((tail, block)) = *superseded {
             // The id may stand for the new node already; withdrawing is right either way, `enter` offers again.
@@ -395,10 +396,18 @@ impl KvCache {
         }
     }
 
+    /// `upper` was cut off `lower`: each has a last block of its own now.
+    fn part(&mut self, upper: NodeId, lower: NodeId) {
+        self.policy.inherit(upper, lower);
+        for node in [upper, lower] {
+            self.policy.exposed(node, self.tree.last_key(node).path_hash());
+        }
+    }
+
     fn touch_path(&mut self, cursor: &Cursor, num_hits: u32) {
         let Some(block) = cursor.last_block else { return };
         if let Some((upper, lower)) = self.tree.split_at(cursor) {
-            self.policy.inherit(upper, lower);
+            self.part(upper, lower);
         }
         let mut next = Some(self.tree.node_of(block));
         while let Some(node) = next.filter(|&node| self.tree.node(node).salt.is_none()) {

@@ -15,6 +15,23 @@ pub struct Trail {
     pub num_prompt_blocks: u32,
     /// Blocks seen so far.
     pub num_seen_blocks: u32,
+    /// Conversations are sampled by this: the low bits of the hash of the path where theirs began.
+    pub unit: u8,
+    /// The block seen last was its path's end before, or new: what follows belongs to the same conversation.
+    pub goes_on: bool,
+    /// What it found in the ghosts.
+    pub ghosts: GhostTrail,
+}
+
+/// What a sequence found in [`crate::ghost`]s, on its way down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GhostTrail {
+    /// The sampled block seen last; none yet.
+    pub before: Option<PathHash>,
+    /// Whether a block was missing in the one that evicts by LRU.
+    pub is_miss_lru: bool,
+    /// The same of the one that evicts by worth.
+    pub is_miss_worth: bool,
 }
 
 /// Orders the leaves that may be evicted. It never sees a block in use: those leaves are not offered.
@@ -29,7 +46,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     fn seen(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {
         let _ = (node, path, trail);
     }
-    /// The block of `node` that ends `path` is its last now, as what came after it was evicted.
+    /// The block of `node` that ends `path` is its last now: what came after it was evicted or cut off, or it is a
+    /// tail, which is never seen.
     fn exposed(&mut self, node: NodeId, path: PathHash) {
         let _ = (node, path);
     }

@@ -6,6 +6,10 @@ pub type PathHash = u64;
 
 /// Places a hash may stand in. The one seen longest ago of so many is overwritten.
 const WAYS: usize = 4;
+/// Sets that a table begins with: a tenant with little traffic takes little memory.
+const MIN_SETS: usize = 1 << 8;
+/// It doubles up to here, which takes about a millisecond, and goes to its full size at once after it.
+const MAX_DOUBLED_SETS: usize = 1 << 14;
 
 /// One path's last sight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,46 +20,70 @@ pub(crate) struct Sight {
     pub(crate) num_seen: u8,
     /// The class that it was put in.
     pub(crate) class: u8,
+    /// The octave of blocks from there to the prompt's end.
+    pub(crate) octave: u8,
+    /// See [`crate::evict::Trail::unit`].
+    pub(crate) unit: u8,
 }
 
-/// A set-associative table of paths. Fixed memory (12 bytes an entry), O(1) a call, and nothing depends on an order
-/// that is not given.
+/// A set-associative table of paths. Bounded memory (16 bytes an entry), O(1) a call (amortised while it grows), and
+/// nothing depends on an order that is not given.
 #[derive(Debug)]
 pub(crate) struct History {
     /// 0: empty.
-    tags: Vec<u32>,
+    tags: Vec<PathHash>,
     sights: Vec<Sight>,
     num_sets: usize,
+    max_sets: usize,
+    num_entries: usize,
 }
 
 impl History {
-    /// Room for at least `num_entries` paths.
-    pub(crate) fn new(num_entries: usize) -> Self {
-        let num_sets = num_entries.div_ceil(WAYS).next_power_of_two();
-        Self { tags: vec![0; num_sets * WAYS], sights: vec![Sight::default(); num_sets * WAYS], num_sets }
+    /// Grows until it has room for at least `max_entries` paths.
+    pub(crate) fn new(max_entries: usize) -> Self {
+        let max_sets = max_entries.div_ceil(WAYS).next_power_of_two();
+        Self::of_size(MIN_SETS.min(max_sets), max_sets)
     }
 
-    fn place(&self, path: PathHash) -> (std::ops::Range<usize>, u32) {
+    fn of_size(num_sets: usize, max_sets: usize) -> Self {
+        let num_places = num_sets * WAYS;
+        let sights = vec![Sight::default(); num_places];
+        Self { tags: vec![0; num_places], sights, num_sets, max_sets, num_entries: 0 }
+    }
+
+    fn places(&self, path: PathHash) -> std::ops::Range<usize> {
         let begin = (path as usize & (self.num_sets - 1)) * WAYS;
-        (begin..begin + WAYS, (path >> 32) as u32 | 1)
+        begin..begin + WAYS
     }
 
     pub(crate) fn get(&self, path: PathHash) -> Option<Sight> {
-        let (mut places, tag) = self.place(path);
-        places.find(|&place| self.tags[place] == tag).map(|place| self.sights[place])
+        self.places(path).find(|&place| self.tags[place] == path).map(|place| self.sights[place])
     }
 
     pub(crate) fn put(&mut self, path: PathHash, sight: Sight) {
-        let (places, tag) = self.place(path);
+        // Half full: few sets have overflowed.
+        if self.num_entries * 2 >= self.tags.len() && self.num_sets < self.max_sets {
+            self.grow();
+        }
         let age = |place: usize| sight.request.wrapping_sub(self.sights[place].request);
         let rank = |place: &usize| match self.tags[*place] {
-            own if own == tag => (2, 0),
+            own if own == path => (2, 0),
             0 => (1, 0),
             _ => (0, age(*place)),
         };
-        let place = places.max_by_key(rank).expect("a set has places");
-        self.tags[place] = tag;
+        let place = self.places(path).max_by_key(rank).expect("a set has places");
+        self.num_entries += usize::from(self.tags[place] == 0);
+        self.tags[place] = path;
         self.sights[place] = sight;
+    }
+
+    fn grow(&mut self) {
+        let num_sets = if self.num_sets < MAX_DOUBLED_SETS { self.num_sets * 2 } else { self.max_sets };
+        let larger = Self::of_size(num_sets, self.max_sets);
+        let Self { tags, sights, .. } = std::mem::replace(self, larger);
+        for (path, sight) in tags.into_iter().zip(sights).filter(|&(path, _)| path != 0) {
+            self.put(path, sight);
+        }
     }
 
     #[cfg(test)]
@@ -68,17 +96,42 @@ impl History {
 mod tests {
     use super::*;
 
+    fn sight(request: u32) -> Sight {
+        Sight { request, num_seen: 1, class: 0, octave: 0, unit: 0 }
+    }
+
     #[test]
     fn the_path_seen_longest_ago_makes_room_in_fixed_memory() {
         let mut history = History::new(WAYS);
         let paths: Vec<PathHash> = (1..=WAYS as u64 + 1).map(|path| path << 33).collect();
         for (request, &path) in paths.iter().enumerate() {
-            history.put(path, Sight { request: request as u32, num_seen: 1, class: 0 });
+            history.put(path, sight(request as u32));
         }
         assert_eq!(history.get(paths[0]), None);
         assert!(paths[1..].iter().all(|&path| history.get(path).is_some()));
-        history.put(paths[1], Sight { request: 9, num_seen: 2, class: 3 });
-        assert_eq!(history.get(paths[1]), Some(Sight { request: 9, num_seen: 2, class: 3 }));
+        history.put(paths[1], Sight { request: 9, num_seen: 2, class: 3, octave: 5, unit: 7 });
+        assert_eq!(
+            history.get(paths[1]),
+            Some(Sight { request: 9, num_seen: 2, class: 3, octave: 5, unit: 7 })
+        );
         assert_eq!(history.capacity(), WAYS);
+    }
+
+    #[test]
+    fn it_grows_to_its_bound_and_keeps_what_it_had() {
+        let mut history = History::new(1 << 17);
+        assert_eq!(history.capacity(), MIN_SETS * WAYS);
+        let path = |number: u32| u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for number in 1..=60_000 {
+            history.put(path(number), sight(number));
+        }
+        assert_eq!(history.capacity(), 1 << 17);
+        let num_kept =
+            (1..=60_000).filter(|&number| history.get(path(number)) == Some(sight(number))).count();
+        assert!(num_kept > 57_000, "of 60,000 paths in room for 131,072, {num_kept} are there");
+        for number in 60_001..=400_000 {
+            history.put(path(number), sight(number));
+        }
+        assert_eq!(history.capacity(), 1 << 17);
     }
 }

@@ -1,5 +1,6 @@
 //! The policies of eviction by name.
 
+use crate::adaptive::AdaptivePolicy;
 use crate::evict::{EvictionPolicy, LeafLru};
 use crate::reuse_policy::WorthPolicy;
 
@@ -7,21 +8,24 @@ use crate::reuse_policy::WorthPolicy;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// [`LeafLru`].
-    #[default]
     Lru,
     /// [`WorthPolicy`].
     Worth,
+    /// [`AdaptivePolicy`].
+    #[default]
+    Adaptive,
 }
 
 impl PolicyKind {
     /// All there are.
-    pub const ALL: [Self; 2] = [Self::Lru, Self::Worth];
+    pub const ALL: [Self; 3] = [Self::Lru, Self::Worth, Self::Adaptive];
 
     /// What flags and tables call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",
             Self::Worth => "worth",
+            Self::Adaptive => "adaptive",
         }
     }
 
@@ -30,6 +34,7 @@ impl PolicyKind {
         match self {
             Self::Lru => Box::<LeafLru>::default(),
             Self::Worth => Box::new(WorthPolicy::new(num_blocks)),
+            Self::Adaptive => Box::new(AdaptivePolicy::new(num_blocks)),
         }
     }
 }

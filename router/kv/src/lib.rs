@@ -13,10 +13,12 @@
 //!
 //! Tenants have guaranteed shares of the device: see [`quota`].
 
+pub mod adaptive;
 pub mod block;
 pub mod cache;
 pub mod events;
 pub mod evict;
+mod ghost;
 pub mod history;
 pub mod hit;
 pub mod inspect;
@@ -29,6 +31,7 @@ pub mod radix;
 mod reuse;
 pub mod reuse_policy;
 pub mod salt;
+mod shelves;
 pub mod store;
 mod store_groups;
 mod store_offers;
@@ -36,10 +39,11 @@ pub mod table;
 mod tiers;
 pub mod windows;
 
+pub use adaptive::AdaptivePolicy;
 pub use block::{BlockHold, BlockId, BlockState};
 pub use cache::KvCache;
 pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
-pub use evict::{EvictionPolicy, LeafLru, Trail};
+pub use evict::{EvictionPolicy, GhostTrail, LeafLru, Trail};
 pub use history::PathHash;
 pub use hit::PrefixHit;
 pub use inspect::{NodeView, TreePage};

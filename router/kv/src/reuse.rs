@@ -12,10 +12,13 @@
 //! block can give for its place; hit density (LHD, Beckmann et al., NSDI 2018) with the best time to give up. Where the
 //! chance of reuse falls with age it orders as LRU does; where people think for a minute before they answer it keeps
 //! what is due rather than what just came.
+//!
+//! The blocks of one prompt come back together or not at all, so that a long prompt says little more than a short one:
+//! a block counts for less the more of its prompt there are of its class.
 
 /// Ages are told apart by half-octaves: index 0 is [0, 1), index `i` is [√2^(i-1), √2^i) requests.
 pub(crate) const NUM_AGES: usize = 41;
-/// Ages that an index spans.
+/// Indices that an octave of ages has.
 const AGES_AN_OCTAVE: f64 = 2.0;
 /// Before anything is seen, so many of a class's blocks are asked for again in each octave of age: the rate falls as
 /// 1/age, which orders as LRU does.
@@ -27,7 +30,14 @@ const MIN_LEFT: f64 = 0.02;
 /// What is assumed before anything is seen weighs like so many blocks: about one request.
 const PRIOR_WEIGHT: f64 = 20.0;
 /// That a class is reused as much as its group weighs like so many reused blocks.
-const GROUP_WEIGHT: f64 = 50.0;
+const GROUP_WEIGHT: f64 = 20.0;
+
+/// Which index an age in requests has.
+pub(crate) fn age_index(age: u64) -> usize {
+    let Some(octave) = age.checked_ilog2() else { return 0 };
+    let is_upper_half = u128::from(age).pow(2) >= 1 << (2 * octave + 1);
+    (1 + 2 * octave as usize + usize::from(is_upper_half)).min(NUM_AGES - 1)
+}
 
 /// Reuse by class and age, older observations weighing less.
 #[derive(Debug)]
@@ -66,25 +76,14 @@ impl ReuseTimes {
         times
     }
 
-    /// Which index an age in requests has.
-    pub(crate) fn age_index(&self, age: u64) -> usize {
-        self.bounds.partition_point(|&bound| bound <= age as f64) - 1
-    }
-
-    /// The first age in requests that the next index has; none after the last.
-    pub(crate) fn age_after(&self, age_index: usize) -> Option<f64> {
-        self.bounds.get(age_index + 1).copied()
-    }
-
-    /// A block of `class` is used now.
-    pub(crate) fn used(&mut self, class: u8) {
-        self.classes[usize::from(class)].pending[0] += 1.0;
+    /// A block of `class` is used now, that counts for `weight` of one.
+    pub(crate) fn used(&mut self, class: u8, weight: f64) {
+        self.classes[usize::from(class)].pending[0] += weight;
     }
 
     /// One of `class`, last used `age` requests ago, was asked for.
-    pub(crate) fn reused(&mut self, class: u8, age: u64) {
-        let index = self.age_index(age);
-        self.classes[usize::from(class)].reused[index] += 1.0;
+    pub(crate) fn reused(&mut self, class: u8, age: u64, weight: f64) {
+        self.classes[usize::from(class)].reused[age_index(age)] += weight;
     }
 
     /// What keeping a block is worth, in hits by place and request.
@@ -92,7 +91,7 @@ impl ReuseTimes {
         self.classes[class].worth[age_index]
     }
 
-    /// `num_requests` went by. Cost: O(classes · ages²).
+    /// `num_requests` went by. Cost: O(classes · ages).
     pub(crate) fn pass(&mut self, num_requests: u64) {
         let requests = num_requests as f64;
         let keep = (-requests / self.half_life).exp2();
@@ -108,10 +107,10 @@ impl ReuseTimes {
                 class.reused[index] *= keep;
             }
         }
-        self.weigh();
     }
 
-    fn weigh(&mut self) {
+    /// Works out anew what keeping is worth. Cost: O(classes · ages²).
+    pub(crate) fn weigh(&mut self) {
         let prior = [PRIOR_REUSE_AN_OCTAVE / AGES_AN_OCTAVE; NUM_AGES];
         let pooled = shares(&self.classes, &prior);
         for group in self.classes.chunks_mut(self.group_size) {
@@ -171,12 +170,13 @@ mod tests {
         let mut times = ReuseTimes::new(1, 1, 4_096.0);
         for request in 0..4_000 {
             times.pass(1);
-            times.used(0);
+            times.used(0, 1.0);
             if let Some(pause) = pause.filter(|&pause| request >= pause) {
-                times.reused(0, pause);
+                times.reused(0, pause, 1.0);
             }
         }
         times.pass(1);
+        times.weigh();
         times
     }
 
@@ -192,17 +192,15 @@ mod tests {
     #[test]
     fn what_is_due_is_worth_more_than_what_just_came_and_what_was_missed() {
         let times = learned(Some(100));
-        let due = times.worth(0, times.age_index(95));
-        assert!(due > 2.0 * times.worth(0, times.age_index(1)), "just came");
-        assert!(due > 2.0 * times.worth(0, times.age_index(1_000)), "did not come back");
+        let due = times.worth(0, age_index(95));
+        assert!(due > 2.0 * times.worth(0, age_index(1)), "just came");
+        assert!(due > 2.0 * times.worth(0, age_index(1_000)), "did not come back");
         assert!(due > 10.0 * learned(None).worth(0, 1), "of those that never do");
     }
 
     #[test]
     fn ages_are_half_octaves() {
-        let times = ReuseTimes::new(1, 1, 4_096.0);
-        assert_eq!((times.age_index(0), times.age_index(1), times.age_index(2)), (0, 1, 3));
-        assert_eq!(times.age_index(u64::MAX), NUM_AGES - 1);
-        assert_eq!(times.age_after(NUM_AGES - 1), None);
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 8].map(age_index), [0, 1, 3, 4, 5, 5, 6, 7]);
+        assert_eq!(age_index(u64::MAX), NUM_AGES - 1);
     }
 }

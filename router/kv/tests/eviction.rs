@@ -88,6 +88,89 @@ fn where_the_last_used_comes_first_it_is_no_worse_than_lru() {
     }
 }
 
+/// `requests` behind `num_shared` blocks that all of them begin with.
+fn behind(requests: &[Vec<u32>], num_shared: u32) -> Vec<Vec<u32>> {
+    let shifted = |request: &Vec<u32>| request.iter().map(|block| block + num_shared).collect::<Vec<_>>();
+    requests.iter().map(|request| (0..num_shared).chain(shifted(request)).collect()).collect()
+}
+
+#[test]
+fn an_agent_that_calls_again_at_once_keeps_its_history() {
+    // Two thirds of all prompts go on with one of the last few: whoever undervalues what just came loses to LRU.
+    let (mut random, mut next_block) = (Random(6), 0);
+    let mut loops: Vec<Vec<u32>> = Vec::new();
+    let mut requests = Vec::new();
+    for _ in 0..4_000 {
+        if loops.len() < 12 {
+            next_block += 12;
+            loops.push((next_block - 12..next_block).collect());
+        }
+        let place = random.below(loops.len() as u64) as usize;
+        next_block += 3;
+        loops[place].extend(next_block - 3..next_block - 1);
+        // The last block of each prompt is its own.
+        requests.push(loops[place].iter().copied().chain([next_block - 1]).collect::<Vec<_>>());
+        if random.below(12) == 0 {
+            loops.swap_remove(place);
+        }
+    }
+    for num_blocks in [300, 500, 900] {
+        let lru = total(&replay(&requests, num_blocks, PolicyKind::Lru));
+        for kind in [PolicyKind::Worth, PolicyKind::Adaptive] {
+            let hits = total(&replay(&requests, num_blocks, kind));
+            assert!(
+                f64::from(hits) >= 0.99 * f64::from(lru),
+                "{num_blocks} blocks: {kind:?} {hits}, lru {lru}"
+            );
+        }
+    }
+}
+
+#[test]
+fn adaptive_follows_worth_where_it_wins_though_all_begin_alike() {
+    let requests = behind(&chats(7, 800, 6, 40, 2), 3);
+    let lru = total(&replay(&requests, 200, PolicyKind::Lru));
+    let worth = total(&replay(&requests, 200, PolicyKind::Worth));
+    let adaptive = total(&replay(&requests, 200, PolicyKind::Adaptive));
+    assert!(worth > lru + 1_500, "worth {worth}, lru {lru}");
+    assert!(adaptive - lru > (worth - lru) * 4 / 5, "adaptive {adaptive}, worth {worth}, lru {lru}");
+}
+
+#[test]
+fn adaptive_follows_worth_in_a_cache_larger_than_its_ghosts() {
+    // 2,000 prompts of ten blocks over and over: LRU, with room for half of them, never has what comes.
+    let cycle: Vec<Vec<u32>> = (0..2_000).map(|prompt| (prompt * 10..prompt * 10 + 10).collect()).collect();
+    let requests: Vec<Vec<u32>> = behind(&cycle, 3).into_iter().cycle().take(8_000).collect();
+    let hits = total(&replay(&requests, 10_000, PolicyKind::Adaptive));
+    let lru = total(&replay(&requests, 10_000, PolicyKind::Lru));
+    assert!(hits > lru + 15_000, "adaptive {hits}, lru {lru}");
+}
+
+#[test]
+fn adaptive_is_lru_where_lru_is_next_to_the_best() {
+    // The chance that a prompt comes again falls with its age, whatever it was: worth can only learn that.
+    let (mut random, mut num_prompts) = (Random(8), 0);
+    let mut last_first: Vec<u32> = Vec::new();
+    let mut requests: Vec<Vec<u32>> = Vec::new();
+    for _ in 0..6_000 {
+        let octave = random.below(10);
+        let age = random.below(1 << octave) as usize + 1;
+        let prompt = if age <= last_first.len() && random.below(3) > 0 {
+            last_first.remove(last_first.len() - age)
+        } else {
+            num_prompts += 1;
+            num_prompts - 1
+        };
+        last_first.push(prompt);
+        requests.push((prompt * 8..prompt * 8 + 8).collect());
+    }
+    for num_blocks in [100, 400, 1_600, 3_200] {
+        let lru = total(&replay(&requests, num_blocks, PolicyKind::Lru));
+        let adaptive = total(&replay(&requests, num_blocks, PolicyKind::Adaptive));
+        assert!(f64::from(adaptive) >= 0.99 * f64::from(lru), "{num_blocks} blocks: {adaptive}, lru {lru}");
+    }
+}
+
 #[test]
 fn the_same_requests_give_the_same_hits() {
     let requests = chats(3, 300, 5, 30, 1);

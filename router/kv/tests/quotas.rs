@@ -69,7 +69,7 @@ fn grow_by_one(kv: &mut KvCache, sequence: &mut Sequence, seed: u64) -> bool {
 fn run(seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let num_blocks = 1 + random.below(24) as u32;
-    let kind = PolicyKind::ALL[random.below(2) as usize];
+    let kind = PolicyKind::ALL[random.below(PolicyKind::ALL.len() as u64) as usize];
     let mut kv = KvCache::with_policy(1 + random.below(3) as u32, num_blocks, kind.build(num_blocks));
     let mut shares: Vec<TenantShare> =
         (0..random.below(5) as usize).map(|tenant| share(tenant, 1 + random.below(4) as u32)).collect();

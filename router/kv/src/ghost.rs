@@ -1,0 +1,129 @@
+//! What a cache would hold if it evicted by some policy: paths, no blocks.
+
+use std::collections::BTreeMap;
+
+use crate::evict::EvictionPolicy;
+use crate::history::PathHash;
+use crate::radix::NodeId;
+
+#[derive(Debug)]
+struct GhostNode {
+    path: PathHash,
+    parent: Option<NodeId>,
+    num_children: u32,
+}
+
+/// A tree of paths with a capacity; each is a node of its policy. A leaf may go as soon as the next request begins.
+/// Cost: O(log capacity) a path.
+#[derive(Debug)]
+pub(crate) struct Ghost<P> {
+    pub(crate) policy: P,
+    capacity: usize,
+    nodes: Vec<GhostNode>,
+    free: Vec<NodeId>,
+    by_path: BTreeMap<PathHash, NodeId>,
+    /// Nodes that came since the last request began.
+    new: Vec<NodeId>,
+}
+
+impl<P: EvictionPolicy> Ghost<P> {
+    pub(crate) fn new(capacity: usize, policy: P) -> Self {
+        let (nodes, free, new) = (Vec::new(), Vec::new(), Vec::new());
+        Self { policy, capacity, nodes, free, by_path: BTreeMap::new(), new }
+    }
+
+    /// A request begins: what does not fit goes.
+    pub(crate) fn begin(&mut self) {
+        for node in std::mem::take(&mut self.new) {
+            if self.nodes[node.index()].num_children == 0 {
+                self.policy.offer(node);
+            }
+        }
+        while self.by_path.len() > self.capacity {
+            let leaf = self.policy.victim().expect("every leaf was offered");
+            self.policy.withdraw(leaf);
+            let GhostNode { path, parent, .. } = self.nodes[leaf.index()];
+            self.by_path.remove(&path);
+            self.free.push(leaf);
+            let Some(parent) = parent else { continue };
+            let num_children = &mut self.nodes[parent.index()].num_children;
+            *num_children -= 1;
+            if *num_children == 0 {
+                self.policy.offer(parent);
+            }
+        }
+    }
+
+    /// A sequence has `path`, which follows `before`. Returns its node, new or not; none if `before` is gone.
+    pub(crate) fn see(&mut self, path: PathHash, before: Option<PathHash>) -> Option<(NodeId, Found)> {
+        if let Some(&node) = self.by_path.get(&path) {
+            self.policy.used(node);
+            return Some((node, Found::Yes));
+        }
+        let parent = match before {
+            Some(before) => Some(*self.by_path.get(&before)?),
+            None => None,
+        };
+        let ghost = GhostNode { path, parent, num_children: 0 };
+        let node = if let Some(node) = self.free.pop() {
+            self.nodes[node.index()] = ghost;
+            node
+        } else {
+            self.nodes.push(ghost);
+            NodeId(self.nodes.len() as u32 - 1)
+        };
+        if let Some(parent) = parent {
+            self.nodes[parent.index()].num_children += 1;
+            self.policy.withdraw(parent);
+        }
+        self.by_path.insert(path, node);
+        self.policy.used(node);
+        self.new.push(node);
+        Some((node, Found::No))
+    }
+}
+
+/// Whether a path was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evict::LeafLru;
+
+    /// Has a sequence with these paths, one after another; returns how many from the front were there.
+    fn request(ghost: &mut Ghost<LeafLru>, paths: &[PathHash]) -> usize {
+        ghost.begin();
+        let mut found = Vec::new();
+        for (place, &path) in paths.iter().enumerate() {
+            let before = place.checked_sub(1).map(|before| paths[before]);
+            found.push(ghost.see(path, before).expect("nothing goes while a request runs").1);
+        }
+        found.into_iter().take_while(|&found| found == Found::Yes).count()
+    }
+
+    #[test]
+    fn leaves_go_first_and_only_what_does_not_fit() {
+        let mut ghost = Ghost::new(4, LeafLru::default());
+        assert_eq!(request(&mut ghost, &[1, 2, 3]), 0);
+        assert_eq!(request(&mut ghost, &[1, 4]), 1);
+        assert_eq!(request(&mut ghost, &[1, 2, 3]), 3);
+        assert_eq!(request(&mut ghost, &[1, 4, 5, 6]), 2);
+        // Six paths are two too many: 3 was used longest ago, then 2, which is a leaf now.
+        assert_eq!(request(&mut ghost, &[1, 2, 3]), 1);
+        assert_eq!(request(&mut ghost, &[1, 2, 3]), 3);
+    }
+
+    #[test]
+    fn what_follows_a_path_that_went_is_not_there() {
+        let mut ghost = Ghost::new(1, LeafLru::default());
+        request(&mut ghost, &[1, 2]);
+        ghost.begin();
+        assert_eq!(ghost.see(3, Some(2)), None);
+        assert!(ghost.see(4, Some(1)).is_some());
+    }
+}

@@ -1,0 +1,186 @@
+//! Nodes on shelves by class and age, in the order of what keeping them is worth.
+
+use std::collections::BTreeSet;
+
+use crate::evict::EvictionPolicy;
+use crate::radix::NodeId;
+use crate::reuse::{NUM_AGES, ReuseTimes, age_index};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeState {
+    last_used: u64,
+    class: u8,
+    /// The shelf that the node is offered on.
+    shelf: Option<u16>,
+}
+
+/// An offered node stands on the shelf of its class and age, the one used longest ago first; shelves are ordered by
+/// worth. Time is the number of requests begun. Every call costs O(log offered); see [`Shelves::advance`].
+#[derive(Debug)]
+pub(crate) struct Shelves {
+    now: u64,
+    nodes: Vec<NodeState>,
+    /// `[class * NUM_AGES + age]`.
+    shelves: Vec<BTreeSet<(u64, NodeId)>>,
+    /// Shelves, the least worth first.
+    order: Vec<u16>,
+    /// Place of a shelf in `order`.
+    rank: Vec<u16>,
+    /// Ranks of shelves that have nodes.
+    occupied: BTreeSet<u16>,
+}
+
+impl Shelves {
+    /// For so many classes, in no order of worth yet: the older goes first.
+    pub(crate) fn new(num_classes: usize) -> Self {
+        let num_shelves = num_classes * NUM_AGES;
+        let mut shelves = Self {
+            now: 0,
+            nodes: Vec::new(),
+            shelves: vec![BTreeSet::new(); num_shelves],
+            order: Vec::new(),
+            rank: vec![0; num_shelves],
+            occupied: BTreeSet::new(),
+        };
+        shelves.sort(|_| 0.0);
+        shelves
+    }
+
+    /// A request begins.
+    pub(crate) fn tick(&mut self) {
+        self.now += 1;
+    }
+
+    /// Nodes that grew older move on. Cost: O(shelves), and O(log offered) for each that moves, which it does at most
+    /// [`NUM_AGES`] times a use.
+    pub(crate) fn advance(&mut self) {
+        for shelf in 0..self.shelves.len() {
+            let age = shelf % NUM_AGES;
+            while let Some(&(last_used, node)) = self.shelves[shelf].first()
+                && self.age_index(last_used) > age
+            {
+                self.withdraw(node);
+                self.offer(node);
+            }
+        }
+    }
+
+    /// Orders shelves by what they are worth now. Cost: O(shelves · log shelves).
+    pub(crate) fn reorder(&mut self, times: &ReuseTimes) {
+        self.sort(|shelf| times.worth(usize::from(shelf) / NUM_AGES, usize::from(shelf) % NUM_AGES));
+    }
+
+    fn sort(&mut self, worth: impl Fn(u16) -> f64) {
+        let mut order: Vec<u16> = (0..self.shelves.len() as u16).collect();
+        // The older first where both are worth the same: that is LRU.
+        order.sort_by(|&a, &b| {
+            let age = |shelf: u16| usize::from(shelf) % NUM_AGES;
+            worth(a).total_cmp(&worth(b)).then(age(b).cmp(&age(a)))
+        });
+        for (rank, &shelf) in order.iter().enumerate() {
+            self.rank[usize::from(shelf)] = rank as u16;
+        }
+        self.order = order;
+        let shelves = self.shelves.iter().zip(&self.rank).filter(|(shelf, _)| !shelf.is_empty());
+        self.occupied = shelves.map(|(_, &rank)| rank).collect();
+    }
+
+    /// The node's last block is of this class.
+    pub(crate) fn classify(&mut self, node: NodeId, class: u8) {
+        if self.node(node).class != class {
+            self.change(node, |state| state.class = class);
+        }
+    }
+
+    /// The age at which a node may be asked for next: the request that runs has it or has not.
+    fn age_index(&self, last_used: u64) -> usize {
+        age_index(self.now - last_used + 1)
+    }
+
+    fn node(&mut self, node: NodeId) -> &mut NodeState {
+        let index = node.index();
+        if index >= self.nodes.len() {
+            self.nodes.resize(index + 1, NodeState::default());
+        }
+        &mut self.nodes[index]
+    }
+
+    /// Moves an offered node to the shelf where it belongs now.
+    fn change(&mut self, node: NodeId, change: impl FnOnce(&mut NodeState)) {
+        let is_offered = self.node(node).shelf.is_some();
+        self.withdraw(node);
+        change(self.node(node));
+        if is_offered {
+            self.offer(node);
+        }
+    }
+}
+
+impl EvictionPolicy for Shelves {
+    fn used(&mut self, node: NodeId) {
+        let now = self.now;
+        self.change(node, |state| state.last_used = now);
+    }
+
+    fn inherit(&mut self, node: NodeId, from: NodeId) {
+        let NodeState { last_used, class, .. } = *self.node(from);
+        self.change(node, |state| (state.last_used, state.class) = (last_used, class));
+    }
+
+    fn offer(&mut self, node: NodeId) {
+        let NodeState { last_used, class, shelf } = *self.node(node);
+        if shelf.is_some() {
+            return;
+        }
+        let shelf = usize::from(class) * NUM_AGES + self.age_index(last_used);
+        self.node(node).shelf = Some(shelf as u16);
+        self.shelves[shelf].insert((last_used, node));
+        self.occupied.insert(self.rank[shelf]);
+    }
+
+    fn withdraw(&mut self, node: NodeId) {
+        let state = self.node(node);
+        let last_used = state.last_used;
+        let Some(shelf) = state.shelf.take().map(usize::from) else { return };
+        self.shelves[shelf].remove(&(last_used, node));
+        if self.shelves[shelf].is_empty() {
+            self.occupied.remove(&self.rank[shelf]);
+        }
+    }
+
+    fn victim(&self) -> Option<NodeId> {
+        let shelf = self.order[usize::from(*self.occupied.first()?)];
+        self.shelves[usize::from(shelf)].first().map(|&(_, node)| node)
+    }
+
+    fn fresh(&self) -> Box<dyn EvictionPolicy> {
+        Box::new(Self::new(self.shelves.len() / NUM_AGES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_worth_is_known_the_older_age_goes_first_whatever_its_class() {
+        let mut shelves = Shelves::new(2);
+        let [a, b, c] = [NodeId(0), NodeId(1), NodeId(2)];
+        for (node, class) in [(a, 1), (b, 0), (c, 1)] {
+            (0..4).for_each(|_| shelves.tick());
+            shelves.used(node);
+            shelves.classify(node, class);
+            shelves.offer(node);
+        }
+        for _ in 0..2 {
+            shelves.tick();
+        }
+        shelves.advance();
+        assert_eq!(shelves.victim(), Some(a));
+        shelves.used(a);
+        assert_eq!(shelves.victim(), Some(b));
+        shelves.withdraw(b);
+        shelves.withdraw(b);
+        assert_eq!(shelves.victim(), Some(c));
+    }
+}
