@@ -6,9 +6,9 @@
 //!                                                                                                  ▼ gone
 //! ```
 //!
-//! A disk may hang, and nobody can take a read back from it. So a restore that takes much longer than predicted is given
-//! up: its sequence gets other blocks and computes. Those that the late read may still write stay reserved until its
-//! outcome comes, and meanwhile no other restore is begun.
+//! A disk may hang, and nobody can take a read back from it. So a restore that takes much longer than predicted is
+//! given up: its sequence gets other blocks and computes. Those that the late read may still write stay reserved until
+//! its outcome comes, and meanwhile no other restore is begun.
 
 use std::collections::BTreeMap;
 
