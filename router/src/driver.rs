@@ -6,6 +6,7 @@
 //! those threads had a turn.
 
 mod handle;
+mod late;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::shard::{LinkEvent, ShardStatus};
 
 use handle::{Client, Command, Submission};
 pub use handle::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
+use late::LateRestores;
 
 /// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
 const MAX_EVENTS_PER_TURN: usize = 256;
@@ -50,6 +52,7 @@ pub struct Driver {
     stats: watch::Sender<Stats>,
     tenants: watch::Sender<Vec<TenantUsage>>,
     kv_events: EventSink,
+    late_restores: LateRestores,
     metrics: Arc<Metrics>,
     /// Where the requests' tasks run.
     readers: Handle,
@@ -96,6 +99,7 @@ impl Driver {
             stats,
             tenants,
             kv_events,
+            late_restores: LateRestores::default(),
             metrics,
             readers: Handle::current(),
             is_crowded: false,
@@ -131,7 +135,15 @@ impl Driver {
             self.send_plans();
             self.kv_events.send(self.scheduler.take_kv_events());
             self.scheduler.record_kv_events(self.kv_events.is_wanted());
-            self.stats.send_replace(self.scheduler.stats());
+            let stats = self.scheduler.stats();
+            if let Some(num_restores) = self.late_restores.take(&stats, self.turn) {
+                tracing::warn!(
+                    num_restores,
+                    num_blocks = stats.blocks_late,
+                    "the KV store does not answer: its blocks are computed; hint: look at the disk of `--kv-disk-path`"
+                );
+            }
+            self.stats.send_replace(stats);
             self.tenants.send_modify(|tenants| {
                 tenants.clear();
                 tenants.extend(self.scheduler.tenants().cloned());

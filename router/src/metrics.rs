@@ -263,7 +263,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 12] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -272,6 +272,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
         ("trunkline_kv_blocks_held", "Blocks that sequences hold", stats.blocks_held),
         ("trunkline_kv_blocks_cached", "Blocks that only the KV index holds", stats.blocks_cached),
         ("trunkline_kv_blocks_pinned", "Held blocks that pins hold", stats.blocks_pinned),
+        ("trunkline_kv_blocks_late", "Held blocks that late restores may still write", stats.blocks_late),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
         ("trunkline_store_slots", "Slots of the store", stats.store_slots),
@@ -279,7 +280,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 19] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 20] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -300,6 +301,11 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 19] {
             "trunkline_restores_declined",
             "Restores not begun as computing was predicted to be quicker",
             stats.restores_declined,
+        ),
+        (
+            "trunkline_restores_given_up",
+            "Restores that took so long that their sequences computed instead",
+            stats.restores_given_up,
         ),
         (
             "trunkline_object_dropped_blocks",

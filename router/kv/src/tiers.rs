@@ -1,6 +1,6 @@
 //! How the device and the store below it meet: what is found there, what is written to it and read back.
 
-use crate::block::BlockId;
+use crate::block::{BlockHold, BlockId};
 use crate::cache::KvCache;
 use crate::hit::PrefixHit;
 use crate::key::BlockKey;
@@ -83,11 +83,29 @@ impl KvCache {
     /// What became of the blocks from [`KvCache::begin_restore`]: so many, from the first on, are there. The one after
     /// them is broken; those behind it were not looked at.
     pub fn end_restore(&mut self, table: &mut BlockTable, restored: &[RestoredBlock], num_good: usize) {
+        self.end_late_restore(restored, num_good);
+        table.num_stored_blocks -= restored.len().saturating_sub(num_good);
+    }
+
+    /// A restore is not waited for any longer: its blocks, the table's last, are no longer the table's. Whoever has the
+    /// handles keeps them until the reads are over, and then calls [`KvCache::end_late_restore`].
+    pub fn detach_restored(&mut self, table: &mut BlockTable, restored: &[RestoredBlock]) -> Vec<BlockHold> {
+        let first = table.blocks.len() - restored.len();
+        let holds = table.blocks.split_off(first);
+        let is_it = |(hold, block): (&BlockHold, &RestoredBlock)| hold.id() == block.block;
+        assert!(
+            holds.iter().zip(restored).all(is_it),
+            "nothing was added to a table that waits for the store"
+        );
+        holds
+    }
+
+    /// What became of blocks that nobody waited for, as in [`KvCache::end_restore`].
+    pub fn end_late_restore(&mut self, restored: &[RestoredBlock], num_good: usize) {
         let Some(store) = &mut self.store else { return };
         for (index, block) in restored.iter().enumerate() {
             store.end_read(block.slot, index == num_good);
         }
-        table.num_stored_blocks -= restored.len().saturating_sub(num_good);
     }
 
     /// True if the block is in the store or on its way there.

@@ -40,6 +40,15 @@ pub(crate) struct Throughput {
 /// One of so many restores that are predicted to lose is tried all the same, to measure the store again.
 const TRY_EVERY: u32 = 32;
 
+/// A restore is waited for so many times as long as it is predicted to take,
+const PATIENCE: f64 = 4.0;
+/// half as long as computing would take, as who gives up has lost no more than that,
+const PATIENCE_OF_COMPUTING: f64 = 0.5;
+/// and at least so long.
+const LEAST_PATIENCE_MS: u64 = 2_000;
+/// What a block is taken to take before one was read: on a slow disk.
+const UNMEASURED_BLOCK_MS: f64 = 20.0;
+
 impl Throughput {
     /// A step with prefill came back. Its decodes are taken for free, so the estimate errs on the long side.
     pub(crate) fn add_step(&mut self, num_prefill_tokens: u32, device_time_us: u64) {
@@ -70,6 +79,14 @@ impl Throughput {
         let is_tried = is_quicker || self.num_declined + 1 >= TRY_EVERY;
         self.num_declined = if is_tried { 0 } else { self.num_declined + 1 };
         is_tried
+    }
+
+    /// Milliseconds after which a restore is given up that brings so many tokens, when so many blocks are being read.
+    pub(crate) fn restore_patience_ms(&self, num_blocks_ahead: u32, num_tokens: u32) -> u64 {
+        let read_ms = f64::from(num_blocks_ahead) * self.restored_block_ms.0.unwrap_or(UNMEASURED_BLOCK_MS);
+        let compute_ms = self.predict_prefill_ms(num_tokens).unwrap_or(0.0);
+        let patience_ms = (PATIENCE * read_ms).max(PATIENCE_OF_COMPUTING * compute_ms);
+        (patience_ms.ceil() as u64).max(LEAST_PATIENCE_MS)
     }
 
     /// Milliseconds to compute so many tokens of prefill; none before anything was measured.
@@ -132,6 +149,17 @@ mod tests {
         throughput.add_restore(10, 5_000_000);
         let num_tries = (0..10 * TRY_EVERY).filter(|_| throughput.is_restore_quicker(10, 640)).count();
         assert_eq!(num_tries, 10);
+    }
+
+    #[test]
+    fn a_restore_is_waited_for_as_long_as_that_is_reasonable() {
+        let mut throughput = Throughput::default();
+        assert_eq!(throughput.restore_patience_ms(10, 640), LEAST_PATIENCE_MS);
+        assert_eq!(throughput.restore_patience_ms(100, 640), 8_000, "nothing is known");
+        throughput.add_restore(100, 100_000);
+        assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 4_000);
+        throughput.add_step(100, 100_000);
+        assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 32_000, "computing is slow");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Recounts the scheduler's state: for tests and for the simulator.
 
+use std::collections::BTreeSet;
+
 use crate::scheduler::{RUN_AHEAD, Scheduler};
 use crate::sequence::Phase;
 
@@ -15,6 +17,8 @@ impl Scheduler {
         assert!(shard.in_flight.len() <= RUN_AHEAD, "run-ahead is bounded");
         let (mut num_waiting, mut num_leaving, mut num_running, mut num_parked) = (0, 0, 0, 0);
         let (mut num_new, mut num_restoring, mut num_needs) = (0, 0, 0);
+        let late: BTreeSet<_> = shard.restoring.late_blocks().map(|hold| hold.id()).collect();
+        assert!(late.iter().all(|&block| shard.kv.is_held(block)), "what a late restore writes is reserved");
         for (key, sequence) in self.sequences.iter() {
             let Some(run) = &sequence.run else {
                 num_waiting += 1;
@@ -44,7 +48,7 @@ impl Scheduler {
             let (num_steps, num_samples) =
                 steps.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.sample)));
             if let Some(restore) = &run.restore {
-                assert_eq!(shard.restoring.get(&restore.restore_id), Some(&key), "a restore is known");
+                assert_eq!(shard.restoring.key(restore.restore_id), Some(key), "a restore is known");
                 assert_eq!(num_steps, 0, "who waits for the store computes nothing");
             }
             let num_waited = num_steps + u32::from(run.restore.is_some());
@@ -60,6 +64,8 @@ impl Scheduler {
                 run.planned <= sequence.num_tokens() + run.pending_samples,
                 "what is planned will be known"
             );
+            let own = run.table.blocks().iter().map(|hold| hold.id());
+            assert!(late.is_disjoint(&own.collect()), "what a late restore writes is nobody's");
             let num_blocks = run.table.blocks().len();
             assert!(num_blocks as u32 >= shard.blocks_for(run.planned), "a block for every position");
             assert!(
@@ -68,7 +74,7 @@ impl Scheduler {
             );
         }
         assert_eq!(num_needs, shard.kv.num_window_needs(), "window parts are needed by who runs");
-        assert_eq!(num_restoring, shard.restoring.len(), "a restore has a sequence");
+        assert_eq!(num_restoring, shard.restoring.num_out(), "a restore has a sequence");
         assert_eq!(num_parked, 0, "who is parked is waited for once");
         assert_eq!(num_waiting, self.queue.num_waiting(), "waiting sequences");
         assert_eq!(num_new, self.queue.num_new(), "never started");

@@ -17,6 +17,7 @@ pub mod event;
 mod fairness;
 mod invariants;
 mod kv_events;
+mod late;
 mod lifecycle;
 pub mod plan;
 mod planner;

@@ -39,6 +39,9 @@ impl Scheduler {
             return;
         };
         self.throughput.add_step(step.num_prefill_tokens, result.device_time_us);
+        if let Some(shard) = &mut self.shard {
+            shard.restoring.step_done(step.step_id, now, &self.throughput, shard.limits.block_size);
+        }
         let num_left = result.sequences.len() as u64;
         let results = result.sequences.into_iter().map(Some).collect();
         let mut outcomes = Outcomes { results, next: 0, num_left };

@@ -1,7 +1,7 @@
 //! The scheduler: its state, and what each event does. Planning is in `planner.rs` and `admit.rs`, results are in
 //! `results.rs`, ends and preemptions in `lifecycle.rs`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use trunkline_kv::{BlockKey, KvCache, NodeId, SlotId, StoreIndex, TenantUsage};
 
@@ -12,6 +12,7 @@ use crate::event::{
 };
 use crate::fairness::{Fairness, Fifo};
 use crate::kv_events::KvEventState;
+use crate::late::Restoring;
 use crate::plan::{Restore, StepPlan};
 use crate::queue::{Queue, Rank};
 use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
@@ -88,9 +89,8 @@ pub(crate) struct Shard {
     pub(crate) last_step_id: u64,
     /// Restores for the next plan.
     pub(crate) restores: Vec<Restore>,
-    /// Restores that are out, and whose they are.
-    pub(crate) restoring: BTreeMap<u64, SequenceKey>,
-    pub(crate) last_restore_id: u64,
+    /// Restores that are out.
+    pub(crate) restoring: Restoring,
     /// Slots of the store for the next plan's `discards`.
     pub(crate) discards: Vec<SlotId>,
 }
@@ -163,6 +163,7 @@ impl Scheduler {
     pub fn plan(&mut self, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
         self.set_now(now);
         self.expire(now, updates);
+        self.give_up_restores(now);
         let plan = self.make_plan(now, updates);
         self.settle();
         plan
@@ -170,7 +171,8 @@ impl Scheduler {
 
     /// The earliest deadline: call [`Scheduler::plan`] then, even if no event came.
     pub fn next_wakeup(&self) -> Option<Millis> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+        let of_restores = self.shard.as_ref().and_then(|shard| shard.restoring.next_deadline());
+        self.deadlines.first().map(|&(deadline, _)| deadline).into_iter().chain(of_restores).min()
     }
 
     /// The KV index, to look at; none while there is no shard.
@@ -213,6 +215,7 @@ impl Scheduler {
             stats.store_blocks = store.stored.into();
             stats.store_slots = store.total.into();
             stats.store_evicted_blocks += store.evicted;
+            stats.blocks_late = shard.restoring.late_blocks().count() as u64;
             stats.offered_blocks = store.offered.into();
             stats.unoffered_blocks += store.unoffered;
         }
@@ -383,8 +386,7 @@ impl Scheduler {
             ends: Vec::new(),
             last_step_id: 0,
             restores: Vec::new(),
-            restoring: BTreeMap::new(),
-            last_restore_id: 0,
+            restoring: Restoring::default(),
             discards: Vec::new(),
         };
         for key in self.sequences.keys_by_arrival() {

@@ -17,6 +17,8 @@ pub struct Stats {
     pub blocks_cached: u64,
     /// Gauge: held blocks that pins hold.
     pub blocks_pinned: u64,
+    /// Gauge: held blocks that restores which were given up may still write.
+    pub blocks_late: u64,
     /// Gauge: blocks of the pool. `free + held + cached = total`.
     pub blocks_total: u64,
     /// Gauge: window parts that no block has. 0, like the next two, while blocks are in one piece.
@@ -55,8 +57,10 @@ pub struct Stats {
     pub restored_blocks: u64,
     /// Counter: restores that found a block missing or broken.
     pub restore_failures: u64,
-    /// Counter: restores not begun because computing was predicted to be quicker.
+    /// Counter: restores not begun because computing was predicted to be quicker, or another one was late.
     pub restores_declined: u64,
+    /// Counter: restores that took so long that their sequences computed instead.
+    pub restores_given_up: u64,
     /// Counter: blocks dropped from the store to make room.
     pub store_evicted_blocks: u64,
     /// Counter: times a stored block was not offered to the tier below, as too many waited.

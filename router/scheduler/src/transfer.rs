@@ -29,11 +29,10 @@ impl Shard {
         if hit.stored().is_empty() {
             return None;
         }
-        self.last_restore_id += 1;
-        let restore_id = self.last_restore_id;
         let blocks = self.kv.begin_restore(table, hit);
+        // It goes with the plan that is being made.
+        let restore_id = self.restoring.begin(key, blocks.len() as u32, self.last_step_id + 1);
         self.restores.push(Restore { restore_id, blocks: blocks.clone() });
-        self.restoring.insert(restore_id, key);
         Some(RunRestore { restore_id, blocks })
     }
 }
@@ -45,7 +44,8 @@ impl Scheduler {
             return hit;
         }
         let num_computed = hit.num_stored_tokens() - hit.partial().map_or(0, |(_, num_tokens)| num_tokens);
-        if self.throughput.is_restore_quicker(hit.stored().len() as u32, num_computed) {
+        let is_late = self.shard.as_ref().is_some_and(|shard| shard.restoring.is_late());
+        if !is_late && self.throughput.is_restore_quicker(hit.stored().len() as u32, num_computed) {
             return hit.without_partial();
         }
         self.counters.restores_declined += 1;
@@ -67,12 +67,15 @@ impl Scheduler {
     }
 
     fn take_restore(&mut self, outcome: &RestoreOutcome) {
-        let key = self.shard.as_mut().and_then(|shard| shard.restoring.remove(&outcome.restore_id));
-        let Some(key) = key else {
-            self.counters.unexpected_results += 1;
+        let Some(shard) = &mut self.shard else { return };
+        let Some(key) = shard.restoring.end(outcome.restore_id) else {
+            let is_expected = shard.take_late_restore(outcome.restore_id, outcome.num_blocks as usize);
+            self.counters.unexpected_results += u64::from(!is_expected);
+            if is_expected {
+                self.throughput.add_restore(outcome.num_blocks, outcome.time_us);
+            }
             return;
         };
-        let shard = self.shard.as_mut().expect("a restore has a shard");
         let run = self.sequences[key].run_mut();
         let restore = run.restore.take().expect("who is restored waits for it");
         assert_eq!(restore.restore_id, outcome.restore_id, "one restore of a sequence at a time");

@@ -44,6 +44,7 @@ fn add(total: &mut Stats, stats: &Stats) {
     total.store_evicted_blocks += stats.store_evicted_blocks;
     total.restored_blocks += stats.restored_blocks;
     total.restore_failures += stats.restore_failures;
+    total.restores_given_up += stats.restores_given_up;
     total.unexpected_results += stats.unexpected_results;
 }
 
@@ -85,6 +86,7 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
         total.store_evicted_blocks,
         total.restored_blocks,
         total.restore_failures,
+        total.restores_given_up,
         total.unexpected_results,
     ];
     assert!(met.iter().all(|&count| count > 20), "and every other thing, often: {total:?}");

@@ -151,3 +151,94 @@ fn another_salt_reads_nothing() {
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));
 }
+
+/// Another conversation than that of `after_a_kill`, stored before its shard is killed once more.
+fn after_another_kill() -> (Driver, Vec<u32>, Vec<u32>) {
+    let (mut driver, prompt) = after_a_kill();
+    let other = text(8, 13);
+    driver.submit(request(20, other.clone(), 1));
+    driver.run();
+    driver.restart_shard();
+    (driver, prompt, other)
+}
+
+#[test]
+fn a_read_that_hangs_is_given_up_and_its_blocks_stay_reserved() {
+    let (mut driver, prompt, other) = after_another_kill();
+    driver.submit(request(2, prompt.clone(), 2));
+    let plan = driver.step().expect("a plan that restores");
+    let late: Vec<BlockId> = plan.restores[0].blocks.iter().map(|block| block.block).collect();
+    assert_eq!(late.len(), 5);
+    let deadline = driver.scheduler.next_wakeup().expect("nobody waits for ever");
+    driver.now = Millis(deadline.0 - 1);
+    assert!(driver.step().is_none(), "a moment before it still waits");
+    driver.now = deadline;
+    let plans = driver.run();
+    assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));
+    assert_eq!(driver.output(2).len(), 2);
+    let used = plans.iter().flat_map(|plan| &plan.chunks).flat_map(|chunk| &chunk.new_block_ids);
+    assert!(used.clone().count() >= 6 && used.into_iter().all(|block| !late.contains(&BlockId(*block))));
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.restores_given_up, stats.blocks_late, stats.blocks_held), (1, 5, 5));
+    assert_eq!(driver.scheduler.next_wakeup(), None, "nobody waits for what is late");
+    // Nobody else is sent to the disk meanwhile.
+    driver.submit(request(3, other.clone(), 1));
+    assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
+    assert_eq!(driver.started(3).map(|(cached, _)| cached), Some(0));
+    assert_eq!(driver.scheduler.stats().restores_declined, 1);
+    // In the end it answers: what it brings is no longer needed, and the pool is whole again.
+    driver.end_restores(usize::MAX);
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.blocks_late, stats.blocks_held, stats.unexpected_results), (0, 0, 0));
+    driver.restart_shard();
+    driver.submit(request(4, other, 1));
+    assert_eq!(driver.step().expect("a plan").restores.len(), 1, "and the store is read again");
+}
+
+#[test]
+fn who_has_left_a_read_that_hangs_does_not_keep_others_waiting() {
+    let (mut driver, prompt) = after_a_kill();
+    driver.submit(request(2, prompt, 2));
+    driver.step();
+    driver.handle(Event::Abort(SequenceId(2)));
+    driver.now = driver.scheduler.next_wakeup().expect("it is given up, too");
+    driver.run();
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.restores_given_up, stats.blocks_late, stats.blocks_held), (1, 5, 5));
+    driver.end_restores(2);
+    assert_eq!(driver.scheduler.stats().blocks_held, 0);
+}
+
+#[test]
+fn a_long_step_is_no_reason_to_give_up() {
+    let (mut driver, prompt) = after_a_kill();
+    driver.submit(request(2, prompt, 2));
+    driver.step();
+    driver.submit(request(3, text(5, 9), 3));
+    driver.plan().expect("the other one computes");
+    driver.now = driver.scheduler.next_wakeup().expect("the restore has a limit").plus(60_000);
+    assert!(driver.plan().is_none_or(|plan| plan.starts.is_empty()), "its outcome may come with this step");
+    driver.acknowledge();
+    driver.end_restores(usize::MAX);
+    driver.run();
+    assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(5 * BLOCK));
+    assert_eq!(driver.scheduler.stats().restores_given_up, 0);
+}
+
+#[test]
+fn who_needs_the_blocks_of_a_late_read_goes_on_waiting() {
+    let limits = ShardLimits { num_blocks: 10, ..LIMITS };
+    let mut driver = Driver::new(SchedulerConfig::default(), limits).with_store(32);
+    let prompt = text(1, 22);
+    driver.submit(request(1, prompt.clone(), 1));
+    driver.run();
+    driver.restart_shard();
+    driver.submit(request(2, prompt, 1));
+    driver.step();
+    driver.now = driver.scheduler.next_wakeup().expect("the restore has a limit");
+    assert!(driver.step().is_none(), "five blocks are late, and six are needed");
+    assert_eq!((driver.scheduler.next_wakeup(), driver.scheduler.stats().restores_given_up), (None, 0));
+    driver.end_restores(usize::MAX);
+    driver.run();
+    assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(5 * BLOCK));
+}

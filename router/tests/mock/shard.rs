@@ -53,6 +53,8 @@ pub struct ShardPlan {
     pub keep_plans: bool,
     /// Folder and slots of its store on disk; none if it has none.
     pub store: Option<(PathBuf, u32)>,
+    /// One permit per step that reads from its store; take them away and reads hang.
+    pub reads: Arc<Semaphore>,
     /// Who looks on.
     pub watch: Option<Arc<dyn Watch>>,
 }
@@ -71,6 +73,7 @@ impl ShardPlan {
             script: Arc::new(move |_| reply.clone()),
             replies: Vec::new(),
             steps: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            reads: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             pace: Duration::ZERO,
             block_size: 8,
             num_blocks: 1024,
@@ -244,9 +247,17 @@ async fn serve_steps(
         }
         assert_eq!(step.step_id, next_step, "gap in step ids");
         next_step += 1;
-        let transfers = store.as_ref().map(|store| store.restore(&step));
+        let mut at_once = step.clone();
+        if plan.reads.available_permits() == 0
+            && let Some(store) = &store
+        {
+            let hung = std::mem::take(&mut at_once.restores);
+            tokio::spawn(restore_late(plan.reads.clone(), store.clone(), hung, results.clone()));
+        }
+        let restores = store.as_ref().map(|store| store.restore(&at_once));
         let (result, stores) = run_step(&plan, store.as_deref(), &mut sequences, step);
-        let transfers = transfers.map(|restores| proto::Transfers { stores, restores });
+        let restores = restores.unwrap_or_default();
+        let transfers = store.is_some().then_some(proto::Transfers { stores, restores });
         if let Some(watch) = &plan.watch {
             let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
             watch.result_ready(result.step_id, &mut prompts);
@@ -255,6 +266,20 @@ async fn serve_steps(
             return;
         }
     }
+}
+
+/// What a step restores, once the disk answers.
+async fn restore_late(
+    reads: Arc<Semaphore>,
+    store: Arc<MockStore>,
+    restores: Vec<proto::Restore>,
+    results: mpsc::Sender<Result<proto::StepResponse, Status>>,
+) {
+    drop(reads.acquire().await);
+    let step = proto::StepPlan { restores, ..Default::default() };
+    let transfers = proto::Transfers { stores: Vec::new(), restores: store.restore(&step) };
+    // Nobody is there to hear it if the stream has ended.
+    let _ = results.send(Ok(proto::StepResponse { result: None, transfers: Some(transfers) })).await;
 }
 
 struct Sequence {

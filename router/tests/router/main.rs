@@ -15,6 +15,7 @@ mod cancel;
 mod choices;
 mod conversation;
 mod errors;
+mod hung_disk;
 mod kv;
 mod kv_events;
 mod lifecycle;

@@ -52,7 +52,7 @@ impl Driver {
 
     /// Puts a store below the shard.
     pub fn with_store(mut self, num_slots: u32) -> Self {
-        let plan = StorePlan { num_slots, write_fault: 0, broken_block: 0, max_delay_ms: 0 };
+        let plan = StorePlan { num_slots, write_fault: 0, broken_block: 0, max_delay_ms: 0, hung_read: 0 };
         let mut store = FakeStore::new(plan, self.shard.limits.block_size);
         self.handle(Event::StoreReady(store.contents()));
         self.store = Some(store);

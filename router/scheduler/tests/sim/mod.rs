@@ -325,15 +325,15 @@ impl<'a> World<'a> {
         };
         plan.discards.iter().for_each(|&slot| store.discard(slot));
         writes.iter().for_each(|write| store.begin_write(write.slot));
-        let delay_ms = store.plan.max_delay_ms;
+        let times = store.plan;
         for restore in &plan.restores {
             let shard = self.shard.as_mut().expect("plans are for a shard that is there");
             restore.blocks.iter().for_each(|block| shard.begin_restore(block.block.0));
-            let at = self.now.plus(self.rng.range(0, delay_ms));
+            let at = self.now.plus(times.read_ms(&mut self.rng));
             self.at(at, Happening::Read { shard: number, restore: restore.clone() });
         }
         if !writes.is_empty() {
-            let at = self.shard_free_at.plus(self.rng.range(0, delay_ms));
+            let at = self.shard_free_at.plus(self.rng.range(0, times.max_delay_ms));
             self.at(at, Happening::Written { shard: number, writes });
         }
     }

@@ -169,6 +169,7 @@ impl Scenario {
             write_fault: one_in(&mut rng),
             broken_block: one_in(&mut rng),
             max_delay_ms: if rng.once_in(2) { rng.range(0, 30) } else { 0 },
+            hung_read: if rng.once_in(3) { rng.range(1, 10) } else { 0 },
         })
     }
 

@@ -12,6 +12,19 @@ pub struct StorePlan {
     pub write_fault: u64,
     pub broken_block: u64,
     pub max_delay_ms: u64,
+    /// A read that hangs: for up to `MAX_HANG_MS`.
+    pub hung_read: u64,
+}
+
+/// Some times as long as anybody waits for a read.
+const MAX_HANG_MS: u64 = 10_000;
+
+impl StorePlan {
+    /// How long a read takes.
+    pub fn read_ms(&self, rng: &mut Rng) -> u64 {
+        let hang_ms = if rng.once_in(self.hung_read) { rng.range(0, MAX_HANG_MS) } else { 0 };
+        hang_ms + rng.range(0, self.max_delay_ms)
+    }
 }
 
 /// A block as it is stored.
