@@ -18,6 +18,7 @@ mod fairness;
 mod invariants;
 mod kv_events;
 mod lifecycle;
+mod pins;
 pub mod plan;
 mod planner;
 mod queue;
@@ -31,8 +32,8 @@ mod windows;
 pub use below::Coverage;
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Priority, RejectReason, Retention, SequenceId, SequenceRequest, ShardLimits,
-    StoreContents, Update, Usage,
+    EndReason, Event, Millis, Pinned, Priority, RejectReason, Retention, SequenceId, SequenceRequest,
+    ShardLimits, StoreContents, Update, Usage,
 };
 pub use plan::{
     BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
@@ -42,6 +43,7 @@ pub use plan::{
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
-    SlotId, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits,
+    BlockId, BlockKey, KEY_BYTES, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind,
+    RestoredBlock, Salt, SlotId, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier,
+    TreePage, WindowLimits, Worth,
 };
