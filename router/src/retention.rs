@@ -62,8 +62,8 @@ pub struct Breakpoint {
 /// What the client sent, not yet checked.
 #[derive(Debug, Clone, Default)]
 pub struct RawRetention {
-    /// OpenAI's grouping of requests: shown in `/v1/kv/tree`. It changes nothing else, as all requests of a tenant share
-    /// what they have in common.
+    /// OpenAI's grouping of requests: shown in `/v1/kv/tree`. It changes nothing else, as all requests of a tenant
+    /// share what they have in common.
     pub prompt_cache_key: Option<String>,
     /// OpenAI's `in_memory` or `24h`.
     pub prompt_cache_retention: Option<String>,

@@ -114,21 +114,18 @@ impl KvCache {
         PinOutcome::Granted { num_blocks: blocks.len() as u32, num_new_blocks }
     }
 
-    /// A pin of the whole blocks of `tokens` that is there still ends in `ttl_ms` from now on, if that is later.
-    pub fn renew_pin(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) {
-        let last = last_key(salt, tokens, self.block_size);
+    /// A pin of the whole blocks of `tokens` that is there still ends in `ttl_ms` from now on, if that is later. False
+    /// if there is none.
+    pub fn renew_pin(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) -> bool {
+        let Some(last) = last_key(salt, tokens, self.block_size) else { return false };
         let end = self.now_ms.saturating_add(ttl_ms);
-        if let Some(before) =
-            last.and_then(|last| self.pins.ends.get_mut(&last)).filter(|before| **before < end)
-        {
-            let before = std::mem::replace(before, end);
-            let last = last.expect("it has a pin");
+        let Some(known) = self.pins.ends.get_mut(&last) else { return false };
+        if *known < end {
+            let before = std::mem::replace(known, end);
             let pin = self.pins.by_end.remove(&(before, last)).expect("a pin has an end");
             self.pins.by_end.insert((end, last), pin);
         }
-        if let (Some(store), Some(last)) = (&mut self.store, last) {
-            store.pins.renew(last, end);
-        }
+        true
     }
 
     /// Ends the pins that end in a node or in what continues it, of the store too. Returns how many blocks of the
@@ -136,14 +133,19 @@ impl KvCache {
     pub fn unpin_node(&mut self, id: NodeId, key: BlockKey) -> Option<u32> {
         self.view(id).filter(|view| view.key == key)?;
         let num_before = self.pins.num_pins.len() as u32;
-        for node in self.subtree(id) {
-            for key in self.tree.node(node).keys.clone() {
-                if let Some(end) = self.pins.end_of(key) {
-                    self.unpin(end, key);
-                }
-                if let Some(store) = &mut self.store {
-                    store.unpin(key);
-                }
+        let nodes = self.subtree(id).into_iter();
+        let mut keys: Vec<BlockKey> = nodes.flat_map(|node| self.tree.node(node).keys.clone()).collect();
+        let node = self.tree.node(id);
+        if !node.tokens.len().is_multiple_of(self.block_size as usize) {
+            // Who pins a tail pins the whole blocks before it.
+            keys.extend(node.parent.and_then(|before| self.tree.node(before).keys.last()));
+        }
+        for key in keys {
+            if let Some(end) = self.pins.end_of(key) {
+                self.unpin(end, key);
+            }
+            if let Some(store) = &mut self.store {
+                store.unpin(key);
             }
         }
         Some(num_before - self.pins.num_pins.len() as u32)
@@ -288,15 +290,32 @@ mod tests {
         assert_eq!(kv.pin(&salt, &[1, 2, 3, 4, 5], 10), granted(2, 2));
         kv.set_now(5);
         for ttl_ms in [20, 1] {
-            kv.renew_pin(&salt, &[1, 2, 3, 4, 6], ttl_ms);
+            assert!(kv.renew_pin(&salt, &[1, 2, 3, 4, 6], ttl_ms));
         }
         kv.set_now(24);
         kv.expire_pins();
         assert_eq!(kv.pin_counts().num_blocks, 2);
         kv.set_now(25);
         kv.expire_pins();
-        kv.renew_pin(&salt, &[1, 2, 3, 4], 9);
+        assert!(!kv.renew_pin(&salt, &[1, 2, 3, 4], 9) && !kv.renew_pin(&salt, &[1], 9));
         assert_eq!(kv.pin_counts(), PinCounts { num_blocks: 0, granted: 1, refused: 0, dropped: 0 });
+        kv.check_invariants();
+    }
+
+    #[test]
+    fn a_tail_stands_for_the_whole_blocks_before_it() {
+        let (mut kv, salt) = (KvCache::new(2, 10), Salt::default());
+        kv.set_max_pinned_blocks(10);
+        let hit = kv.lookup(&salt, &[1, 2, 3, 4]);
+        let mut table = kv.open(&salt, &hit);
+        assert!(kv.grow(&mut table, 2));
+        kv.begin_fill(&table, 0, 3);
+        kv.close(table, &[1, 2, 3]);
+        let nodes = kv.walk(NodeId(0), 10).nodes;
+        let tail = nodes.iter().find(|view| view.num_tokens == 1).unwrap();
+        let tokens = kv.path_tokens(tail.id, tail.key).unwrap();
+        assert_eq!(kv.pin(&salt, &tokens, 9), granted(1, 1));
+        assert_eq!(kv.unpin_node(tail.id, tail.key), Some(1));
         kv.check_invariants();
     }
 

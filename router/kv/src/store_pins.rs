@@ -56,7 +56,7 @@ impl StorePins {
     }
 
     /// The pin of a prefix that is there ends then, if that is later.
-    pub(crate) fn renew(&mut self, last: BlockKey, end: u64) {
+    fn renew(&mut self, last: BlockKey, end: u64) {
         let Some(before) = self.ends.get_mut(&last).filter(|before| **before < end) else { return };
         let before = std::mem::replace(before, end);
         let pin = self.by_end.remove(&(before, last)).expect("a pin has an end");

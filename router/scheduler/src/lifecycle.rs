@@ -82,12 +82,8 @@ impl Scheduler {
         self.num_leaving -= 1;
         let shard = self.shard.as_mut().expect("who runs has a shard");
         shard.kv.close(run.table, &sequence.tokens[..run.acknowledged as usize]);
-        if let Some(pinned_ms) = sequence.retention.pinned_ms.filter(|_| run.phase == Phase::Ending)
-            && sequence.pinned.is_some()
-        {
-            // Its time begins now.
-            let prefix = &sequence.tokens[..sequence.num_pin_tokens() as usize];
-            shard.kv.renew_pin(&sequence.salt, prefix, pinned_ms);
+        if run.phase == Phase::Ending {
+            shard.renew_pin(sequence);
         }
         if run.is_on_shard {
             shard.ends.push(run.wire_id);

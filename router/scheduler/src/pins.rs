@@ -4,7 +4,7 @@ use trunkline_kv::{BlockKey, NodeId, PinOutcome, Salt, TenantUsage};
 
 use crate::event::{Pinned, Update};
 use crate::scheduler::{Scheduler, Shard};
-use crate::sequence::SequenceKey;
+use crate::sequence::{Sequence, SequenceKey};
 
 impl Scheduler {
     /// What each tenant has of the pool, in the order in which they came; nothing while there is no shard.
@@ -51,6 +51,16 @@ impl Scheduler {
 }
 
 impl Shard {
+    /// The time of a sequence's pin begins now, at its end: one that it was granted may be over by now.
+    pub(crate) fn renew_pin(&mut self, sequence: &Sequence) {
+        let Some((pinned_ms, pinned)) = sequence.retention.pinned_ms.zip(sequence.pinned) else { return };
+        let prefix = &sequence.tokens[..sequence.num_pin_tokens() as usize];
+        if pinned.num_tokens > 0 && !self.kv.renew_pin(&sequence.salt, prefix, pinned_ms) {
+            self.kv.pin(&sequence.salt, prefix, pinned_ms);
+        }
+        self.kv.pin_stored(&sequence.salt, prefix, pinned_ms);
+    }
+
     /// Keeps the whole blocks of a prefix for so long.
     fn pin(&mut self, salt: &Salt, prefix: &[u32], ttl_ms: u64) -> Pinned {
         let num_blocks = match self.kv.pin(salt, prefix, ttl_ms) {
@@ -141,6 +151,27 @@ mod tests {
             "{updates:?}"
         );
         assert_eq!(scheduler.stats().pins_refused, 1);
+    }
+
+    #[test]
+    fn the_time_of_a_pin_begins_at_the_end() {
+        let mut scheduler = Scheduler::new(SchedulerConfig::default());
+        scheduler.handle(Millis(0), Event::ShardReady(limits()), &mut Vec::new());
+        let mut updates = Vec::new();
+        let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
+        let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
+        scheduler.handle(Millis(0), Event::Submit(long), &mut updates);
+        let mut now = 0;
+        while let Some(plan) = scheduler.plan(Millis(now), &mut updates) {
+            now += 20;
+            scheduler.handle(Millis(now), Event::StepResult(result(&plan)), &mut updates);
+        }
+        assert!(matches!(updates.last(), Some(Update::Ended { .. })), "{updates:?}");
+        assert_eq!((scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (3, 3));
+        scheduler.plan(Millis(now + 9), &mut updates);
+        assert_eq!(scheduler.stats().blocks_pinned, 3);
+        scheduler.plan(Millis(now + 10), &mut updates);
+        assert_eq!(scheduler.stats().blocks_pinned, 0);
     }
 
     #[test]

@@ -94,8 +94,8 @@ pub struct ObjectTotals {
 /// What a tenant has of the KV cache.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TenantTotals {
-    /// Its name; null for what is nobody's: without API keys everything, and blocks on disk whose tenant did not ask for
-    /// them since the start.
+    /// Its name; null for what is nobody's: without API keys everything, and blocks on disk whose tenant did not ask
+    /// for them since the start.
     pub tenant: Option<String>,
     /// Blocks of the device that it has.
     pub device_blocks: u32,
