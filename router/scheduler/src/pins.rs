@@ -162,12 +162,12 @@ mod tests {
         let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
         scheduler.handle(Millis(0), Event::Submit(long), &mut updates);
         let mut now = 0;
-        while let Some(plan) = scheduler.plan(Millis(now), &mut updates) {
+        while !matches!(updates.last(), Some(Update::Ended { .. })) {
+            let plan = scheduler.plan(Millis(now), &mut updates).expect("there is something to do");
             now += 20;
             scheduler.handle(Millis(now), Event::StepResult(result(&plan)), &mut updates);
         }
-        assert!(matches!(updates.last(), Some(Update::Ended { .. })), "{updates:?}");
-        assert_eq!((scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (3, 3));
+        assert_eq!((now, scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (80, 3, 3));
         scheduler.plan(Millis(now + 9), &mut updates);
         assert_eq!(scheduler.stats().blocks_pinned, 3);
         scheduler.plan(Millis(now + 10), &mut updates);
