@@ -182,7 +182,7 @@ fn nodes_are_pinned_and_removed() {
     let (code, _, error) = ask(&["pin", SYSTEM]);
     assert!(code == 1 && error.contains("answers 409: nothing of node `4` was pinned"), "{error}");
     let (code, out, _) = ask(&["rm", "51c0"]);
-    assert!(code == 0 && out.starts_with("forgot 1 blocks of the device"), "{out}");
+    assert!(code == 0 && out.starts_with("forgot 1 block of the device"), "{out}");
     let (code, out, _) = ask(&["rm", "--all"]);
     assert!(code == 0 && out.starts_with("forgot 97 blocks"), "{out}");
     let pin = "POST /v1/kv/tree/9-51c0000000000000000000000000000a/pin {\"ttl_s\":60}";

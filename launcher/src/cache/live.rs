@@ -76,8 +76,6 @@ impl<'a> Tree<'a> {
 /// `9a23c0ffee12  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 59 min`
 fn line(node: &Node, block_bytes: u64) -> String {
     let key: String = node.key().chars().take(ID_DIGITS).collect();
-    let plural =
-        |count: u64, what: &str| format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" });
     let mut line = format!(
         "{key}  {}  {}, {}",
         plural(node.tokens, "token"),
@@ -104,6 +102,11 @@ fn line(node: &Node, block_bytes: u64) -> String {
         let _ = write!(line, "  {}", shown(&node.prompt_cache_keys.join(", ")));
     }
     line
+}
+
+/// `1 block`, `1,234 blocks`
+fn plural(count: u64, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// What clients sent may hold anything: a terminal is told nothing by it.
@@ -190,7 +193,7 @@ pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
 pub fn remove(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let num_blocks = server.remove(find(&nodes, id)?)?;
-    Ok(format!("forgot {} blocks of the device, and of the disk what they had there\n", number(num_blocks)))
+    Ok(format!("forgot {} of the device, and of the disk what was there\n", plural(num_blocks, "block")))
 }
 
 /// Removes all that the key may see.
@@ -200,7 +203,7 @@ pub fn remove_all(server: &Server) -> Result<String, CacheError> {
     for &root in Tree::new(&nodes).children(None) {
         num_blocks += server.remove(&nodes[root])?;
     }
-    Ok(format!("forgot {} blocks of the device, and of the disk what they had there\n", number(num_blocks)))
+    Ok(format!("forgot {} of the device, and of the disk what was there\n", plural(num_blocks, "block")))
 }
 
 /// Pins what a node ends.
@@ -219,7 +222,7 @@ pub fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> 
 pub fn unpin(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let num_blocks = server.unpin(find(&nodes, id)?)?;
-    Ok(format!("unpinned {} blocks of the device\n", number(num_blocks)))
+    Ok(format!("unpinned {} of the device\n", plural(num_blocks, "block")))
 }
 
 /// The one node that is called so.
