@@ -2,6 +2,8 @@
 
 use std::task::{Context, Poll};
 
+use trunkline_scheduler::Pinned;
+
 use crate::generate::{Generation, GenerationEvent, OutputToken, Usage};
 use crate::http::sse::Folded;
 
@@ -63,6 +65,7 @@ impl Choices {
                 if index.is_multiple_of(self.per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     self.usage.cached_tokens += usage.cached_tokens;
+                    self.usage.pinned = joined(self.usage.pinned, usage.pinned);
                 }
             }
             GenerationEvent::Failed(_) => {
@@ -92,4 +95,14 @@ pub fn rank(outputs: &mut [Folded]) {
 fn mean_logprob(tokens: &[OutputToken]) -> f64 {
     let sum: f64 = tokens.iter().map(|token| f64::from(token.logprob)).sum();
     sum / tokens.len().max(1) as f64
+}
+
+/// What of several prompts is kept.
+fn joined(one: Option<Pinned>, other: Option<Pinned>) -> Option<Pinned> {
+    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+    let on_disk = [one.num_stored_tokens, other.num_stored_tokens];
+    Some(Pinned {
+        num_tokens: one.num_tokens + other.num_tokens,
+        num_stored_tokens: on_disk.into_iter().flatten().reduce(|one, other| one + other),
+    })
 }

@@ -275,6 +275,7 @@ impl Driver {
                         }
                         self.tell(id, SequenceUpdate::Started { cached_tokens });
                     }
+                    Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
                     Update::Token { id, token } => self.on_token(id, token),
                     Update::Ended { id, reason, usage } => {
                         self.metrics.observe_end(&reason, usage);

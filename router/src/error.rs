@@ -79,6 +79,18 @@ pub enum ApiError {
         /// As asked, cut.
         node: String,
     },
+    /// Text of prompts is shown to those alone who are known.
+    #[error("the text of prompts is not shown where there are no API keys; hint: `--api-keys`")]
+    TextNotShown,
+    /// Neither device nor store has room for a pin.
+    #[error(
+        "nothing of node `{node}` was pinned: it has no whole block, or `--max-pinned-share` or the tenant's share has \
+         no room for it; hint: `GET /v1/kv` says what is pinned, `DELETE /v1/kv/tree/ID/pin` ends a pin"
+    )]
+    PinRefused {
+        /// As asked, cut.
+        node: String,
+    },
     /// Prompt and output together exceed the context.
     #[error(
         "this model's maximum context length is {limit} tokens, but the prompt has {prompt_tokens} and `{field}` asks \
@@ -267,6 +279,8 @@ impl ApiError {
                 StatusCode::NOT_FOUND
             }
             Self::InvalidApiKey { .. } => StatusCode::UNAUTHORIZED,
+            Self::TextNotShown => StatusCode::FORBIDDEN,
+            Self::PinRefused { .. } => StatusCode::CONFLICT,
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -311,6 +325,8 @@ impl ApiError {
             Self::UnsupportedField { .. } => "unsupported_field",
             Self::UnknownModel { .. } => "model_not_found",
             Self::UnknownNode { .. } => "node_not_found",
+            Self::TextNotShown => "text_not_shown",
+            Self::PinRefused { .. } => "pin_refused",
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout { .. } => "body_timeout",

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use trunkline_scheduler::{
-    EndReason, Priority, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
+    EndReason, Pinned, Priority, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
     TokenLogprob,
 };
 use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokenizer};
@@ -42,6 +42,8 @@ pub struct Usage {
     pub output_tokens: u32,
     /// Prompt tokens that a prefix hit spared.
     pub cached_tokens: u32,
+    /// What of the prompt is kept, if that was asked for.
+    pub pinned: Option<Pinned>,
 }
 
 /// A generated token.
@@ -190,6 +192,10 @@ impl Generation {
                 self.usage.cached_tokens = cached_tokens;
                 GenerationEvent::Started(self.usage)
             }
+            Some(SequenceUpdate::Pinned(pinned)) => {
+                self.usage.pinned = Some(pinned);
+                return None;
+            }
             Some(SequenceUpdate::Ended(EndReason::EndToken)) => {
                 self.end_without_token(FinishReason::EndToken)
             }
@@ -281,7 +287,7 @@ fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
         priority: Priority::Normal,
         deadline: None,
         salt: request.salt.clone(),
-        retention: request.retention,
+        retention: request.retention.clone(),
     }
 }
 

@@ -263,7 +263,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 12] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 13] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -275,6 +275,11 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 12] {
         ("trunkline_kv_blocks_late", "Held blocks that late restores may still write", stats.blocks_late),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
+        (
+            "trunkline_store_blocks_pinned",
+            "Blocks that pins keep in the store, there or on their way",
+            stats.store_blocks_pinned,
+        ),
         ("trunkline_store_slots", "Slots of the store", stats.store_slots),
         ("trunkline_object_waiting_blocks", "Stored blocks that wait for their upload", stats.offered_blocks),
     ]

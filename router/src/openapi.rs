@@ -3,7 +3,7 @@
 use utoipa::OpenApi;
 
 use crate::dialects::{anthropic, openai, tgi};
-use crate::http::{kv, kv_events, operate};
+use crate::http::{kv, kv_events, kv_node, operate};
 
 /// Generated from the handlers and their types.
 #[derive(OpenApi)]
@@ -28,6 +28,9 @@ use crate::http::{kv, kv_events, operate};
         kv::totals,
         kv::tree,
         kv::remove,
+        kv_node::show,
+        kv_node::pin,
+        kv_node::unpin,
         kv_events::events,
         operate::health,
         operate::livez,

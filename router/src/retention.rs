@@ -1,7 +1,9 @@
 //! How long a prompt stays in the KV cache: what the dialects' fields mean.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
-use trunkline_scheduler::Retention;
+use trunkline_scheduler::{Retention, Worth};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
@@ -9,9 +11,9 @@ use crate::error::ApiError;
 /// Longest `prompt_cache_key` in bytes.
 const MAX_KEY_BYTES: usize = 256;
 /// Longest time that a prompt can be pinned, in seconds.
-const MAX_TTL_S: i64 = 24 * 3600;
+pub const MAX_TTL_S: i64 = 24 * 3600;
 /// What a pin lasts if nothing is said; Anthropic's default too.
-const DEFAULT_TTL_S: i64 = 300;
+pub const DEFAULT_TTL_S: i64 = 300;
 
 /// Anthropic's mark: what stands before it is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -40,7 +42,8 @@ impl CacheControl {
 /// Our own field: how much a request wants its prompt kept.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct CacheRetention {
-    /// `normal`: while there is room. `high`: for `ttl_s`, whatever else comes.
+    /// `low`: until anything else of its tenant needs the room, and never on disk. `normal`: while there is room.
+    /// `high`: for `ttl_s`, whatever else comes.
     pub priority: String,
     /// Seconds, only with `high`; default 300.
     #[schema(minimum = 1, maximum = 86400)]
@@ -59,7 +62,8 @@ pub struct Breakpoint {
 /// What the client sent, not yet checked.
 #[derive(Debug, Clone, Default)]
 pub struct RawRetention {
-    /// OpenAI's grouping of requests. All requests of a tenant are one group here: it changes nothing.
+    /// OpenAI's grouping of requests: shown in `/v1/kv/tree`. It changes nothing else, as all requests of a tenant
+    /// share what they have in common.
     pub prompt_cache_key: Option<String>,
     /// OpenAI's `in_memory` or `24h`.
     pub prompt_cache_retention: Option<String>,
@@ -82,39 +86,50 @@ impl RawRetention {
                 return Err(ApiError::value("prompt_cache_retention", "must be `in_memory` or `24h`"));
             }
         };
+        let group = self.prompt_cache_key.as_deref().map(Arc::from);
+        let kept = |pinned_ms, num_tokens| Retention { pinned_ms, num_tokens, worth: Worth::Normal, group };
         if let Some(own) = &self.cache_retention {
-            return Ok(Retention { pinned_ms: own.ttl_s()?.map(to_ms), num_tokens: None });
+            let pinned_ms = own.ttl_s()?.map(to_ms);
+            return Ok(Retention { worth: own.worth(), ..kept(pinned_ms, None) });
         }
         if let Some(ttl_s) = of_openai {
-            return Ok(Retention { pinned_ms: Some(to_ms(ttl_s)), num_tokens: None });
+            return Ok(kept(Some(to_ms(ttl_s)), None));
         }
-        Ok(self.breakpoint.map_or_else(Retention::default, |Breakpoint { ttl_s, num_tokens }| Retention {
-            pinned_ms: Some(to_ms(ttl_s)),
-            num_tokens,
-        }))
+        Ok(match self.breakpoint {
+            Some(Breakpoint { ttl_s, num_tokens }) => kept(Some(to_ms(ttl_s)), num_tokens),
+            None => kept(None, None),
+        })
     }
 }
 
 impl CacheRetention {
+    fn worth(&self) -> Worth {
+        if self.priority == "low" { Worth::Low } else { Worth::Normal }
+    }
+
     fn ttl_s(&self) -> Result<Option<i64>, ApiError> {
         match (self.priority.as_str(), self.ttl_s) {
-            ("normal", None) => Ok(None),
-            ("normal", Some(_)) => {
+            ("low" | "normal", None) => Ok(None),
+            ("low" | "normal", Some(_)) => {
                 Err(ApiError::value("cache_retention.ttl_s", "needs the priority `high`; hint: leave it out"))
             }
             ("high", None) => Ok(Some(DEFAULT_TTL_S)),
-            ("high", Some(ttl_s)) if (1..=MAX_TTL_S).contains(&ttl_s) => Ok(Some(ttl_s)),
-            ("high", Some(ttl_s)) => {
-                let problem = format!("is {ttl_s}, must be at least 1 and at most {MAX_TTL_S}");
-                Err(ApiError::value("cache_retention.ttl_s", problem))
-            }
-            _ => Err(ApiError::value("cache_retention.priority", "must be `normal` or `high`")),
+            ("high", Some(ttl_s)) => check_ttl_s("cache_retention.ttl_s", ttl_s).map(Some),
+            _ => Err(ApiError::value("cache_retention.priority", "must be `low`, `normal` or `high`")),
         }
     }
 }
 
+/// Seconds that a pin may last. `field` names them in errors.
+pub fn check_ttl_s(field: &str, ttl_s: i64) -> Result<i64, ApiError> {
+    if (1..=MAX_TTL_S).contains(&ttl_s) {
+        return Ok(ttl_s);
+    }
+    Err(ApiError::value(field, format!("is {ttl_s}, must be at least 1 and at most {MAX_TTL_S}")))
+}
+
 /// Checked seconds.
-fn to_ms(seconds: i64) -> u64 {
+pub fn to_ms(seconds: i64) -> u64 {
     seconds.unsigned_abs() * 1_000
 }
 
@@ -150,13 +165,18 @@ mod tests {
             breakpoint: Some(Breakpoint { ttl_s: 300, num_tokens: Some(7) }),
             ..RawRetention::default()
         };
-        assert_eq!(both.retention().unwrap(), Retention { pinned_ms: Some(300_000), num_tokens: Some(7) });
+        let kept = Retention { pinned_ms: Some(300_000), num_tokens: Some(7), ..Retention::default() };
+        assert_eq!(both.retention().unwrap(), kept);
+        let low = RawRetention { prompt_cache_key: Some("k".into()), ..own("low", None) };
+        let low = low.retention().unwrap();
+        assert_eq!((low.pinned_ms, low.worth, low.group.as_deref()), (None, Worth::Low, Some("k")));
     }
 
     #[test]
     fn what_is_out_of_bounds_is_named() {
         for (raw, wanted) in [
-            (own("low", None), "`cache_retention.priority` must be"),
+            (own("lowest", None), "`cache_retention.priority` must be"),
+            (own("low", Some(5)), "`cache_retention.ttl_s` needs"),
             (own("normal", Some(5)), "`cache_retention.ttl_s` needs"),
             (own("high", Some(0)), "`cache_retention.ttl_s` is 0"),
             (own("high", Some(86_401)), "`cache_retention.ttl_s` is 86401"),

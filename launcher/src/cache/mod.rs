@@ -1,40 +1,83 @@
-//! `trunkline cache`: looks into the store of `--kv-disk-path`, checks it, removes from it, and moves conversations
-//! between machines.
+//! `trunkline cache`: looks into the store of `--kv-disk-path` or into a running server, checks, pins, removes, and
+//! moves conversations between machines.
 //!
 //! ```text
 //! forest     the blocks of a store as paths
 //! render     paths, sizes and ages as text
+//! server     a running server, asked over HTTP
+//! live       its tree as text
 //! ```
 
 mod forest;
+mod live;
 mod render;
+mod server;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use trunkline_store::{ArchiveError, BlockKey, OpenError, ReadError, Records, Store, WriteError, records};
 
 use self::forest::Forest;
+use self::server::{Server, ServerError};
 
 /// Digits that a path is called by, at least.
 const MIN_ID_DIGITS: usize = 4;
+const WRONG_PLACE: &str = "expected a folder and an id, or `--url` and an id, or `--all` in place of the id";
 
-/// What to do with the cache on disk.
+/// A running server instead of a folder.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Ask the server at this URL, such as http://localhost:8080, instead of reading a folder
+    #[arg(long)]
+    url: Option<String>,
+    /// The variable that holds the API key [default: TRUNKLINE_API_KEY, if it is set]
+    #[arg(long, value_name = "VAR", requires = "url")]
+    api_key_env: Option<String>,
+}
+
+impl ServerArgs {
+    fn server(&self) -> Result<Option<Server>, CacheError> {
+        let url = self.url.as_deref();
+        Ok(url.map(|url| Server::new(url, self.api_key_env.as_deref())).transpose()?)
+    }
+}
+
+/// What to do with the cache, on disk or in a running server.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
     /// Show what is kept: a tree of token runs with lengths, sizes and ages
+    ///
+    /// Of a running server (`--url`) with hits, pins, and which of it is on disk too.
     Ls {
         /// The folder of `--kv-disk-path`
-        dir: PathBuf,
+        #[arg(required_unless_present = "url", conflicts_with = "url")]
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        server: ServerArgs,
     },
-    /// Show one path, run by run
+    /// Show one path, run by run; of a running server with its text, where it shows that
     Show {
-        /// The folder of `--kv-disk-path`
-        dir: PathBuf,
-        /// First digits of an id that `ls` shows
+        /// The folder of `--kv-disk-path` and the first digits of an id that `ls` shows; with `--url` the id alone
+        #[arg(value_names = ["DIR", "ID"], num_args = 1..=2, required = true)]
+        place: Vec<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Keep a path in a running server whatever else comes, within the server's limits
+    Pin {
+        /// First digits of an id that `ls --url` shows
         id: String,
+        /// For so long, 1 to 86400; a pin that is there already is not cut short
+        #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        ttl: u64,
+        /// End the pins of the path and of what continues it instead
+        #[arg(long, conflicts_with = "ttl")]
+        end: bool,
+        #[command(flatten)]
+        server: ServerArgs,
     },
     /// Read everything and compare checksums; exit code 1 if anything is damaged
     Verify {
@@ -43,16 +86,17 @@ pub enum CacheCommand {
     },
     /// Forget a path: what continues it, and what is before it as far as no other path shares it
     ///
-    /// Only while no server uses the folder; a running one forgets with `DELETE /v1/kv/tree/{id}`.
+    /// Of a folder only while no server uses it. A running server (`--url`) forgets what is not in use and not pinned,
+    /// and what continues it.
     Rm {
-        /// The folder of `--kv-disk-path`
-        dir: PathBuf,
-        /// First digits of an id that `ls` shows
-        #[arg(required_unless_present = "all")]
-        id: Option<String>,
+        /// The folder of `--kv-disk-path` and the first digits of an id that `ls` shows; with `--url` the id alone
+        #[arg(value_names = ["DIR", "ID"], num_args = 0..=2)]
+        place: Vec<String>,
         /// Forget everything
-        #[arg(long, conflicts_with = "id")]
+        #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        server: ServerArgs,
     },
     /// Write one path to a file, for another machine with the same model
     Export {
@@ -104,6 +148,17 @@ pub enum CacheError {
         /// How many.
         count: usize,
     },
+    /// A folder and an id, or a server and an id, were expected.
+    #[error("{problem}; hint: `trunkline cache {command} --help`")]
+    Place {
+        /// What is wrong.
+        problem: &'static str,
+        /// Which command.
+        command: &'static str,
+    },
+    /// A server cannot be asked.
+    #[error(transparent)]
+    Server(#[from] ServerError),
     /// A store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -140,11 +195,28 @@ pub enum CacheError {
 impl CacheError {
     /// What was typed cannot be meant.
     pub fn is_users_mistake(&self) -> bool {
-        matches!(
-            self,
-            Self::Folder { .. } | Self::NoStore { .. } | Self::UnknownId { .. } | Self::AmbiguousId { .. }
-        )
+        match self {
+            Self::Folder { .. }
+            | Self::NoStore { .. }
+            | Self::UnknownId { .. }
+            | Self::AmbiguousId { .. }
+            | Self::Place { .. } => true,
+            Self::Server(error) => error.is_users_mistake(),
+            _ => false,
+        }
     }
+}
+
+fn misplaced(command: &'static str, problem: &'static str) -> CacheError {
+    CacheError::Place { problem, command }
+}
+
+/// Whether that can be the beginning of an id.
+fn check_digits(id: &str) -> Result<(), CacheError> {
+    if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(CacheError::UnknownId { id: id.to_owned() });
+    }
+    Ok(())
 }
 
 /// One store: a model's part of the folder.
@@ -157,11 +229,29 @@ impl CacheCommand {
     /// Does it; returns what to print.
     pub fn run(&self) -> Result<String, CacheError> {
         match self {
-            Self::Ls { dir } => list(dir),
-            Self::Show { dir, id } => show(dir, id),
+            Self::Ls { dir, server } => match (server.server()?, dir) {
+                (Some(server), _) => live::list(&server),
+                (None, Some(dir)) => list(dir),
+                (None, None) => Err(misplaced("ls", "neither a folder nor `--url` was given")),
+            },
+            Self::Show { place, server } => match (server.server()?, &place[..]) {
+                (Some(server), [id]) => live::show(&server, id),
+                (None, [dir, id]) => show(dir.as_ref(), id),
+                _ => Err(misplaced("show", WRONG_PLACE)),
+            },
+            Self::Pin { id, ttl, end, server } => match (server.server()?, end) {
+                (Some(server), false) => live::pin(&server, id, *ttl),
+                (Some(server), true) => live::unpin(&server, id),
+                (None, _) => Err(misplaced("pin", "only a running server pins, and `--url` was not given")),
+            },
             Self::Verify { dir } => verify(dir),
-            Self::Rm { dir, id: Some(id), .. } => remove(dir, id),
-            Self::Rm { dir, id: None, .. } => remove_all(dir),
+            Self::Rm { place, all, server } => match (server.server()?, &place[..], all) {
+                (Some(server), [id], false) => live::remove(&server, id),
+                (Some(server), [], true) => live::remove_all(&server),
+                (None, [dir, id], false) => remove(dir.as_ref(), id),
+                (None, [dir], true) => remove_all(dir.as_ref()),
+                _ => Err(misplaced("rm", WRONG_PLACE)),
+            },
             Self::Export { dir, id, file } => export(dir, id, file),
             Self::Import { dir, file } => import(dir, file),
         }
@@ -201,9 +291,7 @@ fn list(dir: &Path) -> Result<String, CacheError> {
 /// The one path that is called so, in whichever store.
 fn find<'a>(stores: &'a [OneStore], id: &str) -> Result<(&'a OneStore, Forest, BlockKey), CacheError> {
     let unknown = || CacheError::UnknownId { id: id.to_owned() };
-    if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Err(unknown());
-    }
+    check_digits(id)?;
     let mut found = Vec::new();
     for store in stores {
         let forest = Forest::new(&store.records.blocks);

@@ -30,7 +30,7 @@ pub fn blocks(geometry: &Geometry, count: usize) -> String {
 }
 
 /// `6016` as `6,016`
-fn number(value: u64) -> String {
+pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -43,7 +43,7 @@ fn number(value: u64) -> String {
 }
 
 /// `3 min ago`
-fn age(written_at: u64, now: u64) -> String {
+pub fn age(written_at: u64, now: u64) -> String {
     let seconds = now.saturating_sub(written_at);
     match seconds {
         0..60 => format!("{seconds} s ago"),

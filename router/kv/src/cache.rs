@@ -1,18 +1,20 @@
 //! Pool, KV index and eviction policy of one tier, kept in step.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::block::{BlockHold, BlockId, BlockState};
 use crate::events::EventLog;
 use crate::evict::{EvictionPolicy, LeafLru};
 use crate::hit::PrefixHit;
+use crate::low::LowBlocks;
 use crate::pins::Pins;
 use crate::pool::{BlockCounts, BlockPool, Released};
 use crate::quota::{Quotas, TenantIdx};
 use crate::radix::{Cursor, Inserted, NodeId, RadixTree};
 use crate::salt::Salt;
 use crate::store::{SlotId, StoreIndex};
-use crate::table::{BlockTable, Shadow};
+use crate::table::{BlockTable, Shadow, Worth};
 use crate::windows::WindowParts;
 
 /// The device tier: which blocks there are, what is in them and who holds them.
@@ -42,6 +44,7 @@ pub struct KvCache {
     /// Slots of it to be emptied.
     pub(crate) discards: Vec<SlotId>,
     pub(crate) pins: Pins,
+    pub(crate) low: LowBlocks,
     /// None if blocks are in one piece.
     pub(crate) windows: Option<WindowParts>,
     pub(crate) now_ms: u64,
@@ -66,6 +69,7 @@ impl KvCache {
             store: None,
             discards: Vec::new(),
             pins: Pins::default(),
+            low: LowBlocks::new(num_blocks),
             windows: None,
             now_ms: 0,
             events: EventLog::default(),
@@ -123,8 +127,16 @@ impl KvCache {
     /// Begins a sequence: holds the blocks of a hit, and the partly matching one until
     /// [`KvCache::release_copy_source`]. `hit` is of this salt. Panics if the index changed since.
     pub fn open(&mut self, salt: &Salt, hit: &PrefixHit) -> BlockTable {
+        self.open_worth(salt, hit, Worth::Normal)
+    }
+
+    /// The same for a sequence whose blocks may be worth less.
+    pub fn open_worth(&mut self, salt: &Salt, hit: &PrefixHit, worth: Worth) -> BlockTable {
         assert_eq!(hit.index_version, self.index_version, "a hit is used before the index changes");
         self.settle();
+        if worth == Worth::Normal {
+            hit.found.blocks.iter().for_each(|&block| self.low.set(block, false));
+        }
         let blocks: Vec<BlockHold> = hit.found.blocks.iter().map(|&block| self.hold_indexed(block)).collect();
         let copy_source = hit.partial().map(|(block, _)| self.hold_indexed(block));
         let tenant = self.policy.tenant(salt);
@@ -149,6 +161,8 @@ impl KvCache {
             unnamed,
             needed: 0..0,
             needed_source: None,
+            worth,
+            group: None,
         };
         self.count_stored(&mut table);
         self.need_hit(&mut table, hit);
@@ -165,7 +179,7 @@ impl KvCache {
 
     /// Marks what a hit found as used now. Cost: O(nodes on the path).
     pub fn touch(&mut self, hit: &PrefixHit) {
-        self.touch_path(&hit.found.cursor, 1);
+        self.touch_path(&hit.found.cursor, 1, None);
         if let Some(node) = hit.found.partial_node {
             self.policy.used(node);
         }
@@ -213,6 +227,7 @@ impl KvCache {
             let block = table.cursor.last_block.expect("a whole block was entered");
             let key = self.tree.block_key(block, block_idx);
             self.policy.seen(self.tree.node_of(block), key.path_hash(), &mut table.trail);
+            self.low.entered(block, table.worth, matches!(inserted, Inserted::New { .. }));
             match inserted {
                 Inserted::New { .. } => {
                     self.enter(hold);
@@ -229,7 +244,7 @@ impl KvCache {
             }
             self.name_stored(table, block_idx, key);
         }
-        self.touch_path(&table.cursor, 0);
+        self.touch_path(&table.cursor, 0, table.group.as_ref());
     }
 
     /// Ends a sequence: enters all of `computed`, its partly filled last block too, and releases its blocks. No step in
@@ -247,11 +262,20 @@ impl KvCache {
             self.apply(&inserted, table.tenant);
             match inserted {
                 Inserted::New { node, .. } => {
+                    self.low.entered(hold.id(), table.worth, true);
                     self.enter(hold);
                     self.policy.used(node);
                     self.policy.exposed(node, self.tree.last_key(node).path_hash());
+                    if let Some(group) = &table.group {
+                        self.tree.node_mut(node).note_group(group);
+                    }
                 }
-                Inserted::Existing(block) => self.policy.used(self.tree.node_of(block)),
+                Inserted::Existing(block) => {
+                    let node = self.tree.node_of(block);
+                    self.policy.used(node);
+                    self.low.entered(block, table.worth, false);
+                    self.refresh(node);
+                }
             }
         }
         self.abandon_unnamed(&mut table);
@@ -294,7 +318,7 @@ impl KvCache {
 
     /// Takes back released blocks now rather than at the next call.
     pub fn settle(&mut self) {
-        let Self { pool, tree, policy, windows, .. } = self;
+        let Self { pool, tree, policy, windows, low, .. } = self;
         pool.settle(|block, released| {
             if released == Released::Free {
                 if let Some(windows) = windows {
@@ -305,7 +329,7 @@ impl KvCache {
             policy.cached(block);
             let node = tree.node_of(block);
             if tree.leaf_block(node) == Some(block) {
-                policy.offer(node);
+                policy.offer(node, low.is_low(block));
             }
         });
     }
@@ -373,6 +397,7 @@ impl KvCache {
 
     fn replace(&mut self, indexed: BlockId, own: &BlockHold) {
         self.tree.replace(indexed, own.id());
+        self.low.set(own.id(), self.low.is_low(indexed));
         self.clear_indexed(indexed);
         self.enter(own);
     }
@@ -404,7 +429,7 @@ impl KvCache {
         }
     }
 
-    fn touch_path(&mut self, cursor: &Cursor, num_hits: u32) {
+    fn touch_path(&mut self, cursor: &Cursor, num_hits: u32, group: Option<&Arc<str>>) {
         let Some(block) = cursor.last_block else { return };
         if let Some((upper, lower)) = self.tree.split_at(cursor) {
             self.part(upper, lower);
@@ -415,6 +440,9 @@ impl KvCache {
             let node = self.tree.node_mut(node);
             node.num_hits = node.num_hits.saturating_add(num_hits);
             node.used_at_ms = self.now_ms;
+            if let Some(group) = group {
+                node.note_group(group);
+            }
             next = node.parent;
         }
     }
@@ -422,7 +450,7 @@ impl KvCache {
     /// Offers a node to the policy if its last block may be evicted, else withdraws it.
     fn refresh(&mut self, node: NodeId) {
         match self.tree.leaf_block(node) {
-            Some(block) if !self.pool.is_held(block) => self.policy.offer(node),
+            Some(block) if !self.pool.is_held(block) => self.policy.offer(node, self.low.is_low(block)),
             _ => self.policy.withdraw(node),
         }
     }
@@ -442,6 +470,12 @@ impl KvCache {
         }
         let mut is_in_tree = vec![false; self.counts().total as usize];
         self.tree.check_invariants(|parent, blocks| {
+            if let Some(&last) = blocks.last().filter(|_| self.pool.is_settled()) {
+                let node = self.tree.node_of(last);
+                let may_go = self.tree.leaf_block(node) == Some(last) && !self.pool.is_held(last);
+                let goes_first = may_go && self.low.is_low(last);
+                assert_eq!(self.policy.goes_first(node), goes_first, "node {} goes first or not", node.0);
+            }
             for (index, block) in blocks.iter().enumerate() {
                 assert!(self.pool.is_indexed(*block), "block {} of the tree is marked so", block.0);
                 assert!(

@@ -165,6 +165,27 @@ impl KvCache {
         if has_lost { vec![KvEvent::AllBlocksCleared] } else { events }
     }
 
+    /// The store that machines share has a block, or has it no more, as far as this machine saw. `salt`: that of who
+    /// asked for it, if anybody did; else its owner is whom the store on this machine knows.
+    pub fn note_object(
+        &mut self,
+        (key, parent): (BlockKey, Option<BlockKey>),
+        salt: Option<&Salt>,
+        is_there: bool,
+    ) {
+        let Self { events, store, .. } = self;
+        events.note(|| {
+            let of_store = || store.as_ref().map_or(Owner::Unknown, |store| store.owner_of(key));
+            let owner = salt.map_or_else(of_store, |salt| Owner::Salt(salt.clone()));
+            let tier = Tier::Object;
+            if !is_there {
+                return KvEvent::BlockRemoved { key, tier, owner };
+            }
+            let token_ids = Box::default();
+            KvEvent::BlockStored(StoredEvent { key, parent, depth: None, token_ids, owner, tier })
+        });
+    }
+
     /// A whole block of the device entered the index after the one with the key `before`.
     pub(crate) fn note_stored(
         &mut self,

@@ -1,9 +1,12 @@
 //! What the KV index holds, for people: a walk over the tree in pages, and removal of a part of it.
 
+use std::sync::Arc;
+
 use crate::cache::KvCache;
 use crate::key::BlockKey;
 use crate::radix::{NodeId, RadixTree};
 use crate::salt::Salt;
+use crate::table::BlockTable;
 
 /// One node of the tree: a run of tokens that all its conversations share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,14 @@ pub struct NodeView {
     pub num_held: u32,
     /// Those that the store has too.
     pub num_stored: u32,
+    /// Those that a pin holds.
+    pub num_pinned: u32,
+    /// Those that a pin keeps in the store.
+    pub num_stored_pinned: u32,
+    /// When the last of the pins ends whose prefix ends in this node.
+    pub pin_ends_at_ms: Option<u64>,
+    /// What the requests that computed or continued it called themselves: the latest last.
+    pub groups: Vec<Arc<str>>,
     /// Nodes that continue it.
     pub num_children: u32,
     /// Requests that found all of it or a beginning of it.
@@ -71,6 +82,16 @@ impl KvCache {
         self.now_ms = now_ms;
     }
 
+    /// Says what a sequence's requests are called together: noted at what it shares, and at what it computes. After
+    /// [`KvCache::touch`].
+    pub fn set_group(&mut self, table: &mut BlockTable, group: Option<Arc<str>>) {
+        if let (Some(group), Some(last)) = (&group, table.cursor.last_block) {
+            let path: Vec<NodeId> = self.tree.path_up(self.tree.node_of(last)).collect();
+            path.into_iter().for_each(|node| self.tree.node_mut(node).note_group(group));
+        }
+        table.group = group;
+    }
+
     /// At most `limit` nodes from `first` on. Cost: O(limit · depth).
     pub fn walk(&self, first: NodeId, limit: usize) -> TreePage {
         let mut page = TreePage::default();
@@ -92,6 +113,10 @@ impl KvCache {
         let has_parent_node = |parent: &NodeId| self.tree.node(*parent).salt.is_none();
         let num_held = node.blocks.iter().filter(|&&block| self.pool.is_held(block)).count();
         let is_stored = |key: &&BlockKey| self.store.as_ref().is_some_and(|store| store.has(**key));
+        let store_pins = self.store.as_ref().map(|store| &store.pins);
+        let ends = |&key: &BlockKey| {
+            [self.pins.end_of(key), store_pins.and_then(|pins| pins.end_of(key))].into_iter().flatten()
+        };
         Some(NodeView {
             id,
             key,
@@ -102,6 +127,12 @@ impl KvCache {
             num_blocks: node.blocks.len() as u32,
             num_held: num_held as u32,
             num_stored: node.keys.iter().filter(is_stored).count() as u32,
+            num_pinned: node.blocks.iter().filter(|&&block| self.pins.is_pinned(block)).count() as u32,
+            num_stored_pinned: store_pins
+                .map_or(0, |pins| node.keys.iter().filter(|&&key| pins.has(key)).count())
+                as u32,
+            pin_ends_at_ms: node.keys.iter().flat_map(ends).max(),
+            groups: node.groups.clone(),
             num_children: node.children.len() as u32,
             num_hits: node.num_hits,
             used_at_ms: node.used_at_ms,
@@ -118,11 +149,7 @@ impl KvCache {
     pub fn remove(&mut self, id: NodeId, key: BlockKey) -> Option<u32> {
         self.settle();
         self.view(id).filter(|view| view.key == key)?;
-        let (mut open, mut order) = (vec![id], Vec::new());
-        while let Some(node) = open.pop() {
-            order.push(node);
-            open.extend(self.tree.node(node).children.values().copied());
-        }
+        let order = self.subtree(id);
         let mut num_removed = 0;
         for node in order.into_iter().rev() {
             // Its blocks from the last one on; one that is held holds those before it.
@@ -141,6 +168,16 @@ impl KvCache {
             }
         }
         Some(num_removed)
+    }
+
+    /// A node and all that continues it, each after what it continues.
+    pub(crate) fn subtree(&self, id: NodeId) -> Vec<NodeId> {
+        let (mut open, mut order) = (vec![id], Vec::new());
+        while let Some(node) = open.pop() {
+            order.push(node);
+            open.extend(self.tree.node(node).children.values().copied());
+        }
+        order
     }
 
     /// Slots of the store that are to be emptied: what was removed since the last call.

@@ -17,6 +17,7 @@ use crate::block::BlockId;
 use crate::cache::KvCache;
 use crate::evict::{EvictionPolicy, Trail};
 use crate::history::PathHash;
+use crate::low::LowLeaves;
 use crate::radix::NodeId;
 use crate::salt::Salt;
 
@@ -60,6 +61,8 @@ struct TenantState {
     usage: TenantUsage,
     weight: u32,
     policy: Box<dyn EvictionPolicy>,
+    /// Of what it offers, what goes first.
+    low: LowLeaves,
 }
 
 impl TenantState {
@@ -67,6 +70,11 @@ impl TenantState {
     fn ratio(&self) -> u64 {
         let scaled = u64::from(self.usage.num_blocks) << RATIO_BITS;
         scaled.checked_div(self.weight.into()).unwrap_or(u64::from(scaled > 0) * u64::MAX)
+    }
+
+    /// What goes next of its own.
+    fn victim(&self) -> Option<NodeId> {
+        self.low.first().or_else(|| self.policy.victim())
     }
 
     /// Cached blocks that others may take.
@@ -138,7 +146,8 @@ impl Quotas {
             num_share_blocks: 0,
             num_evicted: 0,
         };
-        self.tenants.push(TenantState { usage, weight: 0, policy: self.prototype.fresh() });
+        let (policy, low) = (self.prototype.fresh(), LowLeaves::default());
+        self.tenants.push(TenantState { usage, weight: 0, policy, low });
         self.divide();
         tenant
     }
@@ -233,26 +242,41 @@ impl Quotas {
         self.policy(from).inherit(node, from);
     }
 
-    pub(crate) fn offer(&mut self, node: NodeId) {
-        self.policy(node).offer(node);
+    /// `is_low`: it goes before all else of its tenant.
+    pub(crate) fn offer(&mut self, node: NodeId, is_low: bool) {
+        let state = self.state(node);
+        state.policy.offer(node);
+        state.low.set(node, is_low);
     }
 
     pub(crate) fn withdraw(&mut self, node: NodeId) {
-        self.policy(node).withdraw(node);
+        let state = self.state(node);
+        state.policy.withdraw(node);
+        state.low.set(node, false);
     }
 
     /// What goes next: of who is furthest beyond its share and has something to give.
     pub(crate) fn victim(&self) -> Option<NodeId> {
         if let [only] = &self.tenants[..] {
-            return only.policy.victim();
+            return only.victim();
         }
         let furthest_first = self.order.iter().rev();
-        furthest_first.into_iter().find_map(|&(_, tenant)| self.tenants[tenant.0 as usize].policy.victim())
+        furthest_first.into_iter().find_map(|&(_, tenant)| self.tenants[tenant.0 as usize].victim())
+    }
+
+    /// Whether a leaf is among those that go before all else of their tenant.
+    pub(crate) fn goes_first(&self, node: NodeId) -> bool {
+        let tenant = self.tenant_of_node[node.index()];
+        self.tenants[tenant.0 as usize].low.has(node)
+    }
+
+    fn state(&mut self, node: NodeId) -> &mut TenantState {
+        let tenant = self.tenant_of_node[node.index()];
+        &mut self.tenants[tenant.0 as usize]
     }
 
     fn policy(&mut self, node: NodeId) -> &mut Box<dyn EvictionPolicy> {
-        let tenant = self.tenant_of_node[node.index()];
-        &mut self.tenants[tenant.0 as usize].policy
+        &mut self.state(node).policy
     }
 
     fn change(&mut self, tenant: TenantIdx, change: impl FnOnce(&mut TenantUsage)) {

@@ -15,10 +15,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::block::BlockId;
 use crate::key::BlockKey;
 use crate::salt::Salt;
+
+/// Most groups that a node remembers: more share its tokens than can be told.
+pub const MAX_GROUPS: usize = 4;
 
 /// A node of the tree. Ids of removed nodes are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,8 +97,26 @@ pub(crate) struct Node {
     pub(crate) num_hits: u32,
     /// When one used it last.
     pub(crate) used_at_ms: u64,
+    /// What those that used it called themselves, the latest last; at most [`MAX_GROUPS`].
+    pub(crate) groups: Vec<Arc<str>>,
     /// Of roots only.
     pub(crate) salt: Option<Salt>,
+}
+
+impl Node {
+    /// One of this group uses it.
+    pub(crate) fn note_group(&mut self, group: &Arc<str>) {
+        if self.groups.last() == Some(group) {
+            return;
+        }
+        // What is there already is kept rather than another copy of the same text.
+        let known = self.groups.iter().position(|known| known == group);
+        let group = known.map_or_else(|| group.clone(), |index| self.groups.remove(index));
+        if self.groups.len() == MAX_GROUPS {
+            self.groups.remove(0);
+        }
+        self.groups.push(group);
+    }
 }
 
 /// The tree. Bounded by the pool: every node but the roots has a block, and a root has a child.
@@ -332,6 +354,7 @@ impl RadixTree {
         let keys = std::mem::replace(&mut node.keys, lower_keys);
         let parent = node.parent.expect("a node with blocks has a parent");
         let (first_block, num_hits, used_at_ms) = (node.first_block, node.num_hits, node.used_at_ms);
+        let groups = node.groups.clone();
         node.first_block += num_blocks as u32;
         let upper_key: Box<[u32]> = tokens[..self.block_size].into();
         let lower_key = self.first_tokens(lower);
@@ -346,6 +369,7 @@ impl RadixTree {
             children,
             num_hits,
             used_at_ms,
+            groups,
             salt: None,
         });
         for block in moved {

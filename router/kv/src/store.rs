@@ -18,6 +18,7 @@ use crate::key::{BlockKey, KEY_BYTES};
 use crate::quota::TenantShare;
 use crate::salt::Salt;
 use crate::store_groups::{GroupIdx, StoreGroups};
+use crate::store_pins::StorePins;
 
 /// Names one slot of the store: 0 .. num_slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,7 +119,7 @@ pub struct StoreIndex {
     /// Named blocks, being written or stored.
     pub(crate) by_key: BTreeMap<BlockKey, SlotId>,
     /// Whose slots they are, and which may be evicted.
-    groups: StoreGroups,
+    pub(crate) groups: StoreGroups,
     clock: u64,
     num_stored: u32,
     num_evicted: u64,
@@ -127,6 +128,7 @@ pub struct StoreIndex {
     pub(crate) max_offers: usize,
     pub(crate) num_unoffered: u64,
     pub(crate) events: EventLog,
+    pub(crate) pins: StorePins,
 }
 
 impl StoreIndex {
@@ -200,6 +202,12 @@ impl StoreIndex {
     /// Slots in use by tenant, those without one under no name.
     pub fn num_slots_by_tenant(&self) -> impl Iterator<Item = (Option<&str>, u32)> {
         self.groups.num_slots_by_tenant()
+    }
+
+    /// Whose the block is, if it is there and that is known.
+    pub(crate) fn owner_of(&self, key: BlockKey) -> Owner {
+        let slot = self.by_key.get(&key);
+        slot.map_or(Owner::Unknown, |slot| owner(&self.groups, self.slots[slot.index()].group))
     }
 
     /// The block, which is of this salt, was used now, and so were those before it.
@@ -417,10 +425,16 @@ impl StoreIndex {
         }
     }
 
-    /// Offers a slot for eviction if it may go, else withdraws it.
-    fn refresh(&mut self, id: SlotId) {
+    fn may_go(&self, id: SlotId) -> bool {
         let slot = &self.slots[id.index()];
-        let may_go = matches!(slot.state, SlotState::Stored) && slot.num_children == 0 && slot.num_reads == 0;
+        let is_unused = slot.num_children == 0 && slot.num_reads == 0;
+        matches!(slot.state, SlotState::Stored) && is_unused && !self.pins.has(slot.key)
+    }
+
+    /// Offers a slot for eviction if it may go, else withdraws it.
+    pub(crate) fn refresh(&mut self, id: SlotId) {
+        let may_go = self.may_go(id);
+        let slot = &self.slots[id.index()];
         let (leaves, place) = (self.groups.leaves(slot.group), (slot.last_used, id));
         if may_go {
             leaves.insert(place);
@@ -444,11 +458,9 @@ impl StoreIndex {
             if is_named {
                 assert_eq!(self.by_key.get(&slot.key), Some(&id), "a named block is found by its key");
             }
-            let is_stored = matches!(slot.state, SlotState::Stored);
-            num_stored += u32::from(is_stored);
-            let may_go = is_stored && slot.num_children == 0 && slot.num_reads == 0;
+            num_stored += u32::from(matches!(slot.state, SlotState::Stored));
             let is_offered = self.groups.may_go(slot.group, (slot.last_used, id));
-            assert_eq!(may_go, is_offered, "slot {index} may go or not");
+            assert_eq!(self.may_go(id), is_offered, "slot {index} may go or not");
         }
         let used = self.slots.iter().zip(&is_free).filter(|(_, is_free)| !**is_free);
         self.groups.check_invariants(used.map(|(slot, _)| slot.group));

@@ -106,6 +106,14 @@ impl StoreGroups {
         self.groups.iter().map(|group| (group.tenant.as_deref(), group.num_slots))
     }
 
+    /// Slots of `num_slots` that are guaranteed to the tenant of a salt. O(tenants).
+    pub(crate) fn share_of(&mut self, salt: &Salt, num_slots: u32) -> u32 {
+        let group = self.of(salt);
+        let sum: u64 = self.groups.iter().map(|group| u64::from(group.weight)).sum();
+        let own = u64::from(num_slots) * u64::from(self.group(group).weight);
+        own.checked_div(sum).unwrap_or(0) as u32
+    }
+
     /// Slots that may be evicted, of all.
     pub(crate) fn num_leaves(&self) -> usize {
         self.groups.iter().map(|group| group.leaves.len()).sum()

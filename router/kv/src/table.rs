@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::block::{BlockHold, BlockId};
 use crate::evict::Trail;
@@ -42,6 +43,20 @@ pub struct BlockTable {
     pub(crate) needed: Range<u32>,
     /// And that of the block which is copied from.
     pub(crate) needed_source: Option<BlockId>,
+    /// Of what it computes.
+    pub(crate) worth: Worth,
+    /// What its requests are called together.
+    pub(crate) group: Option<Arc<str>>,
+}
+
+/// How much what a sequence computes is worth keeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Worth {
+    /// As the policy says.
+    #[default]
+    Normal,
+    /// Nothing: it goes before all else of its tenant, and never to the store.
+    Low,
 }
 
 /// A block is being stored before all its tokens are known.

@@ -7,7 +7,7 @@ use crate::key::BlockKey;
 use crate::radix::{Cursor, PrefixMatch};
 use crate::salt::Salt;
 use crate::store::{Offer, SlotId, StoreCounts, StoreIndex, StoredHit};
-use crate::table::{BlockTable, UnnamedStore};
+use crate::table::{BlockTable, UnnamedStore, Worth};
 
 /// A block that is read from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl KvCache {
     /// Its tokens need not be known yet: `index` says them, and `close` that they will never be.
     pub fn begin_store(&mut self, table: &mut BlockTable, num_full_blocks: usize) -> Option<(usize, SlotId)> {
         let block_idx = table.num_stored_blocks;
-        if block_idx >= num_full_blocks {
+        if block_idx >= num_full_blocks || table.worth == Worth::Low {
             return None;
         }
         let slot = self.store.as_mut()?.reserve(&table.salt)?;

@@ -153,8 +153,10 @@ impl Scheduler {
         self.num_told_to_retry = self.num_told_to_retry.saturating_sub(1);
         let shard = self.shard.as_mut().expect("planning needs a shard");
         let sequence = &mut self.sequences[key];
-        let mut table: BlockTable = shard.kv.open(&sequence.salt, hit);
+        let retention = &sequence.retention;
+        let mut table: BlockTable = shard.kv.open_worth(&sequence.salt, hit, retention.worth);
         shard.kv.touch(hit);
+        shard.kv.set_group(&mut table, retention.group.clone());
         let num_new = hit.stored().len() as u32 + u32::from(hit.partial().is_some());
         assert!(shard.kv.grow(&mut table, num_new), "room was counted");
         let restore = shard.begin_restore(key, &mut table, hit);

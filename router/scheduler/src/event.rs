@@ -1,6 +1,8 @@
 //! What the scheduler is told and what it answers. Plain data.
 
-use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits};
+use std::sync::Arc;
+
+use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
 
 use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, Transfers};
 
@@ -37,12 +39,25 @@ pub enum Priority {
 }
 
 /// How long a sequence's prompt is to be kept in the KV index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Kept for so long after the sequence's end, in milliseconds, whatever else comes; none: as long as there is room.
     pub pinned_ms: Option<u64>,
     /// Leading tokens of the prompt that it is about; none: all of them.
     pub num_tokens: Option<u32>,
+    /// What is not pinned is worth so much.
+    pub worth: Worth,
+    /// What its requests are called together, for people who look at the index.
+    pub group: Option<Arc<str>>,
+}
+
+/// What of a prompt is kept on request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// Tokens that stay on the device, from the first on; 0 if there was no room.
+    pub num_tokens: u32,
+    /// Tokens that stay in the store, there or on their way; none without a store.
+    pub num_stored_tokens: Option<u32>,
 }
 
 /// What a shard can do, from `Describe`.
@@ -130,6 +145,13 @@ pub enum Update {
         cached_tokens: u32,
         /// Milliseconds from `Submit` to here.
         queued_ms: u64,
+    },
+    /// The sequence asked for a pin, and this came of it. Once, before its first token.
+    Pinned {
+        /// Which.
+        id: SequenceId,
+        /// What stays.
+        pinned: Pinned,
     },
     /// One output token.
     Token {

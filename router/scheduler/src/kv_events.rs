@@ -1,6 +1,6 @@
 //! What happens in the KV index, for those who listen.
 
-use trunkline_kv::KvEvent;
+use trunkline_kv::{BlockKey, KvEvent, Salt};
 
 use crate::scheduler::Scheduler;
 
@@ -18,6 +18,13 @@ impl Scheduler {
         self.kv_events = KvEventState { is_on, was_cleared: self.kv_events.was_cleared && is_on };
         if let Some(shard) = &mut self.shard {
             shard.kv.record_events(is_on);
+        }
+    }
+
+    /// The store that machines share has a block, or has it no more: see [`trunkline_kv::KvCache::note_object`].
+    pub fn note_object(&mut self, block: (BlockKey, Option<BlockKey>), salt: Option<&Salt>, is_there: bool) {
+        if let Some(shard) = &mut self.shard {
+            shard.kv.note_object(block, salt, is_there);
         }
     }
 

@@ -19,6 +19,7 @@ mod invariants;
 mod kv_events;
 mod late;
 mod lifecycle;
+mod pins;
 pub mod plan;
 mod planner;
 mod queue;
@@ -32,8 +33,8 @@ mod windows;
 pub use below::Coverage;
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Priority, RejectReason, Retention, SequenceId, SequenceRequest, ShardLimits,
-    StoreContents, Update, Usage,
+    EndReason, Event, Millis, Pinned, Priority, RejectReason, Retention, SequenceId, SequenceRequest,
+    ShardLimits, StoreContents, Update, Usage,
 };
 pub use plan::{
     BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
@@ -43,6 +44,7 @@ pub use plan::{
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
-    SlotId, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits,
+    BlockId, BlockKey, KEY_BYTES, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind,
+    RestoredBlock, Salt, SlotId, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier,
+    TreePage, WindowLimits, Worth,
 };

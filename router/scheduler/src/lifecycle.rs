@@ -82,10 +82,8 @@ impl Scheduler {
         self.num_leaving -= 1;
         let shard = self.shard.as_mut().expect("who runs has a shard");
         shard.kv.close(run.table, &sequence.tokens[..run.acknowledged as usize]);
-        if let Some(pinned_ms) = sequence.retention.pinned_ms.filter(|_| run.phase == Phase::Ending) {
-            let num_asked = sequence.retention.num_tokens.unwrap_or(u32::MAX).min(sequence.num_prompt_tokens);
-            let prefix = &sequence.tokens[..num_asked.min(run.acknowledged) as usize];
-            shard.kv.pin(&sequence.salt, prefix, pinned_ms);
+        if run.phase == Phase::Ending {
+            shard.renew_pin(sequence);
         }
         if run.is_on_shard {
             shard.ends.push(run.wire_id);

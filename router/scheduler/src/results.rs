@@ -125,6 +125,7 @@ impl Scheduler {
             self.fail_result(key, "the result names a token outside the vocabulary", updates);
             return;
         }
+        self.pin_prompt(key, updates);
         let sequence = &mut self.sequences[key];
         sequence.run_mut().pending_samples -= 1;
         sequence.tokens.push(token.token_id);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use trunkline_kv::{BlockKey, KvCache, NodeId, SlotId, StoreIndex, TenantUsage};
+use trunkline_kv::{KvCache, SlotId, StoreIndex, StorePins};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::{Load, Throughput};
@@ -75,6 +75,8 @@ pub struct Scheduler {
     pub(crate) next_wire_id: u64,
     pub(crate) counters: Stats,
     pub(crate) kv_events: KvEventState,
+    /// What is pinned in the store, while there is none.
+    pub(crate) store_pins: StorePins,
 }
 
 /// What goes with a shard.
@@ -131,6 +133,7 @@ impl Scheduler {
             next_wire_id: 1,
             counters: Stats::default(),
             kv_events: KvEventState::default(),
+            store_pins: StorePins::default(),
         }
     }
 
@@ -180,14 +183,6 @@ impl Scheduler {
         self.shard.as_ref().map(|shard| &shard.kv)
     }
 
-    /// Removes a node of the KV index and what continues it, as [`KvCache::remove`] does. None if it is not there.
-    pub fn remove_cached(&mut self, node: NodeId, key: BlockKey) -> Option<u32> {
-        let shard = self.shard.as_mut()?;
-        let num_removed = shard.kv.remove(node, key);
-        shard.discards.extend(shard.kv.take_discards());
-        num_removed
-    }
-
     /// Gauges and counters. O(1).
     pub fn stats(&self) -> Stats {
         let mut stats = self.counters;
@@ -213,6 +208,7 @@ impl Scheduler {
             stats.dropped_window_parts += windows.dropped;
             let store = shard.kv.store_counts().unwrap_or_default();
             stats.store_blocks = store.stored.into();
+            stats.store_blocks_pinned = shard.kv.num_store_pinned().into();
             stats.store_slots = store.total.into();
             stats.store_evicted_blocks += store.evicted;
             stats.blocks_late = shard.restoring.late_blocks().count() as u64;
@@ -220,11 +216,6 @@ impl Scheduler {
             stats.unoffered_blocks += store.unoffered;
         }
         stats
-    }
-
-    /// What each tenant has of the pool, in the order in which they came; nothing while there is no shard.
-    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
-        self.shard.iter().flat_map(|shard| shard.kv.tenants())
     }
 
     fn set_now(&mut self, now: Millis) {
@@ -405,6 +396,8 @@ impl Scheduler {
         let Some(shard) = &mut self.shard else { return };
         let (mut store, lost) = StoreIndex::new(contents.num_slots, contents.blocks);
         store.offer_at_most(self.config.max_offered_blocks);
+        let max_pinned = self.config.max_pinned_blocks(contents.num_slots);
+        store.set_pins(std::mem::take(&mut self.store_pins), max_pinned);
         shard.kv.set_store(store);
         shard.discards = lost;
         // Who waits may have a longer prefix now.
@@ -416,8 +409,11 @@ impl Scheduler {
     }
 
     fn shard_lost(&mut self, updates: &mut Vec<Update>) {
-        let Some(shard) = self.shard.take() else { return };
+        let Some(mut shard) = self.shard.take() else { return };
         self.kv_events.was_cleared = self.kv_events.is_on;
+        if shard.kv.store_counts().is_some() {
+            self.store_pins = shard.kv.take_store_pins();
+        }
         self.counters.evicted_blocks += shard.kv.num_evicted();
         self.counters.dropped_window_parts += shard.kv.window_counts().unwrap_or_default().dropped;
         let pins = shard.kv.pin_counts();

@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 
 use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
 
-use crate::event::{Millis, Priority, Retention, SequenceId, SequenceRequest, Usage};
+use crate::event::{Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
 use crate::plan::SamplingParams;
 use crate::queue::Rank;
 
@@ -33,6 +33,8 @@ pub(crate) struct Sequence {
     pub(crate) deadline: Option<Millis>,
     pub(crate) salt: Salt,
     pub(crate) retention: Retention,
+    /// What came of its wish to be pinned, once its prompt was computed.
+    pub(crate) pinned: Option<Pinned>,
     pub(crate) submitted_at: Millis,
     /// Counts submissions: a lower one is older.
     pub(crate) arrival: u64,
@@ -141,6 +143,7 @@ impl Sequence {
             deadline: request.deadline,
             salt: request.salt,
             retention: request.retention,
+            pinned: None,
             submitted_at,
             arrival,
             first_start: None,
@@ -155,6 +158,11 @@ impl Sequence {
 
     pub(crate) fn num_output_tokens(&self) -> u32 {
         self.num_tokens() - self.num_prompt_tokens
+    }
+
+    /// Leading tokens of the prompt that are to be pinned, if any are.
+    pub(crate) fn num_pin_tokens(&self) -> u32 {
+        self.retention.num_tokens.unwrap_or(u32::MAX).min(self.num_prompt_tokens)
     }
 
     pub(crate) fn usage(&self) -> Usage {

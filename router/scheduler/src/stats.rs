@@ -27,8 +27,10 @@ pub struct Stats {
     pub window_parts_needed: u64,
     /// Gauge: window parts of the pool.
     pub window_parts_total: u64,
-    /// Gauge: blocks in the store. 0, like the next, while there is no store.
+    /// Gauge: blocks in the store. 0, like the next two, while there is no store.
     pub store_blocks: u64,
+    /// Gauge: blocks that pins keep in the store, there or on their way.
+    pub store_blocks_pinned: u64,
     /// Gauge: slots of the store.
     pub store_slots: u64,
     /// Gauge: stored blocks that wait for the tier below.

@@ -9,7 +9,8 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    EndReason, Event, Millis, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest, TenantShare,
+    EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
+    TenantShare,
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
@@ -32,6 +33,8 @@ pub enum SequenceUpdate {
         /// Prompt tokens that a prefix hit spared.
         cached_tokens: u32,
     },
+    /// What of its prompt is kept; only if it asked for that, before its first token.
+    Pinned(Pinned),
     /// One output token.
     Token(SampledToken),
     /// It ended.

@@ -1,22 +1,28 @@
 //! `/v1/kv`: what the KV cache holds, and removal of parts of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Path, Query, State, rejection::QueryRejection};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use trunkline_scheduler::{BlockKey, KEY_BYTES, Millis, NodeId, NodeView, Scheduler, Stats};
+use trunkline_scheduler::{
+    BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Scheduler, Stats, StoreUsage, TenantUsage,
+};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::dialects::{Dialect, openai::ErrorResponse};
 use crate::error::ApiError;
+use crate::object::ObjectCounts;
 use crate::tenants::Caller;
 
 /// Nodes of a page if the client does not say, and at most: the step loop waits while they are read.
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
+/// Characters of a name that errors show.
+pub(super) const MAX_SHOWN_NAME: usize = 64;
 
 /// Blocks of the device's pool.
 #[derive(Debug, Serialize, ToSchema)]
@@ -27,6 +33,8 @@ pub struct DeviceTier {
     pub free: u64,
     /// Held by sequences that run.
     pub held: u64,
+    /// Of those held, by pins.
+    pub pinned: u64,
     /// Only the cache holds them; each can be evicted.
     pub cached: u64,
     /// Dropped to make room, so far.
@@ -42,6 +50,8 @@ pub struct DiskTier {
     pub slots: u64,
     /// Blocks there.
     pub blocks: u64,
+    /// Blocks that pins keep, there or on their way.
+    pub pinned: u64,
     /// Written, so far.
     pub written: u64,
     /// Not written as the disk was full, slow or failing.
@@ -54,6 +64,53 @@ pub struct DiskTier {
     pub broken: u64,
     /// Restores not begun, as computing was predicted to be quicker.
     pub declined: u64,
+}
+
+/// The object store, as this replica uses it: since it started.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ObjectTotals {
+    /// Blocks put.
+    pub put_blocks: u64,
+    /// Bytes of them.
+    pub put_bytes: u64,
+    /// Blocks not put, as they were there already.
+    pub known_blocks: u64,
+    /// Blocks got that are on disk now.
+    pub got_blocks: u64,
+    /// Bytes of them.
+    pub got_bytes: u64,
+    /// Blocks that wait to be put.
+    pub waiting_blocks: u64,
+    /// Gets and puts that failed, and objects that cannot be used.
+    pub failed: u64,
+    /// Times that a block was asked for and was not there.
+    pub missed: u64,
+    /// Requests that did not ask, as computing was predicted to be quicker.
+    pub declined: u64,
+    /// Requests that went on before all was there.
+    pub timeouts: u64,
+}
+
+/// What a tenant has of the KV cache.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TenantTotals {
+    /// Its name; null for what is nobody's: without API keys everything, and blocks on disk whose tenant did not ask
+    /// for them since the start.
+    pub tenant: Option<String>,
+    /// Blocks of the device that it has.
+    pub device_blocks: u32,
+    /// Blocks of the device that are guaranteed to it.
+    pub device_share_blocks: u32,
+    /// Of its blocks, those that only the cache holds.
+    pub device_cached: u32,
+    /// Those that its pins hold: so many that nobody else can have.
+    pub device_pinned: u32,
+    /// Its blocks that went to make room, so far.
+    pub device_evicted: u64,
+    /// Slots of the disk that it has; null without a disk.
+    pub disk_blocks: Option<u32>,
+    /// Blocks that its pins keep on disk, there or on their way; null without a disk.
+    pub disk_pinned: Option<u32>,
 }
 
 /// The KV cache in numbers.
@@ -77,6 +134,10 @@ pub struct KvTotals {
     pub device: DeviceTier,
     /// The store; null without `--kv-disk-path`.
     pub disk: Option<DiskTier>,
+    /// The object store; null without `--kv-object-store`.
+    pub object_store: Option<ObjectTotals>,
+    /// By tenant: the caller's own, to an admin all.
+    pub tenants: Vec<TenantTotals>,
 }
 
 /// Which page of the tree.
@@ -86,6 +147,9 @@ pub struct PageQuery {
     pub after: Option<u32>,
     /// At most so many nodes: 1 to 1,000, by default 100.
     pub limit: Option<usize>,
+    /// Only nodes that requests with this `prompt_cache_key` used. A page may have fewer nodes then, or none: `next`
+    /// says whether there are more pages.
+    pub prompt_cache_key: Option<String>,
 }
 
 /// A run of tokens that all its conversations share.
@@ -107,6 +171,14 @@ pub struct KvNode {
     pub held: u32,
     /// Those that the disk has too.
     pub stored: u32,
+    /// Those that a pin holds.
+    pub pinned: u32,
+    /// Those that a pin keeps on disk.
+    pub disk_pinned: u32,
+    /// Until the last of the pins ends whose prompts end in this node; null if none does.
+    pub pin_ends_in_ms: Option<u64>,
+    /// `prompt_cache_key` of requests that used it, the latest last; at most four.
+    pub prompt_cache_keys: Vec<String>,
     /// Nodes that continue it.
     pub children: u32,
     /// Requests that found it.
@@ -133,7 +205,7 @@ pub struct KvRemoved {
     pub removed_blocks: u32,
 }
 
-fn render(result: Result<impl Serialize, ApiError>) -> Response {
+pub(super) fn render(result: Result<impl Serialize, ApiError>) -> Response {
     match result {
         Ok(body) => axum::Json(body).into_response(),
         Err(error) => Dialect::OpenAi.error_response(&error),
@@ -148,9 +220,18 @@ fn render(result: Result<impl Serialize, ApiError>) -> Response {
         (status = 503, description = "No shard", body = ErrorResponse),
     )
 )]
-pub async fn totals(State(app): State<Arc<App>>) -> Response {
-    let stats = *app.stats.borrow();
-    render(app.shard_info().map(|shard| KvTotals {
+pub async fn totals(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+    render(all_totals(&app, &caller).await)
+}
+
+async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
+    let shard = app.shard_info()?;
+    let look = |scheduler: &mut Scheduler, _| {
+        let device: Vec<TenantUsage> = scheduler.tenants().cloned().collect();
+        (scheduler.stats(), device, scheduler.kv().map(KvCache::store_usages).unwrap_or_default())
+    };
+    let (stats, device, disk) = app.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
+    Ok(KvTotals {
         object: "kv_cache",
         fingerprint: shard.numeric_fingerprint.clone(),
         dtype: shard.kv_dtype.clone(),
@@ -162,18 +243,66 @@ pub async fn totals(State(app): State<Arc<App>>) -> Response {
             blocks: stats.blocks_total,
             free: stats.blocks_free,
             held: stats.blocks_held,
+            pinned: stats.blocks_pinned,
             cached: stats.blocks_cached,
             evicted: stats.evicted_blocks,
             bytes: stats.blocks_total * shard.bytes_per_block,
         },
         disk: (stats.store_slots > 0).then(|| disk_tier(&stats)),
-    }))
+        object_store: app.objects.as_ref().map(|objects| {
+            let counts = *objects.counts().borrow();
+            object_totals(&counts, &stats)
+        }),
+        tenants: tenant_totals(caller, &device, &disk),
+    })
+}
+
+/// By name, those without one first.
+fn tenant_totals(caller: &Caller, device: &[TenantUsage], disk: &[StoreUsage]) -> Vec<TenantTotals> {
+    let names = device.iter().map(|usage| usage.tenant.as_deref());
+    let names: BTreeSet<Option<&str>> =
+        names.chain(disk.iter().map(|usage| usage.tenant.as_deref())).collect();
+    let is_shown = |name: &Option<&str>| caller.is_admin() || (name.is_some() && *name == caller.name());
+    let totals = names.into_iter().filter(is_shown).map(|name| {
+        let on_device = device.iter().find(|usage| usage.tenant.as_deref() == name);
+        let on_disk = disk.iter().find(|usage| usage.tenant.as_deref() == name);
+        let of_device = |value: fn(&TenantUsage) -> u32| on_device.map_or(0, value);
+        // Who has nothing there has nothing pinned there either.
+        let of_disk = |value: fn(&StoreUsage) -> u32| (!disk.is_empty()).then(|| on_disk.map_or(0, value));
+        TenantTotals {
+            tenant: name.map(str::to_owned),
+            device_blocks: of_device(|usage| usage.num_blocks),
+            device_share_blocks: of_device(|usage| usage.num_share_blocks),
+            device_cached: of_device(|usage| usage.num_cached),
+            device_pinned: of_device(|usage| usage.num_pinned),
+            device_evicted: on_device.map_or(0, |usage| usage.num_evicted),
+            disk_blocks: of_disk(|usage| usage.num_slots),
+            disk_pinned: of_disk(|usage| usage.num_pinned),
+        }
+    });
+    totals.collect()
+}
+
+fn object_totals(counts: &ObjectCounts, stats: &Stats) -> ObjectTotals {
+    ObjectTotals {
+        put_blocks: counts.uploaded_blocks,
+        put_bytes: counts.uploaded_bytes,
+        known_blocks: counts.known_blocks,
+        got_blocks: counts.downloaded_blocks,
+        got_bytes: counts.downloaded_bytes,
+        waiting_blocks: stats.offered_blocks,
+        failed: counts.failures,
+        missed: counts.misses,
+        declined: counts.declined,
+        timeouts: counts.timeouts,
+    }
 }
 
 fn disk_tier(stats: &Stats) -> DiskTier {
     DiskTier {
         slots: stats.store_slots,
         blocks: stats.store_blocks,
+        pinned: stats.store_blocks_pinned,
         written: stats.stored_blocks,
         failed: stats.store_failures,
         restored: stats.restored_blocks,
@@ -211,9 +340,14 @@ async fn page(
         return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {MAX_PAGE}")));
     }
     let first = NodeId(query.after.unwrap_or(0));
+    let group = query.prompt_cache_key;
     let walk = move |scheduler: &mut Scheduler, now: Millis| {
         let page = scheduler.kv().map(|kv| kv.walk(first, limit)).unwrap_or_default();
-        let data = page.nodes.iter().filter(|view| caller.may_see(&view.salt));
+        let is_asked = |view: &NodeView| match &group {
+            Some(group) => view.groups.iter().any(|known| **known == **group),
+            None => true,
+        };
+        let data = page.nodes.iter().filter(|view| caller.may_see(&view.salt) && is_asked(view));
         let data = data.map(|view| node(view, now)).collect();
         KvPage { object: "list", data, next: page.next.map(|id| id.0) }
     };
@@ -221,7 +355,7 @@ async fn page(
     app.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)
 }
 
-fn node(view: &NodeView, now: Millis) -> KvNode {
+pub(super) fn node(view: &NodeView, now: Millis) -> KvNode {
     KvNode {
         id: format!("{}-{}", view.id.0, view.key),
         parent: view.parent.map(|id| id.0),
@@ -231,6 +365,10 @@ fn node(view: &NodeView, now: Millis) -> KvNode {
         blocks: view.num_blocks,
         held: view.num_held,
         stored: view.num_stored,
+        pinned: view.num_pinned,
+        disk_pinned: view.num_stored_pinned,
+        pin_ends_in_ms: view.pin_ends_at_ms.map(|end| end.saturating_sub(now.0)),
+        prompt_cache_keys: view.groups.iter().map(|group| group.to_string()).collect(),
         children: view.num_children,
         hits: view.num_hits,
         age_ms: now.0.saturating_sub(view.used_at_ms),
@@ -257,19 +395,22 @@ pub async fn remove(
 
 async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
     app.shard_info()?;
-    let unknown = || ApiError::UnknownNode { node: name.chars().take(64).collect() };
-    let (id, key) = parse_name(name).ok_or_else(unknown)?;
+    let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
     let remove = move |scheduler: &mut Scheduler, _| {
         // What is another's is not known here.
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
         scheduler.remove_cached(id, key)
     };
     let removed = app.driver.ask(remove).await;
-    let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(unknown)?;
+    let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(|| unknown(name))?;
     Ok(KvRemoved { removed_blocks })
 }
 
-fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
+pub(super) fn unknown(name: &str) -> ApiError {
+    ApiError::UnknownNode { node: name.chars().take(MAX_SHOWN_NAME).collect() }
+}
+
+pub(super) fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
     let (id, digits) = name.split_once('-')?;
     if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;

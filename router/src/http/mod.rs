@@ -6,6 +6,7 @@ mod events;
 mod json;
 pub mod kv;
 pub mod kv_events;
+pub mod kv_node;
 pub mod observe;
 pub mod operate;
 pub mod serve;

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 
-use super::{kv, kv_events, observe, operate};
+use super::{kv, kv_events, kv_node, observe, operate};
 use crate::app::App;
 use crate::dialects::{Dialect, anthropic, openai, tgi};
 use crate::error::ApiError;
@@ -41,7 +41,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/kv", get(kv::totals))
         .route("/v1/kv/events", get(kv_events::events))
         .route("/v1/kv/tree", get(kv::tree))
-        .route("/v1/kv/tree/{id}", axum::routing::delete(kv::remove))
+        .route("/v1/kv/tree/{id}", get(kv_node::show).delete(kv::remove))
+        .route("/v1/kv/tree/{id}/pin", post(kv_node::pin).delete(kv_node::unpin))
         .route("/health", get(operate::health))
         .route("/livez", get(operate::livez))
         .route("/readyz", get(operate::readyz))

@@ -118,12 +118,32 @@ impl ObjectTier {
         wave: Vec<Option<Got>>,
     ) -> bool {
         let num_asked = wave.len();
+        self.tell_missing(flight, &wave).await;
         let blocks: Vec<Block> = wave.into_iter().map_while(|got| self.take(got?)).collect();
         let num_found = blocks.len();
         let num_adopted = self.adopt(flight, local, measured.num_blocks, blocks).await;
         measured.num_blocks += num_adopted;
         flight.progress.send_modify(|progress| progress.num_blocks = measured.num_blocks);
         num_found == num_asked && num_adopted == num_found
+    }
+
+    /// Says to who listens which blocks the object store was seen not to have.
+    async fn tell_missing(&self, flight: &Flight, wave: &[Option<Got>]) {
+        let is_missing = |got: &Result<Option<Block>, RemoteError>| match got {
+            Ok(block) => block.is_none(),
+            Err(error) => !error.is_of_store(),
+        };
+        let missing = wave.iter().flatten().filter(|(_, got)| is_missing(got)).map(|(key, _)| *key);
+        let missing: Vec<BlockKey> = missing.collect();
+        if missing.is_empty() {
+            return;
+        }
+        let salt = flight.salt.clone();
+        let tell = self.driver.ask(move |scheduler, _| {
+            missing.into_iter().for_each(|key| scheduler.note_object((key, None), Some(&salt), false));
+        });
+        // Without a driver nobody listens any more.
+        drop(tell.await);
     }
 
     /// The block, if there is one; what else came is counted.
@@ -158,8 +178,10 @@ impl ObjectTier {
         let before = if done == 0 { flight.before } else { Some(flight.keys[done - 1]) };
         let num_blocks = blocks.len();
         let salt = flight.salt.clone();
-        let reserve =
-            self.driver.ask(move |scheduler, _| scheduler.reserve_adopted(&salt, before, num_blocks));
+        let reserve = {
+            let salt = salt.clone();
+            self.driver.ask(move |scheduler, _| scheduler.reserve_adopted(&salt, before, num_blocks))
+        };
         let Ok(slots) = reserve.await else { return 0 };
         let keys: Vec<BlockKey> = blocks.iter().map(|block| block.key).collect();
         let places = slots.iter().copied().zip(blocks).enumerate().map(|(index, (slot, block))| {
@@ -172,6 +194,7 @@ impl ObjectTier {
             let mut parent = before;
             let kept = slots.into_iter().zip(keys).enumerate().map(|(index, (slot, key))| {
                 let parent = parent.replace(key);
+                scheduler.note_object((key, parent), Some(&salt), true);
                 scheduler.adopt(slot, key, parent, index < num_written)
             });
             // All of them: each slot goes back.

@@ -64,6 +64,9 @@ impl ObjectTier {
         match self.try_put(&upload).await {
             Ok(is_uploaded) => {
                 self.state().breaker.worked();
+                let block = (key, (upload.block.depth > 0).then_some(upload.block.parent));
+                // Without a driver nobody listens any more.
+                drop(self.driver.ask(move |scheduler, _| scheduler.note_object(block, None, true)).await);
                 self.count(|counts| {
                     counts.uploaded_blocks += u64::from(is_uploaded);
                     counts.uploaded_bytes += if is_uploaded { upload.shape.object_bytes() } else { 0 };

@@ -46,7 +46,11 @@ async fn the_cache_is_seen_and_parts_of_it_are_removed() {
     assert_eq!(totals["block_size"], 8);
     assert_eq!(totals["hit_tokens"], 32);
     assert_eq!(totals["device"]["held"], 0);
-    assert_eq!(totals["disk"], Value::Null);
+    assert_eq!((&totals["disk"], &totals["object_store"]), (&Value::Null, &Value::Null));
+    let tenants = totals["tenants"].as_array().unwrap();
+    assert_eq!(tenants.len(), 1, "without keys all is nobody's");
+    assert_eq!((&tenants[0]["tenant"], &tenants[0]["disk_blocks"]), (&Value::Null, &Value::Null));
+    assert_eq!(tenants[0]["device_cached"], totals["device"]["cached"]);
 
     let nodes = walk(&router, 2).await;
     assert_eq!(nodes, walk(&router, 1000).await);

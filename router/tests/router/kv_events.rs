@@ -1,13 +1,16 @@
 //! `/v1/kv/events` and the ZeroMQ socket, as their readers see them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+use trunkline_object::Remote;
 use trunkline_router::kv_events::{Endpoint, MAX_LISTENERS, Topic, ZmqPublisher};
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 use zeromq::{Socket, SocketRecv, SubSocket};
 
+use crate::faulty::FaultyStore;
 use crate::support::{Connection, DEADLINE, Router, ShardPlan};
 
 const PATH: &str = "/v1/kv/events";
@@ -245,4 +248,38 @@ async fn batches_are_published_under_the_topic() {
     }
     let (topic, _, payload) = batches.last().unwrap();
     assert_eq!((topic.as_str(), payload[0]), ("kv@pod-0@test/model", 0x93));
+}
+
+#[tokio::test]
+async fn what_goes_to_the_object_store_and_comes_from_it_is_told() {
+    let store = FaultyStore::default();
+    let folder = tempfile::tempdir().unwrap();
+    let start = async |name: &str| {
+        let place = Some((folder.path().join(name), 64));
+        let plan = ShardPlan { store: place, device_time_us: 1_000_000, ..ShardPlan::saying("!") };
+        let remote = Remote::new(Arc::new(store.clone()), object_store::path::Path::from("kv"));
+        let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
+        router.start_shard(plan).await;
+        router
+    };
+    let of_objects = |events: &[Seen], name: &str| -> Vec<Value> {
+        let of_objects = events.iter().filter(|event| event.name == name && event.data["tier"] == "object");
+        of_objects.map(|event| event.data["key"].clone()).collect()
+    };
+    let body = json!({"prompt": (0..100).collect::<Vec<u32>>(), "max_tokens": 1});
+    let one = start("one").await;
+    let mut stream = Stream::open(&one, None, None).await;
+    one.post("/v1/completions", &body).await.ok();
+    let events = stream.events(|events| of_objects(events, "BlockStored").len() == 12).await;
+    let put = of_objects(&events, "BlockStored");
+    assert_eq!(of_objects(&events, "BlockRemoved"), [put[0].clone()], "it was asked for before it was there");
+    let last = events.iter().rfind(|event| event.data["tier"] == "object").unwrap();
+    assert_eq!((&last.data["depth"], last.data.get("token_ids")), (&Value::Null, None));
+
+    let two = start("two").await;
+    let mut stream = Stream::open(&two, None, None).await;
+    two.post("/v1/completions", &body).await.ok();
+    let events = stream.events(|events| of_objects(events, "BlockStored").len() == 12).await;
+    let got: BTreeSet<String> = of_objects(&events, "BlockStored").iter().map(Value::to_string).collect();
+    assert_eq!(got, put.iter().map(Value::to_string).collect());
 }

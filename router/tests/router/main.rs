@@ -16,6 +16,7 @@ mod choices;
 mod conversation;
 mod errors;
 mod hung_disk;
+mod inspector;
 mod kv;
 mod kv_events;
 mod lifecycle;

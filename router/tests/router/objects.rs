@@ -75,6 +75,12 @@ async fn a_conversation_begun_on_one_goes_on_on_the_other() {
     assert_eq!(other.counts().downloaded_blocks, NUM_BLOCKS);
     assert_eq!(other.complete(&prompt(0)).await, 99, "now its device has it");
     assert_eq!(store.num_gets() as u64, NUM_BLOCKS);
+    let totals = other.router.get("/v1/kv").await.ok();
+    let got = (&totals["object_store"]["got_blocks"], &totals["object_store"]["failed"]);
+    assert_eq!(got, (&json!(NUM_BLOCKS), &json!(0)));
+    assert!(totals["object_store"]["got_bytes"].as_u64().unwrap() >= 64 * NUM_BLOCKS);
+    assert_eq!(totals["tenants"][0]["tenant"], json!(null));
+    assert_eq!(totals["tenants"][0]["disk_blocks"], json!(NUM_BLOCKS));
     // What came from there does not go back.
     let longer = [prompt(0), vec![7; 60]].concat();
     assert!(other.complete(&longer).await >= 8 * NUM_BLOCKS);

@@ -66,6 +66,7 @@ const METRICS: &[&str] = &[
     "trunkline_steps_in_flight",
     "trunkline_steps_total",
     "trunkline_store_blocks",
+    "trunkline_store_blocks_pinned",
     "trunkline_store_evicted_blocks_total",
     "trunkline_store_failures_total",
     "trunkline_store_slots",

@@ -36,13 +36,55 @@ async fn a_prompt_is_kept_if_it_is_asked_for_and_there_is_room_to_pin_it() {
     flood(&router).await;
     assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 5.0);
     assert_eq!(cached_tokens(&router.post("/v1/completions", &body).await.ok()), 40);
+    let again = router.post("/v1/completions", &body).await.ok();
+    assert_eq!(again["usage"]["prompt_tokens_details"], json!({"cached_tokens": 40, "pinned_tokens": 40}));
     // 8 blocks may be pinned, 5 are.
     let other = json!({"prompt": vec![8; 41], "max_tokens": 1, "prompt_cache_retention": "24h"});
-    router.post("/v1/completions", &other).await.ok();
+    let refused = router.post("/v1/completions", &other).await.ok();
+    assert_eq!(refused["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0, "pinned_tokens": 0}));
     flood(&router).await;
     assert_eq!(cached_tokens(&router.post("/v1/completions", &other).await.ok()), 0);
     assert_eq!(router.metric("trunkline_pins_refused_total").await, 2.0);
     assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 5.0);
+}
+
+#[tokio::test]
+async fn what_is_worth_nothing_goes_first_and_never_to_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut router = Router::start_without_shard(Limits::default()).await;
+    let store = Some((folder.path().join("store"), 64));
+    router.start_shard(ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::default() }).await;
+    let ask = async |token: u32, priority: &str| {
+        let retention = json!({"priority": priority});
+        let body = json!({"prompt": vec![token; 41], "max_tokens": 1, "cache_retention": retention});
+        let answer = router.post("/v1/completions", &body).await.ok();
+        router.wait_idle().await;
+        cached_tokens(&answer)
+    };
+    assert_eq!(ask(7, "normal").await, 0);
+    let num_written = router.metric("trunkline_stored_blocks_total").await;
+    for token in 20..40 {
+        assert_eq!(ask(token, "low").await, 0);
+    }
+    assert_eq!(router.metric("trunkline_stored_blocks_total").await, num_written);
+    // Twenty times five blocks were too many: the older one is there still, and so is the last of them.
+    assert_eq!(ask(39, "low").await, 40);
+    assert_eq!(ask(20, "low").await, 0);
+    assert_eq!(ask(7, "normal").await, 40);
+    assert_eq!(router.metric("trunkline_restored_blocks_total").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_stream_says_what_is_pinned_in_its_usage() {
+    let router = router().await;
+    let mut body = json!({"prompt": vec![7; 41], "max_tokens": 2, "stream": true});
+    body["stream_options"] = json!({"include_usage": true});
+    body["cache_retention"] = json!({"priority": "high"});
+    let text = router.post("/v1/completions", &body).await.text();
+    assert!(text.contains("\"pinned_tokens\":40"), "{text}");
+    body["cache_retention"] = json!({"priority": "normal"});
+    let text = router.post("/v1/completions", &body).await.text();
+    assert!(text.contains("\"cached_tokens\":40") && !text.contains("pinned_tokens"), "{text}");
 }
 
 #[tokio::test]

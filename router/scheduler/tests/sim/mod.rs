@@ -8,7 +8,7 @@ pub mod scenario;
 pub mod shard;
 pub mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
     EndReason, Event, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats, StepPlan,
@@ -91,6 +91,8 @@ struct World<'a> {
     known: BTreeMap<u64, Known>,
     arrivals: BTreeMap<SequenceId, &'a Arrival>,
     submitted: BTreeMap<SequenceId, Millis>,
+    /// Told what came of their wish to be pinned.
+    pinned: BTreeSet<SequenceId>,
     report: Report,
 }
 
@@ -124,6 +126,7 @@ impl<'a> World<'a> {
             known: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             submitted: BTreeMap::new(),
+            pinned: BTreeSet::new(),
             report: Report {
                 trace_hash: 0,
                 num_events: 0,
@@ -349,8 +352,19 @@ impl<'a> World<'a> {
                     assert!(self.report.started_at.insert(id, self.now).is_none(), "started once");
                     self.report.cached_tokens.insert(id, cached_tokens);
                 }
+                Update::Pinned { id, pinned } => {
+                    self.check_open(id);
+                    let request = &self.arrivals[&id].request;
+                    assert!(request.retention.pinned_ms.is_some(), "who asked for it is pinned");
+                    let num_asked = request.retention.num_tokens.unwrap_or(u32::MAX);
+                    assert!(pinned.num_tokens <= num_asked.min(request.token_ids.len() as u32));
+                    assert!(self.report.outputs[&id].is_empty(), "before the first token");
+                    assert!(self.pinned.insert(id), "once");
+                }
                 Update::Token { id, token } => {
                     self.check_open(id);
+                    let is_pinned = self.arrivals[&id].request.retention.pinned_ms.is_some();
+                    assert_eq!(self.pinned.contains(&id), is_pinned, "what came of it is told first");
                     assert!(self.report.started_at.contains_key(&id), "who has tokens has started");
                     let output = self.report.outputs.get_mut(&id).expect("submitted");
                     output.push(token.token_id);

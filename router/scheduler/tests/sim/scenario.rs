@@ -2,7 +2,7 @@
 
 use trunkline_scheduler::{
     Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig, SequenceId,
-    SequenceRequest, ShardLimits, TenantShare, WindowLimits,
+    SequenceRequest, ShardLimits, TenantShare, WindowLimits, Worth,
 };
 
 use super::rng::Rng;
@@ -213,6 +213,8 @@ impl Scenario {
             asked.retention = Retention {
                 pinned_ms: index.is_multiple_of(4).then_some(index % 7 * 20),
                 num_tokens: index.is_multiple_of(3).then_some(index as u32 % 40),
+                worth: if index % 5 == 3 { Worth::Low } else { Worth::Normal },
+                group: index.is_multiple_of(6).then(|| format!("group {}", index % 4).into()),
             };
             let client = if !rng.once_in(impatience) {
                 Client::Waits

@@ -98,7 +98,7 @@ pub struct Body {
     pub ignore_eos: Option<bool>,
     /// Requests share cached prefixes only with those of the same salt.
     pub cache_salt: Option<String>,
-    /// OpenAI's grouping of requests; accepted, but all of a tenant's requests are one group here.
+    /// OpenAI's grouping of requests: shown in `/v1/kv/tree`, which finds nodes by it.
     pub prompt_cache_key: Option<String>,
     /// `in_memory`, the default, or `24h`: the prompt is pinned in the cache for so long.
     pub prompt_cache_retention: Option<String>,

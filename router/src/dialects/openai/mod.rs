@@ -66,6 +66,13 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// Tokens that did not have to be computed, because they were in the KV cache.
     pub cached_tokens: u32,
+    /// Tokens, from the first on, that are pinned in the memory of the device as was asked for: 0 if there was no room.
+    /// Left out where nothing was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_tokens: Option<u32>,
+    /// The same on disk; left out without a disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_pinned_tokens: Option<u32>,
 }
 
 impl From<generate::Usage> for Usage {
@@ -74,7 +81,11 @@ impl From<generate::Usage> for Usage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.output_tokens,
             total_tokens: usage.prompt_tokens + usage.output_tokens,
-            prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+            prompt_tokens_details: PromptTokensDetails {
+                cached_tokens: usage.cached_tokens,
+                pinned_tokens: usage.pinned.map(|pinned| pinned.num_tokens),
+                disk_pinned_tokens: usage.pinned.and_then(|pinned| pinned.num_stored_tokens),
+            },
         }
     }
 }

@@ -1,0 +1,282 @@
+//! A running server's tree of nodes as text, and what is done with one of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::CacheError;
+use super::render::{age, number, size};
+use super::server::{Node, Server, Totals};
+
+/// Digits of an id that are shown.
+const ID_DIGITS: usize = 12;
+/// Lines of a node's text that are shown.
+const MAX_TEXT_LINES: usize = 20;
+const MS_PER_S: u64 = 1_000;
+
+/// What continues what. A parent that came on no page, as it changed meanwhile, leaves its children at the root.
+struct Tree<'a> {
+    nodes: &'a [Node],
+    /// Indices of children by the number of their parent; none: roots.
+    children: BTreeMap<Option<u64>, Vec<usize>>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(nodes: &'a [Node]) -> Self {
+        let known: BTreeSet<u64> = nodes.iter().filter_map(Node::number).collect();
+        let mut children: BTreeMap<Option<u64>, Vec<usize>> = BTreeMap::new();
+        for (index, node) in nodes.iter().enumerate() {
+            let parent =
+                node.parent.filter(|parent| known.contains(parent) && Some(*parent) != node.number());
+            children.entry(parent).or_default().push(index);
+        }
+        // Used last, first.
+        for of_one in children.values_mut() {
+            of_one.sort_by_key(|&index| (nodes[index].age_ms, nodes[index].first_token));
+        }
+        Self { nodes, children }
+    }
+
+    fn children(&self, of: Option<u64>) -> &[usize] {
+        self.children.get(&of).map_or(&[], Vec::as_slice)
+    }
+
+    /// The lines of the tree. No recursion: a conversation may fork once a turn.
+    fn draw(&self, out: &mut String, block_bytes: u64) {
+        let roots = self.children(None);
+        let mut open: Vec<(usize, String, bool)> = Vec::new();
+        let push = |open: &mut Vec<_>, of: &[usize], indent: &str| {
+            for (place, &index) in of.iter().enumerate().rev() {
+                open.push((index, indent.to_owned(), place + 1 == of.len()));
+            }
+        };
+        push(&mut open, roots, "");
+        while let Some((index, indent, is_last)) = open.pop() {
+            let node = &self.nodes[index];
+            let (fork, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            let _ = writeln!(out, "{indent}{fork}{}", line(node, block_bytes));
+            push(&mut open, self.children(node.number()), &format!("{indent}{below}"));
+        }
+    }
+
+    /// The nodes up to one of them, from the root on.
+    fn path(&self, last: &'a Node) -> Vec<&'a Node> {
+        let by_number: BTreeMap<u64, &Node> =
+            self.nodes.iter().filter_map(|node| Some((node.number()?, node))).collect();
+        let mut path = vec![last];
+        while let Some(parent) = path.last().and_then(|node| by_number.get(&node.parent?))
+            && path.len() <= self.nodes.len()
+        {
+            path.push(parent);
+        }
+        path.reverse();
+        path
+    }
+}
+
+/// `9a23c0ffee12  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 59 min`
+fn line(node: &Node, block_bytes: u64) -> String {
+    let key: String = node.key().chars().take(ID_DIGITS).collect();
+    let mut line = format!(
+        "{key}  {}  {}, {}",
+        plural(node.tokens, "token"),
+        plural(node.blocks, "block"),
+        size(node.blocks * block_bytes)
+    );
+    if node.stored > 0 {
+        let _ = write!(line, "  disk {}", number(node.stored));
+    }
+    let _ = write!(line, "  {}  {}", plural(node.hits, "hit"), age(0, node.age_ms / MS_PER_S));
+    let where_pinned = match (node.pinned > 0, node.disk_pinned > 0) {
+        (true, true) => Some("pinned"),
+        (true, false) => Some("pinned on the device"),
+        (false, true) => Some("pinned on disk"),
+        (false, false) => None,
+    };
+    if let Some(pinned) = where_pinned {
+        let _ = write!(line, "  {pinned}");
+        if let Some(left) = node.pin_ends_in_ms {
+            let _ = write!(line, " for {}", age(0, left / MS_PER_S).trim_end_matches(" ago"));
+        }
+    }
+    if !node.prompt_cache_keys.is_empty() {
+        let _ = write!(line, "  {}", shown(&node.prompt_cache_keys.join(", ")));
+    }
+    line
+}
+
+/// `1 block`, `1,234 blocks`
+fn plural(count: u64, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// What clients sent may hold anything: a terminal is told nothing by it.
+fn shown(text: &str) -> String {
+    let mut out = String::new();
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' => out.push(character),
+            // Those that turn the direction of writing as well.
+            _ if character.is_control()
+                || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
+                out.extend(character.escape_unicode());
+            }
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+fn head(url: &str, totals: &Totals) -> String {
+    let used = totals.device.held + totals.device.cached;
+    let of = |used: u64, all: u64| format!("{} of {} blocks", number(used), number(all));
+    let mut out = format!(
+        "{url}  device: {}, {} of {}",
+        of(used, totals.device.blocks),
+        size(used * totals.block_bytes),
+        size(totals.device.blocks * totals.block_bytes)
+    );
+    if let Some(disk) = &totals.disk {
+        let _ = write!(out, "; disk: {}", of(disk.blocks, disk.slots));
+    }
+    let _ = writeln!(out, "; blocks of {} tokens", totals.block_size);
+    for tenant in &totals.tenants {
+        let Some(name) = &tenant.tenant else { continue };
+        let _ = write!(
+            out,
+            "  {}: device {} of its {}, {} pinned",
+            shown(name),
+            number(tenant.device_blocks),
+            number(tenant.device_share_blocks),
+            number(tenant.device_pinned)
+        );
+        if let (Some(blocks), Some(pinned)) = (tenant.disk_blocks, tenant.disk_pinned) {
+            let _ = write!(out, "; disk {}, {} pinned", number(blocks), number(pinned));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The whole tree.
+pub fn list(server: &Server) -> Result<String, CacheError> {
+    let totals = server.totals()?;
+    let nodes = server.nodes()?;
+    let mut out = head(server.url(), &totals);
+    Tree::new(&nodes).draw(&mut out, totals.block_bytes);
+    Ok(out)
+}
+
+/// One path, node by node, with its text where the server shows it.
+pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
+    let totals = server.totals()?;
+    let nodes = server.nodes()?;
+    let last = find(&nodes, id)?;
+    let mut out = String::new();
+    for node in Tree::new(&nodes).path(last) {
+        let end = node.first_token + node.tokens;
+        let _ = writeln!(out, "{}", line(node, totals.block_bytes));
+        let _ = writeln!(out, "   tokens {} to {}", number(node.first_token), number(end.saturating_sub(1)));
+        let Some(text) = server.node_text(node)? else { continue };
+        let text = shown(&text);
+        let mut lines = text.lines();
+        lines.by_ref().take(MAX_TEXT_LINES).for_each(|line| out += &format!("   │ {line}\n"));
+        let num_left = lines.count();
+        if num_left > 0 {
+            let _ = writeln!(out, "   … {} more lines", number(num_left as u64));
+        }
+    }
+    Ok(out)
+}
+
+/// Removes a node and what continues it.
+pub fn remove(server: &Server, id: &str) -> Result<String, CacheError> {
+    let nodes = server.nodes()?;
+    let num_blocks = server.remove(find(&nodes, id)?)?;
+    Ok(format!("forgot {} of the device, and of the disk what was there\n", plural(num_blocks, "block")))
+}
+
+/// Removes all that the key may see.
+pub fn remove_all(server: &Server) -> Result<String, CacheError> {
+    let nodes = server.nodes()?;
+    let mut num_blocks = 0;
+    for &root in Tree::new(&nodes).children(None) {
+        num_blocks += server.remove(&nodes[root])?;
+    }
+    Ok(format!("forgot {} of the device, and of the disk what was there\n", plural(num_blocks, "block")))
+}
+
+/// Pins what a node ends.
+pub fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> {
+    let nodes = server.nodes()?;
+    let pinned = server.pin(find(&nodes, id)?, ttl_s)?;
+    let mut out = format!("pinned {} tokens on the device", number(pinned.pinned_tokens));
+    if let Some(on_disk) = pinned.disk_pinned_tokens {
+        let _ = write!(out, ", {} on disk", number(on_disk));
+    }
+    let _ = writeln!(out, " for {} s", number(ttl_s));
+    Ok(out)
+}
+
+/// Ends the pins of a node and of what continues it.
+pub fn unpin(server: &Server, id: &str) -> Result<String, CacheError> {
+    let nodes = server.nodes()?;
+    let num_blocks = server.unpin(find(&nodes, id)?)?;
+    Ok(format!("unpinned {} of the device\n", plural(num_blocks, "block")))
+}
+
+/// The one node that is called so.
+fn find<'a>(nodes: &'a [Node], id: &str) -> Result<&'a Node, CacheError> {
+    let digits = id.to_ascii_lowercase();
+    super::check_digits(id)?;
+    let found: Vec<&Node> = nodes.iter().filter(|node| node.key().starts_with(&digits)).collect();
+    match found[..] {
+        [] => Err(CacheError::UnknownId { id: id.to_owned() }),
+        [node] if digits.len() >= super::MIN_ID_DIGITS => Ok(node),
+        _ => Err(CacheError::AmbiguousId { id: id.to_owned(), count: found.len() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_sent_tells_a_terminal_nothing() {
+        assert_eq!(shown("a\u{1b}[2J\u{7}\u{202e}b\n\tc\r"), "a\\u{1b}[2J\\u{7}\\u{202e}b\n\tc\\u{d}");
+    }
+
+    fn node(number: u64, parent: Option<u64>, age_ms: u64) -> Node {
+        let value = serde_json::json!({
+            "id": format!("{number}-{number:032x}"), "parent": parent, "first_token": 0, "tokens": 64, "blocks": 1,
+            "stored": 0, "hits": 0, "age_ms": age_ms,
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn nodes_hang_under_their_parents_and_lost_ones_at_the_root() {
+        let nodes = [
+            node(3, Some(1), 9),
+            node(1, None, 5),
+            node(2, Some(1), 4),
+            node(7, Some(99), 1),
+            node(8, Some(8), 2),
+        ];
+        let tree = Tree::new(&nodes);
+        assert_eq!(tree.children(None), [3, 4, 1]);
+        assert_eq!(tree.children(Some(1)), [2, 0]);
+        let path: Vec<u64> = tree.path(&nodes[0]).iter().filter_map(|node| node.number()).collect();
+        assert_eq!(path, [1, 3]);
+        let mut out = String::new();
+        tree.draw(&mut out, 1024);
+        let forks: Vec<&str> = out.lines().map(|line| line.split_once(' ').unwrap().0).collect();
+        assert_eq!(forks, ["├─", "├─", "└─", "", ""]);
+        assert!(
+            out.lines()
+                .nth(4)
+                .unwrap()
+                .starts_with("   └─ 000000000000  64 tokens  1 block, 1.0 KiB  0 hits")
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! A running server's `/v1/kv`, asked over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use ureq::Agent;
+use ureq::http::{Method, Request};
+use ureq::tls::{RootCerts, TlsConfig};
+
+/// Until a connection stands, and until an answer is there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Largest answer that is read: a page of nodes has less than 1 MiB.
+const MAX_ANSWER_BYTES: u64 = 32 << 20;
+/// Nodes of a page: the most that a server gives.
+const PAGE: usize = 1_000;
+/// Most nodes that are shown: more is no tree that anybody reads.
+const MAX_NODES: usize = 1_000_000;
+/// Where the key is looked for if nothing else is said.
+const DEFAULT_KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
+
+/// Why a server could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Not a URL of a server.
+    #[error("`--url` is `{url}`, expected `http://HOST:PORT` or `https://HOST:PORT`")]
+    Url {
+        /// As typed.
+        url: String,
+    },
+    /// There is no key where it should be.
+    #[error("`--api-key-env` is `{variable}`, but that variable {problem}; hint: export it")]
+    Key {
+        /// As typed.
+        variable: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// No answer.
+    #[error("no answer from `{url}`: {source}; hint: is the server running there? `{url}/readyz` says so")]
+    Away {
+        /// Which server.
+        url: String,
+        /// Why.
+        #[source]
+        source: Box<ureq::Error>,
+    },
+    /// The key is missing or not known.
+    #[error(
+        "`{url}` asks for an API key, and the one that was sent, if any, is not known; hint: give the variable that \
+         has it by `--api-key-env`"
+    )]
+    Unauthorized {
+        /// Which server.
+        url: String,
+    },
+    /// The server refuses, for a reason that it says.
+    #[error("`{url}` answers {status}: {message}")]
+    Refused {
+        /// Which server.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// What it says.
+        message: String,
+    },
+    /// Not an answer of this server's.
+    #[error(
+        "`{url}` does not answer as a Trunkline server does: {problem}; hint: is it one, and as new as this?"
+    )]
+    Foreign {
+        /// Which server.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl ServerError {
+    /// What was typed cannot be meant.
+    pub fn is_users_mistake(&self) -> bool {
+        matches!(self, Self::Url { .. } | Self::Key { .. } | Self::Unauthorized { .. })
+    }
+}
+
+/// `GET /v1/kv`, as much of it as is shown.
+#[derive(Debug, Deserialize)]
+pub struct Totals {
+    pub block_size: u64,
+    pub block_bytes: u64,
+    pub device: Device,
+    pub disk: Option<Disk>,
+    #[serde(default)]
+    pub tenants: Vec<Tenant>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Device {
+    pub blocks: u64,
+    pub held: u64,
+    pub cached: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Disk {
+    pub slots: u64,
+    pub blocks: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Tenant {
+    pub tenant: Option<String>,
+    pub device_blocks: u64,
+    pub device_share_blocks: u64,
+    pub device_pinned: u64,
+    pub disk_blocks: Option<u64>,
+    pub disk_pinned: Option<u64>,
+}
+
+/// A node of `GET /v1/kv/tree`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Node {
+    pub id: String,
+    pub parent: Option<u64>,
+    pub first_token: u64,
+    pub tokens: u64,
+    pub blocks: u64,
+    pub stored: u64,
+    pub hits: u64,
+    pub age_ms: u64,
+    #[serde(default)]
+    pub pinned: u64,
+    #[serde(default)]
+    pub disk_pinned: u64,
+    #[serde(default)]
+    pub pin_ends_in_ms: Option<u64>,
+    #[serde(default)]
+    pub prompt_cache_keys: Vec<String>,
+    #[serde(default)]
+    pub text: Option<String>,
+}
+
+impl Node {
+    /// The number that others name it by as their parent.
+    pub fn number(&self) -> Option<u64> {
+        self.id.split_once('-')?.0.parse().ok()
+    }
+
+    /// The key of its last block: the same on disk.
+    pub fn key(&self) -> &str {
+        self.id.split_once('-').map_or("", |(_, key)| key)
+    }
+}
+
+#[derive(Deserialize)]
+struct Page {
+    data: Vec<Node>,
+    next: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Removed {
+    removed_blocks: u64,
+}
+
+/// What a pin came to.
+#[derive(Debug, Deserialize)]
+pub struct Pinned {
+    pub pinned_tokens: u64,
+    pub disk_pinned_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Unpinned {
+    unpinned_blocks: u64,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    error: FailureBody,
+}
+
+#[derive(Deserialize)]
+struct FailureBody {
+    message: String,
+}
+
+/// A running server.
+pub struct Server {
+    agent: Agent,
+    url: String,
+    key: Option<String>,
+}
+
+impl Server {
+    /// The server at `url`, with the key of a variable: of `TRUNKLINE_API_KEY`, if that is set, where none is named.
+    pub fn new(url: &str, key_variable: Option<&str>) -> Result<Self, ServerError> {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let host = rest.map(|rest| rest.trim_end_matches('/'));
+        // A user, a path or a query would go astray.
+        if host.is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@', ' '])) {
+            return Err(ServerError::Url { url: url.to_owned() });
+        }
+        let key = match key_variable {
+            None => std::env::var(DEFAULT_KEY_VARIABLE).ok(),
+            Some(variable) => {
+                let fail = |problem| ServerError::Key { variable: variable.to_owned(), problem };
+                Some(std::env::var(variable).map_err(|_| fail("is not set"))?)
+                    .filter(|key| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()))
+                    .map(Some)
+                    .ok_or_else(|| fail("holds no API key"))?
+            }
+        };
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::PlatformVerifier)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let agent = Agent::config_builder()
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            .http_status_as_error(false)
+            // The key is for this server alone.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .tls_config(tls)
+            .build();
+        Ok(Self { agent: agent.into(), url: url.trim_end_matches('/').to_owned(), key })
+    }
+
+    /// As it is shown.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The totals.
+    pub fn totals(&self) -> Result<Totals, ServerError> {
+        self.ask(Method::GET, "/v1/kv", String::new())
+    }
+
+    /// All nodes that the key may see.
+    pub fn nodes(&self) -> Result<Vec<Node>, ServerError> {
+        let (mut nodes, mut after) = (Vec::new(), 0);
+        loop {
+            let path = format!("/v1/kv/tree?limit={PAGE}&after={after}");
+            let page: Page = self.ask(Method::GET, &path, String::new())?;
+            nodes.extend(page.data);
+            match page.next {
+                None => return Ok(nodes),
+                Some(next) if next <= after => {
+                    let problem = format!("the page after {after} says that {next} is the next");
+                    return Err(ServerError::Foreign { url: self.url.clone(), problem });
+                }
+                Some(_) if nodes.len() >= MAX_NODES => {
+                    let problem = format!("its tree has more than {MAX_NODES} nodes");
+                    return Err(ServerError::Foreign { url: self.url.clone(), problem });
+                }
+                Some(next) => after = next,
+            }
+        }
+    }
+
+    /// A node with its text; none where the server shows no text.
+    pub fn node_text(&self, node: &Node) -> Result<Option<String>, ServerError> {
+        match self.ask::<Node>(Method::GET, &format!("/v1/kv/tree/{}?text=true", node.id), String::new()) {
+            Ok(node) => Ok(node.text),
+            // There are no keys.
+            Err(ServerError::Refused { status: 403, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a node and what continues it; returns how many blocks went.
+    pub fn remove(&self, node: &Node) -> Result<u64, ServerError> {
+        let path = format!("/v1/kv/tree/{}", node.id);
+        self.ask(Method::DELETE, &path, String::new()).map(|removed: Removed| removed.removed_blocks)
+    }
+
+    /// Pins what a node ends.
+    pub fn pin(&self, node: &Node, ttl_s: u64) -> Result<Pinned, ServerError> {
+        let body = serde_json::json!({"ttl_s": ttl_s}).to_string();
+        self.ask(Method::POST, &format!("/v1/kv/tree/{}/pin", node.id), body)
+    }
+
+    /// Ends the pins of a node and of what continues it; returns how many blocks are not pinned any more.
+    pub fn unpin(&self, node: &Node) -> Result<u64, ServerError> {
+        let path = format!("/v1/kv/tree/{}/pin", node.id);
+        self.ask(Method::DELETE, &path, String::new()).map(|unpinned: Unpinned| unpinned.unpinned_blocks)
+    }
+
+    fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: String) -> Result<T, ServerError> {
+        let foreign = |problem: String| ServerError::Foreign { url: self.url.clone(), problem };
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let request = request
+            .header("content-type", "application/json")
+            .body(body)
+            .map_err(|_| ServerError::Url { url: self.url.clone() })?;
+        let away = |source| ServerError::Away { url: self.url.clone(), source: Box::new(source) };
+        let mut answer = self.agent.run(request).map_err(away)?;
+        let status = answer.status().as_u16();
+        let body = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_vec().map_err(away)?;
+        match status {
+            200 => serde_json::from_slice(&body).map_err(|error| foreign(error.to_string())),
+            401 => Err(ServerError::Unauthorized { url: self.url.clone() }),
+            _ => match serde_json::from_slice::<Failure>(&body) {
+                Ok(Failure { error: FailureBody { message } }) => {
+                    Err(ServerError::Refused { url: self.url.clone(), status, message })
+                }
+                Err(_) => Err(foreign(format!("status {status}"))),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_a_server_and_nothing_more() {
+        for url in ["http://localhost:8080", "https://kv.example/", "http://[::1]:80"] {
+            assert!(Server::new(url, None).is_ok(), "{url}");
+        }
+        for url in ["", "localhost:8080", "ftp://x", "http://", "http://x/v1", "http://key@x", "https://x?y"]
+        {
+            assert!(matches!(Server::new(url, None), Err(ServerError::Url { .. })), "{url}");
+        }
+        let unset = Server::new("http://x", Some("TRUNKLINE_NO_SUCH_VARIABLE"));
+        assert!(matches!(unset, Err(error @ ServerError::Key { .. }) if error.is_users_mistake()));
+    }
+}

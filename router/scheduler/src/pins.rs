@@ -1,0 +1,201 @@
+//! What people ask of the KV index: who has what, and prompts and nodes to be kept or removed.
+
+use trunkline_kv::{BlockKey, NodeId, PinOutcome, Salt, TenantUsage};
+
+use crate::event::{Pinned, Update};
+use crate::scheduler::{Scheduler, Shard};
+use crate::sequence::{Sequence, SequenceKey};
+
+impl Scheduler {
+    /// What each tenant has of the pool, in the order in which they came; nothing while there is no shard.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
+        self.shard.iter().flat_map(|shard| shard.kv.tenants())
+    }
+
+    /// Removes a node of the KV index and what continues it, as [`trunkline_kv::KvCache::remove`] does. None if it is
+    /// not there.
+    pub fn remove_cached(&mut self, node: NodeId, key: BlockKey) -> Option<u32> {
+        let shard = self.shard.as_mut()?;
+        let num_removed = shard.kv.remove(node, key);
+        shard.discards.extend(shard.kv.take_discards());
+        num_removed
+    }
+
+    /// Pins a prompt that is computed, if its request asks for it and this was not done before: what came of it goes
+    /// before the first token, so that the answer can say it.
+    pub(crate) fn pin_prompt(&mut self, key: SequenceKey, updates: &mut Vec<Update>) {
+        let sequence = &mut self.sequences[key];
+        let Some(pinned_ms) = sequence.retention.pinned_ms.filter(|_| sequence.pinned.is_none()) else {
+            return;
+        };
+        let Some(shard) = &mut self.shard else { return };
+        let acknowledged = sequence.run.as_ref().map_or(0, |run| run.acknowledged);
+        let prefix = &sequence.tokens[..sequence.num_pin_tokens().min(acknowledged) as usize];
+        let pinned = shard.pin(&sequence.salt, prefix, pinned_ms);
+        sequence.pinned = Some(pinned);
+        updates.push(Update::Pinned { id: sequence.id, pinned });
+    }
+
+    /// Pins what a node of the KV index ends, for `ttl_ms` from now on. None if it is not there.
+    pub fn pin_node(&mut self, node: NodeId, key: BlockKey, ttl_ms: u64) -> Option<Pinned> {
+        let shard = self.shard.as_mut()?;
+        let tokens = shard.kv.path_tokens(node, key)?;
+        let salt = shard.kv.view(node)?.salt;
+        Some(shard.pin(&salt, &tokens, ttl_ms))
+    }
+
+    /// Ends the pins that end in a node or in what continues it, as [`trunkline_kv::KvCache::unpin_node`] does.
+    pub fn unpin_node(&mut self, node: NodeId, key: BlockKey) -> Option<u32> {
+        self.shard.as_mut()?.kv.unpin_node(node, key)
+    }
+}
+
+impl Shard {
+    /// The time of a sequence's pin begins now, at its end: one that it was granted may be over by now.
+    pub(crate) fn renew_pin(&mut self, sequence: &Sequence) {
+        let Some((pinned_ms, pinned)) = sequence.retention.pinned_ms.zip(sequence.pinned) else { return };
+        let prefix = &sequence.tokens[..sequence.num_pin_tokens() as usize];
+        if pinned.num_tokens > 0 && !self.kv.renew_pin(&sequence.salt, prefix, pinned_ms) {
+            self.kv.pin(&sequence.salt, prefix, pinned_ms);
+        }
+        self.kv.pin_stored(&sequence.salt, prefix, pinned_ms);
+    }
+
+    /// Keeps the whole blocks of a prefix for so long.
+    fn pin(&mut self, salt: &Salt, prefix: &[u32], ttl_ms: u64) -> Pinned {
+        let num_blocks = match self.kv.pin(salt, prefix, ttl_ms) {
+            PinOutcome::Granted { num_blocks, .. } => num_blocks,
+            PinOutcome::Refused => 0,
+        };
+        let num_stored_blocks = self.kv.pin_stored(salt, prefix, ttl_ms);
+        Pinned {
+            num_tokens: num_blocks * self.limits.block_size,
+            num_stored_tokens: num_stored_blocks.map(|num_blocks| num_blocks * self.limits.block_size),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Event, Millis, Retention, SampledToken, SamplingParams, SchedulerConfig, SequenceId, SequenceOutcome,
+        SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, StoreContents,
+    };
+
+    fn limits() -> ShardLimits {
+        ShardLimits {
+            block_size: 4,
+            num_blocks: 16,
+            max_step_tokens: 8,
+            max_step_sequences: 8,
+            vocab_size: 100,
+            windows: None,
+        }
+    }
+
+    fn request(id: u64, retention: Retention) -> SequenceRequest {
+        SequenceRequest {
+            id: SequenceId(id),
+            token_ids: (0..13).collect(),
+            max_new_tokens: 1,
+            sampling: SamplingParams::default(),
+            end_token_ids: Vec::new(),
+            ignore_eos: false,
+            priority: crate::Priority::Normal,
+            deadline: None,
+            salt: Salt::default(),
+            retention,
+        }
+    }
+
+    /// What a shard that samples token 7 answers, and whose store works.
+    fn result(plan: &StepPlan) -> StepResult {
+        let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
+        let sequences = sampled.map(|chunk| SequenceResult {
+            sequence_id: chunk.sequence_id,
+            outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
+        });
+        StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
+    }
+
+    fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
+        let mut updates = Vec::new();
+        scheduler.handle(Millis(0), Event::Submit(request), &mut updates);
+        while let Some(plan) = scheduler.plan(Millis(0), &mut updates) {
+            scheduler.handle(Millis(0), Event::StepResult(result(&plan)), &mut updates);
+        }
+        updates
+    }
+
+    #[test]
+    fn what_is_pinned_is_told_before_the_first_token() {
+        let mut scheduler =
+            Scheduler::new(SchedulerConfig { max_pinned_percent: 25, ..SchedulerConfig::default() });
+        scheduler.handle(Millis(0), Event::ShardReady(limits()), &mut Vec::new());
+        let pinned_ms = Some(10);
+        let updates = run(&mut scheduler, request(1, Retention { pinned_ms, ..Retention::default() }));
+        let pinned = Pinned { num_tokens: 12, num_stored_tokens: None };
+        let is_told = |update: &&Update| **update == Update::Pinned { id: SequenceId(1), pinned };
+        let told = updates.iter().position(|update| is_told(&update)).unwrap();
+        let token = updates.iter().position(|update| matches!(update, Update::Token { .. })).unwrap();
+        assert!(told < token, "{updates:?}");
+        assert_eq!(updates.iter().filter(is_told).count(), 1);
+        assert_eq!((scheduler.stats().pins_granted, scheduler.stats().blocks_pinned), (1, 3));
+        // 4 blocks may be pinned: three are.
+        let mut other = request(2, Retention { pinned_ms, num_tokens: Some(9), ..Retention::default() });
+        other.token_ids = (20..33).collect();
+        let updates = run(&mut scheduler, other);
+        assert!(
+            updates.contains(&Update::Pinned { id: SequenceId(2), pinned: Pinned::default() }),
+            "{updates:?}"
+        );
+        assert_eq!(scheduler.stats().pins_refused, 1);
+    }
+
+    #[test]
+    fn the_time_of_a_pin_begins_at_the_end() {
+        let mut scheduler = Scheduler::new(SchedulerConfig::default());
+        scheduler.handle(Millis(0), Event::ShardReady(limits()), &mut Vec::new());
+        let mut updates = Vec::new();
+        let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
+        let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
+        scheduler.handle(Millis(0), Event::Submit(long), &mut updates);
+        let mut now = 0;
+        while !matches!(updates.last(), Some(Update::Ended { .. })) {
+            let plan = scheduler.plan(Millis(now), &mut updates).expect("there is something to do");
+            now += 20;
+            scheduler.handle(Millis(now), Event::StepResult(result(&plan)), &mut updates);
+        }
+        assert_eq!((now, scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (80, 3, 3));
+        scheduler.plan(Millis(now + 9), &mut updates);
+        assert_eq!(scheduler.stats().blocks_pinned, 3);
+        scheduler.plan(Millis(now + 10), &mut updates);
+        assert_eq!(scheduler.stats().blocks_pinned, 0);
+    }
+
+    #[test]
+    fn the_stores_pins_outlive_the_shard() {
+        let mut scheduler =
+            Scheduler::new(SchedulerConfig { max_pinned_percent: 50, ..SchedulerConfig::default() });
+        let start = |scheduler: &mut Scheduler| {
+            scheduler.handle(Millis(0), Event::ShardReady(limits()), &mut Vec::new());
+            let contents = StoreContents { num_slots: 8, blocks: Vec::new() };
+            scheduler.handle(Millis(0), Event::StoreReady(contents), &mut Vec::new());
+        };
+        start(&mut scheduler);
+        let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
+        let updates = run(&mut scheduler, request(1, retention));
+        let pinned = Pinned { num_tokens: 12, num_stored_tokens: Some(12) };
+        assert!(updates.contains(&Update::Pinned { id: SequenceId(1), pinned }), "{updates:?}");
+        for _ in 0..2 {
+            scheduler.handle(Millis(0), Event::ShardLost, &mut Vec::new());
+        }
+        start(&mut scheduler);
+        assert_eq!((scheduler.stats().blocks_pinned, scheduler.stats().store_blocks_pinned), (0, 3));
+        scheduler.handle(Millis(10), Event::ShardLost, &mut Vec::new());
+        start(&mut scheduler);
+        scheduler.plan(Millis(11), &mut Vec::new());
+        assert_eq!(scheduler.stats().store_blocks_pinned, 0);
+    }
+}

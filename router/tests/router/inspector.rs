@@ -1,0 +1,164 @@
+//! Nodes of the KV cache one by one: text, groups, pins by hand, and what tenants have, each for its own eyes.
+
+use serde_json::{Value, json};
+use trunkline_router::limits::Limits;
+use trunkline_router::tenants::Access;
+
+use crate::support::{Answer, Router, ShardPlan, bytes};
+
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+const ADMIN: &str = "sk-admin-0123456789";
+const KEYS: &str = "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\nshare = 2\n\
+                    [tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n\
+                    [tenants.root]\nkeys = \"sk-admin-0123456789\"\nadmin = true\n";
+
+/// Blocks of 8 tokens: 16, 8 and 8 for the three, and 16 may be pinned.
+const NUM_BLOCKS: u32 = 32;
+
+async fn router(folder: &tempfile::TempDir) -> Router {
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, KEYS).unwrap();
+    let limits = Limits { max_pinned_percent: 50, ..Limits::default() };
+    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
+    let store = Some((folder.path().join("store"), 64));
+    router.start_shard(ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::saying("!") }).await;
+    router
+}
+
+async fn ask(router: &Router, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let headers = [("x-api-key", key)];
+    router.connect().await.request_with(method, path, &headers, body.as_bytes()).await
+}
+
+async fn complete(router: &Router, key: &str, body: &Value) -> Value {
+    let answer = ask(router, key, "POST", "/v1/completions", body).await.ok();
+    router.wait("the request to end", |app| app.stats.borrow().num_running == 0).await;
+    answer
+}
+
+async fn nodes(router: &Router, key: &str, query: &str) -> Vec<Value> {
+    let page = ask(router, key, "GET", &format!("/v1/kv/tree{query}"), &Value::Null).await.ok();
+    page["data"].as_array().unwrap().clone()
+}
+
+fn path_of(node: &Value, rest: &str) -> String {
+    format!("/v1/kv/tree/{}{rest}", node["id"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn text_is_shown_to_its_tenant_and_admins_and_to_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(&folder).await;
+    let text = "A prompt of more than two blocks.";
+    complete(&router, ALICE, &json!({"prompt": bytes(text), "max_tokens": 1})).await;
+    let found = nodes(&router, ALICE, "").await;
+    let first = found.iter().find(|node| node["parent"].is_null()).unwrap();
+    for key in [ALICE, ADMIN] {
+        let shown = ask(&router, key, "GET", &path_of(first, "?text=true"), &Value::Null).await.ok();
+        assert_eq!(shown["text"], text[..32], "{key}");
+        assert_eq!((&shown["text_tokens"], &shown["id"]), (&json!(32), &first["id"]));
+        let shown = ask(&router, key, "GET", &path_of(first, ""), &Value::Null).await.ok();
+        assert_eq!((&shown["text"], &shown["tokens"]), (&Value::Null, &json!(32)));
+    }
+    for rest in ["", "?text=true"] {
+        let refused = ask(&router, BOB, "GET", &path_of(first, rest), &Value::Null).await;
+        assert_eq!(refused.status, 404, "{rest}");
+        assert!(!refused.text().contains("prompt of"), "{rest}");
+    }
+    let wrong = ask(&router, ALICE, "GET", &path_of(first, "?text=maybe"), &Value::Null).await;
+    assert_eq!(wrong.status, 400);
+}
+
+#[tokio::test]
+async fn without_keys_no_text_is_shown() {
+    let router = Router::default().await;
+    let body = json!({"prompt": bytes("A prompt of more than two blocks."), "max_tokens": 1});
+    router.post("/v1/completions", &body).await.ok();
+    router.wait_idle().await;
+    let page = router.get("/v1/kv/tree").await.ok();
+    let first = &page["data"][0];
+    assert_eq!(router.get(&path_of(first, "")).await.ok()["text"], Value::Null);
+    let refused = router.get(&path_of(first, "?text=true")).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &json!("text_not_shown")));
+}
+
+#[tokio::test]
+async fn a_node_is_pinned_and_unpinned_by_hand_by_its_tenant_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(&folder).await;
+    let body = json!({"prompt": vec![7; 41], "max_tokens": 1});
+    complete(&router, ALICE, &body).await;
+    let node = nodes(&router, ALICE, "").await.into_iter().find(|node| node["parent"].is_null()).unwrap();
+    let pin = path_of(&node, "/pin");
+    assert_eq!(ask(&router, BOB, "POST", &pin, &json!({})).await.status, 404);
+    assert_eq!(ask(&router, BOB, "DELETE", &pin, &Value::Null).await.status, 404);
+    let pinned = ask(&router, ALICE, "POST", &pin, &json!({"ttl_s": 60})).await.ok();
+    assert_eq!(pinned, json!({"pinned_tokens": 40, "disk_pinned_tokens": 40, "ttl_s": 60}));
+    let seen = ask(&router, ADMIN, "GET", &path_of(&node, ""), &Value::Null).await.ok();
+    assert_eq!((&seen["pinned"], &seen["disk_pinned"]), (&json!(5), &json!(5)));
+    assert!((1..=60_000).contains(&seen["pin_ends_in_ms"].as_u64().unwrap()), "{seen}");
+    let totals = ask(&router, ALICE, "GET", "/v1/kv", &Value::Null).await.ok();
+    let tenants = totals["tenants"].as_array().unwrap();
+    assert_eq!(tenants.len(), 1, "its own");
+    assert_eq!(
+        (&tenants[0]["tenant"], &tenants[0]["device_pinned"], &tenants[0]["disk_pinned"]),
+        (&json!("alice"), &json!(5), &json!(5))
+    );
+    assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(5), &json!(5)));
+    // An admin acts for the tenant, in whose share it counts.
+    let unpinned = ask(&router, ADMIN, "DELETE", &pin, &Value::Null).await.ok();
+    assert_eq!(unpinned, json!({"unpinned_blocks": 5}));
+    let totals = ask(&router, ADMIN, "GET", "/v1/kv", &Value::Null).await.ok();
+    assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(0), &json!(0)));
+    let names: Vec<&Value> = totals["tenants"].as_array().unwrap().iter().map(|of| &of["tenant"]).collect();
+    assert!(names.contains(&&json!("alice")), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_pin_by_hand_keeps_to_the_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(&folder).await;
+    // Bob's share is 8 blocks of the device and 16 of the disk.
+    complete(&router, BOB, &json!({"prompt": vec![7; 81], "max_tokens": 1})).await;
+    let node = nodes(&router, BOB, "").await.into_iter().find(|node| node["parent"].is_null()).unwrap();
+    let pinned = ask(&router, BOB, "POST", &path_of(&node, "/pin"), &json!({})).await.ok();
+    assert_eq!(pinned, json!({"pinned_tokens": 0, "disk_pinned_tokens": 80, "ttl_s": 300}));
+    complete(&router, BOB, &json!({"prompt": vec![9; 73], "max_tokens": 1})).await;
+    let all = nodes(&router, BOB, "").await;
+    let other = all.iter().find(|node| node["parent"].is_null() && node["tokens"] == 72).unwrap();
+    let refused = ask(&router, BOB, "POST", &path_of(other, "/pin"), &json!({})).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (409, &json!("pin_refused")));
+    for (body, param) in [(json!({"ttl_s": 0}), "ttl_s"), (json!({"ttl_s": 86_401}), "ttl_s")] {
+        let wrong = ask(&router, BOB, "POST", &path_of(other, "/pin"), &body).await;
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(param)), "{body}");
+    }
+    let gone = "/v1/kv/tree/0-00000000000000000000000000000000/pin";
+    assert_eq!(ask(&router, BOB, "POST", gone, &json!({})).await.status, 404);
+}
+
+#[tokio::test]
+async fn nodes_are_found_by_what_their_requests_called_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(&folder).await;
+    let ask_for = |last: u32, name: &str| {
+        let prompt = [vec![7; 16], vec![last; 16], vec![1]].concat();
+        json!({"prompt": prompt, "max_tokens": 1, "prompt_cache_key": name})
+    };
+    for (last, name) in [(20, "chat one"), (21, "two"), (20, "chat one"), (22, "three"), (23, "4"), (24, "5")]
+    {
+        complete(&router, ALICE, &ask_for(last, name)).await;
+    }
+    let names = |node: &Value| node["prompt_cache_keys"].clone();
+    let all = nodes(&router, ALICE, "").await;
+    let shared = all.iter().find(|node| node["parent"].is_null()).unwrap();
+    assert_eq!(names(shared), json!(["chat one", "three", "4", "5"]), "the last four");
+    let found = nodes(&router, ALICE, "?prompt_cache_key=chat%20one").await;
+    assert!(found.len() >= 2 && found.len() < all.len(), "{found:?}");
+    assert!(found.iter().all(|node| names(node).as_array().unwrap().contains(&json!("chat one"))));
+    let two = nodes(&router, ALICE, "?prompt_cache_key=two").await;
+    assert!(two.iter().all(|node| names(node) == json!(["two"])) && !two.is_empty(), "{two:?}");
+    assert!(nodes(&router, BOB, "?prompt_cache_key=two").await.is_empty());
+    assert!(nodes(&router, ALICE, "?prompt_cache_key=nobody").await.is_empty());
+}
