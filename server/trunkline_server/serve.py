@@ -55,6 +55,7 @@ def serve(options: argparse.Namespace) -> int:
         checkpoint,
         registry.BackendOptions(
             kv_cache_dtype=options.kv_cache_dtype,
+            kv_windows=options.kv_windows,
             threads=options.threads,
             pin_threads=options.pin_threads,
             max_batch_total_tokens=options.max_batch_total_tokens,
