@@ -83,6 +83,8 @@ pub(crate) struct Shard {
     pub(crate) kv: KvCache,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
+    /// Emptied chunks of steps that are over: the next ones need not allocate. At most [`RUN_AHEAD`].
+    pub(crate) spare_chunks: Vec<Vec<PlannedChunk>>,
     /// Wire ids to be named in the next plan's `ends`.
     pub(crate) ends: Vec<u64>,
     pub(crate) last_step_id: u64,
@@ -380,6 +382,7 @@ impl Scheduler {
             kv,
             limits,
             in_flight: VecDeque::new(),
+            spare_chunks: Vec::new(),
             ends: Vec::new(),
             last_step_id: 0,
             restores: Vec::new(),
@@ -469,6 +472,14 @@ impl Scheduler {
 }
 
 impl Shard {
+    /// Keeps the room of a step's chunks for a later step.
+    pub(crate) fn keep_room(&mut self, mut chunks: Vec<PlannedChunk>) {
+        if self.spare_chunks.len() < RUN_AHEAD {
+            chunks.clear();
+            self.spare_chunks.push(chunks);
+        }
+    }
+
     /// Blocks for so many positions.
     pub(crate) fn blocks_for(&self, num_positions: u32) -> u32 {
         num_positions.div_ceil(self.limits.block_size)
