@@ -19,8 +19,8 @@ fn scale_of(largest: f32) -> f32 {
 
 /// Rounds `x` to `out[i] * scale` with the scale that the largest magnitude asks for, and returns the scale.
 ///
-/// The scale is a bf16 number: 0 if all is (nearly) zero, NaN if an element is not finite; the bytes say nothing then. Plain
-/// operations in a fixed order: the same bits everywhere. Must be inlined into a kernel, for its instruction set.
+/// The scale is a bf16 number: 0 if all is (nearly) zero, NaN if an element is not finite; the bytes say nothing then.
+/// Plain operations in a fixed order: the same bits everywhere. Must be inlined into a kernel, for its instruction set.
 #[inline(always)]
 pub fn quantize_head(x: &[f32], out: &mut [i8]) -> f32 {
     // As integers magnitudes have the order of their values, infinity and NaN last.

@@ -28,7 +28,7 @@ pub struct LowCache {
         hide_env_values = true
     )]
     pub kv_cache_dtype: KvCacheDtype,
-    /// Whether layers with a sliding window keep little more of K and V than the window, where that gains memory, or all
+    /// What layers with a sliding window keep of K and V: little more than that where it gains memory, or all
     #[arg(
         long,
         value_enum,

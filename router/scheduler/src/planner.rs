@@ -6,7 +6,7 @@
 use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
 use crate::event::{Millis, Update};
 use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
-use crate::scheduler::{PlannedChunk, RUN_AHEAD, Scheduler, StepInFlight};
+use crate::scheduler::{PlannedChunk, RUN_AHEAD, Scheduler, Shard, StepInFlight};
 use crate::sequence::{FirstStart, Phase, SequenceKey};
 
 /// A plan in the making.
@@ -14,6 +14,16 @@ struct Draft {
     plan: StepPlan,
     planned: Vec<PlannedChunk>,
     budget: StepBudget,
+}
+
+impl Shard {
+    /// Keeps the room of a step's chunks for a later step.
+    pub(crate) fn keep_room(&mut self, mut chunks: Vec<PlannedChunk>) {
+        if self.spare_chunks.len() < RUN_AHEAD {
+            chunks.clear();
+            self.spare_chunks.push(chunks);
+        }
+    }
 }
 
 impl Scheduler {

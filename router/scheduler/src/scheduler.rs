@@ -472,14 +472,6 @@ impl Scheduler {
 }
 
 impl Shard {
-    /// Keeps the room of a step's chunks for a later step.
-    pub(crate) fn keep_room(&mut self, mut chunks: Vec<PlannedChunk>) {
-        if self.spare_chunks.len() < RUN_AHEAD {
-            chunks.clear();
-            self.spare_chunks.push(chunks);
-        }
-    }
-
     /// Blocks for so many positions.
     pub(crate) fn blocks_for(&self, num_positions: u32) -> u32 {
         num_positions.div_ceil(self.limits.block_size)
