@@ -2,7 +2,7 @@
 //!
 //! A plan is handed away (to the task that encodes it), so its chunks are one allocation. Everything else is kept from
 //! step to step. A step in which sequences get their next blocks allocates for these.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
