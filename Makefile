@@ -143,6 +143,10 @@ bench-router: ## the router alone over a mock shard, beside a bare loop (ARGS="-
 bench-kv-dtypes: build .venv-test/.stamp ## K and V by dtype: capacity, perplexity, greedy agreement, decode speed
 	$(TEST_PYTHON) benchmark/kv_dtypes.py $(ARGS)
 
+.PHONY: bench-kv-positions
+bench-kv-positions: build .venv-test/.stamp ## perplexity by position up to the context, K and V by dtype
+	$(TEST_PYTHON) benchmark/kv_positions.py $(ARGS)
+
 .PHONY: bench-eviction
 bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench-eviction TRACE=trace.jsonl.gz
 	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench-eviction TRACE=trace.jsonl.gz" >&2; exit 1; }

@@ -46,16 +46,20 @@ def load(dtype):
     return backend, time.monotonic() - began
 
 
+def score_window(backend, window):
+    """Minus the log-probability of each token but the first, and the likeliest token there."""
+    logits = backend.score(window)[:-1]
+    top = logits.max(axis=-1)
+    # By rows: 8,192 rows of logits are 1.6 GB, their exponentials need not be as much again.
+    sums = np.array([np.exp(row - most).sum(dtype=np.float64) for row, most in zip(logits, top, strict=True)])
+    return np.log(sums) + top - logits[np.arange(len(logits)), window[1:]], logits.argmax(axis=-1)
+
+
 def scores(backend, token_ids, num_windows):
-    """Minus the log-probability of each token but the first of its window, and the likeliest token there."""
-    nlls, likeliest = [], []
-    for first in range(0, num_windows * WINDOW_TOKENS, WINDOW_TOKENS):
-        window = token_ids[first : first + WINDOW_TOKENS]
-        logits = backend.score(window)[:-1]
-        top = logits.max(axis=-1)
-        total = np.log(np.exp(logits - top[:, None]).sum(axis=-1, dtype=np.float64)) + top
-        nlls.append(total - logits[np.arange(len(logits)), window[1:]])
-        likeliest.append(logits.argmax(axis=-1))
+    """`score_window` of windows that follow each other."""
+    starts = range(0, num_windows * WINDOW_TOKENS, WINDOW_TOKENS)
+    windows = [score_window(backend, token_ids[first : first + WINDOW_TOKENS]) for first in starts]
+    nlls, likeliest = zip(*windows, strict=True)
     return np.concatenate(nlls), np.concatenate(likeliest)
 
 

@@ -21,7 +21,7 @@
 //! ```text
 //! K [B / 16][D / 4][16][4]   16 positions, 4 elements of each, unsigned: 128 is zero
 //! V [B / 64][16][D padded][4]   16 elements, 4 positions of each, signed: quad i of 64 positions is i, i + 16, ...
-//! scales [B] f32             NaN in both if a key or value was not finite
+//! scales [B] bf16            NaN in both if a key or value was not finite
 //! ```
 //!
 //! In int4 the transformed head is rounded to 16 levels ([`crate::ops::quantize_nibbles`]). A byte holds two elements
@@ -408,7 +408,7 @@ impl KvView<'_> {
         unsafe { self.head(layer, block_id, head).add(self.geometry.key_bytes()) }
     }
 
-    /// Scales of K of one block and head, then those of V, `[B]` each: f32 in int8, 16 bits in int4, else nothing.
+    /// Scales of K of one block and head, then those of V, `[B]` each: bf16 in int8, f16 in int4, else nothing.
     /// Panics as [`KvView::keys`].
     pub fn scales(&self, layer: usize, block_id: u32, head: usize) -> [*const u8; 2] {
         let g = &self.geometry;

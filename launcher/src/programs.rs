@@ -71,6 +71,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     command.args(["--backend", config.backend.as_flag()]);
     command.args(["--kv-cache-dtype", config.cache.dtype.as_flag()]);
+    command.args(["--kv-windows", config.cache.windows.as_flag()]);
     push(&mut command, "--threads", config.threads);
     command.args(["--pin-threads", config.pin_threads.as_flag()]);
     push(&mut command, "--max-batch-total-tokens", config.limits.max_batch_total_tokens);

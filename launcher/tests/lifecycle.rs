@@ -31,8 +31,16 @@ fn open_files(pid: u32) -> Vec<PathBuf> {
 
 #[test]
 fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
-    let mut server =
-        Bench::new().serve(&["--threads", "2", "--max-total-tokens", "64", "--kv-cache-dtype", "f16"]);
+    let mut server = Bench::new().serve(&[
+        "--threads",
+        "2",
+        "--max-total-tokens",
+        "64",
+        "--kv-cache-dtype",
+        "f16",
+        "--kv-windows",
+        "off",
+    ]);
     let [address, curl] = server.wait_ready();
     let (shard, router) = (server.bench.nth("shard", "start", 1), server.bench.nth("router", "start", 1));
     let port = flag(&router["argv"], "--port").unwrap();
@@ -44,6 +52,7 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     assert_eq!(flag(&shard["argv"], "--model"), model.to_str());
     assert_eq!(flag(&shard["argv"], "--threads"), Some("2"));
     assert_eq!(flag(&shard["argv"], "--kv-cache-dtype"), Some("f16"));
+    assert_eq!(flag(&shard["argv"], "--kv-windows"), Some("off"));
     assert_eq!(flag(&router["argv"], "--model-path"), model.to_str());
     assert_eq!(flag(&router["argv"], "--served-model-name"), Some("fake/model"));
     assert_eq!(flag(&router["argv"], "--max-total-tokens"), Some("64"));

@@ -263,7 +263,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 13] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
     [
         ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
         ("trunkline_running_sequences", "Sequences that run", stats.num_running),
@@ -274,6 +274,9 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 13] {
         ("trunkline_kv_blocks_pinned", "Held blocks that pins hold", stats.blocks_pinned),
         ("trunkline_kv_blocks_late", "Held blocks that late restores may still write", stats.blocks_late),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
+        ("trunkline_kv_window_parts_free", "Window parts that no block has", stats.window_parts_free),
+        ("trunkline_kv_window_parts_needed", "Window parts that sequences need", stats.window_parts_needed),
+        ("trunkline_kv_window_parts", "Window parts of the pool", stats.window_parts_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
         (
             "trunkline_store_blocks_pinned",
@@ -294,6 +297,7 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 20] {
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
+        ("trunkline_dropped_window_parts", "Window parts taken from blocks", stats.dropped_window_parts),
         ("trunkline_pins", "Prompts pinned, or pinned again", stats.pins_granted),
         ("trunkline_pins_refused", "Prompts not pinned for want of room", stats.pins_refused),
         ("trunkline_pins_dropped", "Pins that ended early to make room", stats.pins_dropped),

@@ -20,6 +20,7 @@ EXIT_CODE_USER_MISTAKE = 2
 
 BACKENDS = ("cpu", "reference")
 KV_CACHE_DTYPES = ("auto", "int8", "int4", "f16", "bf16")
+KV_WINDOWS = ("auto", "off")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
 MAX_THREADS = 1024
@@ -78,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=KV_CACHE_DTYPES,
         default="auto",
         help="how K and V are stored; default: auto, which is int8 on the cpu",
+    )
+    serve.add_argument(
+        "--kv-windows",
+        choices=KV_WINDOWS,
+        default="auto",
+        help="auto: layers with a window keep little more than that, where it gains memory; off: they keep everything",
     )
     serve.add_argument(
         "--threads", type=_count(MAX_THREADS), metavar="N", help="threads that compute; default: one per usable core"

@@ -18,6 +18,7 @@ from trunkline_server.cli import CACHE_OFF, DEFAULT_KV_DISK_BYTES
 from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.service import ModelInfo
 
@@ -50,20 +51,7 @@ def serve(options: argparse.Namespace) -> int:
     )
     # The kernels pack weights without the interpreter's lock, in which time the service's packages are imported.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
-    backend = registry.build(
-        options.backend,
-        checkpoint,
-        registry.BackendOptions(
-            kv_cache_dtype=options.kv_cache_dtype,
-            threads=options.threads,
-            pin_threads=options.pin_threads,
-            max_batch_total_tokens=options.max_batch_total_tokens,
-            max_step_tokens=options.max_step_tokens,
-            max_step_sequences=options.max_step_sequences,
-            weights_cache=_cache_folder(options.weights_cache),
-            kv_disk=_kv_disk(options),
-        ),
-    )
+    backend = registry.build(options.backend, checkpoint, _backend_options(options))
 
     # Unmaps the files: a backend keeps what it needs.
     del checkpoint
@@ -124,6 +112,22 @@ class _Signals:
         if not self._is_held:
             os._exit(0)
         os.write(self._write_end, b"\0")
+
+
+def _backend_options(options: argparse.Namespace) -> BackendOptions:
+    from trunkline_server.backends.registry import BackendOptions
+
+    return BackendOptions(
+        kv_cache_dtype=options.kv_cache_dtype,
+        kv_windows=options.kv_windows,
+        threads=options.threads,
+        pin_threads=options.pin_threads,
+        max_batch_total_tokens=options.max_batch_total_tokens,
+        max_step_tokens=options.max_step_tokens,
+        max_step_sequences=options.max_step_sequences,
+        weights_cache=_cache_folder(options.weights_cache),
+        kv_disk=_kv_disk(options),
+    )
 
 
 def _cache_folder(option: str | None) -> Path | None:

@@ -23,9 +23,9 @@ pub const VALUE_GROUP: usize = 64;
 /// How K and V are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvDtype {
-    /// Signed bytes of the transformed head ([`crate::ops::hadamard`]), one f32 scale per token and head.
+    /// Signed bytes of the transformed head ([`crate::ops::hadamard`]), one bf16 scale per token and head.
     Int8,
-    /// Four bits of the transformed head ([`crate::ops::quantize_nibbles`]), one 16-bit scale per token and head.
+    /// Four bits of the transformed head ([`crate::ops::quantize_nibbles`]), one f16 scale per token and head.
     Int4,
     /// IEEE half precision.
     F16,
@@ -148,8 +148,7 @@ impl KvGeometry {
     /// Bytes of the scale of one key or value.
     pub(super) fn bytes_per_scale(&self) -> usize {
         match self.dtype {
-            KvDtype::Int8 => size_of::<f32>(),
-            KvDtype::Int4 => size_of::<u16>(),
+            KvDtype::Int8 | KvDtype::Int4 => size_of::<u16>(),
             KvDtype::F16 | KvDtype::Bf16 => 0,
         }
     }

@@ -107,7 +107,7 @@ impl<T> HeadBuffer<T> {
 
 /// Transforms a head of `head_size` and rounds it: bytes as [`quantize_vectors`] leaves them, and the scale.
 #[inline(always)]
-unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> f32 {
+unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> half::bf16 {
     let out = out.as_mut_ptr();
     // SAFETY: the buffer holds the largest head in whole vectors; what is loaded beyond a head is zeros.
     unsafe {
@@ -115,7 +115,7 @@ unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut Head
             L::load_first(x.add(i), lanes).store(out.add(i));
         });
         transform::<L>(out, head_size);
-        quantize_vectors::<L>(out, head_size.next_multiple_of(LANES))
+        half::bf16::from_f32(quantize_vectors::<L>(out, head_size.next_multiple_of(LANES)))
     }
 }
 
@@ -136,7 +136,7 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
     };
     if key_scale.is_nan() || value_scale.is_nan() {
         // A value that is not finite makes probabilities NaN, as a key does: bytes cannot say it.
-        (key_scale, value_scale) = (f32::NAN, f32::NAN);
+        (key_scale, value_scale) = (half::bf16::NAN, half::bf16::NAN);
     }
     let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
     let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
@@ -153,9 +153,9 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
             }
             L::load(values.add(i)).store_low_bytes_apart(row.add(i * QUAD));
         }
-        let scales = slot.head.add(g.key_bytes() + g.value_bytes()).cast::<f32>();
-        *scales.add(slot.offset) = key_scale;
-        *scales.add(g.block_size + slot.offset) = value_scale;
+        let scales = slot.head.add(g.key_bytes() + g.value_bytes()).cast::<u16>();
+        *scales.add(slot.offset) = key_scale.to_bits();
+        *scales.add(g.block_size + slot.offset) = value_scale.to_bits();
     }
 }
 
@@ -219,6 +219,7 @@ unsafe fn write_first_key<L: ByteLanes>(
         scaled::<L>(key, head_size, Some(scaling), &mut bytes);
         let bytes = bytes.as_mut_ptr();
         transform::<L>(bytes, head_size);
+        // What a bf16 number says, f16 says as well where it is normal.
         let scale = half::f16::from_f32(quantize_vectors::<L>(bytes, head_size.next_multiple_of(LANES)));
         let quads = slot.head.add(g.first_key_offset()).cast::<u32>();
         for i in (0..head_size).step_by(LANES) {

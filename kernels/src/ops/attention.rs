@@ -127,6 +127,8 @@ pub struct Scratch {
     queries: Vec<f32>,
     /// Queries in int8, and what belongs to them.
     bytes: int8::Queries,
+    /// Scales of a tile of int8 or int4.
+    scales: int8::Scales,
     /// A tile of int4 as one of int8.
     unpacked: int4::Unpacked,
     segment: States,
@@ -145,6 +147,7 @@ impl Scratch {
         Self {
             queries: vec![0.0; rows * head_size],
             bytes: int8::Queries::new(rows, head_size.next_multiple_of(QUAD)),
+            scales: int8::Scales::ZERO,
             unpacked: int4::Unpacked::new(head_size),
             segment: States::new(rows, padded),
             total: States::new(rows, padded),

@@ -1,4 +1,8 @@
-//! One head as signed bytes with one scale.
+//! One head as signed bytes with one scale, a bf16 number.
+//!
+//! The scale is rounded before the bytes are: they are rounded to what they will be multiplied by, so that the error is
+//! that of their rounding alone, by a step that is 2^-8 larger or smaller at most. 127 then stays the largest byte:
+//! 127 * (1 + 2^-8) is below 127.5. (f16 is finer, but has no room for small and large heads.)
 
 use super::vector::{ByteLanes, LANES, MAGIC};
 
@@ -7,10 +11,16 @@ const LARGEST: f32 = 127.0;
 /// Largest magnitudes below this count as zero: their reciprocal would not be finite.
 pub const TINY: f32 = 1e-30;
 
+/// The scale of a head, from its largest magnitude: a bf16 number, to nearest, ties to even.
+#[inline(always)]
+fn scale_of(largest: f32) -> f32 {
+    half::bf16::from_f32(largest * (1.0 / LARGEST)).to_f32()
+}
+
 /// Rounds `x` to `out[i] * scale` with the scale that the largest magnitude asks for, and returns the scale.
 ///
-/// The scale is 0 if all is (nearly) zero, NaN if an element is not finite; the bytes say nothing then. Plain
-/// operations in a fixed order: the same bits everywhere. Must be inlined into a kernel, for its instruction set.
+/// The scale is a bf16 number: 0 if all is (nearly) zero, NaN if an element is not finite; the bytes say nothing then.
+/// Plain operations in a fixed order: the same bits everywhere. Must be inlined into a kernel, for its instruction set.
 #[inline(always)]
 pub fn quantize_head(x: &[f32], out: &mut [i8]) -> f32 {
     // As integers magnitudes have the order of their values, infinity and NaN last.
@@ -23,11 +33,12 @@ pub fn quantize_head(x: &[f32], out: &mut [i8]) -> f32 {
         out.fill(0);
         return 0.0;
     }
-    let factor = LARGEST / largest;
+    let scale = scale_of(largest);
+    let factor = 1.0 / scale;
     for (out, x) in out.iter_mut().zip(x) {
         *out = (x * factor + MAGIC).to_bits() as i8;
     }
-    largest * (1.0 / LARGEST)
+    scale
 }
 
 /// [`quantize_head`] of `num` elements at `x`, whole vectors, in place: the low byte of each lane's bits is its byte.
@@ -50,14 +61,15 @@ pub unsafe fn quantize_vectors<L: ByteLanes>(x: *mut f32, num: usize) -> f32 {
         let is_finite = check.at_least(zero) == u16::MAX;
         let largest = largest.max_lane();
         let has_bytes = is_finite && largest >= TINY;
-        let factor = L::splat(if has_bytes { LARGEST / largest } else { 0.0 });
+        let scale = scale_of(largest);
+        let factor = L::splat(if has_bytes { 1.0 / scale } else { 0.0 });
         for i in (0..num).step_by(LANES) {
             // Where there are no bytes, 0 instead of what may be NaN.
             let lanes = if has_bytes { L::load(x.add(i)).mul(factor) } else { zero };
             lanes.add(L::splat(MAGIC)).store(x.add(i));
         }
         match (is_finite, has_bytes) {
-            (true, true) => largest * (1.0 / LARGEST),
+            (true, true) => scale,
             (true, false) => 0.0,
             (false, _) => f32::NAN,
         }
@@ -78,11 +90,36 @@ mod tests {
             let x = random.normals(n);
             let mut out = vec![0; n];
             let scale = quantize_head(&x, &mut out);
-            assert_eq!(out.iter().map(|q| q.unsigned_abs()).max(), Some(127));
+            assert!(matches!(out.iter().map(|q| q.unsigned_abs()).max(), Some(126 | 127)));
+            assert_eq!(half::bf16::from_f32(scale).to_f32(), scale, "16 bits hold the scale");
             for (x, q) in x.iter().zip(&out) {
                 assert!((x - f32::from(*q) * scale).abs() <= scale * 0.5001, "{x} became {q} * {scale}");
             }
         }
+    }
+
+    #[test]
+    fn no_rounding_of_the_scale_takes_the_largest_element_out_of_its_byte() {
+        // All mantissas above 2^-8 of a bf16 step, in three ranges.
+        for bits in (0x3f80_0000..0x4000_0000).step_by(97) {
+            for exponent in [-60, 0, 60] {
+                let largest = f32::from_bits(bits) * 2f32.powi(exponent);
+                let mut out = [0; 2];
+                quantize_head(&[largest, -largest], &mut out);
+                assert!(matches!(out, [126, -126] | [127, -127]), "{largest}: {out:?}");
+            }
+        }
+        let mut out = [0; 2];
+        let scale = quantize_head(&[f32::MAX, f32::MIN], &mut out);
+        assert!(scale.is_finite() && out[0] >= 126 && out[1] == -out[0]);
+    }
+
+    /// Also in `server/tests/reference/test_rounding.py`, by hand: 1.9 / 127 is nearest to the bf16 number 245 / 2^14.
+    #[test]
+    fn a_head_becomes_the_same_bytes_as_in_the_reference() {
+        let mut out = [0; 6];
+        let scale = quantize_head(&[1.9, -1.9, 0.5, -0.26, 0.0075, 0.007], &mut out);
+        assert_eq!((scale, out), (245.0 / 16384.0, [127, -127, 33, -17, 1, 0]));
     }
 
     #[test]

@@ -28,6 +28,16 @@ pub struct LowCache {
         hide_env_values = true
     )]
     pub kv_cache_dtype: KvCacheDtype,
+    /// What layers with a sliding window keep of K and V: little more than that where it gains memory, or all
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODE",
+        default_value_t = KvWindows::Auto,
+        env = "TRUNKLINE_KV_WINDOWS",
+        hide_env_values = true
+    )]
+    pub kv_windows: KvWindows,
     /// What goes when the prefix cache is full: the least recently used, what past reuse says is worth least, or
     /// whichever of the two hits more of late
     #[arg(
@@ -93,6 +103,25 @@ impl KvCacheDtype {
     }
 }
 
+/// What layers with a window keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvWindows {
+    /// Little more than the window, where that gains memory.
+    Auto,
+    /// All of every block.
+    Off,
+}
+
+impl KvWindows {
+    /// As written on the shard's command line.
+    pub fn as_flag(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// Which cached prefixes go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EvictionPolicy {
@@ -120,6 +149,8 @@ impl EvictionPolicy {
 pub struct CacheConfig {
     /// How K and V are stored.
     pub dtype: KvCacheDtype,
+    /// What layers with a window keep.
+    pub windows: KvWindows,
     /// Which cached prefixes go first.
     pub eviction: EvictionPolicy,
     /// Most of it that may be pinned, in percent.
@@ -170,8 +201,8 @@ impl CacheConfig {
             )));
         }
         let events_endpoint = low.kv_events_endpoint.map(events_endpoint).transpose()?;
-        let (dtype, eviction) = (low.kv_cache_dtype, low.eviction_policy);
-        Ok(Self { dtype, eviction, max_pinned_percent, disk, events_endpoint })
+        let (dtype, windows, eviction) = (low.kv_cache_dtype, low.kv_windows, low.eviction_policy);
+        Ok(Self { dtype, windows, eviction, max_pinned_percent, disk, events_endpoint })
     }
 }
 

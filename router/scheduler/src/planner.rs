@@ -6,7 +6,7 @@
 use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
 use crate::event::{Millis, Update};
 use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
-use crate::scheduler::{PlannedChunk, RUN_AHEAD, Scheduler, StepInFlight};
+use crate::scheduler::{PlannedChunk, RUN_AHEAD, Scheduler, Shard, StepInFlight};
 use crate::sequence::{FirstStart, Phase, SequenceKey};
 
 /// A plan in the making.
@@ -14,6 +14,16 @@ struct Draft {
     plan: StepPlan,
     planned: Vec<PlannedChunk>,
     budget: StepBudget,
+}
+
+impl Shard {
+    /// Keeps the room of a step's chunks for a later step.
+    pub(crate) fn keep_room(&mut self, mut chunks: Vec<PlannedChunk>) {
+        if self.spare_chunks.len() < RUN_AHEAD {
+            chunks.clear();
+            self.spare_chunks.push(chunks);
+        }
+    }
 }
 
 impl Scheduler {
@@ -25,7 +35,8 @@ impl Scheduler {
         let budget = StepBudget { tokens: self.max_step_tokens(), chunks: shard.limits.max_step_sequences };
         let plan = StepPlan { step_id: shard.last_step_id + 1, ..StepPlan::default() };
         self.pass_windows();
-        let mut draft = Draft { plan, planned: Vec::new(), budget };
+        let planned = self.shard.as_mut().and_then(|shard| shard.spare_chunks.pop()).unwrap_or_default();
+        let mut draft = Draft { plan, planned, budget };
         self.plan_decodes(now, &mut draft, updates);
         let num_prefill_tokens = self.plan_prefills(now, &mut draft, updates);
         self.send(draft, num_prefill_tokens)
@@ -122,6 +133,10 @@ impl Scheduler {
         shard.kv.begin_fill(&run.table, run.planned, num_tokens);
         let sample = end == num_known + run.pending_samples;
         let stores = shard.begin_stores(&mut run.table, end);
+        if draft.plan.chunks.is_empty() {
+            // One allocation for the usual plan, which is handed away: all that a step of decodes allocates.
+            draft.plan.chunks.reserve_exact(self.running.len());
+        }
         draft.plan.chunks.push(Chunk {
             sequence_id: run.wire_id,
             first_position: run.planned,
@@ -204,6 +219,7 @@ impl Scheduler {
             plan.chunks.iter().all(|chunk| chunk.stores.iter().all(|store| store.slot != *slot))
         });
         if plan.is_empty() {
+            shard.keep_room(draft.planned);
             return None;
         }
         plan.window_drops = shard.kv.take_window_drops().into_iter().map(|block| block.0).collect();

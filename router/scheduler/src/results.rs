@@ -49,6 +49,9 @@ impl Scheduler {
             let outcome = if outcomes.num_left > 0 { outcomes.take(chunk.wire_id) } else { None };
             self.take_outcome(now, chunk, outcome, updates);
         }
+        if let Some(shard) = &mut self.shard {
+            shard.keep_room(step.chunks);
+        }
         self.counters.unexpected_results += outcomes.num_left;
     }
 

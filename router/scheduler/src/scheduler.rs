@@ -86,6 +86,8 @@ pub(crate) struct Shard {
     pub(crate) kv: KvCache,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
+    /// Emptied chunks of steps that are over: the next ones need not allocate. At most [`RUN_AHEAD`].
+    pub(crate) spare_chunks: Vec<Vec<PlannedChunk>>,
     /// Wire ids to be named in the next plan's `ends`.
     pub(crate) ends: Vec<u64>,
     pub(crate) last_step_id: u64,
@@ -374,6 +376,7 @@ impl Scheduler {
             kv,
             limits,
             in_flight: VecDeque::new(),
+            spare_chunks: Vec::new(),
             ends: Vec::new(),
             last_step_id: 0,
             restores: Vec::new(),

@@ -74,7 +74,7 @@ def test_logits_are_near_the_reference(tiny_model: TinyModel, case: str) -> None
 
 
 @pytest.mark.parametrize("dtype", ["f16", "int8", "int4"])
-@pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3"])
+@pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3", "qwen2_window", "qwen3_window"])
 def test_generation_beyond_the_window_is_near_transformers(tiny_model: TinyModel, case: str, dtype: str) -> None:
     """Prompt in chunks that straddle the window, then decoding; the same tokens are forced on transformers in f32."""
     model, folder = tiny_model(case)

@@ -111,7 +111,7 @@ def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: 
     assert np.mean(differences) < LOGPROB_BOUND
 
 
-@pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3"])
+@pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3", "qwen2_window", "qwen3_window"])
 def test_windows_kept_apart_change_no_bit(tiny_model: TinyModel, case: str) -> None:
     model, folder = tiny_model(case)
     window = model.config.sliding_window

@@ -88,6 +88,23 @@ def test_windows_are_those_of_the_layers() -> None:
     assert read().windows == ()
 
 
+def test_windows_of_qwen_begin_at_a_layer_and_are_off_by_default() -> None:
+    def windows(**changes: Any) -> tuple[int | None, ...]:
+        return read(num_hidden_layers=4, sliding_window=128, **changes).windows
+
+    for model_type in ("qwen2", "qwen3"):
+        assert windows(model_type=model_type, max_window_layers=1) == ()
+        on = {"model_type": model_type, "use_sliding_window": True}
+        assert windows(**on, max_window_layers=1) == (None, 128, 128, 128)
+        assert windows(**on, max_window_layers=0) == (128,) * 4
+        # transformers' default of 28 is beyond these layers.
+        assert windows(**on) == windows(**on, max_window_layers=4) == ()
+        kinds = ["full_attention", "sliding_attention"] * 2
+        assert windows(**on, max_window_layers=4, layer_types=kinds) == (None, 128, None, 128)
+        with pytest.raises(DamagedFile, match="names layers with a window, but `use_sliding_window` is off"):
+            windows(model_type=model_type, layer_types=kinds)
+
+
 def test_rotary_embeddings_of_gemma3_are_read_in_both_spellings() -> None:
     old = read(
         model_type="gemma3_text",
@@ -109,8 +126,8 @@ def test_rotary_embeddings_of_gemma3_are_read_in_both_spellings() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": True},
-        {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]},
+        {"model_type": "llama", "sliding_window": 128, "use_sliding_window": True},
+        {"model_type": "smollm3", "sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]},
     ],
 )
 def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> None:

@@ -68,6 +68,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                                         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
                                     }}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    # The later layers have a window, if it is on.
+    "qwen2_window": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 37, "max_window_layers": 1}),
+    "qwen3_window": ("Qwen3Config", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 40,
+                                     "max_window_layers": 2}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "smollm2": ("LlamaConfig", {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1,
                                 "hidden_size": 48}),

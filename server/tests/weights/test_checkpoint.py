@@ -42,7 +42,8 @@ def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyM
 
 
 def test_both_formats_give_the_same_config(tiny_model: TinyModel, tmp_path: Path) -> None:
-    for case in CASES.keys() - {"llama_yarn_mscale", "smollm3_marked", "llama3", "llama_yarn"}:
+    of_json = {"llama_yarn_mscale", "smollm3_marked", "llama3", "llama_yarn", "qwen2_window", "qwen3_window"}
+    for case in CASES.keys() - of_json:
         model, folder = tiny_model(case)
         ours = open_checkpoint(folder).config
         theirs = open_checkpoint(write_model(model, tmp_path / f"{case}.gguf")).config

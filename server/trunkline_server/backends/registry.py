@@ -19,6 +19,8 @@ class BackendOptions:
     """What the command line asks of a backend; None leaves it to the backend."""
 
     kv_cache_dtype: str = "auto"
+    # "auto": layers with a window may be kept apart; "off": blocks stay whole.
+    kv_windows: str = "auto"
     threads: int | None = None
     pin_threads: str = "off"
     max_batch_total_tokens: int | None = None
@@ -49,7 +51,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     return build_cpu(
         checkpoint,
         store=store,
-        window_parts="auto",
+        window_parts="auto" if options.kv_windows == "auto" else None,
         kv_cache_dtype=options.kv_cache_dtype,
         pinning=options.pin_threads,
         weights_cache=options.weights_cache,

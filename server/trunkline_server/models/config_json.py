@@ -23,10 +23,13 @@ class _Architecture:
     rope_theta: float = 10_000.0
     tied: bool = False
     # The window if the key is absent. One that is on (`use_sliding_window`) and matters is refused, but for
-    # architectures with `has_windows`: there it is that of every layer, but for each n-th one if there is a pattern.
+    # architectures with `has_windows`: there it is that of every layer, but for each n-th one if there is a pattern
+    # and for the first ones if there is `max_window_layers`.
     window: int | None = None
     has_windows: bool = False
     window_pattern: int | None = None
+    # Instead of a pattern: layers from this one on have the window, where `use_sliding_window` is on.
+    max_window_layers: int | None = None
     is_gemma: bool = False
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
@@ -44,8 +47,12 @@ _ARCHITECTURES = {
     ),
     "llama": _Architecture(has_mlp_bias=True),
     "mistral": _Architecture(attention_bias=False, attention_output_bias=False, has_windows=True, window=4096),
-    "qwen2": _Architecture(attention_bias=True, attention_output_bias=False, window=4096),
-    "qwen3": _Architecture(query_key_norm=True, head_size=128, window=4096),
+    "qwen2": _Architecture(
+        attention_bias=True, attention_output_bias=False, has_windows=True, window=4096, max_window_layers=28,
+    ),
+    "qwen3": _Architecture(
+        query_key_norm=True, head_size=128, has_windows=True, window=4096, max_window_layers=28,
+    ),
     "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
 }  # fmt: skip
 
@@ -268,6 +275,9 @@ def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_posi
     if not architecture.has_windows or window == 0:
         return ()
     layers = range(min(max(num_layers, 0), MAX_LAYERS))
+    if architecture.max_window_layers is not None:
+        first = keys.integer("max_window_layers", architecture.max_window_layers)
+        return _later_windows(keys, layers, window, first) if window < max_positions else ()
     if architecture.window_pattern is None:
         return tuple(window for _ in layers) if window < max_positions else ()
     # A window decides about the rotary embedding, too, so it counts where it is as long as the context.
@@ -276,8 +286,26 @@ def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_posi
         if pattern < 1:
             raise keys.damaged(f"key `sliding_window_pattern` is {pattern}, must be positive")
         return tuple(window if (layer + 1) % pattern else None for layer in layers)
+    return _windows_of_types(keys, layer_types, layers, window)
+
+
+def _later_windows(keys: _Keys, layers: range, window: int, first: int) -> tuple[int | None, ...]:
+    """The window of the layers that `layer_types` names, or else of those from `first` on; nothing where it is off."""
+    layer_types = _layer_types(keys)
+    if not keys.boolean("use_sliding_window", False):
+        if layer_types is not None and "sliding_attention" in layer_types:
+            raise keys.damaged("key `layer_types` names layers with a window, but `use_sliding_window` is off")
+        return ()
+    if layer_types is not None:
+        windows = _windows_of_types(keys, layer_types, layers, window)
+    else:
+        windows = tuple(window if layer >= first else None for layer in layers)
+    return windows if any(windows) else ()
+
+
+def _windows_of_types(keys: _Keys, layer_types: list[str], layers: range, window: int) -> tuple[int | None, ...]:
     if len(layer_types) < len(layers):
-        raise keys.damaged(f"key `layer_types` has {len(layer_types)} entries for {num_layers} layers")
+        raise keys.damaged(f"key `layer_types` has {len(layer_types)} entries for {len(layers)} layers")
     return tuple(window if kind == "sliding_attention" else None for kind in layer_types[: len(layers)])
 
 

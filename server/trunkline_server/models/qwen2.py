@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5 (arXiv:2407.10671): biases on the query, key and value projections only."""
+"""Qwen2 and Qwen2.5 (arXiv:2407.10671): biases on queries, keys and values only; later layers may have a window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     query = ops.rope(query, rotary, config.head_size)
     key = ops.rope(key, rotary, config.head_size)
     ops.write_kv(layer, key, value)
-    mixed = ops.paged_attention(layer, query, config.head_size**-0.5)
+    mixed = ops.paged_attention(layer, query, config.head_size**-0.5, config.window(layer))
     return ops.linear(mixed, f"{name}.o_proj.weight")
 
 

@@ -36,7 +36,7 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     query = ops.rope(query, rotary, config.head_size)
     key = ops.rope(key, rotary, config.head_size)
     ops.write_kv(layer, key, value)
-    mixed = ops.paged_attention(layer, query, config.head_size**-0.5)
+    mixed = ops.paged_attention(layer, query, config.head_size**-0.5, config.window(layer))
     return project(mixed, "o_proj", config.attention_output_bias)
 
 

@@ -32,8 +32,6 @@ const KEY_TABLE: [u8; 16] = {
 pub(super) struct Unpacked {
     keys: AlignedBytes,
     values: AlignedBytes,
-    key_scales: [f32; MAX_BLOCK_SIZE],
-    value_scales: [f32; MAX_BLOCK_SIZE],
 }
 
 impl Unpacked {
@@ -42,8 +40,6 @@ impl Unpacked {
         Self {
             keys: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(QUAD)),
             values: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(LANES)),
-            key_scales: [0.0; MAX_BLOCK_SIZE],
-            value_scales: [0.0; MAX_BLOCK_SIZE],
         }
     }
 }
@@ -119,15 +115,7 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
         let unpacked = &mut scratch.unpacked;
         // SAFETY: the pool's pointers hold one block, which nobody writes now.
         unsafe {
-            for (scales, out) in
-                scales.into_iter().zip([&mut unpacked.key_scales, &mut unpacked.value_scales])
-            {
-                for i in (0..g.block_size).step_by(LANES) {
-                    let scales = scales.cast::<u16>().add(i);
-                    L::prefetch(scales.cast::<u8>().wrapping_offset(ahead));
-                    L::load_f16(scales).store(out.as_mut_ptr().add(i));
-                }
-            }
+            scratch.scales.fill::<L>(g, scales, ahead);
             let key_vectors = (g.block_size / LANES, g.key_quads());
             unpack::<L>(keys, ahead, &KEY_TABLE, key_vectors, unpacked.keys.as_mut_slice());
             let first_key = kv.first_key(item.layer, block_id, item.kv_head);
@@ -143,8 +131,8 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
         let tile = Tile {
             keys: unpacked.keys.as_slice().as_ptr(),
             values: unpacked.values.as_slice().as_ptr(),
-            key_scales: unpacked.key_scales.as_ptr(),
-            value_scales: unpacked.value_scales.as_ptr(),
+            key_scales: scratch.scales.keys.as_ptr(),
+            value_scales: scratch.scales.values.as_ptr(),
             ahead: 0,
             start: block * g.block_size,
             block_size: g.block_size,

@@ -22,9 +22,12 @@
 //! go together: 24 registers of sums, 4 of K or V, so that a load serves six products.
 
 mod products;
+mod scales;
 mod weigh;
 
 use std::ops::Range;
+
+pub(super) use self::scales::Scales;
 
 use self::products::{accumulate_group, prefetch_rest, score_group};
 use self::weigh::{ONES, Row, squash, weigh_row};
@@ -157,25 +160,20 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
         let keys = kv.keys(item.layer, block_id, item.kv_head);
         let (next_id, next_head) = item.after(block, g.block_size);
         let next_keys = kv.keys(item.layer, next_id, next_head);
-        let [key_scales, value_scales] =
-            kv.scales(item.layer, block_id, item.kv_head).map(<*const u8>::cast::<f32>);
+        let ahead = next_keys.addr().wrapping_sub(keys.addr()).cast_signed();
+        // SAFETY: the pool's scales of one block, which nobody writes now.
+        unsafe { scratch.scales.fill::<L>(g, kv.scales(item.layer, block_id, item.kv_head), ahead) };
         let tile = Tile {
             keys,
             values: kv.values(item.layer, block_id, item.kv_head),
-            key_scales,
-            value_scales,
-            ahead: next_keys.addr().wrapping_sub(keys.addr()).cast_signed(),
+            key_scales: scratch.scales.keys.as_ptr(),
+            value_scales: scratch.scales.values.as_ptr(),
+            ahead,
             start: block * g.block_size,
             block_size: g.block_size,
             quads: g.key_quads(),
             stride: g.padded_head_size(),
         };
-        for scales in [key_scales, value_scales] {
-            for position in (0..g.block_size).step_by(LANES) {
-                // SAFETY: asks only.
-                unsafe { L::prefetch(scales.wrapping_add(position).wrapping_byte_offset(tile.ahead).cast()) };
-            }
-        }
         // SAFETY: the tile points at one block of the pool, which nobody writes now.
         unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) };
     }

@@ -39,7 +39,7 @@ KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
 # Bytes of a block's first key, which int4 stores apart: one for each element.
 KV_FIRST_KEY_BYTES = {"int8": 0, "int4": 1, "f16": 0, "bf16": 0}
 # Bytes of the scales of a key and a value of one token and head.
-KV_SCALE_BYTES = {"int8": 8, "int4": 4, "f16": 0, "bf16": 0}
+KV_SCALE_BYTES = {"int8": 4, "int4": 4, "f16": 0, "bf16": 0}
 # The kernels pad keys and V's rows to so many elements: whole quads or vectors of bytes, or pairs of them.
 KV_KEY_ELEMENTS = {"int8": 4, "int4": 8, "f16": 1, "bf16": 1}
 KV_VALUE_ELEMENTS = {"int8": 16, "int4": 32, "f16": 16, "bf16": 16}

@@ -37,10 +37,10 @@ def untransform(x: torch.Tensor) -> torch.Tensor:
 
 
 def to_bytes(x: torch.Tensor) -> torch.Tensor:
-    """x [..., D] as bytes times the scale of their head; NaN where an element is not finite."""
+    """x [..., D] as bytes times the bf16 scale of their head; NaN where an element is not finite."""
     largest = x.abs().amax(-1, keepdim=True)
-    scale = largest * (1.0 / _LARGEST_BYTE)
-    rounded = torch.round(x * (_LARGEST_BYTE / largest)) * scale
+    scale = (largest * (1.0 / _LARGEST_BYTE)).bfloat16().float()
+    rounded = torch.round(x * (1.0 / scale)) * scale
     return _checked(x, torch.where(largest < _TINY, 0.0, rounded))
 
 

@@ -1,0 +1,144 @@
+//! What a step of decodes allocates in the scheduler, counted by an allocator that all threads of this process share.
+//!
+//! A plan is handed away (to the task that encodes it), so its chunks are one allocation. Everything else is kept from
+//! step to step. A step in which sequences get their next blocks allocates for these.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use trunkline_scheduler::{
+    Event, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler, SchedulerConfig,
+    SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+};
+
+struct Counting;
+
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static NUM_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+fn count() {
+    if IS_COUNTING.load(Ordering::Relaxed) {
+        NUM_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: by the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: by the caller's contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: by the caller's contract.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of the whole process while `work` runs.
+fn allocations<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    NUM_ALLOCATIONS.store(0, Ordering::SeqCst);
+    IS_COUNTING.store(true, Ordering::SeqCst);
+    let result = work();
+    IS_COUNTING.store(false, Ordering::SeqCst);
+    (result, NUM_ALLOCATIONS.load(Ordering::SeqCst))
+}
+
+const NUM_SEQUENCES: u64 = 32;
+const BLOCK_SIZE: u32 = 64;
+/// Not of whole blocks, and of other lengths: new blocks are due in different steps.
+const PROMPT_TOKENS: u32 = 600;
+const WARM_UP_STEPS: u64 = 100;
+const NUM_STEPS: u64 = 320;
+/// A plan's chunks.
+const PER_STEP: usize = 1;
+/// A block that becomes full, and the next one: what names them in the plan, in the table and in the tree.
+const PER_NEW_BLOCK: usize = 4;
+
+fn request(id: u64) -> SequenceRequest {
+    let token_ids = (0..PROMPT_TOKENS + id as u32).map(|position| position * 31 + id as u32 * 7919);
+    SequenceRequest {
+        id: SequenceId(id),
+        token_ids: token_ids.map(|token| token % 50_000).collect(),
+        max_new_tokens: 4096,
+        sampling: SamplingParams::default(),
+        end_token_ids: vec![1],
+        ignore_eos: true,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::default(),
+        retention: Retention::default(),
+    }
+}
+
+fn answer(plan: &StepPlan) -> StepResult {
+    let outcome = |id: u64| SequenceResult {
+        sequence_id: id,
+        outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
+    };
+    let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
+    let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
+    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000 }
+}
+
+/// One step, planned and answered: its allocations in the scheduler, and the new blocks in its plan.
+fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (usize, usize) {
+    updates.clear();
+    let (plan, in_plan) = allocations(|| scheduler.plan(now, updates));
+    let plan = plan.unwrap();
+    let num_new_blocks = plan.chunks.iter().map(|chunk| chunk.new_block_ids.len()).sum();
+    let result = Event::StepResult(answer(&plan));
+    let ((), in_result) = allocations(|| scheduler.handle(now, result, updates));
+    (in_plan + in_result, num_new_blocks)
+}
+
+/// Without the test harness, whose own thread allocates now and then.
+fn main() {
+    let mut scheduler = Scheduler::new(SchedulerConfig::default());
+    let limits = ShardLimits {
+        block_size: BLOCK_SIZE,
+        num_blocks: 4096,
+        max_step_tokens: 8192,
+        max_step_sequences: 64,
+        vocab_size: 50_000,
+        windows: None,
+    };
+    let mut updates = Vec::new();
+    scheduler.handle(Millis(0), Event::ShardReady(limits), &mut updates);
+    for id in 0..NUM_SEQUENCES {
+        scheduler.handle(Millis(0), Event::Submit(request(id)), &mut updates);
+    }
+    let mut now = 0;
+    while scheduler.stats().output_tokens < NUM_SEQUENCES * WARM_UP_STEPS {
+        now += 1;
+        step(&mut scheduler, Millis(now), &mut updates);
+    }
+    let (mut num_plain, mut num_new_blocks, mut most, mut had_new_blocks) = (0, 0, 0, 0);
+    for _ in 0..NUM_STEPS {
+        now += 1;
+        let (count, new_blocks) = step(&mut scheduler, Millis(now), &mut updates);
+        assert_eq!(updates.len() as u64, NUM_SEQUENCES, "everybody decodes");
+        // The step after one with new blocks too: what was filled enters the tree with its result.
+        let blocks = new_blocks + had_new_blocks;
+        assert!(count <= PER_STEP + PER_NEW_BLOCK * blocks, "{count} allocations, {blocks} blocks");
+        num_plain += u64::from(blocks == 0);
+        num_new_blocks += new_blocks as u64;
+        most = most.max((count - PER_STEP.min(count)).div_ceil(blocks.max(1)));
+        had_new_blocks = new_blocks;
+    }
+    println!("{num_plain} of {NUM_STEPS} steps without new blocks allocate {PER_STEP} time at most");
+    println!("{num_new_blocks} new blocks: {most} allocations of each at most");
+    assert!(num_plain > NUM_STEPS / 4);
+    assert_eq!(num_new_blocks, NUM_SEQUENCES * NUM_STEPS / u64::from(BLOCK_SIZE));
+}
