@@ -71,6 +71,7 @@ pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> Sequence
         deadline: None,
         salt: salt(0),
         retention: Retention::default(),
+        constrained: false,
     }
 }
 
@@ -213,6 +214,7 @@ impl Scenario {
                 pinned_ms: index.is_multiple_of(4).then_some(index % 7 * 20),
                 num_tokens: index.is_multiple_of(3).then_some(index as u32 % 40),
             };
+            asked.constrained = index % 3 == 1;
             let client = if !rng.once_in(impatience) {
                 Client::Waits
             } else {
