@@ -81,7 +81,8 @@ impl GrammarCompiler {
         })
     }
 
-    /// A parser at the beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an async
+    /// A parser at the beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an
+    /// async
     /// thread.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
         let top = self.top_level(grammar)?;

@@ -2,7 +2,8 @@
 //! network, no async: the router calls it from a thread of its own, as compiling and masks take from microseconds to
 //! tens of milliseconds.
 //!
-//! The parser is `llguidance` (Earley over derivatives of regular expressions, <https://github.com/guidance-ai/llguidance>).
+//! The parser is `llguidance` (Earley over derivatives of regular expressions, <https://github.com/guidance-
+//! ai/llguidance>).
 //! What is here: the vocabulary it walks, limits, keywords refused by name, and what a sequence needs of it.
 //!
 //! ```no_run

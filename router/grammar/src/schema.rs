@@ -264,7 +264,8 @@ fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), G
     Ok(())
 }
 
-/// A pattern for formats that the parser takes more loosely than their documents do: leap years, no leap seconds (which are
+/// A pattern for formats that the parser takes more loosely than their documents do: leap years, no leap seconds
+/// (which are
 /// not to be foreseen), names within the lengths of RFC 1035 and RFC 5321.
 fn exact_pattern(format: &str) -> Option<String> {
     let date = concat!(
@@ -308,7 +309,8 @@ fn pointer(path: &[String]) -> String {
 
 /// What the parser refused for a keyword, as one of our errors: the keyword and where it is.
 pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
-    let known: [(&str, &[&str], &str); 5] = [
+    let known: [(&str, &[&str], &str); 6] = [
+        ("circular references with sibling", &["$ref"], " in a circle with keywords beside it"),
         ("oneOf constraints", &["oneOf"], " where its alternatives may overlap; hint: use `anyOf`"),
         (
             "min/maxProperties only",
@@ -324,9 +326,11 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
     for keyword in keywords {
         places_of(schema, keyword, &mut Vec::new(), &mut found);
     }
-    let (keyword, pointer) = found.first()?.clone();
+    // It may be where only a reference leads.
+    let (keyword, pointer) =
+        found.first().cloned().unwrap_or_else(|| (keywords[0].to_owned(), "#".to_owned()));
     let others = match found.len() {
-        1 => String::new(),
+        0 | 1 => String::new(),
         count => format!(" (here or at one of {} other places)", count - 1),
     };
     Some(GrammarError::UnsupportedKeyword { keyword, pointer, reason: format!("{reason}{others}") })

@@ -13,6 +13,7 @@ mod access;
 mod cancel;
 mod conversation;
 mod errors;
+mod grammar;
 mod kv;
 mod kv_events;
 mod lifecycle;
