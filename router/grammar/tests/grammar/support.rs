@@ -86,7 +86,8 @@ pub fn compiler(model: &ModelText) -> GrammarCompiler {
     GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, GrammarLimits::default()).unwrap()
 }
 
-/// A finished output of at most `MAX_TOKENS`, or none if it grew too long. Tokens that close something are the likelier the longer it is.
+/// A finished output of at most `MAX_TOKENS`, or none if it grew too long. Tokens that close something are the likelier
+/// the longer it is.
 pub fn write_at_random(
     tokenizer: &Tokenizer,
     end_token_ids: &[u32],
