@@ -42,7 +42,7 @@ FIELDS: dict[str, list[object]] = {
     "top_logprobs": [21, -1],
     "presence_penalty": [3, -3],
     "repetition_penalty": [0, -1],
-    "n": [0, 2, 10**9],
+    "n": [0, 1.5, 10**9],
     "stream": ["yes"],
     "min_tokens": [-1, 10**9],
 }

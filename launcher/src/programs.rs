@@ -108,6 +108,7 @@ pub fn router_command(
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);
     push(&mut command, "--max-input-tokens", limits.max_input_tokens);
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
+    push(&mut command, "--max-best-of", Some(limits.max_best_of));
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
     push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));

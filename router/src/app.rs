@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
 
+use crate::choices::Choices;
 use crate::driver::DriverHandle;
 use crate::error::ApiError;
 use crate::generate::{Generation, Surroundings};
@@ -187,8 +188,29 @@ impl App {
         }
     }
 
-    /// Starts a validated request.
+    /// Starts validated requests that are answered as one: `num_choices` outputs for each. An output takes a place as a
+    /// request does; `permit` is the first one's.
     pub async fn generate(
+        &self,
+        requests: Vec<GenerationRequest>,
+        num_choices: usize,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Choices, ApiError> {
+        let full = |_| ApiError::TooManyRequests { limit: self.limits.max_concurrent_requests };
+        let num_more = requests.len().saturating_mul(num_choices).saturating_sub(1);
+        let num_more = u32::try_from(num_more).unwrap_or(u32::MAX);
+        let mut more = self.open.clone().try_acquire_many_owned(num_more).map_err(full)?;
+        let mut permit = Some(permit);
+        let mut generations = Vec::new();
+        for request in requests.into_iter().flat_map(|request| request.into_choices(num_choices)) {
+            let permit = permit.take().or_else(|| more.split(1));
+            let permit = permit.ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+            generations.push(self.start(request, permit).await?);
+        }
+        Ok(Choices::new(generations, num_choices))
+    }
+
+    async fn start(
         &self,
         request: GenerationRequest,
         permit: OwnedSemaphorePermit,

@@ -52,6 +52,10 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_BATCH_PREFILL_TOKENS", help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch_prefill_tokens: Option<u32>,
+    /// Most outputs that one prompt may ask for (`n`, `best_of`).
+    #[arg(long, env = "TRUNKLINE_MAX_BEST_OF", default_value_t = 128, help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_best_of: u32,
     /// Most stop strings of a request.
     #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 16, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=256))]
@@ -126,6 +130,7 @@ impl Args {
             max_input_tokens: self.max_input_tokens,
             max_total_tokens: self.max_total_tokens,
             max_step_tokens: self.max_batch_prefill_tokens,
+            max_best_of: self.max_best_of,
             max_stop_sequences: self.max_stop_sequences,
             max_body_bytes: self.max_body_bytes,
             eviction_policy: self.eviction_policy,

@@ -27,7 +27,10 @@ pub enum FinishReason {
     /// `max_new_tokens`.
     Length,
     /// A stop string.
-    StopString,
+    StopString {
+        /// Its number in the request.
+        index: usize,
+    },
 }
 
 /// What a request took.
@@ -72,6 +75,8 @@ pub struct Output {
 /// What a dialect renders.
 #[derive(Debug)]
 pub enum GenerationEvent {
+    /// The first step is planned: what the prompt has and what of it was cached.
+    Started(Usage),
     /// A piece of output.
     Output(Output),
     /// The end, without a finish reason.
@@ -183,7 +188,7 @@ impl Generation {
             Some(SequenceUpdate::Accepted) => return None,
             Some(SequenceUpdate::Started { cached_tokens }) => {
                 self.usage.cached_tokens = cached_tokens;
-                return None;
+                GenerationEvent::Started(self.usage)
             }
             Some(SequenceUpdate::Ended(EndReason::EndToken)) => {
                 self.end_without_token(FinishReason::EndToken)
@@ -225,15 +230,15 @@ impl Generation {
             is_end,
         };
         let mut certain = step.text;
-        let finish = if step.matched.is_some() {
+        let finish = if let Some(index) = step.matched {
             self.sequence.finish();
-            Some(FinishReason::StopString)
+            Some(FinishReason::StopString { index })
         } else if is_end || self.usage.output_tokens >= self.request.max_new_tokens {
             let rest = self.detokenizer.finish();
             token.text.push_str(&rest);
             let matched = self.flush(&rest, &mut certain);
             let reason = if is_end { FinishReason::EndToken } else { FinishReason::Length };
-            Some(if matched { FinishReason::StopString } else { reason })
+            Some(matched.map_or(reason, |index| FinishReason::StopString { index }))
         } else {
             None
         };
@@ -247,16 +252,16 @@ impl Generation {
         let rest = self.detokenizer.finish();
         let mut text = String::new();
         let matched = self.flush(&rest, &mut text);
-        let reason = if matched { FinishReason::StopString } else { reason };
+        let reason = matched.map_or(reason, |index| FinishReason::StopString { index });
         GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
     }
 
-    /// Appends what was held back to `certain`; says whether that completed a stop string.
-    fn flush(&mut self, rest: &str, certain: &mut String) -> bool {
+    /// Appends what was held back to `certain`; gives the stop string that this completed.
+    fn flush(&mut self, rest: &str, certain: &mut String) -> Option<usize> {
         let step = self.stops.push(rest);
         certain.push_str(&step.text);
         certain.push_str(&self.stops.finish());
-        step.matched.is_some()
+        step.matched
     }
 }
 

@@ -17,6 +17,7 @@
 
 pub mod app;
 pub mod args;
+pub mod choices;
 pub mod dialects;
 pub mod driver;
 pub mod error;

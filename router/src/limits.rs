@@ -10,6 +10,8 @@ pub const MAX_TOP_LOGPROBS: u64 = 20;
 pub const MAX_STOP_BYTES: usize = 1024;
 /// Most messages in one chat.
 pub const MAX_MESSAGES: usize = 16_384;
+/// Most parts, or blocks, of one message.
+pub const MAX_PARTS: usize = 1024;
 /// Most decoded tokens waiting for one client; more, and the request is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
 /// Longest wait for the body of a request.
@@ -49,6 +51,8 @@ pub struct Limits {
     pub max_total_tokens: Option<u32>,
     /// Most tokens one step computes (`--max-batch-prefill-tokens`); the shard's own limit if absent.
     pub max_step_tokens: Option<u32>,
+    /// Most outputs computed for one prompt (`--max-best-of`).
+    pub max_best_of: u32,
     /// Most stop strings of a request (`--max-stop-sequences`).
     pub max_stop_sequences: usize,
     /// Most bytes of a body (`--max-body-bytes`).
@@ -73,6 +77,7 @@ impl Default for Limits {
             max_input_tokens: None,
             max_total_tokens: None,
             max_step_tokens: None,
+            max_best_of: 128,
             max_stop_sequences: 16,
             max_body_bytes: 8 << 20,
             eviction_policy: PolicyKind::default(),

@@ -2,7 +2,7 @@
 
 use utoipa::OpenApi;
 
-use crate::dialects::{openai, tgi};
+use crate::dialects::{anthropic, openai, tgi};
 use crate::http::{kv, kv_events, operate};
 
 /// Generated from the handlers and their types.
@@ -10,7 +10,7 @@ use crate::http::{kv, kv_events, operate};
 #[openapi(
     info(
         title = "Trunkline",
-        description = "Large language models over OpenAI's and TGI's HTTP APIs.",
+        description = "Large language models over the HTTP APIs of OpenAI, Anthropic and TGI.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(
@@ -18,6 +18,8 @@ use crate::http::{kv, kv_events, operate};
         openai::completions::completions,
         openai::models::list_models,
         openai::models::get_model,
+        anthropic::messages::create,
+        anthropic::messages::count_tokens,
         tgi::generate::generate,
         tgi::generate::generate_stream,
         tgi::generate::root,

@@ -32,6 +32,16 @@ pub struct GenerationRequest {
 }
 
 impl GenerationRequest {
+    /// The same request for each of its choices: they differ in the choice's number alone, the second part of the
+    /// generator's key.
+    pub fn into_choices(self, num_choices: usize) -> Vec<Self> {
+        let mut choices = vec![self; num_choices];
+        for (idx, choice) in choices.iter_mut().enumerate() {
+            choice.sampling.choice = idx as u32;
+        }
+        choices
+    }
+
     /// Whether `token_id` ends the output.
     pub fn is_end(&self, token_id: u32) -> bool {
         !self.ignore_eos && self.end_token_ids.contains(&token_id)

@@ -34,6 +34,8 @@ pub struct FieldNames {
     pub top_logprobs: &'static str,
     /// The prompt.
     pub prompt: &'static str,
+    /// `stop` or `stop_sequences`.
+    pub stop: &'static str,
 }
 
 /// What the client sent, not yet checked. `None`: not sent.
@@ -75,6 +77,22 @@ pub struct RawParams {
     pub retention: RawRetention,
 }
 
+/// How many outputs a prompt gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumChoices {
+    /// Computed.
+    pub computed: usize,
+    /// Shown: the best of those. At most as many.
+    pub shown: usize,
+}
+
+impl NumChoices {
+    /// Whether some are left out, so that all must be ranked.
+    pub fn is_ranked(&self) -> bool {
+        self.computed > self.shown
+    }
+}
+
 /// Limits and defaults that hold now: flags, model and shard put together.
 #[derive(Debug, Clone)]
 pub struct Validator {
@@ -84,6 +102,10 @@ pub struct Validator {
     pub max_input_tokens: u32,
     /// Token ids are below it.
     pub vocab_size: u32,
+    /// Most outputs of a prompt.
+    pub max_best_of: u32,
+    /// Most requests open at once; each output of a request counts as one.
+    pub max_concurrent_requests: usize,
     /// Most stop strings.
     pub max_stop_sequences: usize,
     /// The model's end tokens.
@@ -106,6 +128,8 @@ impl Validator {
             max_total_tokens,
             max_input_tokens: limits.max_input_tokens.unwrap_or(u32::MAX).min(room),
             vocab_size,
+            max_best_of: limits.max_best_of,
+            max_concurrent_requests: limits.max_concurrent_requests,
             max_stop_sequences: limits.max_stop_sequences,
             end_token_ids,
         }
@@ -128,7 +152,7 @@ impl Validator {
             let problem = format!("is {}, the limit is {}", sampling.min_tokens, self.max_total_tokens);
             return Err(ApiError::value(names.min_tokens, problem));
         }
-        self.check_stops(&raw.stops)?;
+        self.check_stops(&raw.stops, names.stop)?;
         raw.retention.retention()?;
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
@@ -136,22 +160,61 @@ impl Validator {
         Ok(())
     }
 
-    fn check_stops(&self, stops: &[String]) -> Result<(), ApiError> {
+    /// How many outputs each of `num_prompts` prompts gets, by `n` and `best_of`.
+    pub fn num_choices(
+        &self,
+        n: Option<i64>,
+        best_of: Option<i64>,
+        num_prompts: usize,
+    ) -> Result<NumChoices, ApiError> {
+        let check = |field: &str, value: i64, min: i64| {
+            if value < min {
+                return Err(too_small(field, value, min));
+            }
+            if value > i64::from(self.max_best_of) {
+                let limit = self.max_best_of;
+                let problem = format!("is {value}, the limit is {limit}; hint: raise `--max-best-of`");
+                return Err(ApiError::value(field, problem));
+            }
+            Ok(value as usize)
+        };
+        let shown = check("n", n.unwrap_or(1), 1)?;
+        let computed = best_of.map_or(Ok(shown), |best_of| check("best_of", best_of, shown as i64))?;
+        let total = computed.saturating_mul(num_prompts);
+        if total > self.max_concurrent_requests {
+            let problem = format!(
+                "asks for {total} outputs at once, the limit is {}; hint: send several requests or raise \
+                 `--max-concurrent-requests`",
+                self.max_concurrent_requests
+            );
+            let field = if num_prompts > 1 {
+                "prompt"
+            } else if best_of.is_some() {
+                "best_of"
+            } else {
+                "n"
+            };
+            return Err(ApiError::value(field, problem));
+        }
+        Ok(NumChoices { computed, shown })
+    }
+
+    fn check_stops(&self, stops: &[String], field: &str) -> Result<(), ApiError> {
         if stops.len() > self.max_stop_sequences {
             let problem = format!(
                 "has {} strings, the limit is {}; hint: send fewer or raise `--max-stop-sequences`",
                 stops.len(),
                 self.max_stop_sequences
             );
-            return Err(ApiError::value("stop", problem));
+            return Err(ApiError::value(field, problem));
         }
         for (idx, stop) in stops.iter().enumerate() {
             if stop.is_empty() {
-                return Err(ApiError::value(format!("stop[{idx}]"), "is empty"));
+                return Err(ApiError::value(format!("{field}[{idx}]"), "is empty"));
             }
             if stop.len() > MAX_STOP_BYTES {
                 let problem = format!("has {} bytes, the limit is {MAX_STOP_BYTES}", stop.len());
-                return Err(ApiError::value(format!("stop[{idx}]"), problem));
+                return Err(ApiError::value(format!("{field}[{idx}]"), problem));
             }
         }
         Ok(())

@@ -14,6 +14,7 @@ const MAX_THREADS: u32 = 1024;
 /// The router's own limits.
 const MAX_OPEN_REQUESTS: u32 = 1 << 16;
 const MAX_STOP_SEQUENCES: u32 = 256;
+const MAX_BEST_OF: u32 = 1024;
 /// The shard's own limits.
 const MAX_STEP_SEQUENCES: u32 = 1 << 12;
 const MAX_STEP_TOKENS: u32 = 1 << 16;
@@ -97,6 +98,8 @@ pub struct Limits {
     pub max_batch_total_tokens: Option<u32>,
     /// Sequences in one step.
     pub max_step_sequences: Option<u32>,
+    /// Outputs of a prompt.
+    pub max_best_of: u32,
     /// Stop strings of a request.
     pub max_stop_sequences: u32,
     /// Bytes of a body.
@@ -247,6 +250,7 @@ impl Limits {
                 1,
                 MAX_STEP_SEQUENCES,
             )?,
+            max_best_of: in_range("--max-best-of", low.max_best_of, 1, MAX_BEST_OF)?,
             max_stop_sequences: in_range(
                 "--max-stop-sequences",
                 low.max_stop_sequences,

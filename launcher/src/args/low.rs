@@ -159,6 +159,15 @@ pub struct LowLimits {
     /// Most sequences in one step [default: chosen by the backend]
     #[arg(long, value_name = "N", env = "TRUNKLINE_MAX_STEP_SEQUENCES", hide_env_values = true)]
     pub max_step_sequences: Option<u32>,
+    /// Most outputs that one prompt may ask for (`n`, `best_of`)
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        env = "TRUNKLINE_MAX_BEST_OF",
+        hide_env_values = true
+    )]
+    pub max_best_of: u32,
     /// Most stop strings of a request
     #[arg(
         long,

@@ -1,5 +1,7 @@
 //! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
 
+pub mod anthropic;
+mod chat_prompt;
 pub mod openai;
 pub mod tgi;
 
@@ -11,6 +13,8 @@ use crate::error::{ApiError, ErrorClass};
 /// Whose shape an error takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
+    /// `/v1/messages...`.
+    Anthropic,
     /// `/v1/...`.
     OpenAi,
     /// Everything else.
@@ -20,12 +24,18 @@ pub enum Dialect {
 impl Dialect {
     /// The dialect of a path.
     pub fn of_path(path: &str) -> Self {
+        if path == "/v1/messages" || path.starts_with("/v1/messages/") {
+            return Self::Anthropic;
+        }
         if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
     }
 
     /// The error as this dialect's answer, with `Retry-After` where it has one. `Failure` travels along for the log.
     pub fn error_response(self, error: &ApiError) -> Response {
         let mut response = match self {
+            Self::Anthropic => {
+                (error.status(), axum::Json(anthropic::ErrorResponse::from_error(error))).into_response()
+            }
             Self::OpenAi => {
                 (error.status(), axum::Json(openai::ErrorResponse::from_error(error))).into_response()
             }

@@ -29,6 +29,14 @@ impl Events {
         self.bytes.extend_from_slice(END);
     }
 
+    /// Appends an event of this name with JSON data.
+    pub fn named(&mut self, name: &str, data: &impl Serialize) {
+        self.bytes.extend_from_slice(b"event: ");
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(b'\n');
+        self.json(data);
+    }
+
     /// Appends the frame's event with `text` in it.
     pub fn framed(&mut self, frame: &EventFrame, text: &str) {
         self.bytes.extend_from_slice(frame.head());
@@ -57,10 +65,13 @@ impl Events {
     }
 }
 
-/// The whole of an event with JSON data, as bytes on the wire.
-pub(super) fn json_event(data: &impl Serialize) -> Vec<u8> {
+/// The whole of an event with JSON data, with a name or without, as bytes on the wire.
+pub(super) fn json_event(name: Option<&str>, data: &impl Serialize) -> Vec<u8> {
     let mut events = Events::default();
-    events.json(data);
+    match name {
+        Some(name) => events.named(name, data),
+        None => events.json(data),
+    }
     events.bytes
 }
 

@@ -60,6 +60,10 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         None => tracing::debug!(request_id, route, status, ms, tenant, "request answered"),
     }
     if let Ok(value) = HeaderValue::from_str(&request_id) {
+        if dialect == Dialect::Anthropic {
+            // What Anthropic's clients read.
+            response.headers_mut().insert(HeaderName::from_static("request-id"), value.clone());
+        }
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response

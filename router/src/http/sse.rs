@@ -13,8 +13,9 @@ use hyper::body::Frame;
 use tokio::time::{Instant, Sleep};
 
 use super::Events;
+use crate::choices::Choices;
 use crate::error::ApiError;
-use crate::generate::{FinishReason, Generation, GenerationEvent, Output, OutputToken, Usage};
+use crate::generate::{FinishReason, GenerationEvent, Output, OutputToken, Usage};
 use crate::limits::{KEEP_ALIVE, MAX_WRITE_BYTES};
 use crate::metrics::Metrics;
 
@@ -22,19 +23,23 @@ use crate::metrics::Metrics;
 pub trait Render: Send + Unpin + 'static {
     /// Before the first piece of output.
     fn begin(&mut self, _events: &mut Events) {}
-    /// A piece of output; the last one has `finish`.
-    fn output(&mut self, output: Output, events: &mut Events);
-    /// The generation failed; nothing comes after it.
+    /// The first step of a choice is planned; `usage` has no output yet.
+    fn started(&mut self, _index: usize, _usage: Usage, _events: &mut Events) {}
+    /// A piece of output of a choice; its last one has `finish`.
+    fn output(&mut self, index: usize, output: Output, events: &mut Events);
+    /// All choices have ended; nothing comes after it.
+    fn finished(&mut self, _usage: Usage, _events: &mut Events) {}
+    /// A choice failed, and with it the request; nothing comes after it.
     fn failed(&mut self, error: &ApiError, events: &mut Events);
 }
 
-/// The events of a generation as a response. Dropping the response's body drops the generation, which aborts it.
-pub fn stream(generation: Generation, mut render: impl Render, metrics: Arc<Metrics>) -> Response {
+/// The events of a request as a response. Dropping the response's body drops the choices, which aborts them.
+pub fn stream(choices: Choices, mut render: impl Render, metrics: Arc<Metrics>) -> Response {
     let mut events = Events::default();
     render.begin(&mut events);
     let quiet_since = Instant::now();
     let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + KEEP_ALIVE));
-    let body = EventBody { generation, render, events, metrics, ended: false, quiet_since, keep_alive };
+    let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, keep_alive };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
@@ -47,12 +52,12 @@ pub fn stream(generation: Generation, mut render: impl Render, metrics: Arc<Metr
 /// The body of a streamed answer: each frame is all events that are ready, so that they leave in one write; a lone one
 /// never waits for company.
 struct EventBody<R> {
-    generation: Generation,
+    choices: Choices,
     render: R,
     /// Rendered and not yet taken.
     events: Events,
     metrics: Arc<Metrics>,
-    /// The generation said its last word.
+    /// The last word was said.
     ended: bool,
     /// When something was sent last. Each token moves it; the timer follows only when it fires.
     quiet_since: Instant,
@@ -63,12 +68,18 @@ impl<R: Render> EventBody<R> {
     /// Renders all that is ready, up to the size of a write.
     fn gather(&mut self, cx: &mut Context<'_>) {
         while !self.ended && self.events.num_bytes() < MAX_WRITE_BYTES {
-            match self.generation.poll_next(cx) {
-                Poll::Ready(Some(GenerationEvent::Output(output))) => {
-                    self.ended = output.finish.is_some();
-                    self.render.output(output, &mut self.events);
+            match self.choices.poll_next(cx) {
+                Poll::Ready(Some((index, GenerationEvent::Started(usage)))) => {
+                    self.render.started(index, usage, &mut self.events);
                 }
-                Poll::Ready(Some(GenerationEvent::Failed(error))) => {
+                Poll::Ready(Some((index, GenerationEvent::Output(output)))) => {
+                    self.render.output(index, output, &mut self.events);
+                    if self.choices.is_over() {
+                        self.ended = true;
+                        self.render.finished(self.choices.usage(), &mut self.events);
+                    }
+                }
+                Poll::Ready(Some((_, GenerationEvent::Failed(error)))) => {
                     tracing::warn!(code = error.code(), %error, "stream ended with an error");
                     self.metrics.observe_failure(error.class(), error.code());
                     self.ended = true;
@@ -144,23 +155,38 @@ pub struct Folded {
     pub usage: Usage,
 }
 
-/// Folds the events into the whole output, for answers in one piece.
-pub async fn fold(mut generation: Generation, keep: KeepTokens) -> Result<Folded, ApiError> {
-    let mut text = String::new();
-    let mut tokens = Vec::new();
-    while let Some(event) = generation.next().await {
-        match event {
-            GenerationEvent::Output(output) => {
-                text.push_str(&output.text);
-                if keep == KeepTokens::Yes {
-                    tokens.extend(output.token);
-                }
-                if let Some((reason, usage)) = output.finish {
-                    return Ok(Folded { text, tokens, reason, usage });
-                }
-            }
+/// Folds the events into the whole outputs, in the order of their indices, and what they took together.
+pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>, Usage), ApiError> {
+    let mut drafts = vec![Draft::default(); choices.len()];
+    while let Some((index, event)) = choices.next().await {
+        let output = match event {
+            GenerationEvent::Started(_) => continue,
+            GenerationEvent::Output(output) => output,
             GenerationEvent::Failed(error) => return Err(error),
+        };
+        let draft = &mut drafts[index];
+        draft.text.push_str(&output.text);
+        if keep == KeepTokens::Yes {
+            draft.tokens.extend(output.token);
         }
+        draft.finish = output.finish;
     }
-    Err(ApiError::Bug { request_id: crate::random::id() })
+    let folded: Option<Vec<Folded>> = drafts.into_iter().map(Draft::fold).collect();
+    let folded = folded.ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    Ok((folded, choices.usage()))
+}
+
+/// An output that grows.
+#[derive(Debug, Clone, Default)]
+struct Draft {
+    text: String,
+    tokens: Vec<OutputToken>,
+    finish: Option<(FinishReason, Usage)>,
+}
+
+impl Draft {
+    fn fold(self) -> Option<Folded> {
+        let (reason, usage) = self.finish?;
+        Some(Folded { text: self.text, tokens: self.tokens, reason, usage })
+    }
 }

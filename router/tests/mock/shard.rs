@@ -34,6 +34,8 @@ pub trait Watch: Send + Sync {
 pub struct ShardPlan {
     /// From a prompt to the tokens that follow it; after them comes `END` for ever.
     pub script: Arc<Script>,
+    /// The tokens of each choice instead, over again from the first.
+    pub replies: Vec<Vec<u32>>,
     /// One permit per step; take them away to hold the shard still.
     pub steps: Arc<Semaphore>,
     /// Least time from the end of one step to the end of the next.
@@ -67,6 +69,7 @@ impl ShardPlan {
         let reply = bytes(text);
         Self {
             script: Arc::new(move |_| reply.clone()),
+            replies: Vec::new(),
             steps: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             pace: Duration::ZERO,
             block_size: 8,
@@ -267,8 +270,11 @@ struct Sequence {
 impl Sequence {
     fn start(plan: &ShardPlan, start: proto::SequenceStart) -> Self {
         let num_prompt_tokens = start.num_prompt_tokens as usize;
-        let reply = (plan.script)(&start.token_ids[..num_prompt_tokens]);
         let sampling = start.sampling.unwrap();
+        let reply = match plan.replies.len() {
+            0 => (plan.script)(&start.token_ids[..num_prompt_tokens]),
+            num_replies => plan.replies[sampling.choice as usize % num_replies].clone(),
+        };
         Self { known: start.token_ids, root: start.root_key, num_prompt_tokens, reply, blocks: 0, sampling }
     }
 
@@ -276,8 +282,8 @@ impl Sequence {
         &self.known[..self.num_prompt_tokens]
     }
 
-    /// The script's next token; under a mask the next one, in a circle, that is in it. Logprobs are made up, but
-    /// different for each: -1/8, -2/8, ...
+    /// The script's next token; under a mask the next one, in a circle, that is in it. Logprobs are made up: -1/8,
+    /// -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
     fn sample(&mut self, mask: &[u8]) -> proto::SampledToken {
         let output = self.known.len() - self.num_prompt_tokens;
         let mut token_id = self.reply.get(output).copied().unwrap_or(END);
@@ -289,7 +295,7 @@ impl Sequence {
             token_id: (token_id + rank) % VOCAB_SIZE,
             logprob: -0.125 * (rank + 1) as f32,
         });
-        let logprob = if self.sampling.logprobs { -0.125 } else { 0.0 };
+        let logprob = if self.sampling.logprobs { -0.125 / (self.sampling.choice + 1) as f32 } else { 0.0 };
         proto::SampledToken { token_id, logprob, top_logprobs: top.collect() }
     }
 }

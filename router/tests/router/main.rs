@@ -10,7 +10,9 @@ mod mock;
 mod support;
 
 mod access;
+mod anthropic;
 mod cancel;
+mod choices;
 mod conversation;
 mod errors;
 mod grammar;

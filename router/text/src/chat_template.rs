@@ -39,6 +39,9 @@ pub struct ChatRequest {
     pub tools: Vec<Value>,
     /// End with the words that open an assistant's reply.
     pub add_generation_prompt: bool,
+    /// End where the last message's text ends, so that the output goes on with it. Not together with
+    /// `add_generation_prompt`.
+    pub continue_final_message: bool,
     /// More variables for the template (`chat_template_kwargs`, e.g. `enable_thinking`).
     pub kwargs: Map<String, Value>,
     /// The time for `strftime_now`, in seconds since 1970 UTC.

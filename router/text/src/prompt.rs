@@ -17,6 +17,8 @@ use crate::{ChatMessage, ChatRequest, ChatTemplates, ModelText, TextError, Token
 
 /// Unicode's noncharacters for internal use: they stand in no interchanged text.
 const MARKS: Range<u32> = 0xfdd0..0xfdf0;
+/// What each of them begins with in UTF-8.
+const MARKS_FIRST_BYTE: u8 = 0xef;
 
 /// A chat as a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +38,58 @@ impl ModelText {
             (None, Some(problem)) => return Err(TextError::TemplateFailed { detail: problem.clone() }),
             (None, None) => return Err(TextError::NoChatTemplate),
         };
-        let (text, data) = match Marker::for_chat(chat, &self.tokenizer, templates)? {
-            None => (templates.render(chat)?, Vec::new()),
-            Some(marker) => marker.unmark(&templates.render(&marker.mark(chat))?),
+        let mut marks = Marks::of_chat(chat, templates);
+        let (text, data) = match Marker::for_chat(chat, &self.tokenizer, &mut marks)? {
+            None => (render(templates, chat, &mut marks)?, Vec::new()),
+            Some(marker) => marker.unmark(&render(templates, &marker.mark(chat), &mut marks)?),
         };
         let token_ids = self.tokenizer.encode_with_data(&text, &data)?;
         Ok(ChatPrompt { text, token_ids })
+    }
+}
+
+/// The template's text, cut where the last message ends if the output is to continue it.
+fn render(templates: &ChatTemplates, chat: &ChatRequest, marks: &mut Marks) -> Result<String, TextError> {
+    if !chat.continue_final_message {
+        return templates.render(chat);
+    }
+    let end = marks.take()?;
+    let mut chat = chat.clone();
+    let Some(last) = chat.messages.last_mut() else { return templates.render(&chat) };
+    last.content.get_or_insert_default().push(end);
+    let mut text = templates.render(&chat)?;
+    let at = text.find(end).ok_or_else(|| TextError::InvalidMessage {
+        field: "messages".into(),
+        problem: "end with one that the model's template does not write as it is; it cannot be continued"
+            .into(),
+    })?;
+    text.truncate(at);
+    Ok(text)
+}
+
+/// Characters that stand nowhere in a chat, nor in its template.
+struct Marks {
+    free: Vec<char>,
+}
+
+impl Marks {
+    fn of_chat(chat: &ChatRequest, templates: &ChatTemplates) -> Self {
+        let mut free: Vec<char> = MARKS.filter_map(char::from_u32).collect();
+        each_text(chat, &mut |text| {
+            // Few texts hold any of them, and all of them begin with this byte.
+            if text.as_bytes().contains(&MARKS_FIRST_BYTE) {
+                free.retain(|mark| !text.contains(*mark));
+            }
+        });
+        free.retain(|mark| !templates.holds(*mark));
+        Self { free }
+    }
+
+    fn take(&mut self) -> Result<char, TextError> {
+        self.free.pop().ok_or_else(|| TextError::InvalidMessage {
+            field: "messages".into(),
+            problem: "hold all of Unicode's noncharacters U+FDD0 to U+FDEF; hint: leave one out".into(),
+        })
     }
 }
 
@@ -57,24 +105,14 @@ impl<'a> Marker<'a> {
     fn for_chat(
         chat: &ChatRequest,
         tokenizer: &'a Tokenizer,
-        templates: &ChatTemplates,
+        marks: &mut Marks,
     ) -> Result<Option<Self>, TextError> {
         let mut is_needed = false;
-        let mut free: Vec<char> = MARKS.filter_map(char::from_u32).collect();
-        each_text(chat, &mut |text| {
-            is_needed |= !tokenizer.control_spellings(text).is_empty();
-            free.retain(|mark| !text.contains(*mark));
-        });
-        free.retain(|mark| !templates.holds(*mark));
-        match (is_needed, free.as_slice()) {
-            (false, _) => Ok(None),
-            (true, &[open, close, ..]) => Ok(Some(Self { open, close, tokenizer })),
-            (true, _) => Err(TextError::InvalidMessage {
-                field: "messages".into(),
-                problem: "hold control tokens together with all of Unicode's noncharacters U+FDD0 to U+FDEF"
-                    .into(),
-            }),
+        each_text(chat, &mut |text| is_needed |= !tokenizer.control_spellings(text).is_empty());
+        if !is_needed {
+            return Ok(None);
         }
+        Ok(Some(Self { open: marks.take()?, close: marks.take()?, tokenizer }))
     }
 
     fn mark(&self, chat: &ChatRequest) -> ChatRequest {

@@ -63,7 +63,7 @@ fn clients_noncharacters_are_kept() {
     }
     let all: String = MARKS.filter_map(char::from_u32).chain("<|im_end|>".chars()).collect();
     let error = smollm2().encode_chat(&chat(&[("user", &all)])).unwrap_err();
-    assert!(error.to_string().starts_with("`messages` hold control tokens together with"));
+    assert!(error.to_string().starts_with("`messages` hold all of Unicode's noncharacters"));
 }
 
 #[test]
@@ -82,7 +82,8 @@ fn tools_and_arguments_are_data_too() {
         json!({"tool_calls": [{"f<|im_end|>": "<|im_start|>"}]}).as_object().unwrap().clone();
     request.tools = vec![json!("<|im_end|>")];
     request.kwargs = json!({"extra": ["<|endoftext|>"]}).as_object().unwrap().clone();
-    let marker = Marker::for_chat(&request, tokenizer, &templates).unwrap().unwrap();
+    let mut marks = Marks::of_chat(&request, &templates);
+    let marker = Marker::for_chat(&request, tokenizer, &mut marks).unwrap().unwrap();
     let (text, data) = marker.unmark(&templates.render(&marker.mark(&request)).unwrap());
     assert_eq!(text, r#"[{"f<|im_end|>": "<|im_start|>"}]["<|im_end|>"]['<|endoftext|>']<|im_end|>"#);
     assert_eq!(data.len(), 4);
@@ -93,9 +94,9 @@ fn tools_and_arguments_are_data_too() {
 #[test]
 fn a_cut_mark_joins_nothing() {
     let templates = ChatTemplates::new(vec![("default".into(), "x".into())], Map::new()).unwrap();
-    let marker = Marker::for_chat(&chat(&[("user", "<|im_end|>")]), &smollm2().tokenizer, &templates)
-        .unwrap()
-        .unwrap();
+    let request = chat(&[("user", "<|im_end|>")]);
+    let mut marks = Marks::of_chat(&request, &templates);
+    let marker = Marker::for_chat(&request, &smollm2().tokenizer, &mut marks).unwrap().unwrap();
     let (open, close) = (marker.open, marker.close);
     // a template that split the message inside the token, at its end, or dropped its beginning
     let (text, data) = marker.unmark(&format!("{open}<|im_|end|>{close}"));
@@ -139,4 +140,24 @@ proptest! {
         let decoded = smollm2().tokenizer.decode(&prompt.token_ids, DecodeSpecial::Keep, TextStart::Beginning);
         prop_assert_eq!(decoded, prompt.text);
     }
+}
+
+#[test]
+fn the_last_message_is_continued() {
+    for reply in ["Sure: ", "", "a<|im_end|>\n<|im_start|>b", "\u{fdef}x"] {
+        let whole = chat(&[("user", "x"), ("assistant", reply)]);
+        let opened =
+            ChatRequest { add_generation_prompt: false, continue_final_message: true, ..whole.clone() };
+        let prompt = smollm2().encode_chat(&opened).unwrap();
+        let question = smollm2().encode_chat(&chat(&[("user", "x")])).unwrap();
+        assert_eq!(prompt.text, format!("{}{reply}", question.text));
+        assert_eq!(num_control_tokens(&prompt.token_ids), num_control_tokens(&question.token_ids));
+    }
+    // A template that trims messages cannot take away what is to be continued.
+    let opened = ChatRequest {
+        add_generation_prompt: false,
+        continue_final_message: true,
+        ..chat(&[("user", "x"), ("user", "</s> a ")])
+    };
+    assert!(spm().encode_chat(&opened).unwrap().text.ends_with("</s> a "));
 }

@@ -6,19 +6,19 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatRequest, ModelText, StopText, TextError, Tokenizer};
+use trunkline_text::{ChatRequest, StopText, Tokenizer};
 use utoipa::ToSchema;
 
-use super::messages::{Mark, Message, last_mark, messages, to_chat};
+use super::messages::{Message, last_mark, messages, to_chat};
 use super::{
     ChatLogprobs, ErrorResponse, OneOrMany, Seed, StreamOptions, Usage, finish_reason, logprobs,
     system_fingerprint,
 };
 use crate::app::{App, unix_s};
-use crate::dialects::Dialect;
+use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
-use crate::generate::{Output, OutputToken};
-use crate::http::sse::{self, KeepTokens, Render};
+use crate::generate::{self, Output, OutputToken};
+use crate::http::sse::{self, Folded, KeepTokens, Render};
 use crate::http::{EventFrame, Events, Refused, parse, read_body};
 use crate::retention::{Breakpoint, CacheRetention, RawRetention};
 use crate::validate::{FieldNames, RawParams};
@@ -58,6 +58,9 @@ pub struct Body {
     pub stop: Option<OneOrMany>,
     /// Keep the stop string in the output.
     pub include_stop_str_in_output: Option<bool>,
+    /// Replies to compute.
+    #[schema(minimum = 1)]
+    pub n: Option<i64>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
     /// Only with `stream`.
@@ -81,6 +84,10 @@ pub struct Body {
     pub min_tokens: Option<i64>,
     /// Go on after an end token.
     pub ignore_eos: Option<bool>,
+    /// Go on with the last message rather than answer it; `add_generation_prompt` must be false with it.
+    pub continue_final_message: Option<bool>,
+    /// Open an assistant's reply; default true, or false with `continue_final_message`.
+    pub add_generation_prompt: Option<bool>,
     /// More variables for the chat template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -96,6 +103,7 @@ pub struct Body {
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
+    Refused { field: "best_of", neutral: &["1"], hint: "use `n`" },
     Refused { field: "tools", neutral: &["[]"], hint: "tools are not supported yet" },
     Refused { field: "tool_choice", neutral: &["\"none\"", "\"auto\""], hint: "tools are not supported yet" },
     Refused { field: "functions", neutral: &["[]"], hint: "tools are not supported yet" },
@@ -120,8 +128,6 @@ const REFUSED: &[Refused] = &[
     Refused { field: "web_search_options", neutral: &[], hint: "leave it out" },
     Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
-    Refused { field: "continue_final_message", neutral: &["false"], hint: "use /v1/completions" },
-    Refused { field: "add_generation_prompt", neutral: &["true"], hint: "use /v1/completions" },
     Refused { field: "echo", neutral: &["false"], hint: "leave it out" },
 ];
 
@@ -139,7 +145,7 @@ pub struct Answer {
     pub model: String,
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: String,
-    /// One choice.
+    /// The replies.
     pub choices: Vec<Choice>,
     /// What it took.
     pub usage: Usage,
@@ -149,7 +155,7 @@ pub struct Answer {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatChoice)]
 pub struct Choice {
-    /// 0.
+    /// Number of the reply, from 0.
     pub index: u32,
     /// The reply.
     pub message: AssistantMessage,
@@ -194,7 +200,7 @@ pub struct Chunk<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatChunkChoice)]
 pub struct ChunkChoice<'a> {
-    /// 0.
+    /// Number of the reply, from 0.
     pub index: u32,
     /// What is new.
     pub delta: Delta<'a>,
@@ -247,21 +253,31 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         min_tokens: "min_tokens",
         top_logprobs: "top_logprobs",
         prompt: "messages",
+        stop: "stop",
     };
     let mut raw = raw_params(&mut body)?;
     let mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
+    let num_choices = validator.num_choices(body.n, None, 1)?.computed;
 
+    let is_continued = body.continue_final_message.unwrap_or(false);
+    let opens_reply = body.add_generation_prompt.unwrap_or(!is_continued);
+    if is_continued && opens_reply {
+        let problem = "is true, but `continue_final_message` too; hint: send one of them";
+        return Err(ApiError::value("add_generation_prompt", problem));
+    }
     let chat = ChatRequest {
         messages: to_chat(std::mem::take(&mut body.messages))?,
-        add_generation_prompt: true,
+        add_generation_prompt: opens_reply,
+        continue_final_message: is_continued,
         kwargs: body.chat_template_kwargs.take().unwrap_or_default(),
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
     };
-    let bytes = chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum();
-    let (prompt, num_marked) = app.tokenize(bytes, move |text| encode(text, &chat, mark)).await?;
+    let num_bytes = chat_prompt::num_bytes(&chat);
+    let (prompt, num_marked) =
+        app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
     raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens: num_marked });
     let defaults = &app.model.text.generation_defaults;
     let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, names)?;
@@ -273,20 +289,19 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         model: app.model.served_name.clone(),
         system_fingerprint: system_fingerprint(&admitted.shard),
     };
-    let generation = app.generate(request, admitted.permit).await?;
+    let choices = app.generate(vec![request], num_choices, admitted.permit).await?;
     let tokenizer = app.model.text.tokenizer.clone();
     if body.stream == Some(true) {
         let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-        let render = ChatStream::new(head, tokenizer, with_logprobs, include_usage);
-        return Ok(sse::stream(generation, render, app.metrics.clone()));
+        let render = ChatStream::new(head, tokenizer, num_choices, with_logprobs, include_usage);
+        return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
     let keep = if with_logprobs { KeepTokens::Yes } else { KeepTokens::No };
-    let folded = sse::fold(generation, keep).await?;
-    let logprobs = with_logprobs.then(|| chat_logprobs(&tokenizer, &folded.tokens));
-    let choice = Choice {
-        index: 0,
+    let (folded, usage) = sse::fold(choices, keep).await?;
+    let choice = |(index, folded): (usize, Folded)| Choice {
+        index: index as u32,
+        logprobs: with_logprobs.then(|| chat_logprobs(&tokenizer, &folded.tokens)),
         message: AssistantMessage { role: "assistant", content: folded.text },
-        logprobs,
         finish_reason: finish_reason(folded.reason),
     };
     Ok(axum::Json(Answer {
@@ -295,31 +310,10 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         created: head.created,
         model: head.model,
         system_fingerprint: head.system_fingerprint,
-        choices: vec![choice],
-        usage: folded.usage.into(),
+        choices: folded.into_iter().enumerate().map(choice).collect(),
+        usage: usage.into(),
     })
     .into_response())
-}
-
-/// The prompt, and how many of its tokens stand before the mark; none if that cannot be said.
-fn encode(
-    text: &ModelText,
-    chat: &ChatRequest,
-    mark: Option<Mark>,
-) -> Result<(Vec<u32>, Option<u32>), TextError> {
-    let prompt = text.encode_chat(chat)?.token_ids;
-    let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok((prompt, None)) };
-    let mut before = chat.clone();
-    before.add_generation_prompt = false;
-    before.messages.truncate(message_idx + 1);
-    if let Some(content) = before.messages.last_mut().and_then(|message| message.content.as_mut()) {
-        content.truncate(num_bytes);
-    }
-    // Where the template does not take the beginning alone, all is kept.
-    let before = text.encode_chat(&before).ok();
-    let num_common = |before: Vec<u32>| prompt.iter().zip(&before).take_while(|(a, b)| a == b).count() as u32;
-    let num_marked = before.map(|encoded| num_common(encoded.token_ids));
-    Ok((prompt, num_marked))
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
@@ -394,6 +388,10 @@ struct ChatStream {
     tokenizer: Arc<Tokenizer>,
     with_logprobs: bool,
     include_usage: bool,
+    choices: Vec<ChoiceStream>,
+}
+
+struct ChoiceStream {
     /// The chunk of a piece of text without logprobs.
     piece: EventFrame,
     /// Tokens whose text is held back, with logprobs.
@@ -401,12 +399,22 @@ struct ChatStream {
 }
 
 impl ChatStream {
-    fn new(head: Head, tokenizer: Arc<Tokenizer>, with_logprobs: bool, include_usage: bool) -> Self {
-        let piece = EventFrame::new(|text| {
-            let delta = Delta { role: None, content: Some(text) };
-            head.chunk(Self::choice(delta, None, None), include_usage.then_some(None))
-        });
-        Self { head, tokenizer, with_logprobs, include_usage, piece, pending: Vec::new() }
+    fn new(
+        head: Head,
+        tokenizer: Arc<Tokenizer>,
+        num_choices: usize,
+        with_logprobs: bool,
+        include_usage: bool,
+    ) -> Self {
+        let choice = |index| {
+            let piece = EventFrame::new(|text| {
+                let delta = Delta { role: None, content: Some(text) };
+                head.chunk(Self::choice(index, delta, None, None), include_usage.then_some(None))
+            });
+            ChoiceStream { piece, pending: Vec::new() }
+        };
+        let choices = (0..num_choices).map(choice).collect();
+        Self { head, tokenizer, with_logprobs, include_usage, choices }
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
@@ -414,40 +422,48 @@ impl ChatStream {
     }
 
     fn choice<'a>(
+        index: usize,
         delta: Delta<'a>,
         logprobs: Option<ChatLogprobs>,
         finish: Option<&'static str>,
     ) -> Vec<ChunkChoice<'a>> {
-        vec![ChunkChoice { index: 0, delta, logprobs, finish_reason: finish }]
+        vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason: finish }]
     }
 }
 
 impl Render for ChatStream {
     fn begin(&mut self, events: &mut Events) {
-        let delta = Delta { role: Some("assistant"), content: Some("") };
-        events.json(&self.chunk(Self::choice(delta, None, None)));
+        for index in 0..self.choices.len() {
+            let delta = Delta { role: Some("assistant"), content: Some("") };
+            events.json(&self.chunk(Self::choice(index, delta, None, None)));
+        }
     }
 
-    fn output(&mut self, output: Output, events: &mut Events) {
+    fn output(&mut self, index: usize, output: Output, events: &mut Events) {
+        let choice = &mut self.choices[index];
         if self.with_logprobs {
-            self.pending.extend(output.token.filter(|token| !token.is_end));
+            choice.pending.extend(output.token.filter(|token| !token.is_end));
         }
         let is_last = output.finish.is_some();
-        if self.with_logprobs && (!output.text.is_empty() || (is_last && !self.pending.is_empty())) {
-            let tokens = std::mem::take(&mut self.pending);
+        if self.with_logprobs && (!output.text.is_empty() || (is_last && !choice.pending.is_empty())) {
+            let tokens = std::mem::take(&mut choice.pending);
             let logprobs = chat_logprobs(&self.tokenizer, &tokens);
             let delta = Delta { role: None, content: Some(&output.text) };
-            events.json(&self.chunk(Self::choice(delta, Some(logprobs), None)));
+            events.json(&self.chunk(Self::choice(index, delta, Some(logprobs), None)));
         } else if !output.text.is_empty() {
-            events.framed(&self.piece, &output.text);
+            events.framed(&choice.piece, &output.text);
         }
-        if let Some((reason, usage)) = output.finish {
-            events.json(&self.chunk(Self::choice(Delta::default(), None, Some(finish_reason(reason)))));
-            if self.include_usage {
-                events.json(&self.head.chunk(Vec::new(), Some(Some(usage.into()))));
-            }
-            events.done();
+        if let Some((reason, _)) = output.finish {
+            let finish = Some(finish_reason(reason));
+            events.json(&self.chunk(Self::choice(index, Delta::default(), None, finish)));
         }
+    }
+
+    fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
+        if self.include_usage {
+            events.json(&self.head.chunk(Vec::new(), Some(Some(usage.into()))));
+        }
+        events.done();
     }
 
     fn failed(&mut self, error: &ApiError, events: &mut Events) {

@@ -1,28 +1,28 @@
 //! `/v1/completions`.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use trunkline_text::{StopText, Tokenizer};
+use serde::{Deserialize, Serialize};
+use trunkline_text::{DecodeSpecial, ModelText, StopText, TextError, TextStart, Tokenizer};
 use utoipa::ToSchema;
 
+use super::prompts::{Prompt, Prompts};
 use super::{
     CompletionLogprobs, ErrorResponse, OneOrMany, Seed, StreamOptions, Usage, finish_reason, logprobs,
     system_fingerprint,
 };
 use crate::app::{App, unix_s};
+use crate::choices::rank;
 use crate::dialects::Dialect;
 use crate::error::ApiError;
-use crate::generate::{Output, OutputToken};
+use crate::generate::{self, Output, OutputToken};
 use crate::http::sse::{self, KeepTokens, Render};
 use crate::http::{EventFrame, Events, Refused, parse, read_body};
 use crate::retention::{CacheRetention, RawRetention};
-use crate::validate::{FieldNames, RawParams};
+use crate::validate::{FieldNames, NumChoices, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -32,95 +32,8 @@ const NAMES: FieldNames = FieldNames {
     min_tokens: "min_tokens",
     top_logprobs: "logprobs",
     prompt: "prompt",
+    stop: "stop",
 };
-
-/// A prompt: text, or token ids as they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Prompt {
-    /// Text.
-    Text(String),
-    /// Token ids.
-    TokenIds(Vec<u32>),
-}
-
-impl<'de> Deserialize<'de> for Prompt {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PromptVisitor)
-    }
-}
-
-struct PromptVisitor;
-
-impl<'de> Visitor<'de> for PromptVisitor {
-    type Value = Prompt;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a string, a list of token ids, or a list of one of them")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Prompt, E> {
-        Ok(Prompt::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Prompt, E> {
-        Ok(Prompt::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompt, A::Error> {
-        let Some(first) = list.next_element::<Element>()? else {
-            return Ok(Prompt::TokenIds(Vec::new()));
-        };
-        match first {
-            Element::TokenId(id) => {
-                let mut ids = vec![id];
-                while let Some(id) = list.next_element::<u32>()? {
-                    ids.push(id);
-                }
-                Ok(Prompt::TokenIds(ids))
-            }
-            Element::Prompt(prompt) => match list.next_element::<serde::de::IgnoredAny>()? {
-                None => Ok(prompt),
-                Some(_) => {
-                    Err(Error::custom("several prompts are not supported; hint: send one request for each"))
-                }
-            },
-        }
-    }
-}
-
-/// The first element of a list says what the list is.
-enum Element {
-    TokenId(u32),
-    Prompt(Prompt),
-}
-
-impl<'de> Deserialize<'de> for Element {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ElementVisitor;
-        impl<'de> Visitor<'de> for ElementVisitor {
-            type Value = Element;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a token id, a string or a list of token ids")
-            }
-            fn visit_u64<E: Error>(self, id: u64) -> Result<Element, E> {
-                u32::try_from(id)
-                    .map(Element::TokenId)
-                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Unsigned(id), &"a token id"))
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<Element, E> {
-                Ok(Element::Prompt(Prompt::Text(text.to_owned())))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
-                let mut ids = Vec::new();
-                while let Some(id) = list.next_element::<u32>()? {
-                    ids.push(id);
-                }
-                Ok(Element::Prompt(Prompt::TokenIds(ids)))
-            }
-        }
-        deserializer.deserialize_any(ElementVisitor)
-    }
-}
 
 /// Body of a request.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -128,9 +41,17 @@ impl<'de> Deserialize<'de> for Element {
 pub struct Body {
     /// The served model's name, or nothing.
     pub model: Option<String>,
-    /// A string or a list of token ids.
+    /// A string or a list of token ids; or a list of these, each continued on its own.
     #[schema(value_type = String)]
-    pub prompt: Prompt,
+    pub prompt: Prompts,
+    /// Outputs to show for each prompt.
+    #[schema(minimum = 1)]
+    pub n: Option<i64>,
+    /// Outputs to compute for each prompt, of which the `n` with the highest mean logprob are shown; not with `stream`.
+    #[schema(minimum = 1)]
+    pub best_of: Option<i64>,
+    /// Put the prompt before the output; not with `logprobs`.
+    pub echo: Option<bool>,
     /// Most tokens to generate; default 16.
     #[schema(minimum = 1)]
     pub max_tokens: Option<i64>,
@@ -187,7 +108,6 @@ pub struct Body {
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
-    Refused { field: "echo", neutral: &["false"], hint: "put the prompt before the answer yourself" },
     Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused { field: "prompt_embeds", neutral: &[], hint: "send text or token ids" },
     Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
@@ -208,7 +128,7 @@ pub struct Answer<'a> {
     pub model: &'a str,
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: &'a str,
-    /// One choice; none in the piece that carries `usage`.
+    /// The outputs, prompt by prompt; none in the piece that carries `usage`.
     pub choices: Vec<Choice<'a>>,
     /// What it took; in a stream only with `include_usage`, null before the end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -222,7 +142,7 @@ pub struct Answer<'a> {
 pub struct Choice<'a> {
     /// The output, or what is new of it.
     pub text: Cow<'a, str>,
-    /// 0.
+    /// Number of the output, from 0: those of the first prompt come first.
     pub index: u32,
     /// If asked for.
     pub logprobs: Option<CompletionLogprobs>,
@@ -253,16 +173,27 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
     app.model.check_name(body.model.as_deref())?;
-    let raw = raw_params(&mut body);
+    let mut raw = raw_params(&mut body);
+    let is_stream = body.stream == Some(true);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
-    let prompt = match body.prompt {
-        Prompt::TokenIds(ids) => ids,
-        Prompt::Text(text) => app.tokenize(text.len(), move |model| model.encode_prompt(&text)).await?,
-    };
+    let num_choices = validator.num_choices(body.n, body.best_of, body.prompt.0.len())?;
+    check_together(&body, num_choices)?;
+    let with_logprobs = raw.logprobs.is_some();
+    // Outputs are ranked by their logprobs.
+    raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
+
+    let (echo, prompts) = (body.echo == Some(true), body.prompt.0);
+    let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
+    let encoded = app.tokenize(num_bytes, move |model| encode(model, prompts, echo)).await?;
     let defaults = &app.model.text.generation_defaults;
-    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, NAMES)?;
-    let with_logprobs = request.sampling.logprobs;
+    let mut requests = Vec::new();
+    let mut echoed = Vec::new();
+    for (token_ids, text) in encoded {
+        let arrived = (admitted.arrived, &admitted.caller);
+        requests.push(validator.validate(arrived, token_ids, raw.clone(), defaults, NAMES)?);
+        echoed.push(text);
+    }
 
     let head = Head {
         id: format!("cmpl-{}", crate::random::id()),
@@ -270,23 +201,63 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         model: app.model.served_name.clone(),
         system_fingerprint: system_fingerprint(&admitted.shard),
     };
-    let generation = app.generate(request, admitted.permit).await?;
+    let choices = app.generate(requests, num_choices.computed, admitted.permit).await?;
     let tokenizer = app.model.text.tokenizer.clone();
-    if body.stream == Some(true) {
+    if is_stream {
         let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-        let render = CompletionStream::new(head, tokenizer, with_logprobs, include_usage);
-        return Ok(sse::stream(generation, render, app.metrics.clone()));
+        let echoed = echoed.into_iter().flat_map(|text| std::iter::repeat_n(text, num_choices.computed));
+        let render = CompletionStream::new(head, tokenizer, echoed.collect(), with_logprobs, include_usage);
+        return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
-    let keep = if with_logprobs { KeepTokens::Yes } else { KeepTokens::No };
-    let folded = sse::fold(generation, keep).await?;
-    let logprobs = with_logprobs.then(|| completion_logprobs(&tokenizer, &folded.tokens, &mut 0));
-    let choice = Choice {
-        text: folded.text.into(),
-        index: 0,
-        logprobs,
-        finish_reason: Some(finish_reason(folded.reason)),
+    let keep = if with_logprobs || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
+    let (mut folded, usage) = sse::fold(choices, keep).await?;
+    let mut shown = Vec::new();
+    for (prompt, outputs) in echoed.iter().zip(folded.chunks_mut(num_choices.computed)) {
+        rank(outputs);
+        for output in &outputs[..num_choices.shown] {
+            shown.push(Choice {
+                text: format!("{prompt}{}", output.text).into(),
+                index: shown.len() as u32,
+                logprobs: with_logprobs.then(|| completion_logprobs(&tokenizer, &output.tokens, &mut 0)),
+                finish_reason: Some(finish_reason(output.reason)),
+            });
+        }
+    }
+    Ok(axum::Json(head.answer(shown, Some(Some(usage.into())))).into_response())
+}
+
+/// Fields that do not go together.
+fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> {
+    if body.stream == Some(true) && num_choices.is_ranked() {
+        let problem =
+            "is greater than `n`, but which outputs are best shows only at the end; hint: do not stream";
+        return Err(ApiError::value("best_of", problem));
+    }
+    if body.echo == Some(true) && body.logprobs.is_some() {
+        let hint = "logprobs of the prompt are not supported; leave one of `echo` and `logprobs` out";
+        return Err(ApiError::UnsupportedField { field: "echo".into(), hint });
+    }
+    Ok(())
+}
+
+/// Each prompt's tokens, and its text if it is to be shown.
+fn encode(
+    model: &ModelText,
+    prompts: Vec<Prompt>,
+    with_text: bool,
+) -> Result<Vec<(Vec<u32>, String)>, TextError> {
+    let encode = |prompt| match prompt {
+        Prompt::TokenIds(ids) => {
+            let text = || model.tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Beginning);
+            let text = with_text.then(text).unwrap_or_default();
+            Ok((ids, text))
+        }
+        Prompt::Text(text) => {
+            let ids = model.encode_prompt(&text)?;
+            Ok((ids, if with_text { text } else { String::new() }))
+        }
     };
-    Ok(axum::Json(head.answer(vec![choice], Some(Some(folded.usage.into())))).into_response())
+    prompts.into_iter().map(encode).collect()
 }
 
 fn raw_params(body: &mut Body) -> RawParams {
@@ -357,6 +328,12 @@ struct CompletionStream {
     tokenizer: Arc<Tokenizer>,
     with_logprobs: bool,
     include_usage: bool,
+    choices: Vec<ChoiceStream>,
+}
+
+struct ChoiceStream {
+    /// What is put before the output, at its first piece.
+    echo: String,
     /// The event of a piece of text without logprobs, before the end.
     piece: EventFrame,
     /// Tokens whose text is held back, with logprobs.
@@ -366,41 +343,61 @@ struct CompletionStream {
 }
 
 impl CompletionStream {
-    fn new(head: Head, tokenizer: Arc<Tokenizer>, with_logprobs: bool, include_usage: bool) -> Self {
-        let piece = EventFrame::new(|text| {
-            let choice = Choice { text: text.into(), index: 0, logprobs: None, finish_reason: None };
-            head.answer(vec![choice], include_usage.then_some(None))
-        });
-        Self { head, tokenizer, with_logprobs, include_usage, piece, pending: Vec::new(), offset: 0 }
+    /// `echo`: for each choice what is put before its output.
+    fn new(
+        head: Head,
+        tokenizer: Arc<Tokenizer>,
+        echo: Vec<String>,
+        with_logprobs: bool,
+        include_usage: bool,
+    ) -> Self {
+        let choice = |(index, echo)| {
+            let piece = EventFrame::new(|text| {
+                let index = index as u32;
+                let choice = Choice { text: text.into(), index, logprobs: None, finish_reason: None };
+                head.answer(vec![choice], include_usage.then_some(None))
+            });
+            ChoiceStream { echo, piece, pending: Vec::new(), offset: 0 }
+        };
+        let choices = echo.into_iter().enumerate().map(choice).collect();
+        Self { head, tokenizer, with_logprobs, include_usage, choices }
     }
 }
 
 impl Render for CompletionStream {
-    fn output(&mut self, output: Output, events: &mut Events) {
+    fn begin(&mut self, events: &mut Events) {
+        for choice in self.choices.iter_mut().filter(|choice| !choice.echo.is_empty()) {
+            events.framed(&choice.piece, &std::mem::take(&mut choice.echo));
+        }
+    }
+
+    fn output(&mut self, index: usize, output: Output, events: &mut Events) {
+        let choice = &mut self.choices[index];
         if !self.with_logprobs && output.finish.is_none() {
             if !output.text.is_empty() {
-                events.framed(&self.piece, &output.text);
+                events.framed(&choice.piece, &output.text);
             }
             return;
         }
         if self.with_logprobs {
-            self.pending.extend(output.token);
+            choice.pending.extend(output.token);
         }
         if output.text.is_empty() && output.finish.is_none() {
             return;
         }
-        let tokens = std::mem::take(&mut self.pending);
+        let tokens = std::mem::take(&mut choice.pending);
         let logprobs =
-            self.with_logprobs.then(|| completion_logprobs(&self.tokenizer, &tokens, &mut self.offset));
+            self.with_logprobs.then(|| completion_logprobs(&self.tokenizer, &tokens, &mut choice.offset));
         let finish_reason = output.finish.map(|(reason, _)| finish_reason(reason));
-        let choice = Choice { text: output.text.into(), index: 0, logprobs, finish_reason };
+        let choice = Choice { text: output.text.into(), index: index as u32, logprobs, finish_reason };
         events.json(&self.head.answer(vec![choice], self.include_usage.then_some(None)));
-        if let Some((_, usage)) = output.finish {
-            if self.include_usage {
-                events.json(&self.head.answer(Vec::new(), Some(Some(usage.into()))));
-            }
-            events.done();
+    }
+
+    fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
+        if self.include_usage {
+            events.json(&self.head.answer(Vec::new(), Some(Some(usage.into()))));
         }
+        events.done();
     }
 
     fn failed(&mut self, error: &ApiError, events: &mut Events) {

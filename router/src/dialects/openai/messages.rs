@@ -8,12 +8,10 @@ use serde_json::{Map, Value};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
+use crate::dialects::chat_prompt::Mark;
 use crate::error::ApiError;
-use crate::limits::MAX_MESSAGES;
+use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 use crate::retention::CacheControl;
-
-/// Most parts of one message's content.
-const MAX_PARTS: usize = 1024;
 
 /// One message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -50,17 +48,6 @@ pub struct Part {
     pub text: Option<String>,
     /// What stands before the end of this part is to be kept: Anthropic's field.
     pub cache_control: Option<CacheControl>,
-}
-
-/// The end of a part with a `cache_control`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    /// Its message.
-    pub message_idx: usize,
-    /// Bytes of the message's text up to it.
-    pub num_bytes: usize,
-    /// Seconds to keep what stands before it.
-    pub ttl_s: i64,
 }
 
 /// The last `cache_control` of the messages.
@@ -123,7 +110,8 @@ pub fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Messag
     deserializer.deserialize_seq(Messages)
 }
 
-fn bounded<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+/// A list of at most so many.
+pub fn bounded<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
     mut list: A,
     limit: usize,
     expected: &'static str,

@@ -7,6 +7,7 @@ mod fields;
 mod logprobs;
 mod messages;
 pub mod models;
+mod prompts;
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -14,7 +15,7 @@ use utoipa::ToSchema;
 pub use error::{ErrorBody, ErrorResponse};
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
-pub use messages::{Content, Message, Part};
+pub use messages::{Content, Message, Part, bounded};
 
 use crate::generate::{self, FinishReason};
 use crate::http::Refused;
@@ -22,8 +23,6 @@ use crate::shard::ShardInfo;
 
 /// Fields of both generating routes that would change the answer: OpenAI's, and those that other servers added.
 const REFUSED_EVERYWHERE: &[Refused] = &[
-    Refused { field: "n", neutral: &["1"], hint: "send a request for each choice" },
-    Refused { field: "best_of", neutral: &["1"], hint: "send a request for each choice" },
     Refused { field: "logit_bias", neutral: &["{}"], hint: "leave it out" },
     Refused { field: "prompt_logprobs", neutral: &["false"], hint: "leave it out" },
     Refused { field: "use_beam_search", neutral: &["false"], hint: "leave it out" },
@@ -78,7 +77,7 @@ impl From<generate::Usage> for Usage {
 
 fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::EndToken | FinishReason::StopString => "stop",
+        FinishReason::EndToken | FinishReason::StopString { .. } => "stop",
         FinishReason::Length => "length",
     }
 }

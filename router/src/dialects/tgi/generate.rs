@@ -9,9 +9,10 @@ use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
 
 use super::ErrorResponse;
 use super::types::{
-    Body, Details, GenerateAnswer, Parameters, StreamAnswer, StreamDetails, Token, finish_reason,
+    Body, Details, GenerateAnswer, Parameters, Sequence, StreamAnswer, StreamDetails, Token, finish_reason,
 };
 use crate::app::App;
+use crate::choices::rank;
 use crate::dialects::Dialect;
 use crate::error::ApiError;
 use crate::generate::{FinishReason, Output, OutputToken, Usage};
@@ -29,6 +30,7 @@ const NAMES: FieldNames = FieldNames {
     min_tokens: "min_new_tokens",
     top_logprobs: "top_n_tokens",
     prompt: "inputs",
+    stop: "stop",
 };
 
 /// Stands for probabilities that f32 cannot tell from 0, as JSON has no infinity.
@@ -38,8 +40,7 @@ const LOWEST_LOGPROB: f32 = -9999.0;
 const REFUSED: &[Refused] = &[
     Refused { field: "typical_p", neutral: &["1", "1.0"], hint: "use `top_p` or `min_p`" },
     Refused { field: "decoder_input_details", neutral: &["false"], hint: "leave it out" },
-    Refused { field: "best_of", neutral: &["1"], hint: "send a request for each output" },
-    Refused { field: "num_return_sequences", neutral: &["1"], hint: "send a request for each output" },
+    Refused { field: "num_return_sequences", neutral: &["1"], hint: "use `best_of` with `details`" },
     Refused { field: "watermark", neutral: &["false"], hint: "leave it out" },
     Refused { field: "grammar", neutral: &[], hint: "structured output is not supported yet" },
     Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
@@ -130,9 +131,12 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     let truncate = truncate(parameters.truncate)?;
     let full_text = parameters.return_full_text.unwrap_or(false);
     let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
-    let raw = raw_params(&mut parameters, as_events || details)?;
+    let mut raw = raw_params(&mut parameters, as_events || details)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
+    let num_choices = validator.num_choices(None, parameters.best_of, 1)?;
+    // Outputs are ranked by their logprobs.
+    raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
 
     let inputs: Arc<str> = body.inputs.into();
     let text = inputs.clone();
@@ -147,20 +151,30 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
         &GenerationDefaults::default(),
         NAMES,
     )?;
+    if num_choices.is_ranked() && !is_sampled(&request) {
+        let problem = "is more than 1, but the output is greedy; hint: set `do_sample` to true";
+        return Err(ApiError::value("best_of", problem));
+    }
+    if num_choices.is_ranked() && as_events {
+        let problem = "is more than 1, but which output is best shows only at the end; hint: do not stream";
+        return Err(ApiError::value("best_of", problem));
+    }
     let shown = Shown {
         details,
         top_tokens,
         seed: is_sampled(&request).then_some(request.sampling.seed),
         prefix: if full_text { inputs.to_string() } else { String::new() },
     };
-    let generation = app.generate(request, admitted.permit).await?;
+    let choices = app.generate(vec![request], num_choices.computed, admitted.permit).await?;
     let tokenizer = app.model.text.tokenizer.clone();
     if as_events {
         let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0 };
-        return Ok(sse::stream(generation, render, app.metrics.clone()));
+        return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
-    let keep = if details { KeepTokens::Yes } else { KeepTokens::No };
-    let answer = whole_answer(sse::fold(generation, keep).await?, &shown, &tokenizer);
+    let keep = if details || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
+    let (mut folded, _) = sse::fold(choices, keep).await?;
+    rank(&mut folded);
+    let answer = whole_answer(folded, &shown, &tokenizer)?;
     Ok(match form {
         Form::List => axum::Json([answer]).into_response(),
         Form::Object | Form::Events => axum::Json(answer).into_response(),
@@ -253,8 +267,14 @@ fn top_tokens(tokenizer: &Tokenizer, top: &[TokenLogprob]) -> Vec<Token> {
     tokens.collect()
 }
 
-fn whole_answer(folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> GenerateAnswer {
-    let details = shown.details.then(|| Details {
+/// `folded`: the best first, at least one.
+fn whole_answer(
+    folded: Vec<Folded>,
+    shown: &Shown,
+    tokenizer: &Tokenizer,
+) -> Result<GenerateAnswer, ApiError> {
+    let num_outputs = folded.len();
+    let mut outputs = folded.into_iter().map(|folded| Sequence {
         finish_reason: finish_reason(folded.reason),
         generated_tokens: folded.usage.output_tokens,
         seed: shown.seed,
@@ -263,8 +283,22 @@ fn whole_answer(folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Generat
         top_tokens: shown.top_tokens.then(|| {
             folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()
         }),
+        generated_text: format!("{}{}", shown.prefix, folded.text),
     });
-    GenerateAnswer { generated_text: format!("{}{}", shown.prefix, folded.text), details }
+    let best = outputs.next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    if !shown.details {
+        return Ok(GenerateAnswer { generated_text: best.generated_text, details: None });
+    }
+    let details = Details {
+        finish_reason: best.finish_reason,
+        generated_tokens: best.generated_tokens,
+        seed: best.seed,
+        prefill: best.prefill,
+        tokens: best.tokens,
+        top_tokens: best.top_tokens,
+        best_of_sequences: (num_outputs > 1).then(|| outputs.collect()),
+    };
+    Ok(GenerateAnswer { generated_text: best.generated_text, details: Some(details) })
 }
 
 struct GenerateStream {
@@ -287,7 +321,7 @@ impl GenerateStream {
 }
 
 impl Render for GenerateStream {
-    fn output(&mut self, output: Output, events: &mut Events) {
+    fn output(&mut self, _index: usize, output: Output, events: &mut Events) {
         self.text.push_str(&output.text);
         self.index += u32::from(output.token.is_some());
         let top_tokens = match (&output.token, self.shown.top_tokens) {

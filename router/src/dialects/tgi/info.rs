@@ -66,7 +66,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         model_device_type: shard.device.clone(),
         kv_cache_dtype: shard.kv_dtype.clone(),
         max_concurrent_requests: app.limits.max_concurrent_requests,
-        max_best_of: 1,
+        max_best_of: app.limits.max_best_of,
         max_stop_sequences: validator.max_stop_sequences,
         max_input_tokens: validator.max_input_tokens,
         max_total_tokens: validator.max_total_tokens,

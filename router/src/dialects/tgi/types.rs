@@ -65,6 +65,9 @@ pub struct Parameters {
     /// Keep only so many last tokens of the prompt.
     #[schema(minimum = 1)]
     pub truncate: Option<i64>,
+    /// Compute so many outputs and answer with the one whose tokens have the highest mean logprob; needs sampling.
+    #[schema(minimum = 1)]
+    pub best_of: Option<i64>,
     /// Report tokens and why the output ended.
     pub details: Option<bool>,
     /// Report so many of the likeliest tokens in each place, with `details` or a stream.
@@ -87,6 +90,31 @@ pub struct GenerateAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = GenerateDetails)]
 pub struct Details {
+    /// `length`, `eos_token` or `stop_sequence`.
+    pub finish_reason: &'static str,
+    /// How many.
+    pub generated_tokens: u32,
+    /// The seed used, null if greedy.
+    pub seed: Option<u64>,
+    /// Always empty: logprobs of the prompt are not supported.
+    #[schema(value_type = Vec<String>)]
+    pub prefill: [(); 0],
+    /// The output's tokens.
+    pub tokens: Vec<Token>,
+    /// The likeliest tokens in each place, with `top_n_tokens`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_tokens: Option<Vec<Vec<Token>>>,
+    /// With `best_of` the other outputs, the better ones first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_of_sequences: Option<Vec<Sequence>>,
+}
+
+/// An output that was not the best.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BestOfSequence)]
+pub struct Sequence {
+    /// The output.
+    pub generated_text: String,
     /// `length`, `eos_token` or `stop_sequence`.
     pub finish_reason: &'static str,
     /// How many.
@@ -152,6 +180,6 @@ pub fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::EndToken => "eos_token",
         FinishReason::Length => "length",
-        FinishReason::StopString => "stop_sequence",
+        FinishReason::StopString { .. } => "stop_sequence",
     }
 }

@@ -42,6 +42,7 @@ impl Chat {
             add_generation_prompt: self.add_generation_prompt,
             kwargs: self.kwargs.clone(),
             now_unix_s,
+            ..ChatRequest::default()
         }
     }
 }

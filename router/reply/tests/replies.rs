@@ -1,0 +1,283 @@
+//! Replies as models of each family write them, cut in every way.
+
+use proptest::prelude::*;
+use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+
+/// A reply's parts, joined: what must not depend on the cuts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Reply {
+    text: String,
+    reasoning: String,
+    /// Name, arguments, whether it ended.
+    calls: Vec<(String, String, bool)>,
+}
+
+impl Reply {
+    fn of(text: &str) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    fn calling(mut self, name: &str, arguments: &str) -> Self {
+        self.calls.push((name.into(), arguments.into(), true));
+        self
+    }
+
+    fn take(&mut self, piece: Piece) {
+        match piece {
+            Piece::Text(text) => {
+                assert!(!text.is_empty());
+                self.text.push_str(&text);
+            }
+            Piece::Reasoning(text) => self.reasoning.push_str(&text),
+            Piece::CallBegin { name } => {
+                assert!(self.calls.last().is_none_or(|last| last.2), "a call begins in a call");
+                self.calls.push((name, String::new(), false));
+            }
+            Piece::Arguments(text) => {
+                let last = self.calls.last_mut().expect("arguments of a call");
+                assert!(!last.2, "arguments after the end");
+                last.1.push_str(&text);
+            }
+            Piece::CallEnd => self.calls.last_mut().expect("a call ends").2 = true,
+        }
+    }
+}
+
+const NAMES: [&str; 3] = ["get_weather", "get_time", "f"];
+
+fn parse(
+    format: Option<ToolFormat>,
+    reasoning: Option<ReasoningStart>,
+    pieces: impl IntoIterator<Item = impl AsRef<str>>,
+) -> Reply {
+    let names = NAMES.map(String::from).to_vec();
+    let mut parser = ReplyParser::new(reasoning, format.map(|format| (format, names)));
+    let (mut out, mut reply) = (Vec::new(), Reply::default());
+    for piece in pieces {
+        parser.push(piece.as_ref(), &mut out);
+        out.drain(..).for_each(|piece| reply.take(piece));
+    }
+    parser.finish(&mut out);
+    out.into_iter().for_each(|piece| reply.take(piece));
+    assert!(reply.calls.iter().all(|call| call.2), "a call did not end: {reply:?}");
+    reply
+}
+
+/// The reply whole, by characters, and cut once at each place: all the same.
+fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
+    let whole = parse(format, reasoning, [text]);
+    assert_eq!(parse(format, reasoning, text.chars().map(String::from)), whole, "by characters: {text}");
+    for (at, _) in text.char_indices() {
+        assert_eq!(parse(format, reasoning, [&text[..at], &text[at..]]), whole, "cut at {at}: {text}");
+    }
+    whole
+}
+
+/// Form, what the model wrote, what it is.
+fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
+    use ToolFormat::{Hermes, Json, Llama3, Mistral, Pythonic};
+    let paris = r#"{"city": "Paris"}"#;
+    let weather = |text: &str| Reply::of(text).calling("get_weather", paris);
+    vec![
+        // Qwen2.5-7B-Instruct, Hermes-2-Pro.
+        (
+            Hermes,
+            "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
+            weather(""),
+        ),
+        (
+            Hermes,
+            "I will look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>\n\
+             <tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>",
+            weather("I will look.").calling("get_time", "{}"),
+        ),
+        (
+            Hermes,
+            "<tool_call>{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"get_weather\"}</tool_call>\n\n",
+            weather(""),
+        ),
+        (Hermes, "<tool_call>{\"name\": \"get_time\"}</tool_call>", Reply::of("").calling("get_time", "{}")),
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"get_time\", \"arguments\": null}",
+            Reply::of("").calling("get_time", "{}"),
+        ),
+        (
+            Hermes,
+            r#"<tool_call>{"name": "f", "arguments": "{\"a\": [1, \"}\"]}"}</tool_call> Done."#,
+            Reply::of(" Done.").calling("f", r#"{"a": [1, "}"]}"#),
+        ),
+        // Llama-3.1-8B-Instruct.
+        (Llama3, r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
+        (Llama3, r#"<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
+        (
+            Llama3,
+            r#"{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {}}"#,
+            weather("").calling("get_time", "{}"),
+        ),
+        // Mistral-7B-Instruct-v0.3, Mistral-Small-3.2.
+        (
+            Mistral,
+            r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]"#,
+            weather(""),
+        ),
+        (
+            Mistral,
+            r#"[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]"#,
+            weather("").calling("get_time", "{}"),
+        ),
+        (
+            Mistral,
+            r#"One moment.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[CALL_ID]a1b2[ARGS]{}"#,
+            weather("One moment.").calling("get_time", "{}"),
+        ),
+        // Llama-3.2-3B-Instruct, Llama-4-Scout, ToolACE-8B.
+        (
+            Pythonic,
+            "[get_weather(city='Paris'), get_time()]",
+            Reply::of("").calling("get_weather", r#"{"city":"Paris"}"#).calling("get_time", "{}"),
+        ),
+        (
+            Pythonic,
+            "Let me see. <|python_start|>[f(a=[1, \"]\"], b=True)]<|python_end|>",
+            Reply::of("Let me see.").calling("f", r#"{"a":[1,"]"],"b":true}"#),
+        ),
+        (
+            Json,
+            r#"  [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "parameters": {}}]"#,
+            weather("").calling("f", "{}"),
+        ),
+        (Json, r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#, weather("")),
+    ]
+}
+
+/// What merely looks like a call.
+const NO_CALLS: &[(ToolFormat, &str)] = &[
+    (ToolFormat::Hermes, "Use <tool_call> to call."),
+    (ToolFormat::Hermes, "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>"),
+    (ToolFormat::Hermes, "<tool_call>{\"name\": 5}</tool_call> and so on\n"),
+    (ToolFormat::Hermes, "<tool_call>{\"nam"),
+    (ToolFormat::Hermes, "<tool_call>"),
+    (ToolFormat::Hermes, "a <tool_"),
+    (ToolFormat::Hermes, "{\"name\": \"get_time\", \"arguments\": {}}"),
+    (ToolFormat::Llama3, "{\"temperature\": 21}"),
+    (ToolFormat::Llama3, "{\"name\": \"Ann\", \"parameters\": {}}"),
+    (ToolFormat::Llama3, "A set {1, 2}; {\"name\": \"get_time\", \"parameters\": {}}"),
+    (ToolFormat::Llama3, "<|python_tag|>print(1)"),
+    (ToolFormat::Mistral, "[TOOL_CALLS] is a token"),
+    (ToolFormat::Mistral, "[TOOL_CALLS]get_nothing[ARGS]{}"),
+    (ToolFormat::Mistral, "[TOOL_CALLS]get_time[ARGS]5"),
+    (ToolFormat::Pythonic, "[1] and [2]"),
+    (ToolFormat::Pythonic, "[get_time is a tool]"),
+    (ToolFormat::Pythonic, "[get_time(5)] "),
+    (ToolFormat::Pythonic, "[get_weather(city='Paris'"),
+    (ToolFormat::Json, "[1, 2, 3]"),
+    (ToolFormat::Json, "[]"),
+    (ToolFormat::Json, " {}"),
+];
+
+#[test]
+fn recorded_calls_are_found_however_they_are_cut() {
+    for (format, text, wanted) in recorded() {
+        assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_call_is_text() {
+    for (format, text) in NO_CALLS {
+        assert_eq!(parse_in_all_ways(Some(*format), None, text), Reply::of(text), "{format:?}: {text}");
+    }
+    // A call after something that looked like one is found.
+    let text = "<tool_call>no <tool_call>{\"name\": \"get_time\", \"arguments\": {}}</tool_call>";
+    let wanted = Reply::of("<tool_call>no").calling("get_time", "{}");
+    assert_eq!(parse_in_all_ways(Some(ToolFormat::Hermes), None, text), wanted);
+}
+
+#[test]
+fn arguments_stream_and_end_where_the_reply_is_cut() {
+    let names = NAMES.map(String::from).to_vec();
+    let mut parser = ReplyParser::new(None, Some((ToolFormat::Hermes, names)));
+    let mut out = Vec::new();
+    parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"One", &mut out);
+    assert_eq!(out, [Piece::CallBegin { name: "f".into() }, Piece::Arguments("{\"text\": \"One".into())]);
+    out.clear();
+    parser.push(" two", &mut out);
+    assert_eq!(out, [Piece::Arguments(" two".into())]);
+    out.clear();
+    parser.finish(&mut out);
+    assert_eq!(out, [Piece::CallEnd]);
+    // Arguments that are no JSON end where they stop being any; the rest is text.
+    let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>";
+    let reply = parse_in_all_ways(Some(ToolFormat::Hermes), None, text);
+    assert_eq!(reply.calls, [("f".into(), "{\"a\": ".into(), true)]);
+    assert_eq!(reply.text, "oops}}</tool_call>");
+}
+
+#[test]
+fn reasoning_is_parted_from_the_reply() {
+    use ReasoningStart::{InPrompt, InReply};
+    let reply = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..Reply::of(text) };
+    for (start, text, wanted) in [
+        (InReply, "<think>\nHm.\n</think>\n\nYes.", reply("\nHm.\n", "Yes.")),
+        (InReply, " <think></think>Yes.", reply("", "Yes.")),
+        (InReply, "Yes. <think> is a tag </think>", reply("", "Yes. <think> is a tag </think>")),
+        (InReply, "<thi", reply("", "<thi")),
+        (InReply, "<think>never ends </th", reply("never ends </th", "")),
+        (InPrompt, "Hm. <b>\n</think>\n", reply("Hm. <b>\n", "")),
+        (InPrompt, "</think>Yes. </think>", reply("", "Yes. </think>")),
+    ] {
+        assert_eq!(parse_in_all_ways(None, Some(start), text), wanted, "{text}");
+    }
+    let text = "<think>a {\"b\"</think>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let wanted = reply("a {\"b\"", "").calling("f", "{}");
+    assert_eq!(parse_in_all_ways(Some(ToolFormat::Hermes), Some(InReply), text), wanted);
+}
+
+fn fragments() -> impl Strategy<Value = String> {
+    let fragment = prop_oneof![
+        Just("<tool_call>".to_owned()),
+        Just("</tool_call>".to_owned()),
+        Just("[TOOL_CALLS]".to_owned()),
+        Just("[ARGS]".to_owned()),
+        Just("<|python_tag|>".to_owned()),
+        Just("<think>".to_owned()),
+        Just("</think>".to_owned()),
+        Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),
+        Just("{\"name\": \"f\", ".to_owned()),
+        Just("[f(a=1)]".to_owned()),
+        Just("f".to_owned()),
+        "[\\[\\]{}(),:; \n\"a-c<é🙂]{0,6}",
+    ];
+    proptest::collection::vec(fragment, 0..8).prop_map(|fragments| fragments.concat())
+}
+
+fn formats() -> impl Strategy<Value = Option<ToolFormat>> {
+    (0..=ToolFormat::ALL.len()).prop_map(|idx| ToolFormat::ALL.get(idx).copied())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cuts_change_nothing(
+        text in fragments(), format in formats(), reasons: bool, cuts in proptest::collection::vec(any::<usize>(), 0..6)
+    ) {
+        let reasoning = reasons.then_some(ReasoningStart::InReply);
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
+        ends.retain(|end| text.is_char_boundary(*end));
+        ends.extend([0, text.len()]);
+        ends.sort_unstable();
+        let pieces = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]);
+        prop_assert_eq!(parse(format, reasoning, pieces), parse(format, reasoning, [&text]));
+    }
+
+    /// Without calls and reasoning every character is given.
+    #[test]
+    fn nothing_is_eaten(text in fragments(), format in formats()) {
+        let reply = parse(format, None, [&text]);
+        if reply.calls.is_empty() {
+            prop_assert_eq!(reply.text, text);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The messages of a request, and the chat that they are for a template.
+
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+use trunkline_text::ChatMessage;
+use utoipa::ToSchema;
+
+use crate::dialects::chat_prompt::Mark;
+use crate::dialects::openai::bounded;
+use crate::error::ApiError;
+use crate::limits::{MAX_MESSAGES, MAX_PARTS};
+use crate::retention::CacheControl;
+
+/// One message.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
+pub struct Message {
+    /// `user` or `assistant`.
+    pub role: String,
+    /// A string, or a list of blocks.
+    #[schema(value_type = String)]
+    pub content: Content,
+}
+
+/// Text, or blocks of it and of other kinds.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Plain text.
+    Text(String),
+    /// Blocks.
+    Blocks(Vec<Block>),
+}
+
+/// A block of content; which fields it has depends on its kind.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Block {
+    /// `text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Of `text`.
+    pub text: Option<String>,
+    /// What stands before the end of this block is to be kept.
+    pub cache_control: Option<CacheControl>,
+    /// Of `tool_use`.
+    pub id: Option<String>,
+    /// Of `tool_use`.
+    pub name: Option<String>,
+    /// Of `tool_use`.
+    pub input: Option<Value>,
+    /// Of `tool_result`: which call it answers.
+    pub tool_use_id: Option<String>,
+    /// Of `tool_result`.
+    pub content: Option<Content>,
+    /// Of `tool_result`: the tool failed.
+    pub is_error: Option<bool>,
+    /// Of `thinking`.
+    pub thinking: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string or a list of blocks")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Content, E> {
+        Ok(Content::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Content, A::Error> {
+        bounded(list, MAX_PARTS, "at most 1024 blocks").map(Content::Blocks)
+    }
+}
+
+/// For `#[serde(deserialize_with)]`: a list of messages, bounded.
+pub fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Message>, D::Error> {
+    struct Messages;
+    impl<'de> Visitor<'de> for Messages {
+        type Value = Vec<Message>;
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a list of messages")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<Message>, A::Error> {
+            bounded(list, MAX_MESSAGES, "at most 16384 messages")
+        }
+    }
+    deserializer.deserialize_seq(Messages)
+}
+
+/// A conversation as templates take it.
+#[derive(Debug, Default)]
+pub struct Chat {
+    /// The system prompt first, if there is one.
+    pub messages: Vec<ChatMessage>,
+    /// The last `cache_control`.
+    pub mark: Option<Mark>,
+}
+
+impl Chat {
+    /// `whole`: the request's own `cache_control`, which stands for one on the last block.
+    pub fn new(
+        system: Option<Content>,
+        messages: Vec<Message>,
+        whole: Option<&CacheControl>,
+    ) -> Result<Self, ApiError> {
+        let mut chat = Self::default();
+        if let Some(system) = system {
+            chat.messages.push(ChatMessage::new("system", ""));
+            chat.push_texts(system, "system")?;
+        }
+        if messages.is_empty() {
+            return Err(ApiError::value("messages", "is empty; hint: send at least one message"));
+        }
+        for (idx, message) in messages.into_iter().enumerate() {
+            chat.push_message(message, &format!("messages[{idx}]"))?;
+        }
+        if let (Some(control), None) = (whole, chat.mark) {
+            chat.set_mark(control, "cache_control")?;
+        }
+        Ok(chat)
+    }
+
+    /// Whether the reply goes on with the last message rather than answering it.
+    pub fn is_prefilled(&self) -> bool {
+        self.messages.last().is_some_and(|message| message.role == "assistant")
+    }
+
+    fn push_message(&mut self, message: Message, field: &str) -> Result<(), ApiError> {
+        let role = match message.role.as_str() {
+            "user" => "user",
+            "assistant" => "assistant",
+            "system" => {
+                let problem = "is `system`; hint: use the field `system`";
+                return Err(ApiError::value(format!("{field}.role"), problem));
+            }
+            _ => return Err(ApiError::value(format!("{field}.role"), "must be `user` or `assistant`")),
+        };
+        let field = format!("{field}.content");
+        let blocks = match message.content {
+            Content::Text(text) => {
+                self.text_of(role).push_str(&text);
+                return Ok(());
+            }
+            Content::Blocks(blocks) => blocks,
+        };
+        if blocks.is_empty() {
+            return Err(ApiError::value(field, "is empty; hint: send at least one block"));
+        }
+        for (idx, block) in blocks.into_iter().enumerate() {
+            self.push_block(role, block, &format!("{field}[{idx}]"))?;
+        }
+        Ok(())
+    }
+
+    fn push_block(&mut self, role: &'static str, block: Block, field: &str) -> Result<(), ApiError> {
+        let control = block.cache_control.clone();
+        match (block.kind.as_str(), role) {
+            ("text", _) => {
+                let text = required(block.text, field, "text")?;
+                self.text_of(role).push_str(&text);
+            }
+            ("tool_use", "assistant") => {
+                let call = json!({
+                    "id": required(block.id, field, "id")?,
+                    "type": "function",
+                    "function": {
+                        "name": required(block.name, field, "name")?,
+                        "arguments": required(block.input, field, "input")?,
+                    },
+                });
+                self.text_of(role);
+                self.extra_list("tool_calls").push(call);
+            }
+            ("tool_result", "user") => {
+                let id = required(block.tool_use_id, field, "tool_use_id")?;
+                let extra = Map::from_iter([("tool_call_id".to_owned(), Value::String(id))]);
+                self.messages.push(ChatMessage { role: "tool".into(), content: Some(String::new()), extra });
+                if let Some(content) = block.content {
+                    self.push_texts(content, &format!("{field}.content"))?;
+                }
+            }
+            ("thinking", "assistant") => {
+                let thinking = required(block.thinking, field, "thinking")?;
+                self.text_of(role);
+                if let Some(last) = self.messages.last_mut() {
+                    last.extra.insert("reasoning_content".into(), Value::String(thinking));
+                }
+            }
+            // What only its maker can read.
+            ("redacted_thinking", "assistant") => {}
+            (_, role) => {
+                let problem = format!(
+                    "is not one that a message of role `{role}` may have here; this server takes text alone"
+                );
+                return Err(ApiError::value(format!("{field}.type"), problem));
+            }
+        }
+        match control {
+            Some(control) => self.set_mark(&control, &format!("{field}.cache_control")),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends texts to the last message.
+    fn push_texts(&mut self, content: Content, field: &str) -> Result<(), ApiError> {
+        let blocks = match content {
+            Content::Text(text) => {
+                self.last_text().push_str(&text);
+                return Ok(());
+            }
+            Content::Blocks(blocks) => blocks,
+        };
+        for (idx, block) in blocks.into_iter().enumerate() {
+            let field = format!("{field}[{idx}]");
+            if block.kind != "text" {
+                let problem = "is not `text`; this server takes text alone";
+                return Err(ApiError::value(format!("{field}.type"), problem));
+            }
+            let text = required(block.text, &field, "text")?;
+            self.last_text().push_str(&text);
+            if let Some(control) = &block.cache_control {
+                self.set_mark(control, &format!("{field}.cache_control"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of the turn of `role`; turns of one role that follow each other are one.
+    fn text_of(&mut self, role: &'static str) -> &mut String {
+        if self.messages.last().is_none_or(|last| last.role != role) {
+            self.messages.push(ChatMessage::new(role, ""));
+        }
+        self.last_text()
+    }
+
+    fn last_text(&mut self) -> &mut String {
+        if self.messages.is_empty() {
+            self.messages.push(ChatMessage::new("user", ""));
+        }
+        let last = self.messages.len() - 1;
+        self.messages[last].content.get_or_insert_default()
+    }
+
+    /// A list among the other fields of the last message.
+    fn extra_list(&mut self, name: &str) -> &mut Vec<Value> {
+        self.last_text();
+        let last = self.messages.len() - 1;
+        let list = self.messages[last].extra.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+        if !list.is_array() {
+            *list = Value::Array(Vec::new());
+        }
+        match list {
+            Value::Array(list) => list,
+            _ => unreachable!("made one above"),
+        }
+    }
+
+    fn set_mark(&mut self, control: &CacheControl, field: &str) -> Result<(), ApiError> {
+        let ttl_s = control.ttl_s(field)?;
+        let num_bytes = self.last_text().len();
+        self.mark = Some(Mark { message_idx: self.messages.len() - 1, num_bytes, ttl_s });
+        Ok(())
+    }
+}
+
+fn required<T>(value: Option<T>, field: &str, name: &str) -> Result<T, ApiError> {
+    value.ok_or_else(|| ApiError::MissingField { field: format!("{field}.{name}") })
+}

@@ -1,0 +1,49 @@
+//! Errors in Anthropic's shape: <https://docs.anthropic.com/en/api/errors>.
+
+use axum::http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+
+/// An error answer, also the data of an `error` event.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AnthropicError)]
+pub struct ErrorResponse {
+    /// `error`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// What went wrong.
+    pub error: ErrorBody,
+}
+
+/// What went wrong.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AnthropicErrorBody)]
+pub struct ErrorBody {
+    /// Anthropic's coarse kind.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// For people.
+    pub message: String,
+    /// Stable name, see docs/errors.md; not Anthropic's.
+    pub code: &'static str,
+}
+
+impl ErrorResponse {
+    /// The error in this shape.
+    pub fn from_error(error: &ApiError) -> Self {
+        let kind = match error.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        };
+        Self { kind: "error", error: ErrorBody { kind, message: error.to_string(), code: error.code() } }
+    }
+}

@@ -1,0 +1,164 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use trunkline_text::{ChatRequest, StopText};
+
+use super::blocks::Chat;
+use super::stream::{Head, MessageStream};
+use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
+use super::{ErrorResponse, stop_reason};
+use crate::app::{App, unix_s};
+use crate::dialects::{Dialect, chat_prompt};
+use crate::error::ApiError;
+use crate::generate::FinishReason;
+use crate::http::sse::{self, KeepTokens};
+use crate::http::{Refused, parse, read_body};
+use crate::retention::{Breakpoint, RawRetention};
+use crate::validate::{FieldNames, RawParams};
+
+const NAMES: FieldNames = FieldNames {
+    max_new_tokens: "max_tokens",
+    min_tokens: "min_tokens",
+    top_logprobs: "top_logprobs",
+    prompt: "messages",
+    stop: "stop_sequences",
+};
+
+/// Fields that would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "tools", neutral: &["[]"], hint: "tools are not supported yet" },
+    Refused {
+        field: "tool_choice",
+        neutral: &["{\"type\":\"auto\"}", "{\"type\":\"none\"}"],
+        hint: "tools are not supported yet",
+    },
+    Refused { field: "thinking", neutral: &["{\"type\":\"disabled\"}"], hint: "not supported yet" },
+    Refused { field: "output_format", neutral: &[], hint: "not supported yet" },
+    Refused { field: "output_config", neutral: &["{}"], hint: "leave it out" },
+    Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
+    Refused { field: "container", neutral: &[], hint: "leave it out" },
+    Refused { field: "context_management", neutral: &["{}"], hint: "leave it out" },
+];
+
+/// Answers a conversation.
+#[utoipa::path(
+    post, path = "/v1/messages", tag = "Anthropic", request_body = Body,
+    responses(
+        (status = 200, description = "The reply; with `stream` as events", body = Answer),
+        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 429, description = "Too many requests", body = ErrorResponse),
+        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+    )
+)]
+pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
+    match answer(&app, request).await {
+        Ok(response) => response,
+        Err(error) => Dialect::Anthropic.error_response(&error),
+    }
+}
+
+/// Counts the tokens of a conversation.
+#[utoipa::path(
+    post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body = CountBody,
+    responses(
+        (status = 200, description = "Tokens of the prompt", body = CountAnswer),
+        (status = 400, description = "The request is wrong", body = ErrorResponse),
+    )
+)]
+pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
+    match count(&app, request).await {
+        Ok(answer) => axum::Json(answer).into_response(),
+        Err(error) => Dialect::Anthropic.error_response(&error),
+    }
+}
+
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let admitted = app.admit(&request)?;
+    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let mut body: Body = parse(&body, REFUSED, "")?;
+    app.model.check_name(body.model.as_deref())?;
+    if body.max_tokens.is_none() {
+        return Err(ApiError::MissingField { field: "max_tokens".into() });
+    }
+    let mut raw = raw_params(&mut body);
+    let validator = app.validator(&admitted.shard);
+    validator.check(&raw, NAMES)?;
+
+    let chat =
+        Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
+    let mark = chat.mark;
+    let chat = chat_request(chat);
+    let num_bytes = chat_prompt::num_bytes(&chat);
+    let (prompt, num_marked) =
+        app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
+    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens: num_marked });
+    let defaults = &app.model.text.generation_defaults;
+    let stops = raw.stops.clone();
+    let request = validator.validate((admitted.arrived, &admitted.caller), prompt, raw, defaults, NAMES)?;
+
+    let head = Head { id: format!("msg_{}", crate::random::id()), model: app.model.served_name.clone() };
+    let choices = app.generate(vec![request], 1, admitted.permit).await?;
+    if body.stream == Some(true) {
+        return Ok(sse::stream(choices, MessageStream::new(head, stops), app.metrics.clone()));
+    }
+    let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
+    let output =
+        folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    let content =
+        if output.text.is_empty() { vec![] } else { vec![ContentBlock::Text { text: output.text }] };
+    Ok(axum::Json(Answer {
+        content,
+        stop_reason: Some(stop_reason(output.reason)),
+        stop_sequence: stop_sequence(output.reason, &stops),
+        usage: usage.into(),
+        ..head.empty_answer()
+    })
+    .into_response())
+}
+
+async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
+    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let body: CountBody = parse(&body, &REFUSED[..1], "")?;
+    app.model.check_name(body.model.as_deref())?;
+    let chat = chat_request(Chat::new(body.system, body.messages, None)?);
+    let num_bytes = chat_prompt::num_bytes(&chat);
+    let (prompt, _) = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
+    Ok(CountAnswer { input_tokens: u32::try_from(prompt.len()).unwrap_or(u32::MAX) })
+}
+
+fn chat_request(chat: Chat) -> ChatRequest {
+    let is_prefilled = chat.is_prefilled();
+    ChatRequest {
+        messages: chat.messages,
+        add_generation_prompt: !is_prefilled,
+        continue_final_message: is_prefilled,
+        now_unix_s: unix_s().cast_signed(),
+        ..ChatRequest::default()
+    }
+}
+
+fn raw_params(body: &mut Body) -> RawParams {
+    RawParams {
+        max_new_tokens: body.max_tokens,
+        temperature: body.temperature,
+        top_p: body.top_p,
+        top_k: body.top_k,
+        seed: body.seed.map(|seed| seed.0),
+        stops: body.stop_sequences.take().unwrap_or_default(),
+        stop_text: Some(StopText::Omit),
+        cache_salt: body.cache_salt.take(),
+        retention: RawRetention::default(),
+        ..RawParams::default()
+    }
+}
+
+/// The stop string that ended an output.
+pub(super) fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
+    match reason {
+        FinishReason::StopString { index } => stops.get(index).cloned(),
+        FinishReason::EndToken | FinishReason::Length => None,
+    }
+}

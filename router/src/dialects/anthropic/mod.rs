@@ -1,0 +1,21 @@
+//! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>.
+
+mod blocks;
+mod error;
+pub mod messages;
+mod stream;
+mod types;
+
+pub use error::ErrorResponse;
+pub use types::{Answer, Body, ContentBlock, CountAnswer, CountBody, Usage};
+
+use crate::generate::FinishReason;
+
+/// Anthropic's words for the end.
+fn stop_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndToken => "end_turn",
+        FinishReason::Length => "max_tokens",
+        FinishReason::StopString { .. } => "stop_sequence",
+    }
+}

@@ -1,0 +1,140 @@
+//! Requests and answers of the Messages API.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::blocks::{Content, Message, messages};
+use crate::dialects::openai::Seed;
+use crate::generate;
+use crate::retention::CacheControl;
+
+/// Body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = MessagesRequest)]
+pub struct Body {
+    /// The served model's name, or nothing.
+    pub model: Option<String>,
+    /// Most tokens to generate; required.
+    #[schema(minimum = 1, required = true, nullable = false)]
+    pub max_tokens: Option<i64>,
+    /// The conversation, oldest first.
+    #[serde(deserialize_with = "messages")]
+    pub messages: Vec<Message>,
+    /// What the model is told before the conversation: a string or a list of text blocks.
+    #[schema(value_type = Option<String>)]
+    pub system: Option<Content>,
+    /// Strings that end the output, and are not part of it.
+    pub stop_sequences: Option<Vec<String>>,
+    /// Answer as server-sent events.
+    pub stream: Option<bool>,
+    /// 0 is greedy; default 1, or what the model's makers propose.
+    #[schema(minimum = 0, maximum = 100)]
+    pub temperature: Option<f64>,
+    /// Keep the smallest set of tokens whose probability reaches it.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
+    pub top_p: Option<f64>,
+    /// Keep the k likeliest.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
+    /// What stands before the end of the prompt is to be kept: as if on the last block.
+    #[schema(value_type = Option<Object>)]
+    pub cache_control: Option<CacheControl>,
+    /// Same seed, same output; random if absent. Not Anthropic's.
+    #[schema(value_type = Option<i64>)]
+    pub seed: Option<Seed>,
+    /// Requests share cached prefixes only with those of the same salt. Not Anthropic's.
+    pub cache_salt: Option<String>,
+}
+
+/// Body of a request to count tokens; fields that do not change the prompt are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = CountTokensRequest)]
+pub struct CountBody {
+    /// The served model's name, or nothing.
+    pub model: Option<String>,
+    /// The conversation, oldest first.
+    #[serde(deserialize_with = "messages")]
+    pub messages: Vec<Message>,
+    /// What the model is told before the conversation: a string or a list of text blocks.
+    #[schema(value_type = Option<String>)]
+    pub system: Option<Content>,
+}
+
+/// How many tokens a prompt has.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CountTokensResponse)]
+pub struct CountAnswer {
+    /// Tokens of the prompt, the template's own included.
+    pub input_tokens: u32,
+}
+
+/// A whole answer; in a stream's first event without content.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = MessagesResponse)]
+pub struct Answer<'a> {
+    /// Names the answer.
+    pub id: &'a str,
+    /// `message`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// `assistant`.
+    pub role: &'static str,
+    /// The served model's name.
+    pub model: &'a str,
+    /// The reply.
+    pub content: Vec<ContentBlock>,
+    /// `end_turn`, `max_tokens` or `stop_sequence`; null before the end.
+    pub stop_reason: Option<&'static str>,
+    /// The stop string that ended it.
+    pub stop_sequence: Option<String>,
+    /// What it took.
+    pub usage: Usage,
+}
+
+/// A part of a reply.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesContentBlock)]
+pub enum ContentBlock {
+    /// Text.
+    Text {
+        /// It.
+        text: String,
+    },
+    /// The model calls a tool.
+    ToolUse {
+        /// Names the call.
+        id: String,
+        /// The tool.
+        name: String,
+        /// What it is called with.
+        #[schema(value_type = Object)]
+        input: Value,
+    },
+}
+
+/// What a request took.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = MessagesUsage)]
+pub struct Usage {
+    /// Tokens of the prompt that were computed.
+    pub input_tokens: u32,
+    /// 0: what is computed is kept while there is room, and costs nothing.
+    pub cache_creation_input_tokens: u32,
+    /// Tokens of the prompt that were in the KV cache.
+    pub cache_read_input_tokens: u32,
+    /// Generated tokens.
+    pub output_tokens: u32,
+}
+
+impl From<generate::Usage> for Usage {
+    fn from(usage: generate::Usage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens - usage.cached_tokens,
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: usage.cached_tokens,
+            output_tokens: usage.output_tokens,
+        }
+    }
+}

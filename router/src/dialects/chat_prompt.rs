@@ -1,0 +1,41 @@
+//! The prompt of a chat, for the dialects that have chats.
+
+use trunkline_text::{ChatRequest, ModelText, TextError};
+
+/// The end of a part with a `cache_control`: what stands before it is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Its message.
+    pub message_idx: usize,
+    /// Bytes of the message's text up to it.
+    pub num_bytes: usize,
+    /// Seconds to keep what stands before it.
+    pub ttl_s: i64,
+}
+
+/// Bytes of text that become the prompt, but for the template's own.
+pub fn num_bytes(chat: &ChatRequest) -> usize {
+    chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()
+}
+
+/// The prompt, and how many of its tokens stand before the mark; none if that cannot be said.
+pub fn encode(
+    text: &ModelText,
+    chat: &ChatRequest,
+    mark: Option<Mark>,
+) -> Result<(Vec<u32>, Option<u32>), TextError> {
+    let prompt = text.encode_chat(chat)?.token_ids;
+    let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok((prompt, None)) };
+    let mut before = chat.clone();
+    before.add_generation_prompt = false;
+    before.continue_final_message = false;
+    before.messages.truncate(message_idx + 1);
+    if let Some(content) = before.messages.last_mut().and_then(|message| message.content.as_mut()) {
+        content.truncate(num_bytes);
+    }
+    // Where the template does not take the beginning alone, all is kept.
+    let before = text.encode_chat(&before).ok();
+    let num_common = |before: Vec<u32>| prompt.iter().zip(&before).take_while(|(a, b)| a == b).count() as u32;
+    let num_marked = before.map(|encoded| num_common(encoded.token_ids));
+    Ok((prompt, num_marked))
+}

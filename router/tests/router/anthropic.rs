@@ -1,0 +1,144 @@
+//! Anthropic's routes.
+
+use serde_json::{Value, json};
+
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+
+const MESSAGES: &str = "/v1/messages";
+const TEXT: &str = "Hello wörld 🙂!";
+
+fn user(content: Value) -> Value {
+    json!([{"role": "user", "content": content}])
+}
+
+/// Name and data of each event.
+fn events(text: &str) -> Vec<(String, Value)> {
+    let event = |event: &str| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let name = name.strip_prefix("event: ").unwrap().to_owned();
+        (name, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
+    };
+    text.split_terminator("\n\n").map(event).collect()
+}
+
+#[tokio::test]
+async fn a_message_in_one_piece() {
+    let router = Router::default().await;
+    let body = json!({"model": "test/model", "max_tokens": 100, "messages": user(json!("hi"))});
+    let answer = router.post(MESSAGES, &body).await;
+    let message = answer.ok();
+    assert!(message["id"].as_str().unwrap().starts_with("msg_"));
+    assert_eq!(message["content"], json!([{"type": "text", "text": TEXT}]));
+    let prompt = prompt_of("hi");
+    assert_eq!(
+        (&message["type"], &message["role"], &message["stop_reason"], &message["stop_sequence"]),
+        (&json!("message"), &json!("assistant"), &json!("end_turn"), &Value::Null)
+    );
+    assert_eq!(
+        message["usage"],
+        json!({"input_tokens": prompt.len(), "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+               "output_tokens": bytes(TEXT).len() + 1})
+    );
+    assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
+    assert_eq!(router.shard().last_start().token_ids, prompt);
+    // What was read from the cache is not input a second time.
+    let again = router.post(MESSAGES, &body).await.ok();
+    let (input, cached) = (&again["usage"]["input_tokens"], &again["usage"]["cache_read_input_tokens"]);
+    assert!(cached.as_u64().unwrap() > 0);
+    assert_eq!(input.as_u64().unwrap() + cached.as_u64().unwrap(), prompt.len() as u64);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_message_as_events() {
+    let router = Router::default().await;
+    let body = json!({"max_tokens": 100, "messages": user(json!("hi")), "stream": true,
+                      "stop_sequences": ["never", "🙂"]});
+    let events = events(&router.post(MESSAGES, &body).await.text());
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    let num_deltas = names.iter().filter(|name| **name == "content_block_delta").count();
+    let [deltas @ ..] = &names[3..3 + num_deltas];
+    assert!(deltas.iter().all(|name| *name == "content_block_delta"));
+    assert_eq!(names[..3], ["message_start", "ping", "content_block_start"]);
+    assert_eq!(names[3 + num_deltas..], ["content_block_stop", "message_delta", "message_stop"]);
+    // Each event repeats its name.
+    assert!(events.iter().all(|(name, data)| data["type"] == json!(name)));
+    let text: String = events.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
+    assert_eq!(text, "Hello wörld ");
+    assert_eq!(events[0].1["message"]["usage"]["input_tokens"], prompt_of("hi").len());
+    assert_eq!(events[0].1["message"]["content"], json!([]));
+    let (_, last) = &events[events.len() - 2];
+    assert_eq!(last["delta"], json!({"stop_reason": "stop_sequence", "stop_sequence": "🙂"}));
+    assert_eq!(last["usage"]["output_tokens"], bytes("Hello wörld 🙂").len());
+}
+
+#[tokio::test]
+async fn a_reply_without_text_has_no_block() {
+    let plan = ShardPlan { replies: vec![vec![END]], ..ShardPlan::default() };
+    let router = Router::start(plan, trunkline_router::limits::Limits::default()).await;
+    let body = json!({"max_tokens": 5, "messages": user(json!("hi"))});
+    assert_eq!(router.post(MESSAGES, &body).await.ok()["content"], json!([]));
+    let body = json!({"max_tokens": 5, "messages": user(json!("hi")), "stream": true});
+    let events = events(&router.post(MESSAGES, &body).await.text());
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["message_start", "ping", "message_delta", "message_stop"]);
+}
+
+#[tokio::test]
+async fn blocks_and_turns_become_one_chat() {
+    let router = Router::default().await;
+    let messages = json!([
+        {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
+    ]);
+    router.post(MESSAGES, &json!({"max_tokens": 1, "messages": messages})).await.ok();
+    assert_eq!(router.shard().last_start().token_ids, prompt_of("hi"));
+    // Turns of one role are one turn.
+    let messages = json!([{"role": "user", "content": "h"}, {"role": "user", "content": "i"}]);
+    router.post(MESSAGES, &json!({"max_tokens": 1, "messages": messages})).await.ok();
+    assert_eq!(router.shard().last_start().token_ids, prompt_of("hi"));
+    let counted = router.post("/v1/messages/count_tokens", &json!({"messages": messages})).await.ok();
+    assert_eq!(counted, json!({"input_tokens": prompt_of("hi").len()}));
+    // A reply that was begun is gone on with.
+    let begun = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So "}]);
+    router.post(MESSAGES, &json!({"max_tokens": 1, "messages": begun})).await.ok();
+    assert_eq!(router.shard().last_start().token_ids, [prompt_of("hi"), bytes("So ")].concat());
+}
+
+#[tokio::test]
+async fn errors_have_anthropics_shape() {
+    let router = Router::default().await;
+    let with = |fields: Value| {
+        let mut body = json!({"max_tokens": 5, "messages": user(json!("x"))});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body
+    };
+    for (body, words) in [
+        (json!({"messages": user(json!("x"))}), "`max_tokens` is missing"),
+        (json!({"max_tokens": 5}), "`messages` is missing"),
+        (with(json!({"max_tokens": 0})), "`max_tokens` is 0"),
+        (with(json!({"messages": []})), "`messages` is empty"),
+        (with(json!({"messages": [{"role": "system", "content": "x"}]})), "hint: use the field `system`"),
+        (with(json!({"messages": user(json!([]))})), "`messages[0].content` is empty"),
+        (with(json!({"messages": user(json!([{"type": "image"}]))})), "`messages[0].content[0].type`"),
+        (
+            with(json!({"messages": user(json!([{"type": "text"}]))})),
+            "`messages[0].content[0].text` is missing",
+        ),
+        (
+            with(json!({"messages": user(json!([{"type": "tool_use", "id": "a"}]))})),
+            "`messages[0].content[0].type`",
+        ),
+        (with(json!({"system": [{"type": "image"}]})), "`system[0].type`"),
+        (with(json!({"cache_control": {"type": "ephemeral", "ttl": "2h"}})), "`cache_control.ttl`"),
+        (with(json!({"tools": [{"name": "x"}]})), "`tools` is not supported"),
+        (with(json!({"stop_sequences": [""]})), "`stop_sequences[0]` is empty"),
+    ] {
+        let answer = router.post(MESSAGES, &body).await;
+        let error = answer.json();
+        assert_eq!((answer.status, &error["type"]), (400, &json!("error")), "{body}: {error}");
+        assert_eq!(error["error"]["type"], "invalid_request_error");
+        assert!(error["error"]["message"].as_str().unwrap().contains(words), "{body}: {error}");
+    }
+    let unknown = router.post(MESSAGES, &with(json!({"model": "claude"}))).await;
+    assert_eq!((unknown.status, &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
+}

@@ -1,0 +1,145 @@
+//! Several outputs in one answer: choices and prompts.
+
+use serde_json::{Value, json};
+
+use crate::support::{Router, ShardPlan, bytes, prompt_of};
+use trunkline_router::limits::Limits;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// Choice i answers with the i-th of `texts`.
+async fn router_saying(texts: &[&str]) -> Router {
+    let plan = ShardPlan { replies: texts.iter().map(|text| bytes(text)).collect(), ..ShardPlan::default() };
+    Router::start(plan, Limits::default()).await
+}
+
+fn user(content: &str) -> Value {
+    json!([{"role": "user", "content": content}])
+}
+
+fn texts(answer: &Value) -> Vec<&str> {
+    answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn choices_of_a_chat_share_the_prompt() {
+    let router = router_saying(&["one", "two", "three"]).await;
+    let body = json!({"messages": user("hello there"), "n": 3, "seed": 7}).clone();
+    let answer = router.post(CHAT, &body).await.ok();
+    let contents: Vec<&Value> =
+        answer["choices"].as_array().unwrap().iter().map(|choice| &choice["message"]["content"]).collect();
+    assert_eq!(contents, ["one", "two", "three"]);
+    let indices =
+        answer["choices"].as_array().unwrap().iter().map(|choice| choice["index"].as_u64().unwrap());
+    assert_eq!(indices.collect::<Vec<_>>(), [0, 1, 2]);
+    // The prompt counts once, each output with its end token.
+    assert_eq!(answer["usage"]["prompt_tokens"], prompt_of("hello there").len());
+    assert_eq!(answer["usage"]["completion_tokens"], "onetwothree".len() + 3);
+    // The prompt's whole blocks were computed once: what was planned is less than a prompt for each.
+    let planned: u32 = router
+        .shard()
+        .plans
+        .lock()
+        .unwrap()
+        .iter()
+        .flat_map(|plan| &plan.chunks)
+        .map(|chunk| chunk.num_tokens)
+        .sum();
+    let prompt = prompt_of("hello there").len() as u32;
+    assert!(planned < 2 * prompt + "onetwothree".len() as u32, "{planned} tokens for a prompt of {prompt}");
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn choices_in_a_stream_are_told_apart() {
+    let router = router_saying(&["one", "twenty", "3"]).await;
+    let body =
+        json!({"messages": user("x"), "n": 3, "stream": true, "stream_options": {"include_usage": true}});
+    let events = router.post(CHAT, &body).await.events();
+    let mut contents = vec![String::new(); 3];
+    let mut ends = vec![0; 3];
+    for choice in events.iter().filter_map(|event| event["choices"].get(0)) {
+        let index = choice["index"].as_u64().unwrap() as usize;
+        contents[index].push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+        ends[index] += u32::from(choice["finish_reason"] == "stop");
+    }
+    assert_eq!((contents, ends), (vec!["one".into(), "twenty".into(), "3".into()], vec![1; 3]));
+    let [.., usage, done] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(usage["usage"]["completion_tokens"], "onetwenty3".len() + 3);
+    assert_eq!(done, "[DONE]");
+}
+
+#[tokio::test]
+async fn prompts_are_answered_in_their_order() {
+    let router = router_saying(&["a", "b"]).await;
+    let body = json!({"prompt": ["first", "second"], "n": 2, "echo": true});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(texts(&answer), ["firsta", "firstb", "seconda", "secondb"]);
+    assert_eq!(answer["usage"]["prompt_tokens"], "firstsecond".len());
+    let ids = json!({"prompt": [bytes("first"), bytes("second")], "stream": true, "echo": true});
+    let events = router.post(COMPLETIONS, &ids).await.events();
+    let of = |index: u64| {
+        let choices = events.iter().filter_map(|event| event["choices"].get(0));
+        let mine = choices.filter(move |choice| choice["index"] == index);
+        mine.map(|choice| choice["text"].as_str().unwrap()).collect::<String>()
+    };
+    assert_eq!((of(0).as_str(), of(1).as_str()), ("firsta", "seconda"));
+}
+
+#[tokio::test]
+async fn best_of_shows_the_likeliest() {
+    // The higher a choice, the likelier the mock says its tokens are.
+    let router = router_saying(&["a", "b", "c", "d"]).await;
+    let body = json!({"prompt": "x", "n": 2, "best_of": 4});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(texts(&answer), ["d", "c"]);
+    assert_eq!(answer["choices"][0]["logprobs"], Value::Null);
+    assert_eq!(answer["usage"]["completion_tokens"], 8);
+    for (body, words) in [
+        (json!({"prompt": "x", "n": 2, "best_of": 4, "stream": true}), "do not stream"),
+        (json!({"prompt": "x", "n": 2, "best_of": 1}), "`best_of` is 1, must be at least 2"),
+        (json!({"prompt": "x", "echo": true, "logprobs": 1}), "leave one of `echo` and `logprobs` out"),
+    ] {
+        let answer = router.post(COMPLETIONS, &body).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.text().contains(words), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn best_of_in_tgis_words() {
+    let router = router_saying(&["a", "b", "c"]).await;
+    let parameters = json!({"best_of": 3, "do_sample": true, "details": true, "seed": 5});
+    let answer = router.post("/generate", &json!({"inputs": "x", "parameters": parameters})).await.ok();
+    assert_eq!(answer["generated_text"], "c");
+    let others = answer["details"]["best_of_sequences"].as_array().unwrap();
+    let others: Vec<&Value> = others.iter().map(|other| &other["generated_text"]).collect();
+    assert_eq!(others, ["b", "a"]);
+    let parameters = json!({"best_of": 3, "do_sample": true});
+    let refused = router.post("/generate_stream", &json!({"inputs": "x", "parameters": parameters})).await;
+    assert_eq!(refused.status, 422);
+    assert!(refused.text().contains("do not stream"), "{}", refused.text());
+    let parameters = json!({"details": true});
+    let answer = router.post("/generate", &json!({"inputs": "x", "parameters": parameters})).await.ok();
+    assert!(answer["details"].get("best_of_sequences").is_none());
+}
+
+#[tokio::test]
+async fn an_output_takes_a_place_as_a_request_does() {
+    let plan = ShardPlan::endless().held();
+    let limits = Limits { max_concurrent_requests: 4, ..Limits::default() };
+    let router = Router::start(plan, limits).await;
+    let mut first = router.connect().await;
+    let body = json!({"messages": user("x"), "n": 3, "stream": true}).to_string();
+    first.send("POST", CHAT, body.as_bytes()).await;
+    router.wait("three places to be taken", |app| app.open.available_permits() == 1).await;
+    let refused = router.post(CHAT, &json!({"messages": user("x"), "n": 2})).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
+    let too_many = router.post(CHAT, &json!({"messages": user("x"), "n": 5})).await;
+    assert_eq!(too_many.status, 400);
+    assert!(too_many.text().contains("--max-concurrent-requests"), "{}", too_many.text());
+    // Dropping the answer gives all of them back.
+    drop(first);
+    router.wait("the places to be free", |app| app.open.available_permits() == 4).await;
+}
