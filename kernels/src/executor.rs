@@ -4,6 +4,7 @@ mod attention_plan;
 mod block_transfers;
 mod build;
 mod calibrate;
+mod constrain;
 mod failure;
 mod profile;
 mod run;
@@ -33,7 +34,7 @@ use block_transfers::BlockTransfers;
 use calibrate::Probe;
 use profile::ThreadProfile;
 use run::{AcceptedChunk, Step, StepRows};
-use sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
+use sequence::{Allowed, ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
 
 /// What one chunk led to.
@@ -487,6 +488,7 @@ impl Executor {
                     &sequence.sampling,
                     &sequence.counts,
                     num_output,
+                    sequence.mask(),
                     sequence.token_ids.len() as u32,
                     &mut outcome.list,
                 );
@@ -498,6 +500,7 @@ impl Executor {
     /// Appends the token that was chosen as the `index`-th of the step to its sequence.
     fn finish_sample(&mut self, slot: usize, index: usize) -> Result<SampledToken, SequenceFailure> {
         let sequence = self.sequences.at_mut(slot);
+        sequence.allowed = Allowed::All;
         match self.outcomes[index].token.take() {
             Some(Ok(token)) => {
                 sequence.push_sampled(token.token_id);

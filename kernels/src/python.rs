@@ -3,6 +3,7 @@
 mod store;
 mod weight_cache;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -319,18 +320,27 @@ impl PyExecutor {
         Ok(self.executor.drop_window_parts(&block_ids)?)
     }
 
-    /// One step; then begins the stores (sequence id, block index, slot) of its chunks. Those of chunks that failed are
-    /// not stored, and their outcomes say so.
-    #[pyo3(signature = (chunks, stores=Vec::new()))]
+    /// One step, after the tokens (sequence id, token ids) of `appends` are appended and the next samples restricted
+    /// by `masks` (sequence id, bytes); then begins the stores (sequence id, block index, slot) of its chunks. Those of
+    /// chunks that failed are not stored, and their outcomes say so.
+    #[pyo3(signature = (chunks, stores=Vec::new(), appends=Vec::new(), masks=Vec::new()))]
     fn step<'py>(
         &mut self,
         py: Python<'py>,
         chunks: Vec<PyChunk>,
         stores: Vec<(u64, u32, u32)>,
+        appends: Vec<(u64, Vec<u32>)>,
+        masks: Vec<(u64, Cow<'_, [u8]>)>,
     ) -> PyResult<Bound<'py, PyList>> {
         stores
             .iter()
             .try_for_each(|(sequence_id, _, slot)| self.executor.check_store(*sequence_id, *slot))?;
+        for (sequence_id, token_ids) in appends {
+            self.executor.append(sequence_id, &token_ids)?;
+        }
+        for (sequence_id, mask) in masks {
+            self.executor.allow(sequence_id, mask.into_owned())?;
+        }
         let chunks: Vec<Chunk> = chunks
             .into_iter()
             .map(|(sequence_id, first_position, num_tokens, new_block_ids, sample)| Chunk {

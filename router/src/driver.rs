@@ -5,6 +5,7 @@
 //! the router's own threads must not make a client look slow: once a buffer is half full, no step is planned before
 //! those threads had a turn.
 
+mod constraints;
 mod handle;
 mod late;
 
@@ -26,6 +27,7 @@ use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
 use crate::shard::{LinkEvent, ShardStatus};
 
+use constraints::{Constraints, Worked};
 use handle::{Client, Command, Submission};
 pub use handle::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
 use late::LateRestores;
@@ -44,6 +46,10 @@ pub struct Driver {
     link: mpsc::Receiver<LinkEvent>,
     plans: Option<mpsc::Sender<StepPlan>>,
     clients: HashMap<SequenceId, Client>,
+    /// Of the sequences under a grammar.
+    constraints: Constraints,
+    /// What came of their masks.
+    worked: mpsc::Receiver<Worked>,
     updates: Vec<Update>,
     begin: Instant,
     /// When the event that is being handled was taken.
@@ -86,12 +92,15 @@ impl Driver {
         let (stats, stats_out) = watch::channel(Stats::default());
         let (tenants, tenants_out) = watch::channel(Vec::new());
         let (kv_events, kv_events_out) = kv_events::channel();
+        let (constraints, worked) = Constraints::new(max_requests, Handle::current());
         let driver = Self {
             scheduler: Scheduler::new(config),
             commands: commands_in,
             link: link_in,
             plans: None,
             clients: HashMap::new(),
+            constraints,
+            worked,
             updates: Vec::new(),
             begin: Instant::now(),
             turn: Instant::now(),
@@ -124,6 +133,7 @@ impl Driver {
                     Some(command) => self.on_command(command),
                     None => return,
                 },
+                Some(worked) = self.worked.recv() => self.on_worked(worked),
                 () = until(deadline) => {}
             }
             self.take_waiting();
@@ -156,6 +166,8 @@ impl Driver {
         for _ in 0..MAX_EVENTS_PER_TURN {
             if let Ok(event) = self.link.try_recv() {
                 self.on_link(event);
+            } else if let Ok(worked) = self.worked.try_recv() {
+                self.on_worked(worked);
             } else if let Ok(command) = self.commands.try_recv() {
                 self.on_command(command);
             } else {
@@ -186,6 +198,7 @@ impl Driver {
                     "shard is ready"
                 );
                 self.plans = Some(plans);
+                self.constraints.set_vocab_size(info.vocab_size);
                 self.handle(Event::ShardReady(info.limits()));
                 if let Some(store) = store {
                     self.handle(Event::StoreReady(store));
@@ -205,11 +218,18 @@ impl Driver {
         }
     }
 
+    fn on_worked(&mut self, worked: Worked) {
+        self.turn = Instant::now();
+        if let Some((id, allowed)) = self.constraints.end(worked) {
+            self.handle(Event::Allow { id, allowed });
+        }
+    }
+
     fn on_command(&mut self, command: Command) {
         self.turn = Instant::now();
         match command {
             Command::Submit(submission) => {
-                let Submission { mut request, timeout, mut client } = *submission;
+                let Submission { mut request, timeout, mut client, constraint } = *submission;
                 client.tenant = request.salt.tenant().map(|tenant| {
                     let num_prompt_tokens = request.token_ids.len() as u64;
                     self.metrics.tenants.begin(tenant, num_prompt_tokens)
@@ -218,17 +238,23 @@ impl Driver {
                 request.deadline = timeout
                     .map(|timeout| self.now().plus(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)));
                 self.clients.insert(id, client);
+                if let Some(constraint) = constraint {
+                    request.constrained = true;
+                    self.constraints.begin(id, constraint, request.sampling.logprobs);
+                }
                 self.handle(Event::Submit(request));
                 self.tell(id, SequenceUpdate::Accepted);
             }
             Command::Finish(id) => {
                 self.clients.remove(&id);
+                self.constraints.forget(id);
                 self.handle(Event::Finish(id));
             }
             Command::Abort(id) => {
                 // After its end a sequence has no client and nothing to abort.
                 if self.clients.remove(&id).is_some() {
                     self.metrics.aborts.inc();
+                    self.constraints.forget(id);
                     self.handle(Event::Abort(id));
                 }
             }
@@ -277,12 +303,15 @@ impl Driver {
                     }
                     Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
                     Update::Token { id, token } => self.on_token(id, token),
+                    Update::Awaits { id, token_id } => self.constraints.follow(id, token_id),
                     Update::Ended { id, reason, usage } => {
+                        self.constraints.forget(id);
                         self.metrics.observe_end(&reason, usage);
                         self.tell(id, SequenceUpdate::Ended(reason));
                         self.clients.remove(&id);
                     }
                     Update::Rejected { id, reason, retry_after_ms } => {
+                        self.constraints.forget(id);
                         self.tell(id, SequenceUpdate::Rejected { reason, retry_after_ms });
                         self.clients.remove(&id);
                     }
@@ -321,6 +350,7 @@ impl Driver {
                     "client reads too slowly, aborted"
                 );
                 self.clients.remove(&id);
+                self.constraints.forget(id);
                 self.metrics.aborts.inc();
                 self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
             }
@@ -344,6 +374,7 @@ mod tests {
     async fn submitted() -> (Driver, Sequence) {
         let (mut driver, ends) = Driver::new(SchedulerConfig::default(), 1, Arc::default());
         let request = SequenceRequest {
+            constrained: false,
             id: SequenceId(0),
             token_ids: vec![1],
             max_new_tokens: 9,
@@ -355,7 +386,8 @@ mod tests {
             salt: Salt::default(),
             retention: trunkline_scheduler::Retention::default(),
         };
-        let sequence = ends.handle.submit(request, Instant::now(), None).await.expect("the driver lives");
+        let sequence =
+            ends.handle.submit(request, Instant::now(), None, None).await.expect("the driver lives");
         take_command(&mut driver);
         (driver, sequence)
     }

@@ -128,7 +128,7 @@ impl Generation {
         }
         let mut sequence = around
             .driver
-            .submit(sequence_request(&request), request.arrived, around.limits.request_timeout)
+            .submit(sequence_request(&request), request.arrived, around.limits.request_timeout, None)
             .await
             .map_err(|DriverGone| bug())?;
         match sequence.next().await {
@@ -277,6 +277,7 @@ impl Generation {
 
 fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
     SequenceRequest {
+        constrained: false,
         // Id and deadline are the driver's to fill in.
         id: SequenceId(0),
         token_ids: request.prompt_token_ids.clone(),
@@ -356,6 +357,7 @@ fn failed(reason: EndReason, limits: &Limits) -> ApiError {
                 SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
                     "router and shard disagree"
                 }
+                SequenceErrorCode::GrammarFailed => "the output's grammar cannot go on",
                 SequenceErrorCode::Unspecified => "unknown reason",
             };
             ApiError::SequenceFailed { detail: detail.into() }

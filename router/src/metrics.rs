@@ -288,7 +288,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 20] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 21] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),

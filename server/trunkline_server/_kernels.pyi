@@ -112,5 +112,7 @@ class Executor:
         self,
         chunks: Sequence[tuple[int, int, int, Sequence[int], bool]],
         stores: Sequence[tuple[int, int, int]] = (),
+        appends: Sequence[tuple[int, Sequence[int]]] = (),
+        masks: Sequence[tuple[int, bytes]] = (),
     ) -> list[tuple[int, int, float, list[tuple[int, float]]] | tuple[int, str, str]]: ...
     def score(self, token_ids: Sequence[int]) -> bytes: ...

@@ -76,6 +76,8 @@ def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
             tuple(chunk.new_block_ids),
             chunk.sample,
             [BlockStore(store.block_index, store.slot) for store in chunk.stores] if chunk.stores else (),
+            tuple(chunk.appended_token_ids) if chunk.appended_token_ids else (),
+            chunk.allowed_tokens,
         )
         for chunk in plan.chunks
     ]

@@ -37,6 +37,18 @@ pub(super) struct SequenceCapacity {
 /// takes no memory.
 const MAX_RESERVED_TOKENS: usize = 1 << 18;
 
+/// What the next sample of a sequence may choose.
+#[derive(Debug, Default)]
+pub(super) enum Allowed {
+    /// Any token.
+    #[default]
+    All,
+    /// Those whose bit is set: bit `i % 8` of byte `i / 8` is token `i`.
+    Mask(Vec<u8>),
+    /// A mask that is none; the text says why, and the chunk fails with it.
+    Invalid(String),
+}
+
 /// One started sequence.
 #[derive(Debug)]
 pub(super) struct Sequence {
@@ -48,6 +60,8 @@ pub(super) struct Sequence {
     num_computed: Option<usize>,
     pub(super) sampling: SamplingParams,
     pub(super) counts: TokenCounts,
+    /// The only tokens that the next sample may choose.
+    pub(super) allowed: Allowed,
     /// `None` if its blocks are not stored.
     pub(super) keys: Option<KeyChain>,
 }
@@ -79,6 +93,7 @@ impl Sequence {
             num_computed: None,
             sampling,
             counts,
+            allowed: Allowed::All,
             keys: None,
         })
     }
@@ -86,6 +101,29 @@ impl Sequence {
     /// Positions computed so far, prefix hits included.
     pub(super) fn num_computed(&self) -> usize {
         self.num_computed.unwrap_or(0)
+    }
+
+    /// Appends tokens of the output that were not sampled.
+    pub(super) fn append(&mut self, token_ids: &[u32]) {
+        token_ids.iter().for_each(|token_id| self.push_sampled(*token_id));
+    }
+
+    /// The mask of the next sample.
+    pub(super) fn mask(&self) -> Option<&[u8]> {
+        match &self.allowed {
+            Allowed::Mask(mask) => Some(mask),
+            Allowed::All | Allowed::Invalid(_) => None,
+        }
+    }
+
+    /// Restricts the next sample; a mask of the wrong size fails the next chunk.
+    pub(super) fn allow(&mut self, mask: Vec<u8>, vocab_size: usize) {
+        let num_bytes = vocab_size.div_ceil(8);
+        self.allowed = if mask.len() == num_bytes {
+            Allowed::Mask(mask)
+        } else {
+            Allowed::Invalid(format!("a mask of {} bytes, expected {num_bytes}", mask.len()))
+        };
     }
 
     pub(super) fn push_sampled(&mut self, token_id: u32) {
@@ -97,6 +135,9 @@ impl Sequence {
     pub(super) fn accept(&mut self, chunk: &Chunk, limits: &ChunkLimits) -> Result<(), String> {
         let (first, count) = (chunk.first_position as usize, chunk.num_tokens as usize);
         let (known, end) = (self.token_ids.len(), first + count);
+        if let Allowed::Invalid(problem) = &self.allowed {
+            return Err(problem.clone());
+        }
         if count == 0 {
             return Err("`num_tokens` is 0, expected at least 1".to_owned());
         }

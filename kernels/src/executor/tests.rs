@@ -1,5 +1,6 @@
 //! A tiny random model through the whole path: results are the same to the bit however a step is cut and shared.
 
+mod constrain;
 mod model;
 mod window_parts;
 

@@ -122,10 +122,17 @@ impl TokenCounts {
     }
 }
 
-/// Applies penalties, then the mask of `min_tokens`, in place; returns whether anything may have changed.
+/// Applies penalties, then the mask of `min_tokens` and that of tokens allowed, in place; returns whether anything may
+/// have changed.
 ///
 /// Tokens beyond the vocabulary are passed over.
-pub fn process(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts, num_output: usize) -> bool {
+pub fn process(
+    logits: &mut [f32],
+    params: &SamplingParams,
+    counts: &TokenCounts,
+    num_output: usize,
+    mask: Option<&[u8]>,
+) -> bool {
     for token_id in &counts.held {
         let Some(logit) = logits.get_mut(*token_id as usize) else { continue };
         if params.repetition_penalty != 1.0 {
@@ -148,7 +155,25 @@ pub fn process(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts
             }
         }
     }
-    is_masked || !counts.held.is_empty()
+    if let Some(mask) = mask {
+        keep_allowed(logits, mask);
+    }
+    is_masked || mask.is_some() || !counts.held.is_empty()
+}
+
+/// Leaves only the tokens whose bit is set: bit `i % 8` of byte `i / 8` is token `i`; those beyond the mask go too.
+fn keep_allowed(logits: &mut [f32], mask: &[u8]) {
+    let bytes = mask.iter().copied().chain(std::iter::repeat(0));
+    for (logits, byte) in logits.chunks_mut(8).zip(bytes) {
+        if byte == u8::MAX {
+            continue;
+        }
+        for (bit, logit) in logits.iter_mut().enumerate() {
+            if byte >> bit & 1 == 0 {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -167,7 +192,7 @@ mod tests {
         counts.push_output(2);
         counts.push_output(4);
         let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0];
-        assert!(process(&mut logits, &params, &counts, 3));
+        assert!(process(&mut logits, &params, &counts, 3, None));
         assert_eq!(logits, [1.5, -6.0, 2.5 - 1.0, 7.0, -2.0 - 0.75]);
     }
 
@@ -176,10 +201,24 @@ mod tests {
         let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
         let counts = TokenCounts::new(&params, &[0], 1, 2);
         let mut logits = [1.0, 2.0];
-        assert!(!process(&mut logits, &params, &counts, 2));
+        assert!(!process(&mut logits, &params, &counts, 2, None));
         assert_eq!(logits, [1.0, 2.0]);
-        assert!(process(&mut logits, &params, &counts, 1));
+        assert!(process(&mut logits, &params, &counts, 1, None));
         assert_eq!(logits, [1.0, f32::NEG_INFINITY]);
+    }
+
+    #[test]
+    fn only_allowed_tokens_are_left() {
+        let params = SamplingParams::default();
+        let counts = TokenCounts::default();
+        let mut logits = [1.0; 19];
+        assert!(process(&mut logits, &params, &counts, 0, Some(&[0xff, 0b0010_0001, 0b100])));
+        let left: Vec<usize> = (0..19).filter(|&token_id| logits[token_id] == 1.0).collect();
+        assert_eq!(left, [0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 18]);
+        let mut logits = [1.0; 19];
+        assert!(process(&mut logits, &params, &counts, 0, Some(&[1])));
+        assert_eq!(logits[0], 1.0);
+        assert!(logits[1..].iter().all(|logit| *logit == f32::NEG_INFINITY));
     }
 
     #[test]

@@ -55,8 +55,9 @@ impl Sampler {
     /// Chooses the token at `position` by `params`. `logits` is overwritten.
     ///
     /// The result is a function of the arguments alone, the same on every instruction set. Cost: three passes over the
-    /// vocabulary and a sort of the candidates that can matter; where these are many, two more passes, and a sort of
-    /// the one or two of [`Buckets`] that decide. `list` is taken for the likeliest tokens, for its memory.
+    /// vocabulary (with a `mask` of the tokens that may be chosen, one more) and a sort of the candidates that can
+    /// matter; where these are many, two more passes, and a sort of the one or two of [`Buckets`] that decide. `list`
+    /// is taken for the likeliest tokens, for its memory.
     #[allow(clippy::too_many_arguments, reason = "a row, a sequence's state and an output")]
     pub fn sample(
         &mut self,
@@ -65,6 +66,7 @@ impl Sampler {
         params: &SamplingParams,
         counts: &TokenCounts,
         num_output: usize,
+        mask: Option<&[u8]>,
         position: u32,
         list: &mut Vec<(u32, f32)>,
     ) -> Result<SampledToken, NotFinite> {
@@ -75,12 +77,12 @@ impl Sampler {
         let raw_top = top;
         let logprob = |logit: f32| (f64::from(logit) - f64::from(raw_top) - log_mass) as f32;
         self.top(isa, logits, top, params.num_top_logprobs as usize, &logprob, list);
-        let keeps_raw = wants_logprobs && has_processors(params, num_output);
+        let keeps_raw = wants_logprobs && (mask.is_some() || has_processors(params, num_output));
         if keeps_raw {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        if process(logits, params, counts, num_output) {
+        if process(logits, params, counts, num_output, mask) {
             let Largest::Finite(processed) = largest(isa, logits) else { return Err(NotFinite) };
             top = processed;
         }

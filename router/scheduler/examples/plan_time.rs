@@ -33,6 +33,7 @@ fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
 fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequest {
     let token_ids = (0..num_prompt_tokens).map(|position| (position ^ (id as u32 * 7919)) % 50_000).collect();
     SequenceRequest {
+        constrained: false,
         id: SequenceId(id),
         token_ids,
         max_new_tokens,

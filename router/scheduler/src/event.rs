@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
 
-use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, Transfers};
+use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, Transfers};
 
 /// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +109,29 @@ pub struct SequenceRequest {
     pub salt: Salt,
     /// How long its prompt is kept.
     pub retention: Retention,
+    /// Under a grammar: no token is sampled before `Event::Allow` says which ones may be. The first is to be sent
+    /// unasked, each other one after `Update::Awaits`.
+    pub constrained: bool,
+}
+
+/// What may follow in a constrained sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// Tokens that follow in any case: appended, and reported as `Update::Token`, without being sampled.
+    pub forced: Vec<u32>,
+    /// What follows them.
+    pub next: NextTokens,
+}
+
+/// What follows the forced tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextTokens {
+    /// One of these.
+    Mask(TokenMask),
+    /// Nothing: it ends with `EndReason::EndToken`.
+    End,
+    /// The grammar cannot go on: it ends with `EndReason::Failed`. For the log.
+    Failed(String),
 }
 
 /// What the scheduler is told.
@@ -120,6 +143,14 @@ pub enum Event {
     StoreReady(StoreContents),
     /// A new sequence. Answered by exactly one `Update::Ended` or `Update::Rejected` in the end.
     Submit(SequenceRequest),
+    /// What may follow in a constrained sequence. Once for each time that it waits for it; unknown ids (ended already)
+    /// are ignored.
+    Allow {
+        /// Which.
+        id: SequenceId,
+        /// What.
+        allowed: Allowed,
+    },
     /// The router found a stop string: end it with `EndReason::Finished`. Unknown ids (ended already) are ignored.
     Finish(SequenceId),
     /// The client is gone: end it with `EndReason::Aborted`. Unknown ids (ended already) are ignored.
@@ -160,6 +191,13 @@ pub enum Update {
         /// Token with logprobs as asked.
         token: SampledToken,
     },
+    /// A constrained sequence goes on when `Event::Allow` comes for what follows this token, which was sampled.
+    Awaits {
+        /// Which.
+        id: SequenceId,
+        /// The token, reported by `Token` before.
+        token_id: u32,
+    },
     /// Final: the sequence ended.
     Ended {
         /// Which.
@@ -183,7 +221,7 @@ pub enum Update {
 /// Why a sequence ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// It sampled one of its `end_token_ids`.
+    /// It sampled one of its `end_token_ids`, or its grammar allows nothing more.
     EndToken,
     /// It reached `max_new_tokens`.
     Length,

@@ -39,6 +39,11 @@ impl Scheduler {
                 }
                 continue;
             };
+            assert!(
+                !sequence.constrained || sequence.allowed.is_none() || run.pending_samples == 0,
+                "what may be sampled is known once the last sample is"
+            );
+            assert!(run.num_unsent_tokens == 0 || sequence.constrained, "others have only sampled tokens");
             num_needs += run.table.num_needed_parts() as u64;
             num_parked -= run.waiters.len() as i64;
             num_leaving += usize::from(run.phase != Phase::Running);

@@ -33,13 +33,13 @@ mod windows;
 pub use below::Coverage;
 pub use config::SchedulerConfig;
 pub use event::{
-    EndReason, Event, Millis, Pinned, Priority, RejectReason, Retention, SequenceId, SequenceRequest,
-    ShardLimits, StoreContents, Update, Usage,
+    Allowed, EndReason, Event, Millis, NextTokens, Pinned, Priority, RejectReason, Retention, SequenceId,
+    SequenceRequest, ShardLimits, StoreContents, Update, Usage,
 };
 pub use plan::{
     BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, Transfers,
+    TokenLogprob, TokenMask, Transfers,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;

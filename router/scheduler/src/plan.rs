@@ -1,5 +1,7 @@
 //! What goes to the shard and what comes back, field by field as in `proto/trunkline/shard/v1/shard.proto`.
 
+use std::sync::Arc;
+
 use trunkline_kv::{BlockKey, SlotId};
 
 /// Everything a shard does in one step, in this order: `ends`, `starts`, `window_drops`, `copies`, `discards`, then it
@@ -131,6 +133,22 @@ pub struct Chunk {
     pub sample: bool,
     /// Blocks that are full with this chunk and are to be stored, in order.
     pub stores: Vec<BlockStore>,
+    /// Tokens that follow the known ones without having been sampled; known before the chunk runs.
+    pub appended_token_ids: Vec<u32>,
+    /// The only tokens that may be sampled; none: any.
+    pub allowed_tokens: Option<TokenMask>,
+}
+
+/// Which tokens may be sampled: bit `i % 8` of byte `i / 8` is token `i`, one bit for each of the shard's vocabulary.
+/// Cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TokenMask(pub Arc<[u8]>);
+
+impl std::fmt::Debug for TokenMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let num_allowed: u32 = self.0.iter().map(|byte| byte.count_ones()).sum();
+        write!(f, "TokenMask({num_allowed} of {} tokens)", 8 * self.0.len())
+    }
 }
 
 /// Writes a block to a slot of the store.
@@ -250,4 +268,6 @@ pub enum SequenceErrorCode {
     /// The shard's result lacks the token that the plan asked for, or names one outside the vocabulary. Made by the
     /// scheduler, never on the wire.
     InvalidResult,
+    /// The sequence's grammar cannot go on (`NextTokens::Failed`). Never on the wire.
+    GrammarFailed,
 }

@@ -98,6 +98,7 @@ impl Scheduler {
         if num_tokens == 0 {
             return 0;
         }
+        self.begin(now, key, updates);
         let shard = self.shard.as_mut().expect("planning needs a shard");
         let sequence = &mut self.sequences[key];
         let num_known = sequence.num_tokens();
@@ -111,14 +112,6 @@ impl Scheduler {
                 sampling: sequence.sampling.clone(),
                 root_key: shard.kv.store_counts().map(|_| sequence.salt.root_key()),
             });
-            if sequence.first_start.is_none() {
-                let cached_tokens = run.planned;
-                sequence.first_start = Some(FirstStart { at: now, cached_tokens });
-                self.counters.prompt_tokens += u64::from(num_known);
-                self.counters.prefix_hit_tokens += u64::from(cached_tokens);
-                let queued_ms = now.since(sequence.submitted_at);
-                updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms });
-            }
         }
         if let Some(copy) = run.copy.take() {
             // The copied tokens and those of the chunk meet in one block.
@@ -131,7 +124,11 @@ impl Scheduler {
         }
         let end = run.planned + num_tokens;
         shard.kv.begin_fill(&run.table, run.planned, num_tokens);
-        let sample = end == num_known + run.pending_samples;
+        let is_known = !sequence.constrained || sequence.allowed.is_some();
+        let sample = is_known && end == num_known + run.pending_samples;
+        let num_unsent = std::mem::take(&mut run.num_unsent_tokens) as usize;
+        let appended_token_ids = sequence.tokens[sequence.tokens.len() - num_unsent..].to_vec();
+        let allowed_tokens = if sample { sequence.allowed.take() } else { None };
         let stores = shard.begin_stores(&mut run.table, end);
         if draft.plan.chunks.is_empty() {
             // One allocation for the usual plan, which is handed away: all that a step of decodes allocates.
@@ -144,6 +141,8 @@ impl Scheduler {
             new_block_ids: run.table.blocks()[run.num_sent_blocks..].iter().map(|hold| hold.id().0).collect(),
             sample,
             stores,
+            appended_token_ids,
+            allowed_tokens,
         });
         draft.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample });
         run.num_sent_blocks = run.table.blocks().len();
@@ -153,7 +152,24 @@ impl Scheduler {
         run.last_step_id = draft.plan.step_id;
         draft.budget.spend(num_tokens);
         self.fairness.charge(&sequence.salt, num_tokens);
+        if let Some(allowed) = sequence.early.take() {
+            self.follow(now, key, allowed, updates);
+        }
         num_tokens
+    }
+
+    /// Reports that the first chunk of a sequence is planned, if it is the first.
+    fn begin(&mut self, now: Millis, key: SequenceKey, updates: &mut Vec<Update>) {
+        let sequence = &mut self.sequences[key];
+        if sequence.first_start.is_some() {
+            return;
+        }
+        let cached_tokens = sequence.run().planned;
+        sequence.first_start = Some(FirstStart { at: now, cached_tokens });
+        self.counters.prompt_tokens += u64::from(sequence.num_prompt_tokens);
+        self.counters.prefix_hit_tokens += u64::from(cached_tokens);
+        let queued_ms = now.since(sequence.submitted_at);
+        updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms });
     }
 
     /// Gets the blocks, with their window parts, for `num_tokens` more positions, or for as many as there are; others

@@ -97,6 +97,7 @@ mod tests {
             deadline: None,
             salt: trunkline_kv::Salt::default(),
             retention: crate::event::Retention::default(),
+            constrained: false,
         };
         (0..count).map(|id| map.insert(Sequence::new(request(id), Millis(0), id))).collect()
     }

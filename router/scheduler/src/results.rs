@@ -1,6 +1,6 @@
 //! What a step's result does to its sequences.
 
-use crate::event::{EndReason, Millis, Update};
+use crate::event::{Allowed, EndReason, Millis, NextTokens, SequenceId, Update};
 use crate::plan::{
     SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, StepResult,
 };
@@ -131,6 +131,68 @@ impl Scheduler {
         self.pin_prompt(key, updates);
         let sequence = &mut self.sequences[key];
         sequence.run_mut().pending_samples -= 1;
+        let (id, constrained, token_id) = (sequence.id, sequence.constrained, token.token_id);
+        if !self.append_token(now, key, token, updates) && constrained {
+            updates.push(Update::Awaits { id, token_id });
+        }
+    }
+
+    /// What may follow in a constrained sequence. Panics if nobody asked: that is a bug of the caller.
+    pub(crate) fn allow(&mut self, now: Millis, id: SequenceId, allowed: Allowed, updates: &mut Vec<Update>) {
+        let Some(key) = self.sequences.key(id) else { return };
+        let sequence = &mut self.sequences[key];
+        let run = sequence.run.as_ref();
+        if run.is_some_and(|run| run.phase == Phase::Ending) {
+            return;
+        }
+        let is_asked = sequence.constrained
+            && sequence.allowed.is_none()
+            && sequence.early.is_none()
+            && run.is_none_or(|run| run.pending_samples == 0);
+        assert!(is_asked, "who is told what may follow waits for it: {}", id.0);
+        if sequence.first_start.is_none() && !allowed.forced.is_empty() {
+            sequence.early = Some(allowed);
+        } else {
+            self.follow(now, key, allowed, updates);
+        }
+    }
+
+    /// Appends what is forced, and keeps what may be sampled then.
+    pub(crate) fn follow(
+        &mut self,
+        now: Millis,
+        key: SequenceKey,
+        allowed: Allowed,
+        updates: &mut Vec<Update>,
+    ) {
+        for token_id in allowed.forced {
+            if let Some(run) = &mut self.sequences[key].run {
+                run.num_unsent_tokens += u32::from(run.is_on_shard);
+            }
+            let token = SampledToken { token_id, ..SampledToken::default() };
+            if self.append_token(now, key, token, updates) {
+                return;
+            }
+        }
+        match allowed.next {
+            NextTokens::Mask(mask) => self.sequences[key].allowed = Some(mask),
+            NextTokens::End => self.end(key, EndReason::EndToken, updates),
+            NextTokens::Failed(message) => {
+                let error = SequenceError { code: SequenceErrorCode::GrammarFailed, message };
+                self.end(key, EndReason::Failed(error), updates);
+            }
+        }
+    }
+
+    /// One more token of the output. True if the sequence ended with it.
+    fn append_token(
+        &mut self,
+        now: Millis,
+        key: SequenceKey,
+        token: SampledToken,
+        updates: &mut Vec<Update>,
+    ) -> bool {
+        let sequence = &mut self.sequences[key];
         sequence.tokens.push(token.token_id);
         self.counters.output_tokens += 1;
         let is_end_token = sequence.is_end_token(token.token_id);
@@ -140,12 +202,13 @@ impl Scheduler {
         } else if sequence.num_output_tokens() >= sequence.max_new_tokens {
             EndReason::Length
         } else {
-            return;
+            return false;
         };
         if let Some(start) = sequence.first_start {
             self.throughput.add_run(now.since(start.at));
         }
         self.end(key, reason, updates);
+        true
     }
 
     fn fail_result(&mut self, key: SequenceKey, message: &str, updates: &mut Vec<Update>) {

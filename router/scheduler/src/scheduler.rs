@@ -40,7 +40,7 @@ const MIN_RETRY_AFTER_MS: u64 = 100;
 /// scheduler.handle(Millis(1), Event::Submit(SequenceRequest {
 ///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
 ///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
-///     retention: Retention::default(),
+///     retention: Retention::default(), constrained: false,
 /// }), &mut updates);
 /// let plan = scheduler.plan(Millis(1), &mut updates).unwrap();
 /// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
@@ -148,6 +148,7 @@ impl Scheduler {
             Event::ShardReady(limits) => self.shard_ready(limits, updates),
             Event::StoreReady(contents) => self.store_ready(contents),
             Event::Submit(request) => self.submit(now, request, updates),
+            Event::Allow { id, allowed } => self.allow(now, id, allowed, updates),
             Event::Finish(id) => self.end_by_id(id, EndReason::Finished, updates),
             Event::Abort(id) => self.end_by_id(id, EndReason::Aborted, updates),
             Event::StepResult(result) => self.take_result(now, result, updates),

@@ -11,8 +11,8 @@ use std::ops::{Index, IndexMut};
 
 use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
 
-use crate::event::{Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
-use crate::plan::SamplingParams;
+use crate::event::{Allowed, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
+use crate::plan::{SamplingParams, TokenMask};
 use crate::queue::Rank;
 
 /// Where a sequence lies in a [`SequenceMap`]. Used again after the sequence is removed.
@@ -35,6 +35,12 @@ pub(crate) struct Sequence {
     pub(crate) retention: Retention,
     /// What came of its wish to be pinned, once its prompt was computed.
     pub(crate) pinned: Option<Pinned>,
+    pub(crate) constrained: bool,
+    /// Under a grammar: what the next sample may choose. None while that is not known.
+    pub(crate) allowed: Option<TokenMask>,
+    /// What may follow the prompt, if tokens are forced: taken when the first chunk is planned, as tokens come after
+    /// `Update::Started`.
+    pub(crate) early: Option<Allowed>,
     pub(crate) submitted_at: Millis,
     /// Counts submissions: a lower one is older.
     pub(crate) arrival: u64,
@@ -93,6 +99,8 @@ pub(crate) struct Run {
     pub(crate) acknowledged: u32,
     /// Tokens that steps in flight will sample.
     pub(crate) pending_samples: u32,
+    /// The last tokens that the shard was not told: they were not sampled, and go with the next chunk.
+    pub(crate) num_unsent_tokens: u32,
     pub(crate) steps_in_flight: u32,
     /// The last step that it has a chunk in; a step has one chunk of it at most.
     pub(crate) last_step_id: u64,
@@ -144,6 +152,9 @@ impl Sequence {
             salt: request.salt,
             retention: request.retention,
             pinned: None,
+            constrained: request.constrained,
+            allowed: None,
+            early: None,
             submitted_at,
             arrival,
             first_start: None,
@@ -177,7 +188,14 @@ impl Sequence {
     pub(crate) fn num_unplanned(&self) -> u32 {
         match &self.run {
             Some(run) if run.phase == Phase::Running && !self.is_finishing(run) => {
-                self.num_tokens() + run.pending_samples - run.planned
+                if self.constrained {
+                    // Its last token's chunk samples, and waits for what may be sampled: no run-ahead.
+                    let is_known = self.allowed.is_some() || self.early.is_some();
+                    let num_ready = self.num_tokens() - u32::from(!is_known);
+                    num_ready.saturating_sub(run.planned)
+                } else {
+                    self.num_tokens() + run.pending_samples - run.planned
+                }
             }
             _ => 0,
         }

@@ -75,6 +75,7 @@ fn request(id: u64) -> SequenceRequest {
         sampling: SamplingParams::default(),
         end_token_ids: vec![1],
         ignore_eos: true,
+        constrained: false,
         priority: Priority::Normal,
         deadline: None,
         salt: Salt::default(),

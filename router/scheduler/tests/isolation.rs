@@ -39,6 +39,7 @@ fn prompt(begin: u32) -> Vec<u32> {
 
 fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
     SequenceRequest {
+        constrained: false,
         id: SequenceId(id),
         token_ids,
         max_new_tokens: 3,

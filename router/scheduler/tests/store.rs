@@ -146,7 +146,9 @@ fn another_salt_reads_nothing() {
     let (mut driver, prompt) = after_a_kill();
     let mut foreign = request(2, prompt, 1);
     foreign.salt = Salt::new(&["another"]);
-    driver.known.insert(2, sim::shard::Known { salt: 9, prompt: foreign.token_ids.clone() });
+    driver
+        .known
+        .insert(2, sim::shard::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false });
     driver.handle(Event::Submit(foreign));
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));

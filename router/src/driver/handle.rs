@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
     EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
     TenantShare,
@@ -55,6 +56,8 @@ pub(super) struct Submission {
     pub(super) request: SequenceRequest,
     pub(super) timeout: Option<Duration>,
     pub(super) client: Client,
+    /// Of a sequence under a grammar.
+    pub(super) constraint: Option<Constraint>,
 }
 
 /// The driver's side of a request.
@@ -83,12 +86,14 @@ impl DriverHandle {
         Self { commands, next_id: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Submits a sequence; its `id` and `deadline` are filled in here. `arrived` is when the request came.
+    /// Submits a sequence; its `id`, `deadline` and `constrained` are filled in here. `arrived` is when the request
+    /// came.
     pub async fn submit(
         &self,
         mut request: SequenceRequest,
         arrived: Instant,
         timeout: Option<Duration>,
+        constraint: Option<Constraint>,
     ) -> Result<Sequence, DriverGone> {
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         request.id = id;
@@ -99,7 +104,7 @@ impl DriverHandle {
         // The slot for the end is reserved before the beginning is sent: an abort can never be lost or have to wait.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
-        submit.send(Command::Submit(Box::new(Submission { request, timeout, client })));
+        submit.send(Command::Submit(Box::new(Submission { request, timeout, client, constraint })));
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
 

@@ -3,7 +3,7 @@
 use trunkline_scheduler::{
     BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, Restore, RestoreOutcome, RestoredBlock,
     SampledToken, SamplingParams, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
-    SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenLogprob, Transfers,
+    SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, Transfers,
 };
 
 use super::{ShardError, proto};
@@ -37,6 +37,8 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
                     .into_iter()
                     .map(|store| proto::BlockStore { block_index: store.block_index, slot: store.slot.0 })
                     .collect(),
+                appended_token_ids: chunk.appended_token_ids,
+                allowed_tokens: chunk.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec()),
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
@@ -111,6 +113,9 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
                     .into_iter()
                     .map(|store| BlockStore { block_index: store.block_index, slot: SlotId(store.slot) })
                     .collect(),
+                appended_token_ids: chunk.appended_token_ids,
+                allowed_tokens: (!chunk.allowed_tokens.is_empty())
+                    .then(|| TokenMask(chunk.allowed_tokens.into())),
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,

@@ -11,7 +11,7 @@ pub use health::{Health, watch_health};
 pub use link::{LinkEvent, ShardInfo, connect, run_link};
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 2;
+pub const CONTRACT_VERSION: u32 = 3;
 
 /// What the router knows of its shard now.
 #[derive(Debug, Clone, Default)]

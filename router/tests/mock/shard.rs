@@ -307,11 +307,14 @@ impl Sequence {
         &self.known[..self.num_prompt_tokens]
     }
 
-    /// The script's next token. Logprobs are made up: -1/8, -2/8, ... for the likeliest, and the higher a choice, the
-    /// likelier its tokens.
-    fn sample(&mut self) -> proto::SampledToken {
+    /// The script's next token; under a mask the next one, in a circle, that is in it. Logprobs are made up: -1/8,
+    /// -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
+    fn sample(&mut self, mask: &[u8]) -> proto::SampledToken {
         let output = self.known.len() - self.num_prompt_tokens;
-        let token_id = self.reply.get(output).copied().unwrap_or(END);
+        let mut token_id = self.reply.get(output).copied().unwrap_or(END);
+        while !mask.is_empty() && mask[token_id as usize / 8] >> (token_id % 8) & 1 == 0 {
+            token_id = (token_id + 1) % VOCAB_SIZE;
+        }
         self.known.push(token_id);
         let top = (0..self.sampling.num_top_logprobs).map(|rank| proto::TokenLogprob {
             token_id: (token_id + rank) % VOCAB_SIZE,
@@ -342,6 +345,7 @@ fn run_step(
     for chunk in step.chunks {
         let sequence = sequences.get_mut(&chunk.sequence_id).expect("chunk of unknown sequence");
         sequence.blocks += chunk.new_block_ids.len();
+        sequence.known.extend_from_slice(&chunk.appended_token_ids);
         let end = (chunk.first_position + chunk.num_tokens) as usize;
         assert!(end <= sequence.known.len() && end <= sequence.blocks * plan.block_size as usize);
         for block in &chunk.stores {
@@ -349,7 +353,7 @@ fn run_step(
         }
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
-            let outcome = Some(Outcome::Token(sequence.sample()));
+            let outcome = Some(Outcome::Token(sequence.sample(&chunk.allowed_tokens)));
             results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome });
         }
     }

@@ -106,6 +106,7 @@ async fn storm_of_leaving_clients_leaves_nothing() {
 async fn driver_aborts_who_does_not_read() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let request = SequenceRequest {
+        constrained: false,
         id: SequenceId(0),
         token_ids: vec![7; 10],
         max_new_tokens: 8000,
@@ -117,7 +118,7 @@ async fn driver_aborts_who_does_not_read() {
         salt: Salt::default(),
         retention: trunkline_scheduler::Retention::default(),
     };
-    let mut sequence = router.app.driver.submit(request, Instant::now(), None).await.unwrap();
+    let mut sequence = router.app.driver.submit(request, Instant::now(), None, None).await.unwrap();
     router.wait("tokens", |app| app.stats.borrow().output_tokens as usize > MAX_WAITING_TOKENS / 2).await;
     router.wait_idle().await;
     assert!(sequence.overflowed());

@@ -8,7 +8,7 @@ use trunkline_router::shard::{
 };
 use trunkline_scheduler::{
     BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
-    SequenceErrorCode, SequenceOutcome, SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome,
+    SequenceErrorCode, SequenceOutcome, SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenMask,
     WindowLimits,
 };
 
@@ -93,6 +93,8 @@ fn transfers_cross_the_line_whole() {
             new_block_ids: vec![7, 8],
             sample: true,
             stores: vec![BlockStore { block_index: 1, slot: SlotId(11) }],
+            appended_token_ids: vec![6, 1],
+            allowed_tokens: Some(TokenMask([0b101, 0].as_slice().into())),
         }],
         restores: vec![Restore {
             restore_id: 2,
@@ -202,6 +204,8 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
                 block_index: u32_of(store, "block_index"),
                 slot: u32_of(store, "slot"),
             }),
+            appended_token_ids: ids(chunk, "appended_token_ids"),
+            allowed_tokens: key_of(chunk, "allowed_tokens"),
         }),
         restores: list(value, "restores", |restore| proto::Restore {
             restore_id: u64_of(restore, "restore_id"),
@@ -286,9 +290,11 @@ fn plan_to_json(plan: &StepPlan) -> Value {
             let stores: Vec<Value> = stores
                 .map(|store| json!({"block_index": store.block_index, "slot": store.slot.0}))
                 .collect();
+            let mask = chunk.allowed_tokens.as_ref().map_or(&[][..], |mask| &mask.0);
             json!({"sequence_id": chunk.sequence_id, "first_position": chunk.first_position,
                    "num_tokens": chunk.num_tokens, "new_block_ids": chunk.new_block_ids, "sample": chunk.sample,
-                   "stores": stores})
+                   "stores": stores, "appended_token_ids": chunk.appended_token_ids,
+                   "allowed_tokens": BASE64_STANDARD.encode(mask)})
         })
         .collect();
     let restores: Vec<Value> = plan.restores.iter().map(restore_to_json).collect();

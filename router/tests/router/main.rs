@@ -15,6 +15,7 @@ mod cancel;
 mod choices;
 mod conversation;
 mod errors;
+mod grammar;
 mod hung_disk;
 mod inspector;
 mod kv;

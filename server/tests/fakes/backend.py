@@ -148,6 +148,7 @@ class FakeBackend:
     def _compute(self, chunk: Chunk) -> Sampled | SequenceFailure | None:
         sequence = self._sequences[chunk.sequence_id]
         sequence.block_ids.extend(chunk.new_block_ids)
+        sequence.token_ids.extend(chunk.appended_token_ids)
         end = chunk.first_position + chunk.num_tokens
         problem = self._problem(sequence, end) or self._window_problem(sequence, chunk.first_position, end)
         if problem is not None:
@@ -162,7 +163,7 @@ class FakeBackend:
             digest = mix(digest, token_id)
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
-        return self._sample(chunk.sequence_id, sequence, digest, end) if chunk.sample else None
+        return self._sample(chunk, sequence, digest) if chunk.sample else None
 
     def _keep(self, chunk: Chunk) -> None:
         sequence, block_size = self._sequences[chunk.sequence_id], self.info.block_size
@@ -198,14 +199,16 @@ class FakeBackend:
         block_size = self.info.block_size
         return self._pool[sequence.block_ids[position // block_size]][position % block_size]
 
-    def _sample(self, sequence_id: int, sequence: _Sequence, digest: int | None, position: int) -> Sampled:
+    def _sample(self, chunk: Chunk, sequence: _Sequence, digest: int | None) -> Sampled:
         assert digest is not None
         sampling = sequence.sampling
         key = mix(mix(digest, sampling.seed), sampling.choice) if sampling.temperature > 0 else digest
         # Never the poison: one sequence fails because the test says so, not by chance.
         token_id = key % (VOCAB_SIZE - 1)
+        while chunk.allowed_tokens and not chunk.allowed_tokens[token_id // 8] >> token_id % 8 & 1:
+            token_id = (token_id + 1) % VOCAB_SIZE
         # Eighths are exact in f32 and in JSON.
         logprob = -(1 + (key >> 32) % 64) / 8 if sampling.logprobs else 0.0
         top = [((token_id + i) % VOCAB_SIZE, logprob - i / 8) for i in range(sampling.num_top_logprobs)]
         sequence.token_ids.append(token_id)
-        return Sampled(sequence_id, token_id, logprob, top)
+        return Sampled(chunk.sequence_id, token_id, logprob, top)

@@ -87,13 +87,13 @@ def plans() -> list[pb.StepPlan]:
                 _chunk(77, 0, 1, [7], sample=True),
             ],
         ),
-        # Sequence 1 is preempted; the failed ones end.
-        pb.StepPlan(step_id=6, ends=[1, 3, 4, 5], chunks=[_chunk(2, 11, 1, sample=True)]),
-        # It comes back as 6 with its output, hits three blocks and computes the rest.
+        # Sequence 1 is preempted; the failed ones end. Sequence 2 may only sample 9, 40 or 41.
+        pb.StepPlan(step_id=6, ends=[1, 3, 4, 5], chunks=[_chunk(2, 11, 1, sample=True, allowed=[9, 40, 41])]),
+        # It comes back as 6 with its output, hits three blocks and computes the rest. Two tokens follow in sequence 2.
         pb.StepPlan(
             step_id=7,
             starts=[_start(6, [], len(prompt), sampling(logprobs=True))],
-            chunks=[_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), _chunk(2, 12, 1, [8], sample=True)],
+            chunks=[_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), _chunk(2, 12, 3, [8], sample=True, appended=[30, 31])],
         ),
         # Its first block is read back from the slot that step 1 wrote, onto another one; an empty slot is emptied.
         pb.StepPlan(
@@ -216,7 +216,10 @@ def _chunk(
     *,
     sample: bool = False,
     stores: list[tuple[int, int]] | None = None,
+    appended: list[int] | None = None,
+    allowed: list[int] | None = None,
 ) -> pb.Chunk:
+    mask = sum(1 << token_id for token_id in allowed or [])
     return pb.Chunk(
         sequence_id=sequence_id,
         first_position=first_position,
@@ -224,6 +227,8 @@ def _chunk(
         new_block_ids=new_block_ids or [],
         sample=sample,
         stores=[pb.BlockStore(block_index=index, slot=slot) for index, slot in stores or []],
+        appended_token_ids=appended or [],
+        allowed_tokens=mask.to_bytes(VOCAB_SIZE // 8, "little") if allowed else b"",
     )
 
 

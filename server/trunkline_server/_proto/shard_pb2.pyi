@@ -157,20 +157,24 @@ class BlockCopy(_message.Message):
     def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores")
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NEW_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     STORES_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     first_position: int
     num_tokens: int
     new_block_ids: _containers.RepeatedScalarFieldContainer[int]
     sample: bool
     stores: _containers.RepeatedCompositeFieldContainer[BlockStore]
-    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ...) -> None: ...
+    appended_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    allowed_tokens: bytes
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ...) -> None: ...
 
 class BlockStore(_message.Message):
     __slots__ = ("block_index", "slot")

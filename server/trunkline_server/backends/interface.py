@@ -90,6 +90,9 @@ class Chunk:
     new_block_ids: Sequence[int]
     sample: bool
     stores: Sequence[BlockStore] = ()
+    appended_token_ids: Sequence[int] = ()
+    # Empty: any token.
+    allowed_tokens: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,8 @@ class Backend(Protocol):
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         """One forward pass over `chunks`; samples where asked and appends the token to its sequence.
+
+        A chunk's `appended_token_ids` are appended first; `allowed_tokens` are the only ones that it may sample.
 
         Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if one cannot be.
         """

@@ -36,6 +36,13 @@ def mask_end_tokens(logits: Floats, end_token_ids: Sequence[int], num_output: in
         logits[np.asarray(end_token_ids, dtype=np.int64)] = -np.inf
 
 
+def keep_allowed(logits: Floats, allowed: bytes) -> None:
+    """Leaves only the tokens whose bit is set: bit i % 8 of byte i / 8 is token i; empty leaves all. In place."""
+    if allowed:
+        bits = np.unpackbits(np.frombuffer(allowed, dtype=np.uint8), bitorder="little")
+        logits[bits[: logits.shape[0]] == 0] = -np.inf
+
+
 def top_k(order: NDArray[np.int64], k: int) -> NDArray[np.int64]:
     """The first `k` of token ids in order of probability; 0 keeps all."""
     return order if k == 0 else order[:k]

@@ -28,18 +28,23 @@ def check_finite(logits: NDArray[np.float32]) -> None:
 
 
 def choose_token(
-    logits: NDArray[np.float32], token_ids: Sequence[int], num_prompt_tokens: int, params: SamplingParams
+    logits: NDArray[np.float32],
+    token_ids: Sequence[int],
+    num_prompt_tokens: int,
+    params: SamplingParams,
+    allowed_tokens: bytes = b"",
 ) -> int:
     """The token that follows `token_ids` (prompt and output so far), by `params` and the generator of `philox.py`.
 
     logits: [V], finite as `check_finite` demands, left as they are. Cost O(V log V), O(V) when greedy.
-    Raises NotFiniteError if `min_tokens` leaves no token.
+    allowed_tokens: a mask as in shard.proto, of the right size. Raises NotFiniteError if no token is left.
     """
     logits = logits.astype(np.float32, copy=True)
     output_ids = token_ids[num_prompt_tokens:]
     processors.repetition_penalty(logits, token_ids, params.repetition_penalty)
     processors.occurrence_penalties(logits, output_ids, params.presence_penalty, params.frequency_penalty)
     processors.mask_end_tokens(logits, params.end_token_ids, len(output_ids), params.min_tokens)
+    processors.keep_allowed(logits, allowed_tokens)
     check_finite(logits)
     if params.temperature == 0.0:
         return int(np.argmax(logits))

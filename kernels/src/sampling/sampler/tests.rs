@@ -10,7 +10,7 @@ fn sample(
 ) -> Result<SampledToken, NotFinite> {
     let mut logits = logits.to_vec();
     let counts = TokenCounts::new(params, &[0], 1, logits.len());
-    Sampler::new(logits.len()).sample(isa, &mut logits, params, &counts, 0, position, &mut Vec::new())
+    Sampler::new(logits.len()).sample(isa, &mut logits, params, &counts, 0, None, position, &mut Vec::new())
 }
 
 fn best() -> Isa {

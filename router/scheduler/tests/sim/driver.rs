@@ -100,7 +100,8 @@ impl Driver {
 
     pub fn submit(&mut self, request: SequenceRequest) {
         let prompt = request.token_ids.clone();
-        self.known.insert(request.sampling.seed, Known { salt: 0, prompt });
+        self.known
+            .insert(request.sampling.seed, Known { salt: 0, prompt, is_constrained: request.constrained });
         self.handle(Event::Submit(request));
     }
 

@@ -71,6 +71,7 @@ pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> Sequence
         deadline: None,
         salt: salt(0),
         retention: Retention::default(),
+        constrained: false,
     }
 }
 
@@ -216,6 +217,7 @@ impl Scenario {
                 worth: if index % 5 == 3 { Worth::Low } else { Worth::Normal },
                 group: index.is_multiple_of(6).then(|| format!("group {}", index % 4).into()),
             };
+            asked.constrained = index % 3 == 1;
             let client = if !rng.once_in(impatience) {
                 Client::Waits
             } else {

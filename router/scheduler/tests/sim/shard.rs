@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    BlockKey, Chunk, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
-    ShardLimits, StepPlan, StepResult,
+    Allowed, BlockKey, Chunk, NextTokens, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome,
+    SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask,
 };
 
 use super::rng::{Rng, mix};
@@ -32,6 +32,70 @@ impl Model {
 
     pub fn sample(self, prefix: u64, seed: u64) -> u32 {
         (mix(prefix ^ mix(seed)) % u64::from(self.vocab_size)) as u32
+    }
+
+    /// The same among those that may be sampled: the next one in a circle.
+    pub fn sample_allowed(self, prefix: u64, seed: u64, mask: &TokenMask) -> u32 {
+        let mut token = self.sample(prefix, seed);
+        while mask.0[token as usize / 8] >> (token % 8) & 1 == 0 {
+            token = (token + 1) % self.vocab_size;
+        }
+        token
+    }
+
+    /// A grammar: what may follow an output. Often a single token, and nothing after some tokens.
+    pub fn allowed(self, seed: u64, output: &[u32]) -> Option<TokenMask> {
+        let last = output.last().map_or(0, |&token| u64::from(token) + 1);
+        let state = mix(seed ^ mix(output.len() as u64 * 64 + last));
+        if output.len() > 1 && state.is_multiple_of(12) {
+            return None;
+        }
+        let all = (1u64 << self.vocab_size) - 1;
+        let bits =
+            if state % 3 == 0 { 1 << (state / 12 % u64::from(self.vocab_size)) } else { state >> 8 & all };
+        let bits = if bits == 0 { all } else { bits };
+        Some(TokenMask(bits.to_le_bytes()[..self.vocab_size.div_ceil(8) as usize].into()))
+    }
+
+    /// What a constrained request gives when nothing else is there, and whether its grammar ended it.
+    pub fn generate_constrained(
+        self,
+        known: &Known,
+        seed: u64,
+        max_new_tokens: u32,
+        ends: &[u32],
+    ) -> (Vec<u32>, bool) {
+        let start = Self::start(known.salt);
+        let mut prefix = known.prompt.iter().fold(start, |prefix, &token| Self::extend(prefix, token));
+        let mut output = Vec::new();
+        while output.len() < max_new_tokens as usize {
+            let Some(mask) = self.allowed(seed, &output) else { return (output, true) };
+            let token = self.sample_allowed(prefix, seed, &mask);
+            output.push(token);
+            if ends.contains(&token) {
+                break;
+            }
+            prefix = Self::extend(prefix, token);
+        }
+        (output, false)
+    }
+
+    /// What may follow, with all that is forced.
+    pub fn follow(self, seed: u64, output: &[u32]) -> Allowed {
+        let (mut output, mut forced) = (output.to_vec(), Vec::new());
+        loop {
+            let Some(mask) = self.allowed(seed, &output) else {
+                return Allowed { forced, next: NextTokens::End };
+            };
+            let mut ids = (0..self.vocab_size).filter(|id| mask.0[*id as usize / 8] >> (id % 8) & 1 == 1);
+            match (ids.next(), ids.next()) {
+                (Some(id), None) => {
+                    output.push(id);
+                    forced.push(id);
+                }
+                _ => return Allowed { forced, next: NextTokens::Mask(mask) },
+            }
+        }
     }
 
     /// What a request gives when nothing else is there.
@@ -67,6 +131,7 @@ struct ShardSequence {
     /// Position of the next chunk; none before the first, which may begin anywhere.
     next_position: Option<u32>,
     has_failed: bool,
+    is_constrained: bool,
     root_key: Option<BlockKey>,
 }
 
@@ -83,6 +148,7 @@ pub struct ShardFaults {
 pub struct Known {
     pub salt: u64,
     pub prompt: Vec<u32>,
+    pub is_constrained: bool,
 }
 
 pub struct FakeShard {
@@ -215,6 +281,7 @@ impl FakeShard {
                 table: Vec::new(),
                 next_position: None,
                 has_failed: false,
+                is_constrained: request.is_constrained,
                 root_key: start.root_key,
             };
             assert_ne!(start.sequence_id, 0, "a wire id is not 0");
@@ -276,6 +343,10 @@ impl FakeShard {
             assert!(block_id < self.limits.num_blocks, "a block of the pool");
             assert!(!sequence.table.contains(&block_id), "a block stands once in a table");
         }
+        for &token in &chunk.appended_token_ids {
+            sequence.hashes.push(Model::extend(sequence.hashes[sequence.hashes.len() - 1], token));
+            sequence.tokens.push(token);
+        }
         sequence.table.extend_from_slice(&chunk.new_block_ids);
         let (first, end) =
             (chunk.first_position as usize, (chunk.first_position + chunk.num_tokens) as usize);
@@ -297,7 +368,23 @@ impl FakeShard {
             }));
         }
         assert!(end <= sequence.tokens.len(), "only known tokens are computed");
-        assert_eq!(chunk.sample, end == sequence.tokens.len(), "a token is sampled after the last known one");
+        if sequence.is_constrained {
+            assert!(
+                !chunk.sample || end == sequence.tokens.len(),
+                "a token is sampled after the last known one"
+            );
+            assert_eq!(chunk.sample, chunk.allowed_tokens.is_some(), "every sample has a mask");
+        } else {
+            assert_eq!(
+                chunk.sample,
+                end == sequence.tokens.len(),
+                "a token is sampled after the last known one"
+            );
+            assert!(
+                chunk.allowed_tokens.is_none() && chunk.appended_token_ids.is_empty(),
+                "none is constrained"
+            );
+        }
         for position in 0..end {
             let slot = &mut self.slots[sequence.table[position / block_size] as usize][position % block_size];
             let hash = sequence.hashes[position + 1];
@@ -312,7 +399,10 @@ impl FakeShard {
         if !chunk.sample {
             return None;
         }
-        let token_id = self.model.sample(sequence.hashes[end], sequence.seed);
+        let token_id = match &chunk.allowed_tokens {
+            Some(mask) => self.model.sample_allowed(sequence.hashes[end], sequence.seed, mask),
+            None => self.model.sample(sequence.hashes[end], sequence.seed),
+        };
         sequence.tokens.push(token_id);
         sequence.hashes.push(Model::extend(sequence.hashes[end], token_id));
         if rng.once_in(self.faults.missing_token) {

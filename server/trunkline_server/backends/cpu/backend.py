@@ -63,8 +63,10 @@ class CpuBackend:
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
+        appends = [(chunk.sequence_id, chunk.appended_token_ids) for chunk in chunks if chunk.appended_token_ids]
+        masks = [(chunk.sequence_id, chunk.allowed_tokens) for chunk in chunks if chunk.allowed_tokens]
         try:
-            outcomes = self._executor.step([_chunk_fields(chunk) for chunk in chunks], stores)
+            outcomes = self._executor.step([_chunk_fields(chunk) for chunk in chunks], stores, appends, masks)
         except ValueError as error:
             raise PlanError(str(error)) from error
         # A sampled token has four fields, a failure three, both in the order of their classes.

@@ -129,6 +129,7 @@ class ReferenceBackend:
         outcomes: dict[int, Sampled | SequenceFailure] = {}
         accepted: list[Chunk] = []
         for chunk in chunks:
+            self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
             problem = self._problem(chunk, accepted)
             if problem is None:
                 self._sequences[chunk.sequence_id].block_ids.extend(chunk.new_block_ids)
@@ -139,7 +140,7 @@ class ReferenceBackend:
             logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
             sampling = [chunk for chunk in accepted if chunk.sample]
             for chunk, row in zip(sampling, logits, strict=True):
-                outcomes[chunk.sequence_id] = self._sample(chunk.sequence_id, row)
+                outcomes[chunk.sequence_id] = self._sample(chunk, row)
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -166,6 +167,9 @@ class ReferenceBackend:
         num_tokens = sum(other.num_tokens for other in accepted) + chunk.num_tokens
         if num_tokens > self.info.max_step_tokens:
             return f"the step has {num_tokens} tokens, the limit is {self.info.max_step_tokens}"
+        num_bytes = -(-self._config.vocab_size // 8)
+        if chunk.allowed_tokens and len(chunk.allowed_tokens) != num_bytes:
+            return f"a mask of {len(chunk.allowed_tokens)} bytes, expected {num_bytes}"
         return self._sequences.problem(chunk)
 
     def _row_tokens(self, chunk: Chunk) -> list[int]:
@@ -190,12 +194,15 @@ class ReferenceBackend:
         logits: NDArray[np.float32] = registry.forward(ops, self._config).numpy()
         return logits
 
-    def _sample(self, sequence_id: int, logits: NDArray[np.float32]) -> Sampled | SequenceFailure:
+    def _sample(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure:
+        sequence_id = chunk.sequence_id
         sequence = self._sequences[sequence_id]
         params = sequence.sampling
         try:
             check_finite(logits)
-            token_id = choose_token(logits, sequence.token_ids, sequence.num_prompt_tokens, params)
+            token_id = choose_token(
+                logits, sequence.token_ids, sequence.num_prompt_tokens, params, chunk.allowed_tokens
+            )
         except NotFiniteError as error:
             return SequenceFailure(sequence_id, "not_finite", str(error))
         sequence.token_ids.append(token_id)

@@ -42,6 +42,11 @@ class SequenceTable:
     ) -> None:
         self._sequences[sequence_id] = RunningSequence(list(token_ids), num_prompt_tokens, sampling)
 
+    def append(self, sequence_id: int, token_ids: Sequence[int]) -> None:
+        """Appends tokens of the output that were not sampled."""
+        if token_ids and (sequence := self._sequences.get(sequence_id)) is not None:
+            sequence.token_ids.extend(token_ids)
+
     def end(self, sequence_id: int) -> None:
         self._sequences.pop(sequence_id, None)
 

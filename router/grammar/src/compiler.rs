@@ -1,0 +1,240 @@
+//! From what a client sent to a parser.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+use trunkline_text::Tokenizer;
+
+use crate::schema;
+use crate::vocabulary::Vocabulary;
+use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
+
+/// Stack of the thread that compiles: a chain of references is followed by recursion. Only what is used takes memory.
+const COMPILER_STACK_BYTES: usize = 256 << 20;
+/// Threads at most that compile at once: then a client is told to come back.
+const MAX_COMPILING: usize = 4;
+/// What may stand between two lexemes of JSON: some blanks, so that no output is blanks for ever.
+const JSON_BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
+
+/// What an output has to be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Grammar {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that validates under this schema (a draft as its `$schema` says, else 2020-12).
+    JsonSchema(Value),
+    /// Text that matches a regular expression as a whole (the syntax of Rust's `regex`, without look-around).
+    Regex(String),
+    /// One of these texts.
+    Choices(Vec<String>),
+    /// A grammar in `llguidance`'s variant of Lark.
+    Lark(String),
+}
+
+impl Grammar {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::JsonObject | Self::JsonSchema(_) => "JSON schema",
+            Self::Regex(_) => "regular expression",
+            Self::Choices(_) => "list of choices",
+            Self::Lark(_) => "Lark grammar",
+        }
+    }
+}
+
+/// Compiles grammars for one model.
+pub struct GrammarCompiler {
+    factory: Arc<ParserFactory>,
+    permitted: Arc<SimpleVob>,
+    end_token_ids: Arc<[u32]>,
+    limits: GrammarLimits,
+    /// Threads that compile now, those that nobody waits for any more included.
+    num_compiling: Arc<AtomicUsize>,
+}
+
+impl GrammarCompiler {
+    /// For a vocabulary and the tokens that end an output. Tens of milliseconds.
+    pub fn new(
+        tokenizer: &Tokenizer,
+        end_token_ids: &[u32],
+        limits: GrammarLimits,
+    ) -> Result<Self, GrammarError> {
+        let (vocabulary, permitted) = Vocabulary::new(tokenizer, end_token_ids)?;
+        let env: TokEnv = Arc::new(vocabulary);
+        let slices = SlicedBiasComputer::json_slices();
+        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+            .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
+        factory.quiet();
+        *factory.limits_mut() = limits.of_parser();
+        Ok(Self {
+            factory: Arc::new(factory),
+            permitted: Arc::new(permitted),
+            end_token_ids: end_token_ids.into(),
+            limits,
+            num_compiling: Arc::default(),
+        })
+    }
+
+    /// A parser at the beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an
+    /// async
+    /// thread.
+    pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
+        let top = self.top_level(grammar)?;
+        let matcher = self.parser(top)?;
+        if let Some(error) = matcher.get_error() {
+            return Err(self.explain(grammar, &error));
+        }
+        let constraint = Constraint::new(matcher, self.permitted.clone(), self.end_token_ids.clone());
+        // A schema that refers to nothing but itself compiles, and no text begins it.
+        constraint.fork().allowed(Forcing::Never).map_err(|error| match error {
+            GrammarError::Failed { detail } => invalid(
+                grammar,
+                format!("no finite text matches it, or its beginning is too complex ({detail})"),
+            ),
+            other => other,
+        })?;
+        Ok(constraint)
+    }
+
+    /// Compiles on a thread of its own, which is left to itself if it takes too long: the parser's compiler cannot be
+    /// stopped. A few of those may be left; until they are done nothing else is compiled.
+    fn parser(&self, top: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+        let count = self.num_compiling.load(Ordering::Acquire);
+        if count >= MAX_COMPILING {
+            return Err(GrammarError::Busy { count });
+        }
+        let (factory, compiling) = (self.factory.clone(), Compiling::begin(&self.num_compiling));
+        let (done, result) = mpsc::sync_channel(1);
+        let compile = move || {
+            let _compiling = compiling;
+            // Nobody listens any more if it took too long.
+            let _ = done.send(Matcher::new(factory.create_parser(top)));
+        };
+        std::thread::Builder::new()
+            .name("grammar".to_owned())
+            .stack_size(COMPILER_STACK_BYTES)
+            .spawn(compile)
+            .map_err(|error| GrammarError::TooComplex {
+                detail: format!("no thread to compile it: {error}"),
+            })?;
+        let limit_ms = self.limits.max_compile_ms;
+        result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| GrammarError::TooComplex {
+            detail: match error {
+                mpsc::RecvTimeoutError::Timeout => format!("it takes longer than {limit_ms} ms to compile"),
+                mpsc::RecvTimeoutError::Disconnected => "the compiler gave up".to_owned(),
+            },
+        })
+    }
+
+    fn top_level(&self, grammar: &Grammar) -> Result<TopLevelGrammar, GrammarError> {
+        Ok(match grammar {
+            Grammar::JsonObject => TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))),
+            Grammar::JsonSchema(schema) => {
+                let schema = schema::checked(schema, &self.limits)?;
+                TopLevelGrammar::from_json_schema(with_options(schema))
+            }
+            Grammar::Regex(regex) => {
+                self.check_bytes("the regular expression in bytes", regex.len())?;
+                TopLevelGrammar::from_regex(without_anchors(regex))
+            }
+            Grammar::Choices(choices) => {
+                self.check_bytes("the choices in bytes", choices.iter().map(String::len).sum())?;
+                if choices.is_empty() {
+                    return Err(invalid(grammar, "it is empty"));
+                }
+                if choices.iter().any(String::is_empty) {
+                    return Err(invalid(grammar, "a choice is empty"));
+                }
+                // A JSON string is a literal of Lark, escapes included.
+                let literals: Vec<String> =
+                    choices.iter().map(|choice| Value::from(choice.as_str()).to_string()).collect();
+                TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
+            }
+            Grammar::Lark(text) => {
+                self.check_bytes("the grammar in bytes", text.len())?;
+                TopLevelGrammar::from_lark(text.clone())
+            }
+        })
+    }
+
+    fn check_bytes(&self, what: &'static str, value: usize) -> Result<(), GrammarError> {
+        let limit = self.limits.max_bytes;
+        if value > limit {
+            return Err(GrammarError::TooLarge { what, value, limit, flag: "--max-schema-bytes" });
+        }
+        Ok(())
+    }
+
+    /// The parser's words as one of our errors.
+    fn explain(&self, grammar: &Grammar, error: &str) -> GrammarError {
+        let detail = error.lines().next().unwrap_or_default().trim().to_owned();
+        let lower = error.to_lowercase();
+        let exhausted = ["too large", "too complex", "fuel", "too many", "limit", "stack level exceeded"];
+        if let Grammar::JsonSchema(schema) = grammar
+            && let Some(unsupported) = schema::unsupported(schema, error)
+        {
+            return unsupported;
+        }
+        if exhausted.iter().any(|word| lower.contains(word)) {
+            return GrammarError::TooComplex { detail };
+        }
+        invalid(grammar, detail)
+    }
+}
+
+/// Counts a thread that compiles, until it ends in whatever way.
+struct Compiling(Arc<AtomicUsize>);
+
+impl Compiling {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn invalid(grammar: &Grammar, detail: impl Into<String>) -> GrammarError {
+    GrammarError::Invalid { kind: grammar.kind(), detail: detail.into() }
+}
+
+/// The schema with our own choices of how JSON is written; a client's are not heard.
+fn with_options(mut schema: Value) -> Value {
+    if let Value::Object(map) = &mut schema {
+        map.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_BLANKS}));
+    }
+    schema
+}
+
+/// The whole text is matched anyway, and the parser knows no anchors.
+fn without_anchors(regex: &str) -> &str {
+    let regex = regex.strip_prefix('^').unwrap_or(regex);
+    match regex.strip_suffix('$') {
+        // An odd number of backslashes makes it a dollar sign.
+        Some(rest) if (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 0 => rest,
+        _ => regex,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_anchors;
+
+    #[test]
+    fn anchors_at_both_ends_are_taken_off() {
+        assert_eq!(without_anchors("^ab$"), "ab");
+        assert_eq!(without_anchors(r"ab\$"), r"ab\$");
+        assert_eq!(without_anchors(r"ab\\$"), r"ab\\");
+        assert_eq!(without_anchors("ab"), "ab");
+    }
+}

@@ -1,0 +1,37 @@
+//! Structured output: a grammar is compiled once, and then says before each token which ones may follow. No clock, no
+//! network, no async: the router calls it from a thread of its own, as compiling and masks take from microseconds to
+//! tens of milliseconds.
+//!
+//! The parser is `llguidance` (Earley over derivatives of regular expressions, <https://github.com/guidance-
+//! ai/llguidance>).
+//! What is here: the vocabulary it walks, limits, keywords refused by name, and what a sequence needs of it.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use trunkline_grammar::{Forcing, Grammar, GrammarCompiler, GrammarLimits, Next};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = trunkline_text::ModelText::load(std::path::Path::new("model.gguf"))?;
+//! let compiler = GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, GrammarLimits::default())?;
+//! let mut constraint = compiler.compile(&Grammar::Choices(vec!["yes".into(), "no".into()]))?;
+//! let allowed = constraint.allowed(Forcing::Allow)?;
+//! if let Next::Mask(mask) = allowed.next {
+//!     let token_id = mask.iter().next().unwrap(); // sampled under the mask
+//!     constraint.accept(token_id)?;
+//! }
+//! # Ok(()) }
+//! ```
+
+mod compiler;
+mod constraint;
+mod error;
+mod limits;
+mod mask;
+mod schema;
+mod vocabulary;
+
+pub use compiler::{Grammar, GrammarCompiler};
+pub use constraint::{Allowed, Constraint, Forcing, MAX_FORCED_TOKENS, Next};
+pub use error::GrammarError;
+pub use limits::GrammarLimits;
+pub use mask::TokenMask;
+pub use schema::{FORMATS, IGNORED_KEYWORDS, KEYWORDS, REFUSED_KEYWORDS};

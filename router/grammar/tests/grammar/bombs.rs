@@ -1,0 +1,147 @@
+//! Grammars that are made to take long are refused, or are cheap after all.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarError, Next};
+use trunkline_text::ModelText;
+
+use crate::support::{Rng, compiler, model};
+
+/// Masks of each that is taken.
+const NUM_MASKS: usize = 20;
+
+fn chain(count: usize, link: impl Fn(usize, String) -> Value) -> Value {
+    let mut definitions = Map::new();
+    for index in 0..count {
+        definitions.insert(format!("d{index}"), link(index, format!("#/$defs/d{}", index + 1)));
+    }
+    definitions.insert(format!("d{count}"), json!({"type": "null"}));
+    json!({"$ref": "#/$defs/d0", "$defs": definitions})
+}
+
+fn nested(depth: usize, inner: Value, wrap: impl Fn(Value) -> Value) -> Value {
+    (0..depth).fold(inner, |value, _| wrap(value))
+}
+
+fn bombs() -> Vec<(&'static str, Grammar)> {
+    let schema = Grammar::JsonSchema;
+    let either = |left: Value, right: Value| json!({"anyOf": [left, right]});
+    let object =
+        |index: usize| json!({"type": "object", "properties": {format!("p{index}"): {"type": "string"}}});
+    vec![
+        ("huge enum", schema(json!({"enum": (0..4000).map(|i| format!("value {i}")).collect::<Vec<_>>()}))),
+        ("enum beyond the limit", schema(json!({"enum": (0..5000).collect::<Vec<_>>()}))),
+        (
+            "a chain of references",
+            schema(chain(4000, |_, next| json!({"items": {"$ref": next}, "type": "array"}))),
+        ),
+        ("a chain of bare references", schema(chain(4000, |_, next| json!({"$ref": next})))),
+        (
+            "references that double",
+            schema(chain(
+                40,
+                |_, next| json!({"type": "array", "prefixItems": [{"$ref": next}, {"$ref": next}]}),
+            )),
+        ),
+        (
+            "alternatives that double",
+            schema(chain(40, |_, next| {
+                json!({"allOf": [either(json!({"$ref": next}), json!({"type": "array"})),
+                                                        either(json!({"$ref": next}), json!({"type": "object"}))]})
+            })),
+        ),
+        (
+            "a product of alternatives",
+            schema(
+                json!({"allOf": (0..24).map(|i| either(object(2 * i), object(2 * i + 1))).collect::<Vec<_>>()}),
+            ),
+        ),
+        ("a reference to itself", schema(json!({"$ref": "#"}))),
+        (
+            "references in a circle",
+            schema(json!({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]},
+                                                 "b": {"allOf": [{"$ref": "#/$defs/a"}]}}})),
+        ),
+        ("a giant repeat", Grammar::Regex("(a|b){1,1000000}".into())),
+        ("repeats in repeats", Grammar::Regex("(((a{1,200}b){1,200}c){1,200}d){1,200}".into())),
+        ("a giant length", schema(json!({"type": "string", "minLength": 1_000_000, "maxLength": 2_000_000}))),
+        ("giant items", schema(json!({"type": "array", "minItems": 1_000_000, "items": {"type": "null"}}))),
+        (
+            "giant items in giant items",
+            schema(nested(
+                6,
+                json!({"type": "null"}),
+                |inner| json!({"type": "array", "minItems": 100, "maxItems": 100, "items": inner}),
+            )),
+        ),
+        ("many states", Grammar::Regex("(a|b)*a(a|b){60}".into())),
+        ("stars in stars", Grammar::Regex("((((a*)*b*)*c*)*d*)*".into())),
+        (
+            "a pattern with many states",
+            schema(json!({"type": "string", "pattern": "(x+x+)+y.{0,400}[ab].{400}"})),
+        ),
+        (
+            "many patterns at once",
+            schema(
+                json!({"allOf": (0..30).map(|i| json!({"type": "string", "pattern": format!("a.{{{i}}}b")}))
+            .collect::<Vec<_>>()}),
+            ),
+        ),
+        ("deep", schema(nested(60, json!({}), |inner| json!({"not_a_keyword": inner})))),
+        (
+            "many properties",
+            schema(
+                json!({"type": "object", "properties": (0..3000).map(|i| (format!("p{i}"), json!({"type": "string"})))
+            .collect::<Map<String, Value>>()}),
+            ),
+        ),
+        ("a giant multiple", schema(json!({"type": "number", "multipleOf": 1e-9}))),
+        ("an ambiguous grammar", Grammar::Lark("start: start start start | \"a\" | \"\"".into())),
+        ("a grammar without an end", Grammar::Lark("start: \"a\" start".into())),
+    ]
+}
+
+/// The longest that a mask took, and how it ended if it failed.
+fn worst_mask(model: &ModelText, mut constraint: Constraint) -> (Duration, Option<String>) {
+    let (mut worst, mut rng) = (Duration::ZERO, Rng(1));
+    for _ in 0..NUM_MASKS {
+        let begin = Instant::now();
+        let allowed = constraint.allowed(Forcing::Never);
+        worst = worst.max(begin.elapsed());
+        let mask = match allowed.map(|allowed| allowed.next) {
+            Ok(Next::Mask(mask)) => mask,
+            Ok(Next::End) => break,
+            Err(error) => return (worst, Some(error.to_string())),
+        };
+        let text: Vec<u32> = mask.iter().filter(|id| !model.end_token_ids.contains(id)).collect();
+        constraint.accept(text[rng.below(text.len())]).unwrap();
+        worst = worst.max(begin.elapsed());
+    }
+    (worst, None)
+}
+
+#[test]
+fn bombs_are_refused_or_cheap() {
+    let model = model();
+    let compiler = compiler(&model);
+    for (name, grammar) in bombs() {
+        let begin = Instant::now();
+        let outcome = compiler.compile(&grammar);
+        let compiled = begin.elapsed();
+        let then = match &outcome {
+            Ok(constraint) => {
+                let mut first = constraint.fork();
+                let first = first.allowed(Forcing::Never).map(|_| ());
+                let mask = begin.elapsed() - compiled;
+                let worst = worst_mask(&model, constraint.fork());
+                format!("taken; first mask {mask:?} {first:?}; worst of {NUM_MASKS} {worst:?}")
+            }
+            Err(error) => format!("{}: {error}", error.code()),
+        };
+        println!("{name}: {compiled:?}: {then}");
+        if let Err(GrammarError::Failed { .. } | GrammarError::Vocabulary { .. }) = outcome {
+            panic!("{name}: the client cannot tell that it was its grammar");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Sequences under a grammar: the driver's masks reach the shard, alone and beside free ones.
+
+use tokio::time::Instant;
+use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
+use trunkline_router::driver::SequenceUpdate;
+use trunkline_router::limits::Limits;
+use trunkline_scheduler::{
+    EndReason, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest,
+};
+
+use crate::support::{END, Router, ShardPlan, bytes};
+
+fn request(prompt: &str, sampling: SamplingParams) -> SequenceRequest {
+    SequenceRequest {
+        id: SequenceId(0),
+        token_ids: bytes(prompt),
+        max_new_tokens: 400,
+        sampling,
+        end_token_ids: vec![END],
+        ignore_eos: false,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::default(),
+        retention: Retention::default(),
+        constrained: false,
+    }
+}
+
+fn constraint(router: &Router, grammar: &Grammar) -> Constraint {
+    let text = &router.app.model.text;
+    let compiler =
+        GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, GrammarLimits::default()).unwrap();
+    compiler.compile(grammar).unwrap()
+}
+
+/// The text of one sequence, and why it ended.
+async fn run(router: &Router, request: SequenceRequest, grammar: Option<&Grammar>) -> (String, EndReason) {
+    let constraint = grammar.map(|grammar| constraint(router, grammar));
+    let submitted = router.app.driver.submit(request, Instant::now(), None, constraint).await;
+    let mut sequence = submitted.unwrap();
+    let mut text = Vec::new();
+    loop {
+        match sequence.next().await.unwrap() {
+            SequenceUpdate::Token(token) => text.extend(u8::try_from(token.token_id).ok()),
+            SequenceUpdate::Ended(reason) => return (String::from_utf8(text).unwrap(), reason),
+            SequenceUpdate::Accepted | SequenceUpdate::Started { .. } | SequenceUpdate::Pinned(_) => {}
+            SequenceUpdate::Rejected { .. } => panic!("there is room"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
+    // What the shard would say is not in the grammar.
+    let plan = ShardPlan {
+        script: std::sync::Arc::new(|_: &[u32]| bytes("no json at all")),
+        ..ShardPlan::default()
+    };
+    let router = Router::start(plan, Limits::default()).await;
+    let schema = serde_json::json!({
+        "type": "object", "properties": {"answer": {"enum": ["first", "fourth"]}}, "required": ["answer"],
+        "additionalProperties": false,
+    });
+    let grammar = Grammar::JsonSchema(schema);
+    let greedy = request("question", SamplingParams::default());
+    let (forced, reason) = run(&router, greedy.clone(), Some(&grammar)).await;
+    assert_eq!(reason, EndReason::EndToken);
+    let value: serde_json::Value = serde_json::from_str(&forced).unwrap();
+    assert!(["first", "fourth"].contains(&value["answer"].as_str().unwrap()), "{forced}");
+    let stats = *router.app.stats.borrow();
+    assert!(stats.steps < stats.output_tokens, "tokens came without a step: {stats:?}");
+    // With logprobs each token is sampled, and the text is the same.
+    let params = SamplingParams { logprobs: true, ..SamplingParams::default() };
+    let (sampled, _) = run(&router, request("question", params), Some(&grammar)).await;
+    assert_eq!(sampled, forced);
+    // Beside free ones it is the same too, and they are as they were.
+    let free = request("another question", SamplingParams::default());
+    let (constrained, free) = tokio::join!(run(&router, greedy, Some(&grammar)), run(&router, free, None));
+    assert_eq!(constrained.0, forced);
+    assert_eq!(free, ("no json at all".to_owned(), EndReason::EndToken));
+}
+
+#[tokio::test]
+async fn who_leaves_while_its_mask_is_worked_out_leaves_nothing_behind() {
+    let router = Router::start(ShardPlan::default(), Limits::default()).await;
+    let grammar = Grammar::Regex("[a-z]{50}".into());
+    for _ in 0..20 {
+        let constraint = constraint(&router, &grammar);
+        let request = request("question", SamplingParams::default());
+        drop(router.app.driver.submit(request, Instant::now(), None, Some(constraint)).await.unwrap());
+    }
+    router.wait_idle().await;
+    let (text, reason) = run(&router, request("question", SamplingParams::default()), Some(&grammar)).await;
+    assert_eq!((text.len(), reason), (50, EndReason::EndToken));
+}
