@@ -1,7 +1,7 @@
 //! How keys are moved and stretched before they are rounded to four bits: per layer and KV head a mean and a factor.
 //!
-//! `q . (k - m)` serves as well as `q . k` as long as `q . m` is added to it: one number a block ([`KeyTurns`]), or none
-//! if m is one for all positions: softmax ignores what all scores of a query have in common. And `q . k` is
+//! `q . (k - m)` serves as well as `q . k` as long as `q . m` is added to it: one number a block ([`KeyTurns`]), or
+//! none if m is one for all positions: softmax ignores what all scores of a query have in common. And `q . k` is
 //! `(q / d) . (k * d)` element by element. With m the mean of keys what is left to round is smaller, and with
 //! d = (mean q^2 / mean (k - m)^2)^(1/4) the noise falls where queries are small: d is the least of sum(noise * q^2)
 //! for noise that is spread evenly, as the transform spreads it.

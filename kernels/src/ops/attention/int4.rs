@@ -7,7 +7,8 @@
 //!
 //! Where the mean m of keys turns from block to block ([`crate::kv_pool::KeyTurns`]), a row's scores of a tile lack
 //! `q . m`. Instead of adding it to them, the row's reference of exponents is moved by it while the tile is attended
-//! to. With a = q1 m1 + q2 m2 and b = q2 m1 - q1 m2 of each pair, made once an item, it is a . cos + b . sin of the turn.
+//! to. With a = q1 m1 + q2 m2 and b = q2 m1 - q1 m2 of each pair, made once an item, it is a . cos + b . sin of the
+//! turn.
 
 use super::int8::{Int8, Tile, attend_tile, pack_bytes};
 use super::{Item, Rows, Scheme, Scratch};
