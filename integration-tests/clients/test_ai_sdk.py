@@ -17,9 +17,7 @@ DEADLINE_S = 120
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed: nothing to run the AI SDK with")
 def test_every_test_of_the_ai_sdk_passes(server: Trunkline, model: str) -> None:
-    assert (FOLDER / "node_modules").is_dir(), (
-        "no AI SDK; hint: rm .venv-clients/.stamp, make test-clients"
-    )
+    assert (FOLDER / "node_modules").is_dir(), "no AI SDK; hint: rm .venv-clients/.stamp, make test-clients"
     given = {
         "TRUNKLINE_URL": server.base_url,
         "TRUNKLINE_KEY": KEY,

@@ -105,11 +105,7 @@ fn add(operation: &mut Operation, dialect: Dialect, status: &str, description: &
     };
     operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
         let content = Content::new(Some(Ref::from_schema_name(schema)));
-        ResponseBuilder::new()
-            .description(description)
-            .content("application/json", content)
-            .build()
-            .into()
+        ResponseBuilder::new().description(description).content("application/json", content).build().into()
     });
 }
 
