@@ -18,6 +18,8 @@ use crate::tenants::Caller;
 const MAX_TEMPERATURE: f64 = 100.0;
 /// Bound of presence and frequency penalty, either side.
 const MAX_PENALTY: f64 = 2.0;
+/// Least repetition penalty: a logit divided by much less is not finite in f32.
+const MIN_REPETITION_PENALTY: f64 = 0.01;
 /// Highest repetition penalty: beyond it f32 logits lose all meaning.
 const MAX_REPETITION_PENALTY: f64 = 100.0;
 /// Longest salt in bytes.
@@ -320,7 +322,7 @@ fn sampling(
         repetition_penalty: bounded(
             "repetition_penalty",
             repetition_penalty,
-            Bound::Above(0.0),
+            Bound::From(MIN_REPETITION_PENALTY),
             MAX_REPETITION_PENALTY,
         )?,
         min_tokens: count(names.min_tokens, raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,

@@ -50,6 +50,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"presence_penalty": 3}"#, "invalid_value", "`presence_penalty`"),
     (r#"{"frequency_penalty": -3}"#, "invalid_value", "`frequency_penalty`"),
     (r#"{"repetition_penalty": 0}"#, "invalid_value", "`repetition_penalty`"),
+    (r#"{"repetition_penalty": 5e-324}"#, "invalid_value", "`repetition_penalty`"),
     (r#"{"min_tokens": -1}"#, "invalid_value", "`min_tokens`"),
     (
         r#"{"min_tokens": 9, "max_tokens": 8}"#,
