@@ -4,14 +4,15 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use crate::dialects::{Dialect, anthropic, openai, tgi};
+use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
 use crate::http::{kv, kv_events, kv_node, operate};
 use crate::tenants;
 
 /// Routes with a field `stream`, and the schema of an event's data where there is one.
-const STREAMING: [(&str, Option<&str>); 5] = [
+const STREAMING: [(&str, Option<&str>); 6] = [
     ("/v1/chat/completions", Some("ChatCompletionChunk")),
     ("/v1/completions", Some("CompletionResponse")),
+    ("/v1/responses", None),
     ("/v1/messages", None),
     ("/generate", Some("StreamResponse")),
     ("/", Some("StreamResponse")),
@@ -37,6 +38,9 @@ const WITH_BODY: [(&str, &str); 4] = [
         openai::completions::completions,
         openai::models::list_models,
         openai::models::get_model,
+        responses::route::create,
+        responses::route::get,
+        responses::route::delete,
         anthropic::messages::create,
         anthropic::messages::count_tokens,
         tgi::generate::generate,
