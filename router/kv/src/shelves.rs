@@ -28,6 +28,8 @@ pub(crate) struct Shelves {
     rank: Vec<u16>,
     /// Ranks of shelves that have nodes.
     occupied: BTreeSet<u16>,
+    /// Of [`Shelves::advance`], empty else.
+    occupied_before: Vec<u16>,
 }
 
 impl Shelves {
@@ -41,6 +43,7 @@ impl Shelves {
             order: Vec::new(),
             rank: vec![0; num_shelves],
             occupied: BTreeSet::new(),
+            occupied_before: Vec::new(),
         };
         shelves.sort(|_| 0.0);
         shelves
@@ -51,10 +54,12 @@ impl Shelves {
         self.now += 1;
     }
 
-    /// Nodes that grew older move on. Cost: O(shelves), and O(log offered) for each that moves, which it does at most
-    /// [`NUM_AGES`] times a use.
+    /// Nodes that grew older move on. Cost: O(shelves that have nodes), and O(log offered) for each node that moves,
+    /// which it does at most [`NUM_AGES`] times a use.
     pub(crate) fn advance(&mut self) {
-        for shelf in 0..self.shelves.len() {
+        // Where one of them moves to, it is in the right place already.
+        self.occupied_before.extend(self.occupied.iter().map(|&rank| self.order[usize::from(rank)]));
+        while let Some(shelf) = self.occupied_before.pop().map(usize::from) {
             let age = shelf % NUM_AGES;
             while let Some(&(last_used, node)) = self.shelves[shelf].first()
                 && self.age_index(last_used) > age
@@ -81,6 +86,17 @@ impl Shelves {
             self.rank[usize::from(shelf)] = rank as u16;
         }
         self.order = order;
+        self.occupy();
+    }
+
+    /// Orders shelves as others of as many classes are. Cost: O(shelves).
+    pub(crate) fn reorder_as(&mut self, other: &Self) {
+        self.order.clone_from(&other.order);
+        self.rank.clone_from(&other.rank);
+        self.occupy();
+    }
+
+    fn occupy(&mut self) {
         let shelves = self.shelves.iter().zip(&self.rank).filter(|(shelf, _)| !shelf.is_empty());
         self.occupied = shelves.map(|(_, &rank)| rank).collect();
     }
