@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::ghost::GhostStep;
+use crate::ghost::{GhostPolicy, GhostStep};
 use crate::history::PathHash;
 use crate::radix::NodeId;
 
@@ -126,6 +126,12 @@ impl EvictionPolicy for LeafLru {
 
     fn fresh(&self) -> Box<dyn EvictionPolicy> {
         Box::<Self>::default()
+    }
+}
+
+impl GhostPolicy for LeafLru {
+    fn would_go_next(&self, node: NodeId) -> bool {
+        self.offered.first().is_none_or(|&first| (self.last_used[node.index()], node) < first)
     }
 }
 

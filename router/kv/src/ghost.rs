@@ -34,7 +34,13 @@ pub(crate) struct Ghost<P> {
     new: Vec<NodeId>,
 }
 
-impl<P: EvictionPolicy> Ghost<P> {
+/// A policy that can tell what an offer would lead to.
+pub(crate) trait GhostPolicy: EvictionPolicy {
+    /// Whether `node`, which was used and is not offered, would be the victim if it were.
+    fn would_go_next(&self, node: NodeId) -> bool;
+}
+
+impl<P: GhostPolicy> Ghost<P> {
     pub(crate) fn new(capacity: usize, policy: P) -> Self {
         let (nodes, free, new) = (Vec::new(), Vec::new(), Vec::new());
         Self { policy, capacity, nodes, free, by_path: PathTable::new(), new }
@@ -47,9 +53,13 @@ impl<P: EvictionPolicy> Ghost<P> {
                 self.policy.offer(node);
             }
         }
+        let mut next = None;
         while self.by_path.len() > self.capacity {
-            let leaf = self.policy.victim().expect("every leaf was offered");
-            self.policy.withdraw(leaf);
+            let leaf = next.take().unwrap_or_else(|| {
+                let leaf = self.policy.victim().expect("every leaf was offered");
+                self.policy.withdraw(leaf);
+                leaf
+            });
             let GhostNode { path, parent, .. } = &mut self.nodes[leaf.index()];
             self.by_path.remove(path.take().expect("what is evicted was there"));
             let parent = *parent;
@@ -58,13 +68,22 @@ impl<P: EvictionPolicy> Ghost<P> {
             let num_children = &mut self.nodes[parent.index()].num_children;
             *num_children -= 1;
             if *num_children == 0 {
-                self.policy.offer(parent);
+                // Most paths go from end to beginning: what goes at once need not be put into the order before.
+                if self.policy.would_go_next(parent) {
+                    next = Some(parent);
+                } else {
+                    self.policy.offer(parent);
+                }
             }
+        }
+        if let Some(leaf) = next {
+            self.policy.offer(leaf);
         }
     }
 
     /// A sequence has `path`, which follows `before`, its step before. It comes in unless that is gone.
     pub(crate) fn see(&mut self, path: PathHash, before: Option<GhostStep>) -> (GhostStep, Found) {
+        // A sample may have skipped what a path followed when it came in, so that it may be there whatever is before it.
         if let Some(node) = self.by_path.get(path) {
             self.policy.used(node);
             return (GhostStep { path, node: Some(node) }, Found::Yes);

@@ -84,8 +84,7 @@ impl History {
     }
 
     fn grow(&mut self) {
-        let num_sets =
-            if self.sets.len() < MAX_DOUBLED_SETS { self.sets.len() * 2 } else { self.max_sets };
+        let num_sets = if self.sets.len() < MAX_DOUBLED_SETS { self.sets.len() * 2 } else { self.max_sets };
         let larger = Self::of_size(num_sets, self.max_sets);
         for Set { tags, sights } in std::mem::replace(self, larger).sets {
             for (path, sight) in tags.into_iter().zip(sights).filter(|&(path, _)| path != 0) {

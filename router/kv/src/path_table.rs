@@ -104,7 +104,7 @@ mod tests {
         for round in 0..200_000_u32 {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             let (home, number) = ((random >> 33) % 3, (random >> 40) % 40);
-            let path = ((15 + home) % 16 << 60 | number << 20).wrapping_mul(inverse);
+            let path = ((((15 + home) % 16) << 60) | (number << 20)).wrapping_mul(inverse);
             if random >> 63 == 0 {
                 table.remove(path);
                 map.remove(&path);
