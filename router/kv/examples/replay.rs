@@ -1,9 +1,10 @@
 //! Replays requests through the KV cache with every policy of eviction: `make bench-eviction`.
 //!
 //! Standard input: a request a line, its blocks as numbers; equal numbers mean an equal prefix up to there. Arguments:
-//! capacities in blocks, and names of policies if not all. Standard output, tab-separated: capacity, policy, blocks that hit, blocks, seconds. A block is
-//! one token here, so that the cache counts what the trace counts; what a request computes stands beside the capacity
-//! until it ends, as in the bounds. The last policy is Belady's optimum (1966), which knows the future.
+//! capacities in blocks, and names of policies if not all. Standard output, tab-separated: capacity, policy, blocks
+//! that hit, blocks, seconds. A block is one token here, so that the cache counts what the trace counts; what a request
+//! computes stands beside the capacity until it ends, as in the bounds. The last policy is Belady's optimum (1966),
+//! which knows the future.
 #![allow(clippy::print_stdout, clippy::disallowed_types, clippy::disallowed_methods, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

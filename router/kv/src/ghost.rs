@@ -83,7 +83,7 @@ impl<P: GhostPolicy> Ghost<P> {
 
     /// A sequence has `path`, which follows `before`, its step before. It comes in unless that is gone.
     pub(crate) fn see(&mut self, path: PathHash, before: Option<GhostStep>) -> (GhostStep, Found) {
-        // A sample may have skipped what a path followed when it came in, so that it may be there whatever is before it.
+        // A sample may have skipped what the path followed when it came in: it may be there whatever is before it.
         if let Some(node) = self.by_path.get(path) {
             self.policy.used(node);
             return (GhostStep { path, node: Some(node) }, Found::Yes);
