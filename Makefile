@@ -156,8 +156,7 @@ bench-kv-positions: build .venv-test/.stamp ## perplexity by position up to the 
 	$(TEST_PYTHON) benchmark/kv_positions.py $(ARGS)
 
 .PHONY: bench-eviction
-bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench-eviction TRACE=trace.jsonl.gz
-	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench-eviction TRACE=trace.jsonl.gz" >&2; exit 1; }
+bench-eviction: ## hit rate of the prefix cache by policy on made traces and on TRACE=trace.jsonl.gz, if given
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
 
