@@ -124,7 +124,7 @@ pub struct KvTotals {
     pub dtype: String,
     /// Tokens of a block.
     pub block_size: u32,
-    /// Bytes of a block.
+    /// Bytes of a whole block, with the layers that have a window.
     pub block_bytes: u64,
     /// Prompt tokens so far.
     pub prompt_tokens: u64,

@@ -217,6 +217,7 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
                 slot: u32_of(block, "slot"),
                 block_id: u32_of(block, "block_id"),
                 key: key_of(block, "key"),
+                base_only: block["base_only"].as_bool().unwrap(),
             }),
         }),
         discards: ids(value, "discards"),
@@ -311,7 +312,10 @@ fn restore_to_json(restore: &Restore) -> Value {
     let blocks: Vec<Value> = restore
         .blocks
         .iter()
-        .map(|block| json!({"slot": block.slot.0, "block_id": block.block.0, "key": key_to_json(&block.key)}))
+        .map(|block| {
+            json!({"slot": block.slot.0, "block_id": block.block.0, "key": key_to_json(&block.key),
+                   "base_only": block.base_only})
+        })
         .collect();
     json!({"restore_id": restore.restore_id, "blocks": blocks})
 }
