@@ -164,8 +164,8 @@ impl Transfers {
         Ok(())
     }
 
-    /// Begins to write a block, whose bytes are given in pieces that follow each other and are copied: a disk that hangs
-    /// holds nobody's memory. Too many that wait: its outcome comes at once.
+    /// Begins to write a block, whose bytes are given in pieces that follow each other and are copied: a disk that
+    /// hangs holds nobody's memory. Too many that wait: its outcome comes at once.
     ///
     /// Panics if the pieces are no block of the geometry.
     pub fn begin_store<'a>(

@@ -16,8 +16,8 @@ impl Scheduler {
         }
     }
 
-    /// True if a sequence with this hit, beside those that run, would soon want more window parts than there are, whether
-    /// it is restored or not. Never if nobody needs any but restores that were given up: these leave enough for one.
+    /// True if a sequence with this hit, beside those that run, would soon want more window parts than there are,
+    /// restored or not. Never if nobody needs any but restores that were given up: these leave enough for one.
     pub(crate) fn lacks_parts(&self, hit: &PrefixHit, num_tokens: u32) -> bool {
         let Some(shard) = &self.shard else { return false };
         let Some(windows) = shard.limits.windows else { return false };
