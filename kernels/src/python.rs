@@ -3,7 +3,6 @@
 mod store;
 mod weight_cache;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -330,7 +329,7 @@ impl PyExecutor {
         chunks: Vec<PyChunk>,
         stores: Vec<(u64, u32, u32)>,
         appends: Vec<(u64, Vec<u32>)>,
-        masks: Vec<(u64, Cow<'_, [u8]>)>,
+        masks: Vec<(u64, Bound<'py, PyBytes>)>,
     ) -> PyResult<Bound<'py, PyList>> {
         stores
             .iter()
@@ -339,7 +338,7 @@ impl PyExecutor {
             self.executor.append(sequence_id, &token_ids)?;
         }
         for (sequence_id, mask) in masks {
-            self.executor.allow(sequence_id, mask.into_owned())?;
+            self.executor.allow(sequence_id, mask.as_bytes().to_vec())?;
         }
         let chunks: Vec<Chunk> = chunks
             .into_iter()

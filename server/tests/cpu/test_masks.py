@@ -1,0 +1,110 @@
+"""Sequences under a grammar, in both backends: masks, and tokens that are appended without sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+Backend = CpuBackend | ReferenceBackend
+
+PROMPT = np.random.default_rng(23).integers(0, VOCAB_SIZE, 20).tolist()
+GREEDY = SamplingParams(logprobs=True, num_top_logprobs=20)
+NUM_MASK_BYTES = -(-VOCAB_SIZE // 8)
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def backend(tiny_model: TinyModel, request: pytest.FixtureRequest) -> Backend:
+    checkpoint = open_checkpoint(tiny_model("llama3")[1])
+    if request.param == "reference":
+        return ReferenceBackend(checkpoint, max_batch_total_tokens=1024, max_step_tokens=128)
+    return build(
+        checkpoint, threads=1, max_batch_total_tokens=1024, max_step_tokens=128, block_size=16, available_bytes=1 << 30
+    )
+
+
+def mask_of(token_ids: Sequence[int]) -> bytes:
+    return sum(1 << token_id for token_id in set(token_ids)).to_bytes(NUM_MASK_BYTES, "little")
+
+
+def sample(
+    backend: Backend, allowed: bytes, sampling: SamplingParams = GREEDY, prompt: Sequence[int] = PROMPT
+) -> Sampled | SequenceFailure:
+    """The token after a prompt."""
+    backend.start(1, prompt, len(prompt), sampling)
+    (outcome,) = backend.step([Chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)])
+    backend.end(1)
+    return outcome
+
+
+def test_the_likeliest_allowed_token_is_taken_and_logprobs_are_of_all(backend: Backend) -> None:
+    free = sample(backend, b"")
+    assert isinstance(free, Sampled)
+    for token_id, logprob in free.top_logprobs[1:6]:
+        # It and the least likely ones that were reported: never the likeliest.
+        allowed = mask_of([token_id, *(other for other, _ in free.top_logprobs[10:])])
+        masked = sample(backend, allowed)
+        assert isinstance(masked, Sampled)
+        assert (masked.token_id, masked.logprob) == (token_id, logprob)
+        assert masked.top_logprobs == free.top_logprobs
+
+
+def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
+    allowed = [3, 8, VOCAB_SIZE - 1]
+    seen = set()
+    for seed in range(60):
+        sampling = SamplingParams(temperature=2.0, seed=seed, repetition_penalty=1.2, min_p=0.01)
+        outcome = sample(backend, mask_of(allowed), sampling)
+        assert isinstance(outcome, Sampled)
+        seen.add(outcome.token_id)
+    assert seen <= set(allowed) and len(seen) > 1
+
+
+def test_a_mask_of_all_changes_nothing(backend: Backend) -> None:
+    for seed in range(10):
+        sampling = replace(GREEDY, temperature=1.0, seed=seed, top_p=0.9)
+        assert sample(backend, mask_of(range(VOCAB_SIZE)), sampling) == sample(backend, b"", sampling)
+
+
+def test_a_wrong_mask_fails_its_sequence_alone(backend: Backend) -> None:
+    free = sample(backend, b"")
+    for allowed, code in [(b"\xff" * (NUM_MASK_BYTES + 1), "invalid_plan"), (bytes(NUM_MASK_BYTES), None)]:
+        backend.start(1, PROMPT, len(PROMPT), GREEDY)
+        backend.start(2, PROMPT, len(PROMPT), GREEDY)
+        chunks = [
+            Chunk(1, 0, len(PROMPT), [0, 1], True),
+            Chunk(2, 0, len(PROMPT), [2, 3], True, allowed_tokens=allowed),
+        ]
+        good, bad = backend.step(chunks)
+        backend.end(1)
+        backend.end(2)
+        assert good == free
+        assert isinstance(bad, SequenceFailure) and bad.sequence_id == 2
+        assert code is None or bad.code == code
+
+
+def test_appended_tokens_are_as_if_sampled(backend: Backend) -> None:
+    """Two tokens appended to a sequence, and the same two in its prompt: what follows is the same."""
+    appended = [7, 11]
+    expected = sample(backend, b"", prompt=[*PROMPT, *appended])
+    assert isinstance(expected, Sampled)
+    backend.start(1, PROMPT, len(PROMPT), GREEDY)
+    assert backend.step([Chunk(1, 0, len(PROMPT) - 1, [0, 1], False)]) == []
+    first = len(PROMPT) - 1
+    (outcome,) = backend.step([Chunk(1, first, 3, [], True, appended_token_ids=appended)])
+    backend.end(1)
+    assert isinstance(outcome, Sampled)
+    assert outcome.token_id == expected.token_id
+    # The reference's sums are in another order there.
+    np.testing.assert_allclose(outcome.logprob, expected.logprob, atol=1e-5)
