@@ -182,8 +182,9 @@ impl Executor {
             Some(key_scaling) => (key_scaling, program, pool),
             None => calibrate::measure(program, pool, isa)?,
         };
+        let key_turns = program.key_turns(program.config.num_blocks);
         let mut executor = Self::new(program, pool, isa)?;
-        executor.kv.set_key_scaling(key_scaling);
+        executor.kv.set_key_scaling(key_scaling, key_turns);
         Ok(executor)
     }
 

@@ -39,6 +39,7 @@
 
 mod geometry;
 mod key_scaling;
+mod key_turns;
 mod whole;
 mod window_parts;
 mod write;
@@ -49,6 +50,7 @@ pub use geometry::{
     KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP,
 };
 pub use key_scaling::{HeadScaling, KeyScaling, KeySums};
+pub use key_turns::{KeyMean, KeyTurns};
 
 pub use window_parts::WindowLimits;
 
@@ -136,6 +138,8 @@ pub struct KvPool {
     windows: Option<WindowParts>,
     /// Only int4 uses it.
     key_scaling: KeyScaling,
+    /// As well.
+    key_turns: KeyTurns,
 }
 
 /// Zeroed memory for `count` pieces that becomes resident when it is first touched.
@@ -172,7 +176,14 @@ impl KvPool {
         let windows = windows.map(|limits| WindowParts::new(&geometry, num_blocks, limits)).transpose()?;
         let block_bytes = windows.as_ref().map_or(geometry.bytes_per_block(), |parts| parts.base_bytes);
         let map = map_bytes(block_bytes, num_blocks)?;
-        Ok(Self { map, geometry, num_blocks, windows, key_scaling: KeyScaling::none(&geometry) })
+        Ok(Self {
+            map,
+            geometry,
+            num_blocks,
+            windows,
+            key_scaling: KeyScaling::none(&geometry),
+            key_turns: KeyTurns::fixed(geometry.num_layers),
+        })
     }
 
     /// Bytes of one block, but for its window part.
@@ -214,9 +225,11 @@ impl KvPool {
     }
 
     /// How keys are scaled that are written and read from now on; it changes what blocks mean. Only in int4.
-    pub fn set_key_scaling(&mut self, key_scaling: KeyScaling) {
+    /// `key_turns` has a row for each block of any sequence.
+    pub fn set_key_scaling(&mut self, key_scaling: KeyScaling, key_turns: KeyTurns) {
         assert_eq!(key_scaling.values().len(), self.key_scaling.values().len(), "another geometry");
         self.key_scaling = key_scaling;
+        self.key_turns = key_turns;
     }
 
     /// What [`KvPool::set_key_scaling`] was told, or what changes nothing.
@@ -281,6 +294,7 @@ impl KvPool {
             num_blocks: self.num_blocks,
             windows: self.windows.as_mut().map(WindowParts::view),
             key_scaling: &self.key_scaling,
+            key_turns: &self.key_turns,
             borrow: std::marker::PhantomData,
         }
     }
@@ -362,6 +376,7 @@ pub struct KvView<'a> {
     num_blocks: usize,
     windows: Option<WindowView<'a>>,
     key_scaling: &'a KeyScaling,
+    key_turns: &'a KeyTurns,
     borrow: std::marker::PhantomData<&'a mut KvPool>,
 }
 
@@ -422,12 +437,18 @@ impl KvView<'_> {
         self.key_scaling.head(layer, kv_head)
     }
 
+    /// How the means of keys of a layer turn to the `block`-th block of a sequence: [`KeyTurns::row`].
+    #[inline(always)]
+    pub fn key_turn(&self, layer: usize, block: usize) -> &[f32] {
+        self.key_turns.row(layer, block)
+    }
+
     /// Asks for what [`KvView::write`] will write of this slot, so that it need not wait. Panics as [`KvView::keys`].
     pub fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
         prefetch_slot(&self.geometry, Slot { head: self.head(layer, block_id, 0), offset });
     }
 
-    /// Stores key and value `[G * D]` of one token in the slot `offset` of `block_id`.
+    /// Stores key and value `[G * D]` of the token at `position` of a sequence in its slot of `block_id`.
     ///
     /// # Safety
     /// No other thread reads or writes this slot of `layer` meanwhile.
@@ -436,16 +457,16 @@ impl KvView<'_> {
         isa: Isa,
         layer: usize,
         block_id: u32,
-        offset: usize,
+        position: usize,
         key: &[f32],
         value: &[f32],
     ) {
         let g = &self.geometry;
-        assert!(offset < g.block_size);
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
-        let slot = Slot { head: self.head(layer, block_id, 0), offset };
+        let slot = Slot { head: self.head(layer, block_id, 0), offset: position % g.block_size };
+        let turn = self.key_turn(layer, position / g.block_size);
         // SAFETY: the slot lies in the pool, and the caller keeps others away.
-        unsafe { write_slot(isa, g, self.key_scaling, layer, slot, key, value) }
+        unsafe { write_slot(isa, g, (self.key_scaling, turn), layer, slot, key, value) }
     }
 }
 

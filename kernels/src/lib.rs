@@ -40,4 +40,4 @@ pub mod threads;
 pub mod weight_cache;
 
 /// Changes whenever the bits of any result change: a cache of K and V made by another version is of no use.
-pub const NUMERICS_VERSION: u32 = 6;
+pub const NUMERICS_VERSION: u32 = 7;

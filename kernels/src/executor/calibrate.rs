@@ -73,7 +73,10 @@ pub(super) fn measure(
 ) -> Result<(KeyScaling, Program, ThreadPool), ProgramError> {
     let config = program.config;
     program.config.geometry.dtype = KvDtype::Int8;
-    program.config.num_blocks = NUM_TOKENS.div_ceil(config.geometry.block_size);
+    // Whole blocks: segments are, too.
+    let num_blocks = NUM_TOKENS / config.geometry.block_size;
+    program.config.num_blocks = num_blocks;
+    let turns = program.key_turns(num_blocks);
     // Its own pool has whole blocks.
     let num_window_parts = program.num_window_parts.take();
     let mut executor = Executor::new(program, pool, isa)?;
@@ -81,7 +84,7 @@ pub(super) fn measure(
     let Executor { mut program, pool, .. } = executor;
     program.config = config;
     program.num_window_parts = num_window_parts;
-    Ok((sums.scaling(&config.geometry, NUM_TOKENS), program, pool))
+    Ok((sums.scaling(&config.geometry, &turns), program, pool))
 }
 
 impl Executor {
@@ -93,7 +96,7 @@ impl Executor {
         let slice = config.max_step_tokens.min(config.max_step_sequences * SAMPLE_EVERY).min(NUM_TOKENS);
         let mut keys = vec![0.0; g.num_layers * slice * key_width];
         let mut queries = vec![0.0; g.num_layers * slice * query_width];
-        let mut sums = KeySums::new(&g);
+        let mut sums = KeySums::new(&g, config.num_blocks);
         let ids = token_ids(self.program.num_embeddings);
         let begun = self.start(0, ids, NUM_TOKENS, SamplingParams::default());
         assert!(begun.is_ok(), "the pool is made for the text: {begun:?}");
@@ -124,7 +127,9 @@ impl Executor {
             self.forward(Some(&probe));
             for layer in 0..g.num_layers {
                 let rows = |width| layer * slice * width..(layer * slice + num_tokens) * width;
-                keys[rows(key_width)].chunks_exact(key_width).for_each(|key| sums.add_keys(layer, key));
+                for (row, key) in keys[rows(key_width)].chunks_exact(key_width).enumerate() {
+                    sums.add_keys(layer, (first + row) / g.block_size, key);
+                }
                 queries[rows(query_width)]
                     .chunks_exact(query_width)
                     .for_each(|query| sums.add_queries(&g, layer, query));

@@ -278,13 +278,13 @@ impl Step<'_> {
                 rope_in_place(isa, self.row_mut(x, row), self.row(table, row), head_size);
             }
             Kernel::WriteKv { layer, key, value } => {
-                let (block_id, offset) = self.rows.slots[row];
+                let (block_id, position) = (self.rows.slots[row].0, self.rows.positions[row] as usize);
                 let (key, value) = (self.row(key, row), self.row(value, row));
                 if let Some(probe) = self.probe {
                     unsafe { probe.note_key(layer, row, key) };
                 }
                 // The step's chunks do not share blocks that they write, so each slot has one row.
-                unsafe { self.kv.write(isa, layer, block_id, offset as usize, key, value) };
+                unsafe { self.kv.write(isa, layer, block_id, position, key, value) };
             }
             Kernel::SiluMul { gate, up } => {
                 silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))

@@ -1,11 +1,13 @@
 //! How keys are moved and stretched before they are rounded to four bits: per layer and KV head a mean and a factor.
 //!
-//! Softmax ignores what all scores of a query have in common, so `q . (k - m)` serves as well as `q . k` as long as m
-//! is one for all positions; and `q . k` is `(q / d) . (k * d)` element by element. With m the mean of keys (after
-//! rope) what is left to round is smaller, and with d = (mean q^2 / mean (k - m)^2)^(1/4) the noise falls where queries
-//! are small: d is the least of sum(noise * q^2) for noise that is spread evenly, as the transform spreads it.
+//! `q . (k - m)` serves as well as `q . k` as long as `q . m` is added to it: one number a block ([`KeyTurns`]), or
+//! none if m is one for all positions: softmax ignores what all scores of a query have in common. And `q . k` is
+//! `(q / d) . (k * d)` element by element. With m the mean of keys what is left to round is smaller, and with
+//! d = (mean q^2 / mean (k - m)^2)^(1/4) the noise falls where queries are small: d is the least of sum(noise * q^2)
+//! for noise that is spread evenly, as the transform spreads it.
 
-use super::KvGeometry;
+use super::{KeyMean, KeyTurns, KvGeometry};
+use crate::ops::rope::turn;
 
 /// Means or squares below this part of a head's mean count as this: a channel that is never used has no scale.
 const FLOOR: f64 = 1e-4;
@@ -23,7 +25,7 @@ pub struct KeyScaling {
 /// m, d and 1 / d of one layer and KV head, `[D]` each.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadScaling<'a> {
-    /// Taken from keys.
+    /// Taken from keys, turned to their block.
     pub mean: &'a [f32],
     /// Multiplies keys then.
     pub factor: &'a [f32],
@@ -34,25 +36,27 @@ pub struct HeadScaling<'a> {
 /// Sums over tokens from which a [`KeyScaling`] is made, each `[layer][G][D]`.
 #[derive(Clone, Debug)]
 pub struct KeySums {
-    keys: Vec<f64>,
+    /// One for each block.
+    keys: Vec<Vec<f64>>,
     key_squares: Vec<f64>,
     query_squares: Vec<f64>,
 }
 
 impl KeySums {
-    /// Nothing yet.
-    pub fn new(g: &KvGeometry) -> Self {
+    /// Nothing yet, for a sequence of `num_blocks` whole blocks.
+    pub fn new(g: &KvGeometry, num_blocks: usize) -> Self {
         let zeros = vec![0.0; g.num_layers * g.num_kv_heads * g.head_size];
-        Self { keys: zeros.clone(), key_squares: zeros.clone(), query_squares: zeros }
+        Self { keys: vec![zeros.clone(); num_blocks], key_squares: zeros.clone(), query_squares: zeros }
     }
 
-    /// Adds a token's keys `[G * D]` of a layer. Sums depend on the order of calls.
-    pub fn add_keys(&mut self, layer: usize, keys: &[f32]) {
+    /// Adds the keys `[G * D]` of a layer of a token in the `block`-th block. Sums depend on the order of calls.
+    pub fn add_keys(&mut self, layer: usize, block: usize, keys: &[f32]) {
         let start = layer * keys.len();
-        for (i, key) in keys.iter().enumerate() {
+        let (sums, squares) = (&mut self.keys[block][start..], &mut self.key_squares[start..]);
+        for ((key, sum), square) in keys.iter().zip(sums).zip(squares) {
             let key = f64::from(*key);
-            self.keys[start + i] += key;
-            self.key_squares[start + i] += key * key;
+            *sum += key;
+            *square += key * key;
         }
     }
 
@@ -68,16 +72,14 @@ impl KeySums {
         }
     }
 
-    /// What the sums over `num_tokens` tokens of keys say. Plain operations: the same bits everywhere.
-    pub fn scaling(&self, g: &KvGeometry, num_tokens: usize) -> KeyScaling {
+    /// What the sums say; `turns` has a row for each block. Plain operations: the same bits everywhere.
+    pub fn scaling(&self, g: &KvGeometry, turns: &KeyTurns) -> KeyScaling {
         let mut scaling = KeyScaling::none(g);
-        let tokens = num_tokens as f64;
         let heads = scaling.values.chunks_exact_mut(VECTORS * g.head_size);
         for (head, out) in heads.enumerate() {
             let range = head * g.head_size..(head + 1) * g.head_size;
-            let means: Vec<f64> = self.keys[range.clone()].iter().map(|sum| sum / tokens).collect();
-            let squares = self.key_squares[range.clone()].iter().zip(&means);
-            let variances = floored(squares.map(|(sum, mean)| sum / tokens - mean * mean).collect());
+            let (means, variances) = self.moments(g, turns, head);
+            let variances = floored(variances);
             let queries = floored(self.query_squares[range].to_vec());
             let (Some(variances), Some(queries)) = (variances, queries) else { continue };
             for d in 0..g.head_size {
@@ -89,6 +91,33 @@ impl KeySums {
             }
         }
         scaling
+    }
+
+    /// The mean that keys of a head of all layers have in the first block, and what is left of their squares without
+    /// the mean of their block. With that mean turned to each block, what is left is least: each turn is a rotation.
+    fn moments(&self, g: &KvGeometry, turns: &KeyTurns, head: usize) -> (Vec<f64>, Vec<f64>) {
+        let (layer, range) = (head / g.num_kv_heads, head * g.head_size..(head + 1) * g.head_size);
+        let num_blocks = self.keys.len() as f64;
+        let block_size = g.block_size as f64;
+        let mut mean = vec![0.0; g.head_size];
+        if turns.layer(layer) != KeyMean::Zero {
+            for (block, sums) in self.keys.iter().enumerate() {
+                let mut turned: Vec<f64> = sums[range.clone()].to_vec();
+                turn(&mut turned, turns.row(layer, block), -1.0);
+                mean.iter_mut().zip(turned).for_each(|(mean, sum)| *mean += sum);
+            }
+            mean.iter_mut().for_each(|mean| *mean /= num_blocks * block_size);
+        }
+        let mut left = self.key_squares[range.clone()].to_vec();
+        for (block, sums) in self.keys.iter().enumerate() {
+            let mut turned = mean.clone();
+            turn(&mut turned, turns.row(layer, block), 1.0);
+            for ((left, sum), mean) in left.iter_mut().zip(&sums[range.clone()]).zip(turned) {
+                *left -= (2.0 * sum - block_size * mean) * mean;
+            }
+        }
+        left.iter_mut().for_each(|left| *left /= num_blocks * block_size);
+        (mean, left)
     }
 }
 
@@ -133,18 +162,19 @@ impl KeyScaling {
 mod tests {
     use super::*;
     use crate::kv_pool::KvDtype;
+    use crate::ops::rope::RopeFrequencies;
 
     const G: KvGeometry =
         KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 4, block_size: 16, dtype: KvDtype::Int4 };
 
     #[test]
     fn factors_are_fourth_roots_of_query_over_key_and_channels_without_either_are_bounded() {
-        let mut sums = KeySums::new(&G);
-        for sign in [-1.0, 1.0] {
-            sums.add_keys(1, &[3.0 + sign, 5.0 + 4.0 * sign, 7.0, sign]);
+        let mut sums = KeySums::new(&G, 1);
+        for sign in [-1.0, 1.0].repeat(G.block_size / 2) {
+            sums.add_keys(1, 0, &[3.0 + sign, 5.0 + 4.0 * sign, 7.0, sign]);
             sums.add_queries(&G, 1, &[1.0, 4.0, 1.0, 0.0, 1.0, 4.0, 1.0, 0.0]);
         }
-        let scaling = sums.scaling(&G, 2);
+        let scaling = sums.scaling(&G, &KeyTurns::fixed(2));
         let head = scaling.head(1, 0);
         assert_eq!(head.mean, [3.0, 5.0, 7.0, 0.0]);
         // Squares of queries to those of keys: 1 to 1 and 16 to 16.
@@ -156,6 +186,33 @@ mod tests {
         // No token was seen in layer 0.
         assert_eq!(scaling.head(0, 0).factor, [1.0; 4]);
         assert_eq!(scaling.head(0, 0).mean, [0.0; 4]);
+    }
+
+    #[test]
+    fn a_mean_that_turns_is_found_and_what_is_left_is_without_it() {
+        let frequencies = [RopeFrequencies::new(vec![0.9, 0.01], 1.0)];
+        let layers = [KeyMean::Turns(0), KeyMean::Zero];
+        let turns = KeyTurns::new(&layers, &frequencies, G.block_size, 4);
+        let mut sums = KeySums::new(&G, 4);
+        for layer in 0..2 {
+            for position in 0..4 * G.block_size {
+                let block = position / G.block_size;
+                let mut key = [3.0, 0.0, 0.0, 5.0];
+                turn(&mut key, turns.row(0, block), 1.0);
+                let sign = if position % 2 == 0 { 1.0 } else { -1.0 };
+                sums.add_keys(layer, block, &key.map(|x| (x + sign) as f32));
+            }
+            sums.add_queries(&G, layer, &[1.0; 4]);
+        }
+        let scaling = sums.scaling(&G, &turns);
+        let head = scaling.head(0, 0);
+        for (mean, expected) in head.mean.iter().zip([3.0, 0.0, 0.0, 5.0]) {
+            assert!((mean - expected).abs() < 1e-6, "{head:?}");
+        }
+        assert!(head.factor.iter().all(|factor| (factor - 1.0).abs() < 1e-5), "{head:?}");
+        // A soft cap sees what all scores have in common.
+        assert_eq!(scaling.head(1, 0).mean, [0.0; 4]);
+        assert_eq!(turns.row(1, 3), &[] as &[f32]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::{HeadScaling, KeyScaling, KvDtype, KvGeometry, MAX_HEAD_SIZE, NIBBLES
 use crate::ops::hadamard::transform;
 use crate::ops::quantize_head::quantize_vectors;
 use crate::ops::quantize_nibbles::quantize_nibbles;
+use crate::ops::rope::rope_generic;
 use crate::ops::vector::{ByteLanes, LANES, MAGIC, each_vector, simd_entry};
 
 /// Bits that turn signed bytes into those that are 128 larger and unsigned.
@@ -159,16 +160,24 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
     }
 }
 
+/// How a key is scaled: by what belongs to its head, the mean turned to its block.
+#[derive(Clone, Copy)]
+struct TokenScaling<'a> {
+    head: HeadScaling<'a>,
+    /// As of [`KeyTurns::row`](super::KeyTurns::row).
+    turn: &'a [f32],
+}
+
 /// Copies a head of `head_size`, scaled if it is a key.
 #[inline(always)]
 unsafe fn scaled<L: ByteLanes>(
     x: *const f32,
     head_size: usize,
-    scaling: Option<HeadScaling<'_>>,
+    scaling: Option<TokenScaling<'_>>,
     out: &mut HeadBuffer<f32>,
 ) {
     let out = out.as_mut_ptr();
-    let Some(HeadScaling { mean, factor, .. }) = scaling else {
+    let Some(TokenScaling { head: HeadScaling { mean, factor, .. }, turn }) = scaling else {
         // SAFETY: the buffer holds the largest head in whole vectors; what is loaded beyond a head is zeros.
         unsafe {
             each_vector!(head_size, |i, lanes| {
@@ -181,7 +190,11 @@ unsafe fn scaled<L: ByteLanes>(
     // SAFETY: as above, and for mean and factor by the assertion.
     unsafe {
         each_vector!(head_size, |i, lanes| {
-            let moved = L::load_first(x.add(i), lanes).sub(L::load_first(mean.as_ptr().add(i), lanes));
+            L::load_first(mean.as_ptr().add(i), lanes).store(out.add(i));
+        });
+        rope_generic::<L>(std::slice::from_raw_parts_mut(out, head_size), turn, head_size);
+        each_vector!(head_size, |i, lanes| {
+            let moved = L::load_first(x.add(i), lanes).sub(L::load_first(out.add(i), lanes));
             moved.mul(L::load_first(factor.as_ptr().add(i), lanes)).store(out.add(i));
         });
     }
@@ -211,7 +224,7 @@ unsafe fn write_first_key<L: ByteLanes>(
     head_size: usize,
     slot: Slot,
     key: *const f32,
-    scaling: HeadScaling<'_>,
+    scaling: TokenScaling<'_>,
 ) -> half::f16 {
     let mut bytes = HeadBuffer::new();
     // SAFETY: a key of `head_size`; bytes of the block's first key alone, in whole quads.
@@ -243,7 +256,7 @@ unsafe fn write_int4<L: ByteLanes>(
     slot: Slot,
     key: &[f32],
     value: &[f32],
-    scaling: HeadScaling<'_>,
+    scaling: TokenScaling<'_>,
 ) {
     assert!(key.len() == head_size && value.len() == head_size);
     let pair = NIBBLES * LANES;
@@ -301,7 +314,7 @@ unsafe fn write_int4<L: ByteLanes>(
 #[inline(always)]
 unsafe fn write_generic<L: ByteLanes>(
     g: &KvGeometry,
-    scaling: &KeyScaling,
+    (scaling, turn): (&KeyScaling, &[f32]),
     layer: usize,
     slot: Slot,
     key: &[f32],
@@ -319,7 +332,7 @@ unsafe fn write_generic<L: ByteLanes>(
                     head_size => write_int8::<L>(g, head_size, slot, key, value),
                 },
                 KvDtype::Int4 => {
-                    let scaling = scaling.head(layer, head);
+                    let scaling = TokenScaling { head: scaling.head(layer, head), turn };
                     match g.head_size {
                         64 => write_int4::<L>(g, 64, slot, key, value, scaling),
                         128 => write_int4::<L>(g, 128, slot, key, value, scaling),
@@ -333,13 +346,14 @@ unsafe fn write_generic<L: ByteLanes>(
 }
 
 simd_entry! {
-    /// Stores key and value `[G * D]` of one token; `slot` is that of head 0.
+    /// Stores key and value `[G * D]` of one token; `slot` is that of head 0. `scaling`: of keys in int4, and the
+    /// turn of their means to this block.
     ///
     /// # Safety
     /// `slot` lies in a pool of this geometry, and no other thread reads or writes it in this layer meanwhile.
     pub(super) unsafe fn write_slot = write_generic(
         g: &KvGeometry,
-        scaling: &KeyScaling,
+        scaling: (&KeyScaling, &[f32]),
         layer: usize,
         slot: Slot,
         key: &[f32],

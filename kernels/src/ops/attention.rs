@@ -131,6 +131,7 @@ pub struct Scratch {
     scales: int8::Scales,
     /// A tile of int4 as one of int8.
     unpacked: int4::Unpacked,
+    turning: int4::Turning,
     segment: States,
     total: States,
     /// Scores, then probabilities, of one group and tile.
@@ -149,6 +150,7 @@ impl Scratch {
             bytes: int8::Queries::new(rows, head_size.next_multiple_of(QUAD)),
             scales: int8::Scales::ZERO,
             unpacked: int4::Unpacked::new(head_size),
+            turning: int4::Turning::new(rows, head_size),
             segment: States::new(rows, padded),
             total: States::new(rows, padded),
             tile: Box::new(Aligned([[0.0; MAX_BLOCK_SIZE]; float::GROUP_ROWS])),

@@ -23,17 +23,41 @@ impl RopeFrequencies {
 
     /// Writes cos then sin of one position, `2 * num_pairs` values: angles in f64, results rounded to f32.
     pub fn fill(&self, position: u32, out: &mut [f32]) {
+        self.fill_scaled(position, self.attention_factor, out);
+    }
+
+    /// [`RopeFrequencies::fill`] without the factor: for what has been rotated already.
+    pub fn fill_turn(&self, position: u32, out: &mut [f32]) {
+        self.fill_scaled(position, 1.0, out);
+    }
+
+    fn fill_scaled(&self, position: u32, factor: f64, out: &mut [f32]) {
         let (cos, sin) = out.split_at_mut(self.inv_freq.len());
         for ((frequency, cos), sin) in self.inv_freq.iter().zip(cos).zip(sin) {
             let (s, c) = (f64::from(position) * frequency).sin_cos();
-            *cos = (c * self.attention_factor) as f32;
-            *sin = (s * self.attention_factor) as f32;
+            *cos = (c * factor) as f32;
+            *sin = (s * factor) as f32;
         }
     }
 }
 
+/// Turns a head in f64 as [`rope_in_place`] does, or back where `direction` is -1.
+pub(crate) fn turn(head: &mut [f64], cos_sin: &[f32], direction: f64) {
+    let half = cos_sin.len() / 2;
+    let (cos, sin) = cos_sin.split_at(half);
+    let (first, rest) = head.split_at_mut(half);
+    for (((a, b), cos), sin) in first.iter_mut().zip(rest).zip(cos).zip(sin) {
+        let (cos, sin) = (f64::from(*cos), direction * f64::from(*sin));
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+/// [`rope_in_place`], for those that have an instruction set.
+///
+/// # Safety
+/// The CPU has that of `L`.
 #[inline(always)]
-unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head_size: usize) {
+pub(crate) unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head_size: usize) {
     let half = cos_sin.len() / 2;
     assert!(head_size >= 2 * half && x.len().is_multiple_of(head_size));
     let (cos, sin) = cos_sin.split_at(half);

@@ -2,7 +2,7 @@
 
 use super::ProgramConfig;
 use super::weights::WeightImage;
-use crate::kv_pool::WindowLimits;
+use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
 use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
@@ -235,6 +235,8 @@ pub struct Program {
     pub windows: Vec<Window>,
     /// The window of each layer.
     pub layer_windows: Vec<Window>,
+    /// What the keys of each layer have in common.
+    pub layer_means: Vec<KeyMean>,
     /// Blocks that may have K and V of layers with a window at a time; None: all, in one piece with the others.
     pub num_window_parts: Option<usize>,
     /// The result of a step.
@@ -250,6 +252,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// How the means of keys turn, for sequences of up to `num_blocks` blocks.
+    pub(crate) fn key_turns(&self, num_blocks: usize) -> KeyTurns {
+        KeyTurns::new(&self.layer_means, &self.frequencies, self.config.geometry.block_size, num_blocks)
+    }
+
     /// Bytes of weights held in memory.
     pub fn weight_bytes(&self) -> usize {
         let vectors: usize = self.vectors.iter().map(|vector| size_of_val(&vector[..])).sum();

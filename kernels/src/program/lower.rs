@@ -8,6 +8,7 @@ use super::instruction::{Buffer, BufferKind, Instruction, Kernel, LinearSource, 
 use super::memory::{Demand, lay_out};
 use super::weights::{ImageTable, WeightImage, WeightPlan};
 use super::{ProgramBuilder, ProgramConfig, ProgramError};
+use crate::kv_pool::KeyMean;
 use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::Region;
@@ -54,7 +55,7 @@ impl ProgramBuilder {
         let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
         let Lowering { instructions, buffers, plan, windows, num_attentions, .. } = lowering;
-        let layer_windows = self.layer_windows();
+        let (layer_windows, layer_means) = (self.layer_windows(), self.layer_means());
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
             Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
@@ -72,6 +73,7 @@ impl ProgramBuilder {
             frequencies: self.frequencies,
             windows,
             layer_windows,
+            layer_means,
             num_window_parts: self.num_window_parts,
             logits,
             vocab_size,
@@ -90,6 +92,26 @@ impl ProgramBuilder {
             }
         }
         windows.into_iter().map(|window| window.unwrap_or(Window::NONE)).collect()
+    }
+
+    /// What the keys of each layer have in common: it turns if rope made them.
+    fn layer_means(&self) -> Vec<KeyMean> {
+        let geometry = self.config.geometry;
+        let mut means = vec![KeyMean::Fixed; geometry.num_layers];
+        for node in &self.nodes {
+            if let Op::WriteKv { layer, key, .. } = node.op
+                && let Op::Rope { frequencies, head_size, .. } = self.nodes[key.0].op
+                && head_size == geometry.head_size
+            {
+                means[layer] = KeyMean::Turns(frequencies);
+            }
+        }
+        for node in &self.nodes {
+            if let Op::Attention { layer, soft_cap: Some(_), .. } = node.op {
+                means[layer] = KeyMean::Zero;
+            }
+        }
+        means
     }
 
     /// One logits, every layer written once, one number of heads. Returns rows of the smallest embedding, and H / G.

@@ -47,7 +47,7 @@ def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
 
 
 @pytest.mark.parametrize("dtype", sorted(BOUNDS))
-@pytest.mark.parametrize("case", ["llama3", "llama_biases", "qwen3", "smollm3"])
+@pytest.mark.parametrize("case", ["llama3", "llama_biases", "qwen3", "smollm3", "gemma2"])
 def test_logits_are_those_of_the_reference_with_the_same_rounding(tiny_model: TinyModel, case: str, dtype: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case)[1])
     ours = logprobs(build_tiny(checkpoint, dtype).score(PROMPT))

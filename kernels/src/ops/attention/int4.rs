@@ -4,13 +4,18 @@
 //! The first key of a block is stored as bytes and takes its place in the tile. Keys were moved and scaled before
 //! they were rounded ([`crate::kv_pool::KeyScaling`]), so queries are scaled back. The unpacked tile stays in the
 //! first-level cache, and is made once for all rows of an item.
+//!
+//! Where the mean m of keys turns from block to block ([`crate::kv_pool::KeyTurns`]), a row's scores of a tile lack
+//! `q . m`. Instead of adding it to them, the row's reference of exponents is moved by it while the tile is attended
+//! to. With a = q1 m1 + q2 m2 and b = q2 m1 - q1 m2 of each pair, made once an item, it is a . cos + b . sin of the
+//! turn.
 
 use super::int8::{Int8, Tile, attend_tile, pack_bytes};
 use super::{Item, Rows, Scheme, Scratch};
 use crate::aligned::AlignedBytes;
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP};
 use crate::ops::quantize_nibbles::LEVELS;
-use crate::ops::vector::{ByteLanes, LANES};
+use crate::ops::vector::{ByteLanes, LANES, each_vector};
 
 /// Bytes of a vector of quads.
 const VECTOR_BYTES: usize = LANES * QUAD;
@@ -40,6 +45,62 @@ impl Unpacked {
         Self {
             keys: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(QUAD)),
             values: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(LANES)),
+        }
+    }
+}
+
+/// What the turning mean of keys adds to the scores of rows.
+#[derive(Debug)]
+pub(super) struct Turning {
+    /// a, then b, of each row, in units of exponents of 2.
+    products: Vec<f32>,
+    /// Of a tile: what is added to the scores of each row, and its reference without.
+    shifts: Vec<f32>,
+    references: Vec<f32>,
+}
+
+impl Turning {
+    pub(super) fn new(rows: usize, head_size: usize) -> Self {
+        Self { products: vec![0.0; rows * head_size], shifts: vec![0.0; rows], references: vec![0.0; rows] }
+    }
+
+    /// Takes a row's query; `pairs` of its elements turn.
+    #[inline(always)]
+    fn pack(&mut self, row: usize, query: &[f32], mean: &[f32], unit: f32, pairs: usize) {
+        let ((q1, q2), (m1, m2)) = (query.split_at(pairs), mean.split_at(pairs));
+        let (a, b) = self.products[2 * pairs * row..][..2 * pairs].split_at_mut(pairs);
+        for (i, (a, b)) in a.iter_mut().zip(b).enumerate() {
+            *a = (q1[i] * m1[i] + q2[i] * m2[i]) * unit;
+            *b = (q2[i] * m1[i] - q1[i] * m2[i]) * unit;
+        }
+    }
+
+    /// Makes the references of all rows those of a tile whose mean has turned by `turn`.
+    #[inline(always)]
+    unsafe fn begin_tile<L: ByteLanes>(&mut self, turn: &[f32], references: &mut [f32]) {
+        for (row, reference) in references.iter_mut().enumerate() {
+            let products = &self.products[turn.len() * row..][..turn.len()];
+            // SAFETY: vectors of both slices, which are equally long.
+            let shift = unsafe {
+                let mut sum = L::splat(0.0);
+                each_vector!(turn.len(), |i, lanes| {
+                    let x = L::load_first(products.as_ptr().add(i), lanes);
+                    sum = x.fma(L::load_first(turn.as_ptr().add(i), lanes), sum);
+                });
+                sum.sum()
+            };
+            self.shifts[row] = shift;
+            self.references[row] = *reference;
+            *reference -= shift;
+        }
+    }
+
+    /// The opposite. What a tile has not moved, as one that a row does not see, is to the bit what it was.
+    #[inline(always)]
+    fn end_tile(&self, references: &mut [f32]) {
+        for ((reference, before), shift) in references.iter_mut().zip(&self.references).zip(&self.shifts) {
+            let is_moved = *reference != before - shift;
+            *reference = if is_moved { *reference + shift } else { *before };
         }
     }
 }
@@ -93,9 +154,18 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
-        let factors = kv.head_scaling(item.layer, item.kv_head).inverse;
+        let (head_size, scaling) = (kv.geometry().head_size, kv.head_scaling(item.layer, item.kv_head));
+        let pairs = kv.key_turn(item.layer, 0).len() / 2;
+        if pairs > 0 {
+            let unit = item.scale * std::f32::consts::LOG2_E;
+            for row in 0..item.rows() {
+                // SAFETY: the same contract.
+                let query = unsafe { item.query(row, head_size, queries) };
+                scratch.turning.pack(row, query, scaling.mean, unit, pairs);
+            }
+        }
         // SAFETY: the same contract.
-        unsafe { pack_bytes::<L>(kv.geometry().head_size, item, queries, Some(factors), scratch) }
+        unsafe { pack_bytes::<L>(head_size, item, queries, Some(scaling.inverse), scratch) }
     }
 
     #[inline(always)]
@@ -139,8 +209,19 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
             quads: g.key_quads(),
             stride: g.padded_head_size(),
         };
-        // SAFETY: the tile points at one block.
-        unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) }
+        let turn = kv.key_turn(item.layer, block);
+        if turn.is_empty() {
+            // SAFETY: the tile points at one block.
+            unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) }
+            return;
+        }
+        let rows = item.rows();
+        // SAFETY: the CPU has the instruction set; the tile points at one block.
+        unsafe {
+            scratch.turning.begin_tile::<L>(turn, &mut scratch.segment.max[..rows]);
+            attend_tile::<L, LOCAL>(tile, item, scratch);
+            scratch.turning.end_tile(&mut scratch.segment.max[..rows]);
+        }
     }
 
     #[inline(always)]

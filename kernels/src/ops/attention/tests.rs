@@ -1,6 +1,7 @@
 use super::*;
 use crate::isa::Isa;
-use crate::kv_pool::{KeyScaling, KvDtype, KvGeometry, KvPool};
+use crate::kv_pool::{KeyMean, KeyScaling, KeyTurns, KvDtype, KvGeometry, KvPool};
+use crate::ops::rope::{RopeFrequencies, rope_in_place};
 use crate::testing::{Random, bits};
 
 /// One sequence in a pool whose other slots hold NaN.
@@ -347,7 +348,51 @@ fn keys_that_were_moved_and_scaled_give_the_same_attention() {
         errors.sum::<f64>() / exact.len() as f64
     };
     let plain = mean_error(&mut case);
-    case.pool.set_key_scaling(KeyScaling::from_values(&g, values).unwrap());
+    case.pool.set_key_scaling(KeyScaling::from_values(&g, values).unwrap(), KeyTurns::fixed(g.num_layers));
     let scaled = mean_error(&mut case);
     assert!(scaled < stated_errors(KvDtype::Int4).1 && scaled < plain / 2.0, "{scaled}, plain {plain}");
+}
+
+#[test]
+fn a_mean_that_turns_from_block_to_block_is_taken_out_and_added_again() {
+    let mut random = Random::new(9);
+    let g =
+        KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 20, block_size: 32, dtype: KvDtype::Int4 };
+    // The last four elements do not turn.
+    let frequencies = [RopeFrequencies::new((0..8).map(|i| 0.05 * 0.6f64.powi(i)).collect(), 1.5)];
+    let turns = KeyTurns::new(&[KeyMean::Turns(0); 2], &frequencies, g.block_size, 20);
+    for (window, num_tokens) in [(Window::NONE, 600), (Window::new(70).unwrap(), 200)] {
+        let mut case = Case::new(&mut random, g, 3, num_tokens);
+        case.window = window;
+        let means: Vec<f32> = random.normals(2 * 20).into_iter().map(|x| 8.0 * x).collect();
+        for t in 0..num_tokens {
+            let mut common = means.clone();
+            rope_in_place(Isa::SCALAR, &mut common, turns.row(LAYER, t / g.block_size), g.head_size);
+            case.keys[t * 40..][..40].iter_mut().zip(common).for_each(|(key, common)| *key += common);
+        }
+        let mut values = KeyScaling::none(&g).values().to_vec();
+        for (head, scaling) in values.chunks_exact_mut(3 * 20).enumerate() {
+            scaling[..20].copy_from_slice(&means[head % 2 * 20..][..20]);
+        }
+        let store = |case: &mut Case, isa: Isa| {
+            for t in 0..num_tokens {
+                let row = t * 40..(t + 1) * 40;
+                let (key, value) = (&case.keys[row.clone()], &case.values[row]);
+                // SAFETY: one thread.
+                unsafe { case.pool.view().write(isa, LAYER, case.block_table[t / 32], t, key, value) };
+            }
+        };
+        case.pool.set_key_scaling(KeyScaling::from_values(&g, values).unwrap(), turns.clone());
+        let mut stored = None;
+        for isa in Isa::available() {
+            store(&mut case, isa);
+            let blocks: Vec<Vec<u8>> = case
+                .block_table
+                .iter()
+                .map(|block| case.pool.block_bytes(*block).unwrap().to_vec())
+                .collect();
+            assert!(*stored.get_or_insert_with(|| blocks.clone()) == blocks, "{isa}");
+        }
+        check_all_ways(&mut case, &format!("{window:?}"));
+    }
 }

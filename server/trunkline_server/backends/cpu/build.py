@@ -99,7 +99,9 @@ def build(
         )
         tensors = _trace(builder, checkpoint, sizes.num_window_parts)
         packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
-        executor = _build_executor(builder, packed, threads=threads, pinning=pinning, kv_dtype=kv_dtype)
+        executor = _build_executor(
+            builder, packed, threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size
+        )
     except MemoryError as error:
         raise DoesNotFit(
             f"no memory for {sizes.num_blocks} KV blocks and weights: {error}", hint="lower `--max-batch-total-tokens`"
@@ -183,7 +185,13 @@ def _step_limits(max_step_tokens: int | None, max_step_sequences: int | None) ->
 
 
 def _build_executor(
-    builder: ProgramBuilder, packed: PackedWeights | None, *, threads: int | None, pinning: str, kv_dtype: str
+    builder: ProgramBuilder,
+    packed: PackedWeights | None,
+    *,
+    threads: int | None,
+    pinning: str,
+    kv_dtype: str,
+    block_size: int,
 ) -> Executor:
     """Builds the program; keys of int4 are scaled as was kept, or as is measured now."""
     from trunkline_server import _kernels
@@ -194,7 +202,7 @@ def _build_executor(
         if kv_dtype == "int4":
             _log_measured(began)
         return executor
-    file = packed.key_scaling_file(_kernels.NUMERICS_VERSION)
+    file = packed.key_scaling_file(_kernels.NUMERICS_VERSION, block_size)
     kept = file.load()
     began = time.monotonic()
     executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept)

@@ -69,9 +69,9 @@ class PackedWeights:
         """Whether what is made of the files may be kept: they have not just been changed."""
         return self._identity.is_settled and self._identity.still_holds()
 
-    def key_scaling_file(self, numerics_version: int) -> KeyScalingFile:
-        """Where these weights' scaling of keys is kept."""
-        name = f"{self._key_digits[:_NAME_DIGITS]}-{numerics_version}.keys"
+    def key_scaling_file(self, numerics_version: int, block_size: int) -> KeyScalingFile:
+        """Where these weights' scaling of keys is kept, for blocks of this size."""
+        name = f"{self._key_digits[:_NAME_DIGITS]}-{numerics_version}-{block_size}.keys"
         return KeyScalingFile(self.cache.path.parent / name)
 
     def found(self, executor: Executor, checkpoint: Checkpoint) -> str:

@@ -81,7 +81,7 @@ class ReferenceBackend:
             num_kv_heads=config.num_kv_heads,
             head_size=config.head_size,
             dtype=kv_dtype,
-            key_scaling=self._key_scaling() if kv_dtype == "int4" else None,
+            key_scaling=self._key_scaling(block_size) if kv_dtype == "int4" else None,
         )
         self._sequences = SequenceTable(num_blocks=self._pool.num_blocks, block_size=block_size)
         self.info = BackendInfo(
@@ -96,9 +96,9 @@ class ReferenceBackend:
             numeric_fingerprint=_numeric_fingerprint(checkpoint, kv_dtype),
         )
 
-    def _key_scaling(self) -> KeyScaling:
+    def _key_scaling(self, block_size: int) -> KeyScaling:
         num_embeddings = self._weights["model.embed_tokens.weight"].shape[0]
-        return measure_key_scaling(self._weights.__getitem__, self._config, num_embeddings)
+        return measure_key_scaling(self._weights.__getitem__, self._config, num_embeddings, block_size)
 
     def after_start(self) -> None:
         pass

@@ -7,6 +7,7 @@ import torch
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step, Weights
 from trunkline_server.backends.reference.rounding import KeyScaling, KeySums
+from trunkline_server.backends.reference.turn import Turn
 from trunkline_server.models import registry
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.sampling.philox import uniform
@@ -20,13 +21,17 @@ _SAMPLE_EVERY = 16
 class _ProbingOps(ReferenceOps):
     """Notes keys and queries on their way."""
 
-    def __init__(self, weights: Weights, pool: KvPool, step: Step, sums: KeySums, config: ModelConfig) -> None:
+    def __init__(
+        self, weights: Weights, pool: KvPool, step: Step, sums: KeySums, config: ModelConfig, block_size: int
+    ) -> None:
         super().__init__(weights, pool, step)
         self._sums = sums
         self._config = config
+        self._block_size = block_size
 
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self._sums.add_keys(layer, key.view(key.shape[0], -1, self._config.head_size))
+        turn = Turn(self._step.positions, self._block_size, self._key_rope(key))
+        self._sums.set_keys(layer, key.view(key.shape[0], -1, self._config.head_size), turn)
         super().write_kv(layer, key, value)
 
     def paged_attention(
@@ -39,13 +44,18 @@ class _ProbingOps(ReferenceOps):
     ) -> torch.Tensor:
         is_last = layer == self._config.num_layers - 1
         seen = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
+        if soft_cap is not None:
+            self._sums.take_no_mean(layer)
         self._sums.add_queries(layer, seen.reshape(seen.shape[0], -1, self._config.head_size))
         return super().paged_attention(layer, query, scale, window, soft_cap)
 
 
 @torch.inference_mode()
-def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: int) -> KeyScaling:
-    """Runs tokens drawn from the vocabulary through the model, K and V in f32. num_embeddings: rows to draw from."""
+def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: int, block_size: int) -> KeyScaling:
+    """Runs tokens drawn from the vocabulary through the model, K and V in f32.
+
+    num_embeddings: rows to draw from; block_size: by how many positions means turn.
+    """
     layers, heads, head_size = config.num_layers, config.num_kv_heads, config.head_size
     pool = KvPool(num_layers=layers, num_blocks=1, block_size=_NUM_TOKENS, num_kv_heads=heads, head_size=head_size)
     sums = KeySums(num_layers=layers, num_kv_heads=heads, head_size=head_size)
@@ -56,5 +66,5 @@ def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: i
         rows=[ChunkRows(0, _NUM_TOKENS, 0, torch.arange(_NUM_TOKENS))],
         sampling_rows=torch.tensor([_NUM_TOKENS - 1]),
     )
-    registry.forward(_ProbingOps(weights, pool, step, sums, config), config)
-    return sums.scaling(_NUM_TOKENS)
+    registry.forward(_ProbingOps(weights, pool, step, sums, config, block_size), config)
+    return sums.scaling()

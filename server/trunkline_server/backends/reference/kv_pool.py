@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from trunkline_server.backends.reference.rounding import KeyScaling, to_bytes, to_levels, transform, untransform
+from trunkline_server.backends.reference.turn import Turn
 
 DTYPES = ("f32", "int8", "int4")
 
@@ -40,22 +41,24 @@ class KvPool:
         """That this pool takes: rounded elements are kept in f32."""
         return 2 * self.keys[:, : self.block_size].numel() * self.keys.element_size()
 
-    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Stores keys and values [T, G, D] in their slots, rounded if the dtype says so."""
+    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, turn: Turn) -> None:
+        """Stores keys and values [T, G, D] in their slots, rounded if the dtype says so. turn: of int4's means."""
         if self._dtype == "int8":
             keys, values = (untransform(to_bytes(transform(x))) for x in (keys, values))
         elif self._key_scaling is not None:
-            keys = self._rounded_keys(layer, slots, keys, self._key_scaling)
+            keys = self._rounded_keys(layer, slots, keys, self._key_scaling, turn)
             values = untransform(to_levels(transform(values)))
         self.keys[layer, slots] = keys
         self.values[layer, slots] = values
 
-    def _rounded_keys(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, scaling: KeyScaling) -> torch.Tensor:
-        """int4's keys, less the mean that all have in common: softmax does not see it."""
-        factor = scaling.factor[layer]
-        moved = transform((keys - scaling.mean[layer]) * factor)
+    def _rounded_keys(
+        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, scaling: KeyScaling, turn: Turn
+    ) -> torch.Tensor:
+        """int4's keys, of which the mean of their block is not rounded."""
+        factor, mean = scaling.factor[layer], turn.to_blocks(scaling.mean[layer])
+        moved = transform((keys - mean) * factor)
         is_first = (slots % self.block_size == 0)[:, None, None]
-        return untransform(torch.where(is_first, to_bytes(moved), to_levels(moved))) / factor
+        return untransform(torch.where(is_first, to_bytes(moved), to_levels(moved))) / factor + mean
 
     def slots(self, block_ids: list[int], num_positions: int) -> torch.Tensor:
         """Slots of the first `num_positions` positions of a block table, [num_positions]."""

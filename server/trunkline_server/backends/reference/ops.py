@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from trunkline_server.backends.reference.kv_pool import KvPool
+from trunkline_server.backends.reference.turn import Turn, rotate
 from trunkline_server.models.ops import Rope
 
 Weights = Callable[[str], torch.Tensor]
@@ -44,6 +45,8 @@ class ReferenceOps:
         self._weights = weights
         self._pool = pool
         self._step = step
+        # What was rotated last, and how.
+        self._rotated: list[tuple[torch.Tensor, Rope]] = []
 
     def embedding(self, weight: str) -> torch.Tensor:
         return F.embedding(self._step.token_ids, self._weights(weight))
@@ -58,18 +61,21 @@ class ReferenceOps:
         return F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
 
     def rope(self, x: torch.Tensor, rope: Rope, head_size: int) -> torch.Tensor:
-        angles = self._step.positions[:, None].float() * torch.tensor(rope.inv_freq)
-        cos = (angles.cos() * rope.attention_factor)[:, None]
-        sin = (angles.sin() * rope.attention_factor)[:, None]
-        heads = _heads(x, head_size)
-        rotated, kept = heads[..., : rope.dim], heads[..., rope.dim :]
-        first, second = rotated.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, kept], dim=-1).flatten(-2)
+        rotated = rotate(_heads(x, head_size), self._step.positions, rope, rope.attention_factor).flatten(-2)
+        self._rotated.append((rotated, rope))
+        return rotated
 
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         slots = torch.cat([row.slots[row.first_position :] for row in self._step.rows])
         head_size = self._pool.keys.shape[-1]
-        self._pool.write(layer, slots, _heads(key, head_size), _heads(value, head_size))
+        turn = Turn(self._step.positions, self._pool.block_size, self._key_rope(key))
+        self._pool.write(layer, slots, _heads(key, head_size), _heads(value, head_size), turn)
+
+    def _key_rope(self, key: torch.Tensor) -> Rope | None:
+        """What has rotated a layer's keys, if anything has; the layer's tensors are forgotten."""
+        ropes = [rope for rotated, rope in self._rotated if rotated is key]
+        self._rotated.clear()
+        return ropes[0] if ropes else None
 
     def paged_attention(
         self,

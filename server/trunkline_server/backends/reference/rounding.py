@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from trunkline_server.backends.reference.turn import Turn
+
 _LARGEST_BYTE = 127.0
 _TINY = 1e-30
 _MAGNITUDES = torch.tensor([6.0, 18.0, 31.0, 44.0, 58.0, 75.0, 96.0, 127.0])
@@ -67,7 +69,10 @@ def _checked(x: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class KeyScaling:
-    """int4's mean and factor of keys, [layers, G, D] f32 each: `key` is rounded as (key - mean) * factor."""
+    """int4's mean and factor of keys, [layers, G, D] f32 each: `key` is rounded as (key - mean) * factor.
+
+    mean: as it is in the first block.
+    """
 
     mean: torch.Tensor
     factor: torch.Tensor
@@ -78,26 +83,37 @@ class KeySums:
 
     def __init__(self, *, num_layers: int, num_kv_heads: int, head_size: int) -> None:
         shape = (num_layers, num_kv_heads, head_size)
-        self._keys, self._key_squares, self._query_squares = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
+        self._means, self._key_squares, self._query_squares = (
+            torch.zeros(shape, dtype=torch.float64) for _ in range(3)
+        )
+        self._keys: dict[int, tuple[torch.Tensor, Turn]] = {}
 
-    def add_keys(self, layer: int, keys: torch.Tensor) -> None:
-        """keys: [T, G, D]"""
-        self._keys[layer] += keys.double().sum(0)
-        self._key_squares[layer] += keys.double().square().sum(0)
+    def set_keys(self, layer: int, keys: torch.Tensor, turn: Turn) -> None:
+        """keys: [T, G, D], of all positions of a sequence of whole blocks"""
+        self._keys[layer] = keys, turn
+        self._set_mean(layer, turn.to_first(keys).double().mean(0))
+
+    def take_no_mean(self, layer: int) -> None:
+        """For layers with a soft cap: their scores are not relative to each other."""
+        self._set_mean(layer, torch.zeros_like(self._means[layer]))
+
+    def _set_mean(self, layer: int, mean: torch.Tensor) -> None:
+        keys, turn = self._keys[layer]
+        self._means[layer] = mean
+        self._key_squares[layer] = (keys.double() - turn.to_blocks(mean)).square().mean(0)
 
     def add_queries(self, layer: int, queries: torch.Tensor) -> None:
         """queries: [T, H, D]"""
-        num_kv_heads, head_size = self._keys.shape[1:]
+        num_kv_heads, head_size = self._means.shape[1:]
         grouped = queries.double().square().sum(0).reshape(num_kv_heads, -1, head_size)
         self._query_squares[layer] += grouped.sum(1)
 
-    def scaling(self, num_tokens: int) -> KeyScaling:
-        mean = self._keys / num_tokens
-        variance, has_keys = _floored(self._key_squares / num_tokens - mean.square())
+    def scaling(self) -> KeyScaling:
+        variance, has_keys = _floored(self._key_squares)
         queries, has_queries = _floored(self._query_squares)
         known = has_keys & has_queries
         factor = torch.where(known, (queries / variance).sqrt().sqrt(), 1.0)
-        return KeyScaling(torch.where(known, mean, 0.0).float(), factor.float())
+        return KeyScaling(torch.where(known, self._means, 0.0).float(), factor.float())
 
 
 def _floored(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
