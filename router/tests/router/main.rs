@@ -26,5 +26,6 @@ mod openai;
 mod operate;
 mod retention;
 mod streams;
+mod structured;
 mod tgi;
 mod tools;
