@@ -129,7 +129,13 @@ def test_real_schemas_are_refused_by_name_or_hold(server: Trunkline, request: py
 
     def outcome(entry: dict[str, Any]) -> str:
         schema = entry["schema"]
-        answer = chat(server, "Give me a short example in JSON.", response_format=schema_format(schema), seed=3)
+        fields = {"response_format": schema_format(schema), "seed": 3}
+        answer = chat(server, "Give me a short example in JSON.", **fields)
+        while answer.status_code == 503:
+            # A few of these take the compiler long.
+            assert answer.json()["error"]["code"] == "grammar_busy", answer.text
+            time.sleep(int(answer.headers["retry-after"]))
+            answer = chat(server, "Give me a short example in JSON.", **fields)
         if answer.status_code == 400:
             code: str = answer.json()["error"]["code"]
             assert code in REFUSALS, (entry["name"], answer.text)
@@ -205,7 +211,7 @@ def test_a_schema_bomb_is_refused_while_a_stream_goes_on(server: Trunkline) -> N
     for depth in range(12):
         alternatives = {"anyOf": [{"type": "array", "items": alternatives, "minItems": depth}] * 2}
     bombs: list[dict[str, Any]] = [
-        {"guided_regex": "(a{1000}){1000}"},
+        {"guided_regex": "(((a{1,200}b){1,200}c){1,200}d){1,200}"},
         {"guided_regex": "(.*a.{40}|.*b.{40}){9}c"},
         {"guided_json": {"enum": [f"value {i}" for i in range(5000)]}},
         {"guided_json": {"type": "string", "minLength": 10**9, "pattern": "^(a|aa)+$"}},

@@ -66,7 +66,7 @@ fn optional(
     value.map_or(Ok(None), grammar)
 }
 
-/// The schema stands in `json_schema.schema` (OpenAI's chats), `schema` (OpenAI's responses, Anthropic) or `value` (TGI,
+/// The schema stands in `json_schema.schema` (OpenAI's chats), `schema` (OpenAI's responses, Anthropic) or `value` (TGI
 /// and `InferenceClient`'s chats).
 fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
     let mut map = object(field, value)?;

@@ -11,9 +11,11 @@ use super::stream::{Head, MessageStream};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
 use super::{ErrorResponse, stop_reason};
 use crate::app::{App, unix_s};
+use crate::dialects::structured::request_grammar;
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::generate::FinishReason;
+use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
 use crate::http::{Refused, parse, read_body};
 use crate::retention::{Breakpoint, RawRetention};
@@ -36,8 +38,6 @@ const REFUSED: &[Refused] = &[
         hint: "tools are not supported yet",
     },
     Refused { field: "thinking", neutral: &["{\"type\":\"disabled\"}"], hint: "not supported yet" },
-    Refused { field: "output_format", neutral: &[], hint: "not supported yet" },
-    Refused { field: "output_config", neutral: &["{}"], hint: "leave it out" },
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
     Refused { field: "context_management", neutral: &["{}"], hint: "leave it out" },
@@ -84,8 +84,10 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         return Err(ApiError::MissingField { field: "max_tokens".into() });
     }
     let mut raw = raw_params(&mut body);
+    raw.grammar = grammar(&mut body)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
+    app.compile(&mut raw).await?;
 
     let chat =
         Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
@@ -138,6 +140,24 @@ fn chat_request(chat: Chat) -> ChatRequest {
         continue_final_message: is_prefilled,
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
+    }
+}
+
+/// `output_format`, or what newer clients send in its place: `output_config.format`.
+fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
+    let config = body.output_config.take().unwrap_or_default();
+    if config.effort.is_some_and(|effort| !effort.is_null()) {
+        let hint = "leave it out";
+        return Err(ApiError::UnsupportedField { field: "output_config.effort".into(), hint });
+    }
+    let (old, new) = (body.output_format.take(), config.format);
+    if old.is_some() && new.is_some() {
+        let problem = "and `output_config.format` both say what the output is; hint: send one of them";
+        return Err(ApiError::value("output_format", problem));
+    }
+    match new {
+        Some(format) => request_grammar("output_config.format", Some(format)),
+        None => request_grammar("output_format", old),
     }
 }
 

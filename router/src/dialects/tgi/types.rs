@@ -61,8 +61,8 @@ pub struct Parameters {
     pub min_new_tokens: Option<i64>,
     /// Go on after an end token.
     pub ignore_eos_token: Option<bool>,
-    /// What the output is: `{"type": "json", "value": SCHEMA}`, `{"type": "json_schema", "value": {"schema": SCHEMA}}` or
-    /// `{"type": "regex", "value": TEXT}`.
+    /// What the output is: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
+    /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
     #[schema(value_type = Option<Object>)]
     pub grammar: Option<Value>,
     /// Put the prompt before the output.
