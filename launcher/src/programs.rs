@@ -111,6 +111,7 @@ pub fn router_command(
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-best-of", Some(limits.max_best_of));
     push(&mut command, "--max-tools", Some(limits.max_tools));
+    push(&mut command, "--max-response-store-bytes", Some(limits.max_response_store_bytes));
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
     push(&mut command, "--max-schema-bytes", Some(limits.max_schema_bytes));
     push(&mut command, "--max-schema-depth", Some(limits.max_schema_depth));

@@ -13,6 +13,7 @@ use trunkline_text::{ModelText, TextError};
 
 use crate::choices::Choices;
 use crate::dialects::reply::{Choice, ReplyStyle};
+use crate::dialects::responses::ResponseStore;
 use crate::driver::DriverHandle;
 use crate::error::ApiError;
 use crate::generate::{Generation, Surroundings};
@@ -95,6 +96,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// All metrics for `/metrics`.
     pub registry: Registry,
+    /// Answers that requests may go on from.
+    pub responses: Arc<ResponseStore>,
     /// The object tier, if there is one.
     pub objects: Option<Arc<ObjectTier>>,
     /// Grammars of structured output.

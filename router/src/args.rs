@@ -61,6 +61,9 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_TOOLS", default_value_t = 128, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
     pub max_tools: usize,
+    /// Most bytes of answers of /v1/responses that are kept for requests that go on from them; 0 keeps none.
+    #[arg(long, env = "TRUNKLINE_MAX_RESPONSE_STORE_BYTES", default_value_t = 64 << 20, help_heading = "Limits")]
+    pub max_response_store_bytes: usize,
     /// Most stop strings of a request.
     #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 16, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=256))]
@@ -149,6 +152,7 @@ impl Args {
             max_step_tokens: self.max_batch_prefill_tokens,
             max_best_of: self.max_best_of,
             max_tools: self.max_tools,
+            max_response_store_bytes: self.max_response_store_bytes,
             max_stop_sequences: self.max_stop_sequences,
             grammar: GrammarLimits {
                 max_bytes: self.max_schema_bytes,

@@ -92,6 +92,14 @@ pub enum ApiError {
         /// As asked, cut.
         node: String,
     },
+    /// The answer to go on from, or to show, is not kept.
+    #[error(
+        "answer `{id}` is not kept; hint: send the whole conversation, or raise `--max-response-store-bytes`"
+    )]
+    UnknownResponse {
+        /// As asked, cut.
+        id: String,
+    },
     /// Prompt and output together exceed the context.
     #[error(
         "this model's maximum context length is {limit} tokens, but the prompt has {prompt_tokens} and `{field}` asks \
@@ -296,9 +304,10 @@ impl ApiError {
                 GrammarError::Busy { .. } => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::BAD_REQUEST,
             },
-            Self::UnknownModel { .. } | Self::UnknownRoute { .. } | Self::UnknownNode { .. } => {
-                StatusCode::NOT_FOUND
-            }
+            Self::UnknownModel { .. }
+            | Self::UnknownRoute { .. }
+            | Self::UnknownNode { .. }
+            | Self::UnknownResponse { .. } => StatusCode::NOT_FOUND,
             Self::InvalidApiKey { .. } => StatusCode::UNAUTHORIZED,
             Self::TextNotShown => StatusCode::FORBIDDEN,
             Self::PinRefused { .. } => StatusCode::CONFLICT,
@@ -346,6 +355,7 @@ impl ApiError {
             Self::UnsupportedField { .. } => "unsupported_field",
             Self::UnknownModel { .. } => "model_not_found",
             Self::UnknownNode { .. } => "node_not_found",
+            Self::UnknownResponse { .. } => "response_not_found",
             Self::TextNotShown => "text_not_shown",
             Self::PinRefused { .. } => "pin_refused",
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",

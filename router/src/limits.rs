@@ -60,6 +60,8 @@ pub struct Limits {
     pub max_best_of: u32,
     /// Most tools of a request (`--max-tools`).
     pub max_tools: usize,
+    /// Most bytes of answers kept for requests that go on from them (`--max-response-store-bytes`).
+    pub max_response_store_bytes: usize,
     /// Most stop strings of a request (`--max-stop-sequences`).
     pub max_stop_sequences: usize,
     /// Of structured output (`--max-schema-bytes`, `--max-schema-depth`, `--max-schema-properties`).
@@ -88,6 +90,7 @@ impl Default for Limits {
             max_step_tokens: None,
             max_best_of: 128,
             max_tools: 128,
+            max_response_store_bytes: 64 << 20,
             max_stop_sequences: 16,
             grammar: GrammarLimits::default(),
             max_body_bytes: 8 << 20,

@@ -2,7 +2,7 @@
 
 use utoipa::OpenApi;
 
-use crate::dialects::{anthropic, openai, tgi};
+use crate::dialects::{anthropic, openai, responses, tgi};
 use crate::http::{kv, kv_events, kv_node, operate};
 
 /// Generated from the handlers and their types.
@@ -18,6 +18,9 @@ use crate::http::{kv, kv_events, kv_node, operate};
         openai::completions::completions,
         openai::models::list_models,
         openai::models::get_model,
+        responses::route::create,
+        responses::route::get,
+        responses::route::delete,
         anthropic::messages::create,
         anthropic::messages::count_tokens,
         tgi::generate::generate,

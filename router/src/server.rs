@@ -12,6 +12,7 @@ use trunkline_object::Remote;
 use trunkline_scheduler::SchedulerConfig;
 
 use crate::app::{App, Model};
+use crate::dialects::responses::ResponseStore;
 use crate::driver::Driver;
 use crate::grammars::Grammars;
 use crate::http::serve;
@@ -90,6 +91,7 @@ impl Server {
             phase: shutdown.subscribe(),
             metrics,
             objects: objects.clone(),
+            responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
             // One core stays free for everything else.
             tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),

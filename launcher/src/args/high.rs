@@ -106,6 +106,8 @@ pub struct Limits {
     pub max_best_of: u32,
     /// Tools of a request.
     pub max_tools: u32,
+    /// Bytes of answers that are kept.
+    pub max_response_store_bytes: u64,
     /// Stop strings of a request.
     pub max_stop_sequences: u32,
     /// Bytes of a schema or grammar.
@@ -264,6 +266,7 @@ impl Limits {
             )?,
             max_best_of: in_range("--max-best-of", low.max_best_of, 1, MAX_BEST_OF)?,
             max_tools: in_range("--max-tools", low.max_tools, 0, MAX_TOOLS)?,
+            max_response_store_bytes: low.max_response_store_bytes,
             max_stop_sequences: in_range(
                 "--max-stop-sequences",
                 low.max_stop_sequences,

@@ -177,6 +177,15 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_tools: u32,
+    /// Most bytes of answers of /v1/responses that are kept for requests that go on from them; 0 keeps none
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 64 << 20,
+        env = "TRUNKLINE_MAX_RESPONSE_STORE_BYTES",
+        hide_env_values = true
+    )]
+    pub max_response_store_bytes: u64,
     /// Most stop strings of a request
     #[arg(
         long,

@@ -4,6 +4,7 @@ pub mod anthropic;
 mod chat_prompt;
 pub mod openai;
 pub mod reply;
+pub mod responses;
 mod structured;
 pub mod tgi;
 mod tools;

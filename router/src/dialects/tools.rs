@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use trunkline_grammar::Grammar;
 use trunkline_text::{ChatMessage, ChatRequest};
 
+use super::chat_prompt::Mark;
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::limits::Limits;
@@ -129,8 +130,9 @@ impl Tools {
         if is_list { json!({"type": "array", "minItems": 1, "items": one}) } else { one }
     }
 
-    /// Puts the tools into the prompt: in the template's own words if it `knows` tools, else in a system message.
-    pub fn describe(&self, chat: &mut ChatRequest, knows: bool) {
+    /// Puts the tools into the prompt: in the template's own words if it `knows` tools, else in a system message. The
+    /// mark goes on naming the same place.
+    pub fn describe(&self, chat: &mut ChatRequest, knows: bool, mark: &mut Option<Mark>) {
         if self.choice == ToolChoice::None || self.tools.is_empty() {
             return;
         }
@@ -153,7 +155,12 @@ impl Tools {
                 content.push_str(if content.is_empty() { "" } else { "\n\n" });
                 content.push_str(&text);
             }
-            _ => chat.messages.insert(0, ChatMessage::new("system", text)),
+            _ => {
+                chat.messages.insert(0, ChatMessage::new("system", text));
+                if let Some(mark) = mark {
+                    mark.message_idx += 1;
+                }
+            }
         }
     }
 }
@@ -303,10 +310,12 @@ mod tests {
         let tools = Tools::new(vec![tool("look_up")], ToolChoice::Auto, true, &Limits::default()).unwrap();
         let mut chat =
             ChatRequest { messages: vec![ChatMessage::new("user", "x")], ..ChatRequest::default() };
-        tools.describe(&mut chat, false);
+        let mut mark = Some(Mark { message_idx: 0, num_bytes: 1, ttl_s: 300 });
+        tools.describe(&mut chat, false, &mut mark);
+        assert_eq!(mark.unwrap().message_idx, 1);
         assert_eq!(chat.messages.len(), 2);
         assert!(chat.messages[0].content.as_ref().unwrap().contains("\"name\":\"look_up\""));
-        tools.describe(&mut chat, true);
+        tools.describe(&mut chat, true, &mut None);
         assert_eq!(chat.tools[0]["function"]["name"], "look_up");
     }
 }

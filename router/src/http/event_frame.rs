@@ -23,16 +23,7 @@ impl EventFrame {
     /// Found by comparing two events, so that the type that documents the event stays the only place that knows its
     /// form. Panics if `event` does not keep to that, which is a defect of ours.
     pub fn new<T: Serialize>(event: impl Fn(&'static str) -> T) -> Self {
-        Self::of(None, event)
-    }
-
-    /// The same of an event with a name.
-    pub fn named<T: Serialize>(name: &str, event: impl Fn(&'static str) -> T) -> Self {
-        Self::of(Some(name), event)
-    }
-
-    fn of<T: Serialize>(name: Option<&str>, event: impl Fn(&'static str) -> T) -> Self {
-        let (empty, one) = (json_event(name, &event("")), json_event(name, &event("x")));
+        let (empty, one) = (json_event(&event("")), json_event(&event("x")));
         // The first difference stands right after the string's opening quote.
         let differ = empty.iter().zip(&one).position(|(a, b)| a != b).unwrap_or(0);
         let frame = Self {
@@ -83,7 +74,7 @@ mod tests {
                 let mut framed = Events::default();
                 framed.framed(&frame, text);
                 let framed = framed.take();
-                assert_eq!(framed, json_event(None, &json!(event(text))), "{model:?} {text:?}");
+                assert_eq!(framed, json_event(&json!(event(text))), "{model:?} {text:?}");
                 let data = framed.strip_prefix(b"data: ").and_then(|data| data.strip_suffix(b"\n\n"));
                 let value: Value = serde_json::from_slice(data.expect("one event")).expect("JSON");
                 assert_eq!(value["x"][0]["content"], **text);

@@ -65,13 +65,10 @@ impl Events {
     }
 }
 
-/// The whole of an event with JSON data, with a name or without, as bytes on the wire.
-pub(super) fn json_event(name: Option<&str>, data: &impl Serialize) -> Vec<u8> {
+/// The whole of an event with JSON data, as bytes on the wire.
+pub(super) fn json_event(data: &impl Serialize) -> Vec<u8> {
     let mut events = Events::default();
-    match name {
-        Some(name) => events.named(name, data),
-        None => events.json(data),
-    }
+    events.json(data);
     events.bytes
 }
 

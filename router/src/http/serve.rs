@@ -16,7 +16,7 @@ use utoipa::OpenApi;
 
 use super::{kv, kv_events, kv_node, observe, operate};
 use crate::app::App;
-use crate::dialects::{Dialect, anthropic, openai, tgi};
+use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
 use crate::error::ApiError;
 use crate::limits::{HEADER_TIMEOUT, SPARE_CONNECTIONS};
 use crate::openapi::ApiDoc;
@@ -31,6 +31,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/completions", post(openai::completions::completions))
         .route("/v1/models", get(openai::models::list_models))
         .route("/v1/models/{*id}", get(openai::models::get_model))
+        .route("/v1/responses", post(responses::route::create))
+        .route("/v1/responses/{id}", get(responses::route::get).delete(responses::route::delete))
         .route("/v1/messages", post(anthropic::messages::create))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .route("/", post(tgi::generate::root).get(|| async { Redirect::temporary("/docs") }))

@@ -130,7 +130,6 @@ async fn errors_have_anthropics_shape() {
         ),
         (with(json!({"system": [{"type": "image"}]})), "`system[0].type`"),
         (with(json!({"cache_control": {"type": "ephemeral", "ttl": "2h"}})), "`cache_control.ttl`"),
-        (with(json!({"tools": [{"name": "x"}]})), "`tools` is not supported"),
         (with(json!({"stop_sequences": [""]})), "`stop_sequences[0]` is empty"),
     ] {
         let answer = router.post(MESSAGES, &body).await;
@@ -141,4 +140,91 @@ async fn errors_have_anthropics_shape() {
     }
     let unknown = router.post(MESSAGES, &with(json!({"model": "claude"}))).await;
     assert_eq!((unknown.status, &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
+}
+
+const CALL: &str =
+    "I look.\n<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}</tool_call>";
+
+fn with_tools(fields: Value) -> Value {
+    let mut body = json!({
+        "max_tokens": 200,
+        "messages": user(json!("x")),
+        "tools": [{"name": "get_weather", "description": "d", "input_schema": {"type": "object"}}],
+    });
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn a_call_is_a_block_of_its_own() {
+    let plan = ShardPlan { replies: vec![bytes(CALL)], ..ShardPlan::default() };
+    let router = Router::start(plan, trunkline_router::limits::Limits::default()).await;
+    let message = router.post(MESSAGES, &with_tools(json!({}))).await.ok();
+    assert_eq!(message["stop_reason"], "tool_use");
+    assert_eq!(message["content"][0], json!({"type": "text", "text": "I look."}));
+    let call = &message["content"][1];
+    assert_eq!(
+        (&call["type"], &call["name"], &call["input"]),
+        (&json!("tool_use"), &json!("get_weather"), &json!({"city": "Rome"}))
+    );
+
+    let events = events(&router.post(MESSAGES, &with_tools(json!({"stream": true}))).await.text());
+    let blocks: Vec<&Value> = events
+        .iter()
+        .filter(|(name, _)| name == "content_block_start")
+        .map(|(_, data)| &data["content_block"]["type"])
+        .collect();
+    assert_eq!(blocks, ["text", "tool_use"]);
+    let input: String =
+        events.iter().filter_map(|(_, data)| data["delta"]["partial_json"].as_str()).collect();
+    assert_eq!(input, "{\"city\": \"Rome\"}");
+    // Blocks end before the next one begins, and are numbered.
+    let order: Vec<(&str, u64)> = events
+        .iter()
+        .filter_map(|(name, data)| Some((name.as_str(), data["index"].as_u64()?)))
+        .filter(|(name, _)| *name != "content_block_delta")
+        .collect();
+    let (start, stop) = ("content_block_start", "content_block_stop");
+    assert_eq!(order, [(start, 0), (stop, 0), (start, 1), (stop, 1)]);
+    assert_eq!(events[events.len() - 2].1["delta"]["stop_reason"], "tool_use");
+}
+
+#[tokio::test]
+async fn calls_and_results_go_back_into_the_prompt() {
+    let router = Router::default().await;
+    let messages = json!([
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Rome"}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "sunny"}]},
+            {"type": "text", "text": "so?"},
+        ]},
+    ]);
+    router.post(MESSAGES, &with_tools(json!({"messages": messages}))).await.ok();
+    let ids = router.shard().last_start().token_ids;
+    let prompt = String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned();
+    // The mock's template writes roles and contents.
+    let places: Vec<usize> =
+        ["I look.", "tool\nsunny", "user\nso?"].iter().map(|part| prompt.find(part).unwrap()).collect();
+    assert!(places.is_sorted(), "{prompt}");
+}
+
+#[tokio::test]
+async fn wrong_tools_are_named() {
+    let router = Router::default().await;
+    for (fields, words) in [
+        (json!({"tools": [{"name": "f"}]}), "`tools[0].input_schema` is missing"),
+        (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "`tools[0].type` must be `custom`"),
+        (json!({"tool_choice": {"type": "tool"}}), "`tool_choice.name` is missing"),
+        (json!({"tool_choice": {"type": "tool", "name": "g"}}), "`tool_choice` names a tool"),
+        (json!({"tool_choice": {"type": "always"}}), "`tool_choice.type` must be"),
+        (json!({"thinking": {"type": "sometimes"}}), "`thinking.type` must be"),
+    ] {
+        let answer = router.post(MESSAGES, &with_tools(fields)).await;
+        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+    }
 }

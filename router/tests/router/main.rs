@@ -24,6 +24,7 @@ mod lifecycle;
 mod objects;
 mod openai;
 mod operate;
+mod responses;
 mod retention;
 mod streams;
 mod structured;

@@ -7,6 +7,7 @@ use crate::support::Router;
 /// Every sample's name without labels; a change of this list is a change for dashboards.
 const METRICS: &[&str] = &[
     "trunkline_aborts_total",
+    "trunkline_dropped_window_parts_total",
     "trunkline_evicted_blocks_total",
     "trunkline_http_requests_total",
     "trunkline_inter_token_seconds_bucket",
@@ -19,6 +20,9 @@ const METRICS: &[&str] = &[
     "trunkline_kv_blocks_late",
     "trunkline_kv_blocks_pinned",
     "trunkline_kv_usage_ratio",
+    "trunkline_kv_window_parts",
+    "trunkline_kv_window_parts_free",
+    "trunkline_kv_window_parts_needed",
     "trunkline_object_declined_total",
     "trunkline_object_downloaded_blocks_total",
     "trunkline_object_downloaded_bytes_total",

@@ -129,6 +129,29 @@ async fn anthropics_forms_hold() {
 }
 
 #[tokio::test]
+async fn responses_and_messages_call_tools_that_they_must_call() {
+    let router = router().await;
+    let format = json!({"type": "json_schema", "name": "x", "schema": schema()});
+    let answer = router.post("/v1/responses", &json!({"input": "x", "text": {"format": format}})).await.ok();
+    check(answer["output"][0]["content"][0]["text"].as_str().unwrap());
+    assert_eq!(answer["text"]["format"], format);
+    let body = json!({"input": "x", "tools": [{"type": "function", "name": "pick", "parameters": schema()}],
+                      "tool_choice": "required", "parallel_tool_calls": false});
+    let answer = router.post("/v1/responses", &body).await.ok();
+    assert_eq!(answer["output"][0]["type"], "function_call", "{answer}");
+    check(answer["output"][0]["arguments"].as_str().unwrap());
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000,
+                      "tools": [{"name": "pick", "input_schema": schema()}],
+                      "tool_choice": {"type": "tool", "name": "pick"}});
+    let answer = router.post("/v1/messages", &body).await.ok();
+    assert_eq!(
+        (&answer["content"][0]["type"], &answer["stop_reason"]),
+        (&json!("tool_use"), &json!("tool_use"))
+    );
+    check(&answer["content"][0]["input"].to_string());
+}
+
+#[tokio::test]
 async fn required_and_named_tools_are_called_with_valid_arguments() {
     let router = router().await;
     let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});

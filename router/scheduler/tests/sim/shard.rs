@@ -51,8 +51,11 @@ impl Model {
             return None;
         }
         let all = (1u64 << self.vocab_size) - 1;
-        let bits =
-            if state.is_multiple_of(3) { 1 << (state / 12 % u64::from(self.vocab_size)) } else { state >> 8 & all };
+        let bits = if state.is_multiple_of(3) {
+            1 << (state / 12 % u64::from(self.vocab_size))
+        } else {
+            state >> 8 & all
+        };
         let bits = if bits == 0 { all } else { bits };
         Some(TokenMask(bits.to_le_bytes()[..self.vocab_size.div_ceil(8) as usize].into()))
     }

@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use serde_json::{Map, json};
 use trunkline_text::{ChatRequest, StopText};
 
 use super::blocks::Chat;
 use super::stream::{Head, MessageStream};
+use super::tools::{thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
 use super::{ErrorResponse, stop_reason};
 use crate::app::{App, unix_s};
+use crate::dialects::chat_prompt::Mark;
+use crate::dialects::reply::{Reply, ReplyPlan, ReplyStyle};
 use crate::dialects::structured::request_grammar;
+use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::generate::FinishReason;
@@ -31,13 +36,6 @@ const NAMES: FieldNames = FieldNames {
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
-    Refused { field: "tools", neutral: &["[]"], hint: "tools are not supported yet" },
-    Refused {
-        field: "tool_choice",
-        neutral: &["{\"type\":\"auto\"}", "{\"type\":\"none\"}"],
-        hint: "tools are not supported yet",
-    },
-    Refused { field: "thinking", neutral: &["{\"type\":\"disabled\"}"], hint: "not supported yet" },
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
     Refused { field: "context_management", neutral: &["{}"], hint: "leave it out" },
@@ -84,37 +82,53 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         return Err(ApiError::MissingField { field: "max_tokens".into() });
     }
     let mut raw = raw_params(&mut body);
-    raw.grammar = grammar(&mut body)?;
+    let asked = grammar(&mut body)?;
+    let fields = body.tools.take();
+    let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
+    let tools = tools(fields, body.tool_choice.take(), &app.limits)?;
+    raw.grammar = tools.grammar().or(asked);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
     app.compile(&mut raw).await?;
-
-    let chat =
+    let thinks = thinks(body.thinking.as_ref())?;
+    let mut chat =
         Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
-    let mark = chat.mark;
-    let chat = chat_request(chat);
+    if let (Some(control), None) = (tools_control, chat.mark) {
+        let ttl_s = control.ttl_s("tools.cache_control")?;
+        // Tools stand before all messages.
+        chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
+    }
+    let style = app.model.reply;
+    let (chat, mark) = chat_request(chat, &tools, style, thinks);
     let num_bytes = chat_prompt::num_bytes(&chat);
     let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
     let num_tokens = prompt.num_marked;
     raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
+    let reply = if raw.grammar.is_some() {
+        ReplyPlan::constrained(&tools)
+    } else {
+        ReplyPlan::new(style, &tools, prompt.opens_reasoning, !thinks)
+    };
     let defaults = &app.model.text.generation_defaults;
     let stops = raw.stops.clone();
     let arrived = (admitted.arrived, &admitted.caller);
-    let request = validator.validate(arrived, prompt.token_ids, raw, defaults, NAMES)?;
+    let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, NAMES)?;
+    request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
 
     let head = Head { id: format!("msg_{}", crate::random::id()), model: app.model.served_name.clone() };
     let choices = app.generate(vec![request], 1, admitted.permit).await?;
     if body.stream == Some(true) {
-        return Ok(sse::stream(choices, MessageStream::new(head, stops), app.metrics.clone()));
+        let render = MessageStream::new(head, stops, &reply);
+        return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
     let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
     let output =
         folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-    let content =
-        if output.text.is_empty() { vec![] } else { vec![ContentBlock::Text { text: output.text }] };
+    let reply = Reply::of(&reply, output.text);
+    let has_calls = !reply.calls.is_empty();
     Ok(axum::Json(Answer {
-        content,
-        stop_reason: Some(stop_reason(output.reason)),
+        content: blocks(reply),
+        stop_reason: Some(stop_reason(output.reason, has_calls)),
         stop_sequence: stop_sequence(output.reason, &stops),
         usage: usage.into(),
         ..head.empty_answer()
@@ -122,25 +136,53 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     .into_response())
 }
 
+/// A reply's blocks, without empty ones.
+fn blocks(reply: Reply) -> Vec<ContentBlock> {
+    let mut blocks = Vec::new();
+    if !reply.reasoning.is_empty() {
+        blocks.push(ContentBlock::Thinking { thinking: reply.reasoning, signature: String::new() });
+    }
+    if !reply.text.is_empty() {
+        blocks.push(ContentBlock::Text { text: reply.text });
+    }
+    blocks.extend(reply.calls.into_iter().map(|call| ContentBlock::ToolUse {
+        id: call.id,
+        name: call.name,
+        // A call that was cut by `max_tokens` has no whole input.
+        input: serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({})),
+    }));
+    blocks
+}
+
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
-    let body: CountBody = parse(&body, &REFUSED[..1], "")?;
+    let body: CountBody = parse(&body, &[], "")?;
     app.model.check_name(body.model.as_deref())?;
-    let chat = chat_request(Chat::new(body.system, body.messages, None)?);
+    let tools = tools(body.tools, body.tool_choice, &app.limits)?;
+    let chat = Chat::new(body.system, body.messages, None)?;
+    let (chat, _) = chat_request(chat, &tools, app.model.reply, thinks(body.thinking.as_ref())?);
     let num_bytes = chat_prompt::num_bytes(&chat);
     let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
-fn chat_request(chat: Chat) -> ChatRequest {
+fn chat_request(chat: Chat, tools: &Tools, style: ReplyStyle, thinks: bool) -> (ChatRequest, Option<Mark>) {
     let is_prefilled = chat.is_prefilled();
-    ChatRequest {
+    let mut mark = chat.mark;
+    let mut kwargs = Map::new();
+    if style.reasons {
+        kwargs.insert("enable_thinking".into(), thinks.into());
+    }
+    let mut request = ChatRequest {
         messages: chat.messages,
         add_generation_prompt: !is_prefilled,
         continue_final_message: is_prefilled,
+        kwargs,
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
-    }
+    };
+    tools.describe(&mut request, style.knows_tools(), &mut mark);
+    (request, mark)
 }
 
 /// `output_format`, or what newer clients send in its place: `output_config.format`.

@@ -4,6 +4,7 @@ mod blocks;
 mod error;
 pub mod messages;
 mod stream;
+mod tools;
 mod types;
 
 pub use error::ErrorResponse;
@@ -11,9 +12,10 @@ pub use types::{Answer, Body, ContentBlock, CountAnswer, CountBody, Usage};
 
 use crate::generate::FinishReason;
 
-/// Anthropic's words for the end.
-fn stop_reason(reason: FinishReason) -> &'static str {
+/// Anthropic's words for the end of a reply, with calls or without.
+fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
+        FinishReason::EndToken if has_calls => "tool_use",
         FinishReason::EndToken => "end_turn",
         FinishReason::Length => "max_tokens",
         FinishReason::StopString { .. } => "stop_sequence",

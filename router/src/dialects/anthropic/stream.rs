@@ -1,15 +1,16 @@
 //! A reply as Anthropic's events: <https://docs.anthropic.com/en/docs/build-with-claude/streaming>.
 
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use trunkline_reply::Piece;
 
 use super::messages::stop_sequence;
 use super::types::{Answer, ContentBlock, Usage};
 use super::{ErrorResponse, stop_reason};
+use crate::dialects::reply::{ReplyPlan, ReplyReader, call_id};
 use crate::error::ApiError;
 use crate::generate::{self, Output};
+use crate::http::Events;
 use crate::http::sse::Render;
-use crate::http::{EventFrame, Events};
 
 /// What all events of an answer know.
 pub struct Head {
@@ -35,42 +36,85 @@ impl Head {
     }
 }
 
-/// Number of the one block that a reply of text has.
-const TEXT_BLOCK: u32 = 0;
-
-/// A piece of text.
-#[derive(Serialize)]
-struct TextDelta<'a> {
-    r#type: &'static str,
-    index: u32,
-    delta: Delta<'a>,
+/// A block that is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Thinking,
+    Text,
+    Call,
 }
 
-#[derive(Serialize)]
-struct Delta<'a> {
-    r#type: &'static str,
-    text: &'a str,
-}
-
-/// `message_start`, a block of text if there is any, `message_delta`, `message_stop`.
+/// `message_start`, blocks one after the other, `message_delta`, `message_stop`.
 pub struct MessageStream {
     head: Head,
     stops: Vec<String>,
-    /// The event of a piece of text.
-    piece: EventFrame,
-    /// The text's block was begun.
-    is_open: bool,
+    reader: ReplyReader,
+    /// The block that is being written, and how many were begun.
+    open: Open,
+    num_blocks: u32,
+    has_calls: bool,
 }
 
 impl MessageStream {
     /// `stops`: the request's stop strings.
-    pub fn new(head: Head, stops: Vec<String>) -> Self {
-        let piece = EventFrame::named("content_block_delta", |text| TextDelta {
-            r#type: "content_block_delta",
-            index: TEXT_BLOCK,
-            delta: Delta { r#type: "text_delta", text },
-        });
-        Self { head, stops, piece, is_open: false }
+    pub fn new(head: Head, stops: Vec<String>, reply: &ReplyPlan) -> Self {
+        let reader = reply.reader();
+        Self { head, stops, reader, open: Open::Nothing, num_blocks: 0, has_calls: false }
+    }
+
+    /// Number of the block that is being written.
+    fn index(&self) -> u32 {
+        self.num_blocks.saturating_sub(1)
+    }
+
+    fn begin(&mut self, open: Open, block: &ContentBlock, events: &mut Events) {
+        self.end(events);
+        self.open = open;
+        self.num_blocks += 1;
+        let index = self.index();
+        let start = json!({"type": "content_block_start", "index": index, "content_block": block});
+        events.named("content_block_start", &start);
+    }
+
+    fn end(&mut self, events: &mut Events) {
+        if self.open != Open::Nothing {
+            let stop = json!({"type": "content_block_stop", "index": self.index()});
+            events.named("content_block_stop", &stop);
+            self.open = Open::Nothing;
+        }
+    }
+
+    fn delta(&self, delta: &Value, events: &mut Events) {
+        let delta = json!({"type": "content_block_delta", "index": self.index(), "delta": delta});
+        events.named("content_block_delta", &delta);
+    }
+
+    fn piece(&mut self, piece: Piece, events: &mut Events) {
+        match piece {
+            Piece::Text(text) => {
+                if self.open != Open::Text {
+                    self.begin(Open::Text, &ContentBlock::Text { text: String::new() }, events);
+                }
+                self.delta(&json!({"type": "text_delta", "text": text}), events);
+            }
+            Piece::Reasoning(thinking) => {
+                if self.open != Open::Thinking {
+                    let empty = ContentBlock::Thinking { thinking: String::new(), signature: String::new() };
+                    self.begin(Open::Thinking, &empty, events);
+                }
+                self.delta(&json!({"type": "thinking_delta", "thinking": thinking}), events);
+            }
+            Piece::CallBegin { name } => {
+                self.has_calls = true;
+                let block = ContentBlock::ToolUse { id: call_id(), name, input: json!({}) };
+                self.begin(Open::Call, &block, events);
+            }
+            Piece::Arguments(text) => {
+                self.delta(&json!({"type": "input_json_delta", "partial_json": text}), events);
+            }
+            Piece::CallEnd => self.end(events),
+        }
     }
 }
 
@@ -82,22 +126,13 @@ impl Render for MessageStream {
     }
 
     fn output(&mut self, _index: usize, output: Output, events: &mut Events) {
-        if !output.text.is_empty() {
-            if !self.is_open {
-                self.is_open = true;
-                let content_block = ContentBlock::Text { text: String::new() };
-                let start = json!({"type": "content_block_start", "index": TEXT_BLOCK, "content_block": content_block});
-                events.named("content_block_start", &start);
-            }
-            events.framed(&self.piece, &output.text);
+        for piece in self.reader.read(&output.text, output.finish.is_some()) {
+            self.piece(piece, events);
         }
         let Some((reason, usage)) = output.finish else { return };
-        if self.is_open {
-            let stop = json!({"type": "content_block_stop", "index": TEXT_BLOCK});
-            events.named("content_block_stop", &stop);
-        }
+        self.end(events);
         let delta = json!({
-            "stop_reason": stop_reason(reason),
+            "stop_reason": stop_reason(reason, self.has_calls),
             "stop_sequence": stop_sequence(reason, &self.stops),
         });
         let usage = Usage::from(usage);

@@ -5,6 +5,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::blocks::{Content, Message, messages};
+use super::tools::{ThinkingField, ToolChoiceField, ToolField};
 use crate::dialects::openai::Seed;
 use crate::generate;
 use crate::retention::CacheControl;
@@ -37,6 +38,12 @@ pub struct Body {
     /// Keep the k likeliest.
     #[schema(minimum = -1)]
     pub top_k: Option<i64>,
+    /// Tools that the model may call.
+    pub tools: Option<Vec<ToolField>>,
+    /// Whether it calls one.
+    pub tool_choice: Option<ToolChoiceField>,
+    /// Whether it thinks before it answers, and shows it; default not.
+    pub thinking: Option<ThinkingField>,
     /// What stands before the end of the prompt is to be kept: as if on the last block.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<CacheControl>,
@@ -76,6 +83,12 @@ pub struct CountBody {
     /// What the model is told before the conversation: a string or a list of text blocks.
     #[schema(value_type = Option<String>)]
     pub system: Option<Content>,
+    /// Tools that the model may call.
+    pub tools: Option<Vec<ToolField>>,
+    /// Whether it calls one.
+    pub tool_choice: Option<ToolChoiceField>,
+    /// Whether it thinks before it answers.
+    pub thinking: Option<ThinkingField>,
 }
 
 /// How many tokens a prompt has.
@@ -101,7 +114,7 @@ pub struct Answer<'a> {
     pub model: &'a str,
     /// The reply.
     pub content: Vec<ContentBlock>,
-    /// `end_turn`, `max_tokens` or `stop_sequence`; null before the end.
+    /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null before the end.
     pub stop_reason: Option<&'static str>,
     /// The stop string that ended it.
     pub stop_sequence: Option<String>,
@@ -114,6 +127,13 @@ pub struct Answer<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = MessagesContentBlock)]
 pub enum ContentBlock {
+    /// What the model thought before it answered.
+    Thinking {
+        /// It.
+        thinking: String,
+        /// Empty: nothing is signed here.
+        signature: String,
+    },
     /// Text.
     Text {
         /// It.

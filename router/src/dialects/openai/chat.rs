@@ -75,7 +75,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let mut raw = raw_params(&mut body)?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     raw.grammar = grammar(&mut body, &tools)?;
-    let mark = last_mark(&body.messages)?;
+    let mut mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
@@ -96,7 +96,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         ..ChatRequest::default()
     };
     let style = app.model.reply;
-    tools.describe(&mut chat, style.knows_tools());
+    tools.describe(&mut chat, style.knows_tools(), &mut mark);
     let num_bytes = chat_prompt::num_bytes(&chat);
     let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
     let num_tokens = prompt.num_marked;

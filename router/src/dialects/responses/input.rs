@@ -1,0 +1,177 @@
+//! The input of a request: text or items, as messages for a template.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use trunkline_text::ChatMessage;
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+use crate::limits::MAX_MESSAGES;
+
+/// Text, or items.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum Input {
+    /// A user's message.
+    Text(String),
+    /// Messages, calls and results, oldest first.
+    Items(Vec<Item>),
+}
+
+/// An item; which fields it has depends on its type.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesItem)]
+pub struct Item {
+    /// `message`, the default, `function_call`, `function_call_output` or `reasoning`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Of a message: `user`, `assistant`, `system` or `developer`.
+    pub role: Option<String>,
+    /// Of a message: a string, or parts of text.
+    #[schema(value_type = Option<Object>)]
+    pub content: Option<Texts>,
+    /// Of a call and its result.
+    pub call_id: Option<String>,
+    /// Of a call.
+    pub name: Option<String>,
+    /// Of a call: JSON text.
+    pub arguments: Option<String>,
+    /// Of a result: a string, or parts of text.
+    #[schema(value_type = Option<Object>)]
+    pub output: Option<Texts>,
+}
+
+/// A string, or parts of text.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum Texts {
+    /// A string.
+    Text(String),
+    /// Parts.
+    Parts(Vec<TextPart>),
+}
+
+/// A part.
+#[derive(Debug, Clone, Deserialize)]
+pub struct TextPart {
+    /// `input_text`, `output_text`, `text`, `reasoning_text` or `summary_text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its text.
+    pub text: Option<String>,
+}
+
+impl Texts {
+    fn join(self, field: &str) -> Result<String, ApiError> {
+        let parts = match self {
+            Self::Text(text) => return Ok(text),
+            Self::Parts(parts) => parts,
+        };
+        let mut joined = String::new();
+        for (idx, part) in parts.into_iter().enumerate() {
+            let is_text = matches!(
+                part.kind.as_str(),
+                "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text"
+            );
+            if !is_text {
+                let problem = "is no text; this server takes text alone";
+                return Err(ApiError::value(format!("{field}[{idx}].type"), problem));
+            }
+            let missing = || ApiError::MissingField { field: format!("{field}[{idx}].text") };
+            joined.push_str(&part.text.ok_or_else(missing)?);
+        }
+        Ok(joined)
+    }
+}
+
+/// The messages of an input.
+pub fn messages(input: Input) -> Result<Vec<ChatMessage>, ApiError> {
+    let items = match input {
+        Input::Text(text) => return Ok(vec![ChatMessage::new("user", text)]),
+        Input::Items(items) => items,
+    };
+    if items.is_empty() {
+        return Err(ApiError::value("input", "is empty; hint: send at least one item"));
+    }
+    if items.len() > MAX_MESSAGES {
+        return Err(ApiError::value(
+            "input",
+            format!("has {} items, the limit is {MAX_MESSAGES}", items.len()),
+        ));
+    }
+    let mut messages = Vec::new();
+    for (idx, item) in items.into_iter().enumerate() {
+        push(&mut messages, item, &format!("input[{idx}]"))?;
+    }
+    Ok(messages)
+}
+
+fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), ApiError> {
+    let missing = |name: &str| ApiError::MissingField { field: format!("{field}.{name}") };
+    match item.kind.as_deref().unwrap_or("message") {
+        "message" => {
+            let role = match item.role.as_deref() {
+                Some("system" | "developer") => "system",
+                Some("user") => "user",
+                Some("assistant") => "assistant",
+                Some(_) => {
+                    let problem = "must be `user`, `assistant`, `system` or `developer`";
+                    return Err(ApiError::value(format!("{field}.role"), problem));
+                }
+                None => return Err(missing("role")),
+            };
+            let content = item.content.ok_or_else(|| missing("content"))?;
+            let text = content.join(&format!("{field}.content"))?;
+            match messages.last_mut() {
+                // The text of a reply whose reasoning or calls came before.
+                Some(last) if role == "assistant" && last.role == role && last.content.is_none() => {
+                    last.content = Some(text);
+                }
+                _ => messages.push(ChatMessage::new(role, text)),
+            }
+        }
+        "function_call" => {
+            let arguments = item.arguments.ok_or_else(|| missing("arguments"))?;
+            let arguments = match serde_json::from_str(&arguments) {
+                Ok(object @ Value::Object(_)) => object,
+                _ => Value::String(arguments),
+            };
+            let call = json!({
+                "id": item.call_id.ok_or_else(|| missing("call_id"))?,
+                "type": "function",
+                "function": {"name": item.name.ok_or_else(|| missing("name"))?, "arguments": arguments},
+            });
+            let calls =
+                assistant(messages).extra.entry("tool_calls").or_insert_with(|| Value::Array(Vec::new()));
+            if let Value::Array(calls) = calls {
+                calls.push(call);
+            }
+        }
+        "function_call_output" => {
+            let id = item.call_id.ok_or_else(|| missing("call_id"))?;
+            let output = item.output.ok_or_else(|| missing("output"))?.join(&format!("{field}.output"))?;
+            let extra = Map::from_iter([("tool_call_id".to_owned(), Value::String(id))]);
+            messages.push(ChatMessage { role: "tool".into(), content: Some(output), extra });
+        }
+        "reasoning" => {
+            let text = item.content.map(|content| content.join(&format!("{field}.content"))).transpose()?;
+            let extra = text.map(|text| ("reasoning_content".to_owned(), Value::String(text)));
+            let extra = extra.into_iter().collect();
+            messages.push(ChatMessage { role: "assistant".into(), content: None, extra });
+        }
+        _ => {
+            let problem = "must be `message`, `function_call`, `function_call_output` or `reasoning`";
+            return Err(ApiError::value(format!("{field}.type"), problem));
+        }
+    }
+    Ok(())
+}
+
+/// The assistant's message at the end; a new one if another's is there.
+fn assistant(messages: &mut Vec<ChatMessage>) -> &mut ChatMessage {
+    if messages.last().is_none_or(|last| last.role != "assistant") {
+        messages.push(ChatMessage { role: "assistant".into(), content: None, extra: Map::new() });
+    }
+    let last = messages.len() - 1;
+    &mut messages[last]
+}

@@ -1,0 +1,197 @@
+//! Answers that later requests go on from (`previous_response_id`): bounded, in memory.
+//!
+//! What makes it cheap to go on is the KV cache, which has the conversation's tokens; here lie the messages alone.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use trunkline_text::ChatMessage;
+
+use super::types::ResponseObject;
+
+/// What one request added to a conversation: its input and the reply. Conversations that go on from one answer share
+/// what stands before it.
+#[derive(Debug)]
+pub struct Turn {
+    before: Option<Arc<Turn>>,
+    messages: Vec<ChatMessage>,
+    num_bytes: usize,
+    /// Bytes of all turns that are alive.
+    total: Arc<AtomicUsize>,
+}
+
+impl Turn {
+    /// All messages of the conversation so far, oldest first.
+    pub fn conversation(&self) -> Vec<ChatMessage> {
+        let mut turns = vec![self];
+        while let Some(before) = turns.last().and_then(|turn| turn.before.as_deref()) {
+            turns.push(before);
+        }
+        turns.into_iter().rev().flat_map(|turn| turn.messages.iter().cloned()).collect()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.num_bytes, Ordering::Relaxed);
+        // A long conversation must not be dropped by recursion, a frame for each turn.
+        let mut before = self.before.take();
+        while let Some(mut turn) = before.and_then(|turn| Arc::try_unwrap(turn).ok()) {
+            before = turn.before.take();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Whose it is: a tenant's name, none without API keys.
+    owner: Option<String>,
+    turn: Arc<Turn>,
+    response: Arc<ResponseObject>,
+    used: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    by_id: BTreeMap<String, Entry>,
+    /// Ids by when they were used last.
+    by_use: BTreeMap<u64, String>,
+    clock: u64,
+}
+
+/// Keeps answers up to a number of bytes; the least recently used go first.
+#[derive(Debug)]
+pub struct ResponseStore {
+    entries: Mutex<Entries>,
+    total: Arc<AtomicUsize>,
+    max_bytes: usize,
+}
+
+impl ResponseStore {
+    /// 0 bytes: keeps nothing.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { entries: Mutex::default(), total: Arc::default(), max_bytes }
+    }
+
+    /// Whether anything is kept at all.
+    pub fn is_on(&self) -> bool {
+        self.max_bytes > 0
+    }
+
+    /// Keeps an answer: what came `before` it, the messages that it adds, and itself.
+    pub fn put(
+        &self,
+        owner: Option<&str>,
+        before: Option<Arc<Turn>>,
+        messages: Vec<ChatMessage>,
+        response: ResponseObject,
+    ) {
+        let id = response.id.clone();
+        let num_bytes = messages.iter().map(num_bytes).sum::<usize>() + response.num_bytes();
+        self.total.fetch_add(num_bytes, Ordering::Relaxed);
+        let turn = Arc::new(Turn { before, messages, num_bytes, total: self.total.clone() });
+        let mut entries = self.entries();
+        entries.clock += 1;
+        let used = entries.clock;
+        entries.by_use.insert(used, id.clone());
+        let owner = owner.map(str::to_owned);
+        entries.by_id.insert(id, Entry { owner, turn, response: Arc::new(response), used });
+        while self.total.load(Ordering::Relaxed) > self.max_bytes {
+            let Some((_, oldest)) = entries.by_use.pop_first() else { break };
+            entries.by_id.remove(&oldest);
+        }
+    }
+
+    /// The answer, and the conversation up to it; none if it is not there or another tenant's.
+    pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Arc<ResponseObject>)> {
+        let mut entries = self.entries();
+        entries.clock += 1;
+        let now = entries.clock;
+        let entry = entries.by_id.get_mut(id).filter(|entry| entry.owner.as_deref() == owner)?;
+        let before = std::mem::replace(&mut entry.used, now);
+        let found = (entry.turn.clone(), entry.response.clone());
+        entries.by_use.remove(&before);
+        entries.by_use.insert(now, id.to_owned());
+        Some(found)
+    }
+
+    /// Forgets an answer; whether it was there.
+    pub fn remove(&self, owner: Option<&str>, id: &str) -> bool {
+        let mut entries = self.entries();
+        if entries.by_id.get(id).is_none_or(|entry| entry.owner.as_deref() != owner) {
+            return false;
+        }
+        let removed = entries.by_id.remove(id);
+        removed.is_some_and(|entry| entries.by_use.remove(&entry.used).is_some())
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // Every change is complete before anything can panic.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn num_bytes(message: &ChatMessage) -> usize {
+    let extra: usize = message.extra.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
+    size_of::<ChatMessage>() + message.role.len() + message.content.as_ref().map_or(0, String::len) + extra
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
+        let before = before.map(|id| store.get(None, id).unwrap().0);
+        let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
+        store.put(None, before, vec![ChatMessage::new("user", text)], response);
+    }
+
+    #[test]
+    fn conversations_go_on_and_part() {
+        let store = ResponseStore::new(1 << 20);
+        put(&store, "a", None, "1");
+        put(&store, "b", Some("a"), "2");
+        put(&store, "c", Some("a"), "3");
+        let texts = |id| {
+            let conversation = store.get(None, id).unwrap().0.conversation();
+            conversation.into_iter().map(|message| message.content.unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!((texts("b"), texts("c")), (vec!["1".into(), "2".into()], vec!["1".into(), "3".into()]));
+        // What went from the store is still part of what went on from it.
+        assert!(store.remove(None, "a") && !store.remove(None, "a"));
+        assert_eq!(texts("b"), ["1", "2"]);
+        assert!(store.get(None, "a").is_none());
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_and_all_bytes_come_back() {
+        let store = ResponseStore::new(100_000);
+        for idx in 0..100 {
+            put(&store, &format!("r{idx}"), None, &"x".repeat(10_000));
+            assert!(store.total.load(Ordering::Relaxed) <= 100_000);
+            assert!(store.get(None, "r0").is_some(), "it is used again and again");
+        }
+        assert!(store.get(None, "r50").is_none() && store.get(None, "r99").is_some());
+        // A chain is as long as it likes, and goes without a frame for each turn.
+        let store = ResponseStore::new(usize::MAX);
+        put(&store, "0", None, "x");
+        for idx in 1..100_000 {
+            put(&store, &idx.to_string(), Some(&(idx - 1).to_string()), "x");
+            assert!(store.remove(None, &(idx - 1).to_string()));
+        }
+        let total = store.total.clone();
+        drop(store);
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn anothers_answers_are_not_there() {
+        let store = ResponseStore::new(1 << 20);
+        let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
+        store.put(Some("alice"), None, Vec::new(), response);
+        assert!(store.get(Some("alice"), "a").is_some());
+        assert!(store.get(Some("bob"), "a").is_none() && store.get(None, "a").is_none());
+        assert!(!store.remove(Some("bob"), "a"));
+    }
+}

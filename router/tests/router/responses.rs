@@ -1,0 +1,173 @@
+//! OpenAI's Responses API.
+
+use serde_json::{Value, json};
+
+use crate::support::{Router, ShardPlan, bytes, prompt_of};
+use trunkline_router::limits::Limits;
+
+const RESPONSES: &str = "/v1/responses";
+const TEXT: &str = "Hello wörld 🙂!";
+
+/// Name and data of each event.
+fn events(text: &str) -> Vec<(String, Value)> {
+    let event = |event: &str| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let name = name.strip_prefix("event: ").unwrap().to_owned();
+        (name, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
+    };
+    text.split_terminator("\n\n").map(event).collect()
+}
+
+async fn router_saying(text: &str) -> Router {
+    Router::start(ShardPlan { replies: vec![bytes(text)], ..ShardPlan::default() }, Limits::default()).await
+}
+
+fn last_prompt(router: &Router) -> String {
+    let ids = router.shard().last_start().token_ids;
+    String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned()
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece() {
+    let router = Router::default().await;
+    let answer = router.post(RESPONSES, &json!({"input": "hi", "metadata": {"a": "b"}})).await.ok();
+    assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")));
+    let item = &answer["output"][0];
+    assert_eq!((&item["type"], &item["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!(item["content"][0]["text"], TEXT);
+    assert_eq!(answer["metadata"], json!({"a": "b"}));
+    let (prompt, output) = (prompt_of("hi").len(), bytes(TEXT).len() + 1);
+    assert_eq!(answer["usage"]["input_tokens"], prompt);
+    assert_eq!(answer["usage"]["total_tokens"], prompt + output);
+    assert_eq!(router.shard().last_start().token_ids, prompt_of("hi"));
+    let cut = router.post(RESPONSES, &json!({"input": "hi", "max_output_tokens": 3})).await.ok();
+    assert_eq!(cut["status"], "incomplete");
+    assert_eq!(cut["incomplete_details"]["reason"], "max_output_tokens");
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn events_come_in_order() {
+    let router = Router::default().await;
+    let events = events(&router.post(RESPONSES, &json!({"input": "hi", "stream": true})).await.text());
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    let num_deltas = names.iter().filter(|name| **name == "response.output_text.delta").count();
+    assert_eq!(
+        names[..4],
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added"
+        ]
+    );
+    assert_eq!(
+        names[4 + num_deltas..],
+        [
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed"
+        ]
+    );
+    for (idx, (name, data)) in events.iter().enumerate() {
+        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(idx)));
+    }
+    let text: String = events.iter().filter_map(|(_, data)| data["delta"].as_str()).collect();
+    assert_eq!(text, TEXT);
+    let item = &events[2].1["item"]["id"];
+    assert!(
+        events[4..]
+            .iter()
+            .filter(|(_, data)| data["item_id"].is_string())
+            .all(|(_, data)| data["item_id"] == *item)
+    );
+    let last = &events.last().unwrap().1["response"];
+    assert_eq!(last["output"][0]["content"][0]["text"], TEXT);
+    assert_eq!(last["usage"]["output_tokens"], bytes(TEXT).len() + 1);
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_and_is_forgotten() {
+    let router = router_saying("ok").await;
+    let body = json!({"input": "one", "instructions": "Be brief.", "stream": true});
+    let first = events(&router.post(RESPONSES, &body).await.text());
+    let id = first.last().unwrap().1["response"]["id"].as_str().unwrap().to_owned();
+    let body = json!({"input": "two", "previous_response_id": id});
+    let second = router.post(RESPONSES, &body).await.ok();
+    let prompt = last_prompt(&router);
+    let places: Vec<usize> =
+        ["user\none", "assistant\nok", "user\ntwo"].iter().map(|part| prompt.find(part).unwrap()).collect();
+    assert!(places.is_sorted() && !prompt.contains("Be brief."), "{prompt}");
+    assert!(second["usage"]["input_tokens_details"]["cached_tokens"].is_u64());
+    let path = format!("{RESPONSES}/{id}");
+    let kept = router.get(&path).await.ok();
+    assert_eq!((&kept["id"], &kept["instructions"]), (&json!(id), &json!("Be brief.")));
+    let deleted = router.connect().await.request("DELETE", &path, b"").await;
+    assert_eq!(deleted.ok()["deleted"], true);
+    for answer in [router.get(&path).await, router.post(RESPONSES, &body).await] {
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("response_not_found")));
+    }
+    // What went on from it has it still.
+    let body = json!({"input": "three", "previous_response_id": second["id"]});
+    router.post(RESPONSES, &body).await.ok();
+    assert!(last_prompt(&router).contains("user\none"));
+    // An answer that is not to be kept is not.
+    let unkept = router.post(RESPONSES, &json!({"input": "x", "store": false})).await.ok();
+    assert_eq!(router.get(&format!("{RESPONSES}/{}", unkept["id"].as_str().unwrap())).await.status, 404);
+}
+
+#[tokio::test]
+async fn calls_are_items() {
+    let router =
+        router_saying("So.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}</tool_call>").await;
+    let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    let answer = router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok();
+    let call = &answer["output"][1];
+    assert_eq!(
+        (&call["type"], &call["name"], &call["arguments"]),
+        (&json!("function_call"), &json!("f"), &json!("{\"a\": \"b\"}"))
+    );
+    let body = json!({"input": "x", "tools": tools, "stream": true});
+    let events = events(&router.post(RESPONSES, &body).await.text());
+    let is_arguments = |name: &str| name == "response.function_call_arguments.delta";
+    let arguments: String = events
+        .iter()
+        .filter(|(name, _)| is_arguments(name))
+        .filter_map(|(_, data)| data["delta"].as_str())
+        .collect();
+    assert_eq!(arguments, "{\"a\": \"b\"}");
+    // The result goes back with the call, here by the answer's id, there by hand.
+    let output = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "7"});
+    let by_id = json!({"input": [output], "previous_response_id": answer["id"]});
+    router.post(RESPONSES, &by_id).await.ok();
+    let prompt = last_prompt(&router);
+    let by_hand = json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+                                   answer["output"][0], call, output]});
+    router.post(RESPONSES, &by_hand).await.ok();
+    assert_eq!(last_prompt(&router), prompt);
+    assert!(prompt.contains("tool\n7"), "{prompt}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named() {
+    let router = Router::default().await;
+    for (body, words) in [
+        (json!({}), "`input` is missing"),
+        (json!({"input": []}), "`input` is empty"),
+        (json!({"input": [{"type": "item_reference", "id": "x"}]}), "`input[0].type` must be"),
+        (json!({"input": [{"content": "x"}]}), "`input[0].role` is missing"),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+            "`input[0].content[0].type`",
+        ),
+        (json!({"input": "x", "max_output_tokens": 0}), "`max_output_tokens` is 0"),
+        (json!({"input": "x", "tools": [{"type": "web_search"}]}), "`tools[0].type` must be `function`"),
+        (json!({"input": "x", "tool_choice": "always"}), "`tool_choice` must be"),
+        (json!({"input": "x", "background": true}), "`background` is not supported"),
+        (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "`text.format.type` must be"),
+    ] {
+        let answer = router.post(RESPONSES, &body).await;
+        assert!(answer.status == 400 && answer.text().contains(words), "{body}: {}", answer.text());
+    }
+}
