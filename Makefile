@@ -109,6 +109,10 @@ test-system: build .venv-test/.stamp ## whole-system tests through the launcher
 test-clients: build .venv-clients/.stamp ## packages that others wrote, against a real server (the AI SDK where node is)
 	.venv-clients/bin/python -m pytest -o filterwarnings=default integration-tests/clients $(TESTS)
 
+.PHONY: test-schemas
+test-schemas: build .venv-test/.stamp ## structured output under every real schema of the sample (TRUNKLINE_SCHEMAS=file.jsonl.gz)
+	$(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
+
 .PHONY: snapshots
 snapshots: build .venv-test/.stamp ## record the whole-system snapshots again (review the diff)
 	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record
@@ -150,6 +154,10 @@ bench-router: ## the router alone over a mock shard, beside a bare loop (ARGS="-
 .PHONY: bench-kv-dtypes
 bench-kv-dtypes: build .venv-test/.stamp ## K and V by dtype: capacity, perplexity, greedy agreement, decode speed
 	$(TEST_PYTHON) benchmark/kv_dtypes.py $(ARGS)
+
+.PHONY: bench-structured
+bench-structured: build .venv-test/.stamp ## what a grammar costs a step (ARGS="--streams 8")
+	$(TEST_PYTHON) benchmark/structured.py $(ARGS)
 
 .PHONY: bench-kv-positions
 bench-kv-positions: build .venv-test/.stamp ## perplexity by position up to the context, K and V by dtype
