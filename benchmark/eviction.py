@@ -1,9 +1,10 @@
 """Hit rate of the prefix cache over its capacity, by policy of eviction, against the offline optimum.
 
-python benchmark/eviction.py REPLAY TRACE [--capacities 300,1000,...] [--output FOLDER]
+python benchmark/eviction.py REPLAY [TRACE] [--capacities 300,1000,...] [--output FOLDER]
 
 TRACE: one JSON object a line with `hash_ids`, plain or gzipped (the form of the Mooncake traces). REPLAY: the example
-program of router/kv that replays it. Writes eviction.md and eviction.svg.
+program of router/kv that replays it. Writes eviction.md and eviction.svg for the trace, eviction-made.md for those of
+eviction_traces.py.
 """
 
 import argparse
@@ -14,7 +15,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import eviction_traces
+
 CAPACITIES = "300,500,1000,2000,3000,5000,10000,15000,20000,30000"
+MADE_CAPACITIES = (100, 300, 1000, 3000)
 BASE, BOUND = "lru", "optimum"
 COLOURS = ("#a3a3a3", "#c2410c", "#2563eb", "#0d9488", "#7c3aed")
 WIDTH, HEIGHT, MARGIN = 720, 420, 56
@@ -94,26 +98,59 @@ def plot(rates, capacities):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", type=Path)
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--capacities", default=CAPACITIES, help="in blocks, ascending (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="folder for eviction.md and eviction.svg")
-    args = parser.parse_args()
-    capacities = sorted(int(text) for text in args.capacities.split(","))
-    requests = read(args.trace)
-    rates = replay(args.program, requests, capacities)
+def made_table(program):
+    """All made traces; hit rates of policies as points beyond LRU's."""
+    lines = []
+    for name in eviction_traces.TRACES:
+        rates = replay(program, eviction_traces.requests(name), MADE_CAPACITIES)
+        others = [policy for policy in rates if policy != BASE]
+        if not lines:
+            lines = [f"| trace | blocks | {BASE} | {' | '.join(others)} |", "|" + "---|" * (len(others) + 3)]
+        for capacity in MADE_CAPACITIES:
+            base = rates[BASE][capacity]
+            row = [name.replace("_", " "), f"{capacity:,}", f"{base:.2%}"]
+            row += [f"{(rates[policy][capacity] - base) * 100:+.2f}" for policy in others]
+            lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def write_made(program, output):
     text = (
-        f"# Eviction\n\n`{args.trace.name}`: {len(requests):,} requests, {sum(map(len, requests)):,} blocks. Share of "
+        f"# Eviction on traffic made up\n\n`eviction_traces.py`: {eviction_traces.NUM_REQUESTS:,} requests each. Share "
+        f"of blocks that hit by LRU, and points beyond that.\n\n{made_table(program)}\n"
+    )
+    print(text)
+    if output:
+        (output / "eviction-made.md").write_text(text)
+
+
+def write_trace(program, trace, capacities, output):
+    requests = read(trace)
+    rates = replay(program, requests, capacities)
+    text = (
+        f"# Eviction\n\n`{trace.name}`: {len(requests):,} requests, {sum(map(len, requests)):,} blocks. Share of "
         "blocks that hit; *of the room*: how much of the way from LRU to the offline optimum is gone.\n\n"
         f"{table(rates, capacities)}\n\n![hit rate over capacity](eviction.svg)\n"
     )
     print(text)
+    if output:
+        (output / "eviction.md").write_text(text)
+        (output / "eviction.svg").write_text(plot(rates, capacities))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path)
+    parser.add_argument("trace", type=Path, nargs="?")
+    parser.add_argument("--capacities", default=CAPACITIES, help="in blocks, ascending (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="folder for the results")
+    args = parser.parse_args()
     if args.output:
         args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "eviction.md").write_text(text)
-        (args.output / "eviction.svg").write_text(plot(rates, capacities))
+    if args.trace:
+        capacities = sorted(int(text) for text in args.capacities.split(","))
+        write_trace(args.program, args.trace, capacities, args.output)
+    write_made(args.program, args.output)
 
 
 if __name__ == "__main__":

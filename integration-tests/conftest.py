@@ -10,6 +10,7 @@ from harness import Trunkline, serving
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="write the snapshots again instead of comparing")
+    parser.addoption("--all-schemas", action="store_true", help="every schema of the sample, not a few of them")
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,9 @@ LATE_METRICS = {"trunkline_rejections_total"} | {
         "output_tokens_total",
     )
 }
+# Schemas that take too much: to compile, to go on.
+PRODUCT = {"allOf": [{"anyOf": [{"properties": {f"p{i}{j}": {"type": "string"}}} for j in "ab"]} for i in range(24)]}
+ENDLESS = {"type": "string", "minLength": 10**9, "pattern": "^(a|aa)+$"}
 # Schema of a request → the header of its section in docs/api.md.
 REQUESTS = {
     "ChatCompletionRequest": "## `POST /v1/chat/completions`",
@@ -65,6 +68,11 @@ def section(text: str, header: str) -> str:
     start = text.index(f"\n{header}")
     end = text.find("\n## ", start + 1)
     return text[start : end if end > 0 else None]
+
+
+def section_rows(header: str) -> list[str]:
+    """The table rows of a section of api.md."""
+    return [line for line in section(page("api.md"), header).splitlines() if line.startswith("|")]
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +127,7 @@ def codes_of(source: str, pattern: str) -> set[str]:
 def test_every_error_code_is_documented_and_every_documented_one_is_there() -> None:
     codes = (
         codes_of("router/src/error.rs", r'=> "([a-z_]+)",')
+        | codes_of("router/grammar/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("router/text/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("server/trunkline_server/errors.py", r'code: ClassVar\[str\] = "([a-z_]+)"')
         | codes_of("server/trunkline_server/wire.py", r'"([a-z_]+)": shard_pb2\.SEQUENCE_ERROR_CODE')
@@ -142,6 +151,11 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
         ("/v1/chat/completions", {"messages": user, "model": "other"}, openai),
         ("/v1/chat/completions", {"messages": user, "max_tokens": 10**9}, openai),
         ("/v1/chat/completions", {"messages": user, "chat_template_kwargs": {"tools": 1}}, openai),
+        ("/v1/chat/completions", {"messages": user, "guided_regex": "("}, openai),
+        ("/v1/chat/completions", {"messages": user, "guided_json": {"not": {}}}, openai),
+        ("/v1/chat/completions", {"messages": user, "guided_choice": ["x" * 200_000]}, openai),
+        ("/v1/chat/completions", {"messages": user, "guided_json": PRODUCT}, openai),
+        ("/v1/chat/completions", {"messages": user, "guided_json": ENDLESS}, openai),
         ("/v1/nothing", {}, openai),
         ("/v1/models", {}, openai),
         ("/generate", b"{", tgi),
@@ -160,7 +174,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
         code = error["code"] if "code" in error else error["error"]["code"]
         assert answer.status_code == statuses[code], (path, body, code)
         seen.add(code)
-    assert len(seen) == 10
+    assert len(seen) == 15
 
 
 def test_every_flag_is_documented_with_variable_and_default() -> None:
@@ -177,6 +191,23 @@ def test_every_flag_is_documented_with_variable_and_default() -> None:
         assert flag == "help" or told, f"the help of --{flag} has another form"
         for value in told.groups() if told else ():
             assert value is None or f"`{value}`" in row, f"{value} of --{flag}"
+
+
+@pytest.mark.parametrize(
+    ("constant", "rows"),
+    [
+        ("KEYWORDS", ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined"]),
+        ("FORMATS", ["Formats"]),
+        ("REFUSED_KEYWORDS", ["Refused"]),
+        ("IGNORED_KEYWORDS", ["Ignored"]),
+    ],
+)
+def test_every_keyword_of_schemas_is_in_its_row(constant: str, rows: list[str]) -> None:
+    source = (ROOT / "router/grammar/src/schema.rs").read_text()
+    block = re.search(rf"pub const {constant}: [^=]*=\s*\[(.*?)\];", source, re.DOTALL)
+    assert block, f"{constant} has another form"
+    cells = {row.split("|")[1].strip(): row.split("|")[2] for row in section_rows("## Structured output")}
+    assert named([cells[row] for row in rows]) == set(re.findall(r'"([^"]+)"', block.group(1)))
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: str(path.relative_to(DOCS)))

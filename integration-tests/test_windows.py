@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import torch
 import transformers
-from harness import Trunkline, serving, sse_events
+from harness import Trunkline, serving, sse_events, wait_for
 
 # One character a token, so that the text says which tokens they were.
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 WINDOW = 64
+# Positions of a block.
+BLOCK = 64
 NUM_LAYERS = 3
 # More than the test's pool of window parts by far. `TRUNKLINE_WINDOW_TOKENS=20000` for the figure in the docs.
 NUM_TOKENS = int(os.environ.get("TRUNKLINE_WINDOW_TOKENS", "4000"))
@@ -97,13 +101,10 @@ def windowed(model: tuple[transformers.PreTrainedModel, Path]) -> Iterator[Trunk
 
 
 def test_memory_stays_flat_and_the_text_is_that_of_transformers(
-    model: tuple[transformers.PreTrainedModel, Path], windowed: Trunkline, tmp_path: Path
+    model: tuple[transformers.PreTrainedModel, Path], windowed: Trunkline
 ) -> None:
     tokens, resident = generate(windowed, NUM_TOKENS)
-    # With a store blocks are kept whole.
-    store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
-    with serving(*options(len(PROMPT) + NUM_TOKENS), *store, model=str(model[1])) as server:
-        assert "layers with a window keep all positions" in server.log()
+    with serving(*options(len(PROMPT) + NUM_TOKENS), "--kv-windows", "off", model=str(model[1])) as server:
         whole, resident_whole = generate(server, NUM_TOKENS)
     assert len(set(tokens[-1000:])) > len(ALPHABET) // 4, "the text runs in no small circle"
     print("KiB of the shard by tenths, windows kept apart:", *resident, "whole blocks:", *resident_whole)
@@ -188,6 +189,42 @@ def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path)
         assert set(window_parts(server).values()) == {0}
         whole = texts(server)
     assert apart == [whole, whole]
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma"])
+def test_a_history_is_there_after_a_kill_and_goes_on_with_the_same_bits(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    folder = request.getfixturevalue("model")[1] if name == "mistral" else request.getfixturevalue("gemma")
+    # The window of position 640 reaches back into the tenth block; the nine before it need no part.
+    history = [(7 * position + position // 50) % len(ALPHABET) for position in range(10 * BLOCK + 30)]
+    fields: dict[str, Any] = {"max_tokens": 150, "temperature": 0.8, "seed": 3, "logprobs": 1, "ignore_eos": True}
+    with serving(*options(2048), model=str(folder)) as server:
+        expected = server.complete(history, **fields)["choices"]
+    store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
+    with serving(*options(2048), *store, model=str(folder)) as server:
+        assert "layers with a window are kept apart" in server.log()
+        assert server.complete(history, **fields)["choices"] == expected
+        os.kill(server.shard_pid(), signal.SIGKILL)
+        wait_for(lambda: is_restored(server, history, fields, expected), "the history from the disk")
+        assert window_parts(server)["needed"] == 0
+    # Slots do not show whether who wrote them keeps windows apart.
+    with serving(*options(2048), *store, "--kv-windows", "off", model=str(folder)) as server:
+        assert is_restored(server, history, fields, expected)
+
+
+def is_restored(server: Trunkline, history: list[int], fields: dict[str, Any], expected: Any) -> bool:
+    """False while there is no shard."""
+    body = {"prompt": history, **fields}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60)
+    if answer.status_code in (502, 503):
+        return False
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told["choices"] == expected
+    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 10 * BLOCK
+    assert server.metrics()["trunkline_restored_blocks_total"] == 10
+    return True
 
 
 def window_parts(server: Trunkline) -> dict[str, int]:

@@ -9,3 +9,5 @@ for name in tools serve test; do
 done
 "$uv" pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
     --no-emit-index-url "$@" model.in -o model.txt
+"$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+    --no-emit-index-url --override clients-overrides.txt "$@" clients.in -o clients.txt

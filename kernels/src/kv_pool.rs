@@ -40,6 +40,7 @@
 mod geometry;
 mod key_scaling;
 mod key_turns;
+mod whole;
 mod window_parts;
 mod write;
 
@@ -104,6 +105,12 @@ pub enum KvPoolError {
         block_id: u32,
         /// Parts there.
         num_parts: usize,
+    },
+    /// What the block has no part for is asked for.
+    #[error("block {block_id} has no window part")]
+    WindowPartGone {
+        /// Block named.
+        block_id: u32,
     },
     /// A copy of nothing, of more than a block, or onto itself.
     #[error(
@@ -277,21 +284,6 @@ impl KvPool {
         }
         copy_positions(&mut self.map, &g, block_bytes, pieces, num_tokens);
         Ok(())
-    }
-
-    /// Where a block begins: [`KvPool::bytes_per_block`] bytes, for as long as the pool lives.
-    pub fn block_pointer(&mut self, block_id: u32) -> Result<*mut u8, KvPoolError> {
-        self.check_block(block_id)?;
-        let offset = block_id as usize * self.bytes_per_block();
-        // SAFETY: inside the mapping, since there is such a block.
-        Ok(unsafe { self.map.as_mut_ptr().add(offset) })
-    }
-
-    /// The bytes of a block, but for its window part.
-    pub fn block_bytes(&self, block_id: u32) -> Result<&[u8], KvPoolError> {
-        self.check_block(block_id)?;
-        let num_bytes = self.bytes_per_block();
-        Ok(&self.map[block_id as usize * num_bytes..][..num_bytes])
     }
 
     /// The pool for the threads of one step.

@@ -290,11 +290,11 @@ impl PyExecutor {
         Ok(self.executor.attach_store(store.transfers.clone())?)
     }
 
-    /// Begins to read (slot, block id, key) blocks.
-    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; KEY_BYTES])>) -> PyResult<()> {
+    /// Begins to read (slot, block id, key, whether without window part) blocks.
+    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; KEY_BYTES], bool)>) -> PyResult<()> {
         let blocks: Vec<_> = blocks
             .into_iter()
-            .map(|(slot, block_id, key)| (slot, block_id, BlockKey::from_bytes(key)))
+            .map(|(slot, block_id, key, base_only)| (slot, block_id, BlockKey::from_bytes(key), base_only))
             .collect();
         Ok(self.executor.begin_restore(restore_id, &blocks)?)
     }

@@ -113,6 +113,9 @@ pub fn router_command(
     push(&mut command, "--max-tools", Some(limits.max_tools));
     push(&mut command, "--max-response-store-bytes", Some(limits.max_response_store_bytes));
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
+    push(&mut command, "--max-schema-bytes", Some(limits.max_schema_bytes));
+    push(&mut command, "--max-schema-depth", Some(limits.max_schema_depth));
+    push(&mut command, "--max-schema-properties", Some(limits.max_schema_properties));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
     push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));
     command.args(["--eviction-policy", config.cache.eviction.as_flag()]);

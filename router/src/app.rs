@@ -17,6 +17,7 @@ use crate::dialects::responses::ResponseStore;
 use crate::driver::DriverHandle;
 use crate::error::ApiError;
 use crate::generate::{Generation, Surroundings};
+use crate::grammars::{Grammars, RequestGrammar};
 use crate::kv_events::KvEvents;
 use crate::limits::{INLINE_TOKENIZE_BYTES, Limits};
 use crate::metrics::Metrics;
@@ -25,7 +26,7 @@ use crate::request::GenerationRequest;
 use crate::shard::{Health, ShardInfo, ShardStatus};
 use crate::shutdown::Phase;
 use crate::tenants::{Access, Caller};
-use crate::validate::Validator;
+use crate::validate::{RawParams, Validator};
 
 /// Names that stand for "the model that is served": what clients of other servers send.
 const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
@@ -99,6 +100,8 @@ pub struct App {
     pub responses: Arc<ResponseStore>,
     /// The object tier, if there is one.
     pub objects: Option<Arc<ObjectTier>>,
+    /// Grammars of structured output.
+    pub grammars: Arc<Grammars>,
     /// One permit per open request.
     pub open: Arc<Semaphore>,
     /// One permit per text being tokenized on the blocking pool.
@@ -193,6 +196,15 @@ impl App {
             // A panic in the tokenizer is a defect of ours, as one in a handler.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
+    }
+
+    /// Compiles the grammar that a request asks for, if it does. To be called once the request was checked.
+    pub async fn compile(&self, raw: &mut RawParams) -> Result<(), ApiError> {
+        if let Some(RequestGrammar::Asked { field, grammar }) = raw.grammar.take() {
+            let compiled = self.grammars.compile(field, grammar).await?;
+            raw.grammar = Some(RequestGrammar::Compiled(compiled));
+        }
+        Ok(())
     }
 
     /// Starts validated requests that are answered as one: `num_choices` outputs for each. An output takes a place as a

@@ -7,6 +7,7 @@ use clap::Parser;
 
 use crate::kv_events::Endpoint;
 use crate::limits::Limits;
+use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::PolicyKind;
 
 /// HTTP front of Trunkline: text to tokens, scheduling, and back. Started by `trunkline serve`.
@@ -67,6 +68,18 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 16, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=256))]
     pub max_stop_sequences: usize,
+    /// Most bytes of a JSON schema, a regular expression or a grammar.
+    #[arg(long, env = "TRUNKLINE_MAX_SCHEMA_BYTES", default_value_t = 128 << 10, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8 << 20))]
+    pub max_schema_bytes: usize,
+    /// Most objects and lists inside one another in a JSON schema.
+    #[arg(long, env = "TRUNKLINE_MAX_SCHEMA_DEPTH", default_value_t = 64, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=128))]
+    pub max_schema_depth: usize,
+    /// Most properties, alternatives and enumerated values of a JSON schema.
+    #[arg(long, env = "TRUNKLINE_MAX_SCHEMA_PROPERTIES", default_value_t = 4096, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
+    pub max_schema_properties: usize,
     /// Most bytes of a request's body; more are answered 413.
     #[arg(long, env = "TRUNKLINE_MAX_BODY_BYTES", default_value_t = 8 << 20, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 30))]
@@ -141,6 +154,12 @@ impl Args {
             max_tools: self.max_tools,
             max_response_store_bytes: self.max_response_store_bytes,
             max_stop_sequences: self.max_stop_sequences,
+            grammar: GrammarLimits {
+                max_bytes: self.max_schema_bytes,
+                max_depth: self.max_schema_depth,
+                max_properties: self.max_schema_properties,
+                ..GrammarLimits::default()
+            },
             max_body_bytes: self.max_body_bytes,
             eviction_policy: self.eviction_policy,
             max_pinned_percent: self.max_pinned_share,

@@ -3,6 +3,7 @@
 //! The dialects render it in their own shapes; `status` is the one place that maps it to HTTP.
 
 use axum::http::StatusCode;
+use trunkline_grammar::GrammarError;
 use trunkline_text::TextError;
 
 /// Who can do something about an error, which decides the reaction.
@@ -254,6 +255,21 @@ pub enum ApiError {
         /// The limit.
         limit: usize,
     },
+    /// The grammar of a structured output cannot be used.
+    #[error("`{field}`: {error}")]
+    Grammar {
+        /// The field that asks for it.
+        field: &'static str,
+        /// What is wrong with it.
+        #[source]
+        error: GrammarError,
+    },
+    /// An output cannot go on under its grammar.
+    #[error("the output cannot go on: {detail}; hint: a simpler schema or grammar")]
+    GrammarFailed {
+        /// What the grammar says, without text of prompt or output.
+        detail: String,
+    },
     /// The text crate refused the text.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -282,7 +298,12 @@ impl ApiError {
             | Self::UnsupportedField { .. }
             | Self::ContextLength { .. }
             | Self::PromptTooLong { .. }
+            | Self::GrammarFailed { .. }
             | Self::BodyBroken => StatusCode::BAD_REQUEST,
+            Self::Grammar { error, .. } => match error {
+                GrammarError::Busy { .. } => StatusCode::SERVICE_UNAVAILABLE,
+                _ => StatusCode::BAD_REQUEST,
+            },
             Self::UnknownModel { .. }
             | Self::UnknownRoute { .. }
             | Self::UnknownNode { .. }
@@ -358,6 +379,8 @@ impl ApiError {
             Self::ShardLost => "shard_lost",
             Self::SequenceFailed { .. } => "sequence_failed",
             Self::SlowReader { .. } | Self::SlowListener { .. } => "client_too_slow",
+            Self::Grammar { error, .. } => error.code(),
+            Self::GrammarFailed { .. } => "grammar_failed",
             Self::Text(error) => error.code(),
             Self::Bug { .. } => "internal_error",
         }
@@ -371,7 +394,7 @@ impl ApiError {
             | Self::InvalidValue { field, .. }
             | Self::UnsupportedField { field, .. } => Some(field),
             Self::Text(TextError::InvalidMessage { field, .. }) => Some(field),
-            Self::ContextLength { field, .. } => Some(field),
+            Self::ContextLength { field, .. } | Self::Grammar { field, .. } => Some(field),
             Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
@@ -383,7 +406,8 @@ impl ApiError {
             Self::QueueFull { retry_after_s, .. } | Self::DeadlineUnreachable { retry_after_s, .. } => {
                 Some(*retry_after_s)
             }
-            Self::TooManyRequests { .. }
+            Self::Grammar { error: GrammarError::Busy { .. }, .. }
+            | Self::TooManyRequests { .. }
             | Self::TooManyListeners { .. }
             | Self::ShardLost
             | Self::ShardAway

@@ -14,6 +14,7 @@ use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokeniz
 
 use crate::driver::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
 use crate::error::ApiError;
+use crate::grammars::CompiledGrammar;
 use crate::limits::{Limits, MAX_WAITING_TOKENS};
 use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
@@ -126,9 +127,10 @@ impl Generation {
         if let Some(objects) = &around.objects {
             objects.fetch(&request.salt, &request.prompt_token_ids).await;
         }
+        let constraint = request.grammar.as_ref().map(CompiledGrammar::constraint);
         let mut sequence = around
             .driver
-            .submit(sequence_request(&request), request.arrived, around.limits.request_timeout, None)
+            .submit(sequence_request(&request), request.arrived, around.limits.request_timeout, constraint)
             .await
             .map_err(|DriverGone| bug())?;
         match sequence.next().await {
@@ -350,6 +352,10 @@ fn failed(reason: EndReason, limits: &Limits) -> ApiError {
         EndReason::DeadlineExceeded => {
             ApiError::DeadlineExceeded { limit_s: limits.request_timeout.unwrap_or_default().as_secs() }
         }
+        EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
+            tracing::warn!(message = error.message, "a sequence cannot go on under its grammar");
+            ApiError::GrammarFailed { detail: error.message }
+        }
         EndReason::Failed(error) => {
             tracing::error!(code = ?error.code, message = error.message, "a sequence failed on the shard");
             let detail = match error.code {
@@ -357,8 +363,7 @@ fn failed(reason: EndReason, limits: &Limits) -> ApiError {
                 SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
                     "router and shard disagree"
                 }
-                SequenceErrorCode::GrammarFailed => "the output's grammar cannot go on",
-                SequenceErrorCode::Unspecified => "unknown reason",
+                SequenceErrorCode::GrammarFailed | SequenceErrorCode::Unspecified => "unknown reason",
             };
             ApiError::SequenceFailed { detail: detail.into() }
         }

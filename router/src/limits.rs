@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::PolicyKind;
 
 /// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
@@ -37,6 +38,10 @@ pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const SPARE_CONNECTIONS: usize = 1024;
 /// Texts longer than this are tokenized on the blocking pool rather than in the handler, in bytes.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
+/// Most grammars compiled at once; more wait for their turn.
+pub const MAX_COMPILING_GRAMMARS: usize = 4;
+/// Longest wait for that turn.
+pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limits that flags set.
 #[derive(Debug, Clone)]
@@ -59,6 +64,8 @@ pub struct Limits {
     pub max_response_store_bytes: usize,
     /// Most stop strings of a request (`--max-stop-sequences`).
     pub max_stop_sequences: usize,
+    /// Of structured output (`--max-schema-bytes`, `--max-schema-depth`, `--max-schema-properties`).
+    pub grammar: GrammarLimits,
     /// Most bytes of a body (`--max-body-bytes`).
     pub max_body_bytes: usize,
     /// What goes when the prefix cache is full (`--eviction-policy`).
@@ -85,6 +92,7 @@ impl Default for Limits {
             max_tools: 128,
             max_response_store_bytes: 64 << 20,
             max_stop_sequences: 16,
+            grammar: GrammarLimits::default(),
             max_body_bytes: 8 << 20,
             eviction_policy: PolicyKind::default(),
             max_pinned_percent: 25,

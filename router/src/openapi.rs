@@ -1,9 +1,29 @@
 //! The OpenAPI document of all routes.
 
-use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
 
-use crate::dialects::{anthropic, openai, responses, tgi};
+use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
 use crate::http::{kv, kv_events, kv_node, operate};
+use crate::tenants;
+
+/// Routes with a field `stream`, and the schema of an event's data where there is one.
+const STREAMING: [(&str, Option<&str>); 6] = [
+    ("/v1/chat/completions", Some("ChatCompletionChunk")),
+    ("/v1/completions", Some("CompletionResponse")),
+    ("/v1/responses", None),
+    ("/v1/messages", None),
+    ("/generate", Some("StreamResponse")),
+    ("/", Some("StreamResponse")),
+];
+/// What any route with a body may answer.
+const WITH_BODY: [(&str, &str); 4] = [
+    ("400", "The body is not JSON, or the request is wrong"),
+    ("408", "The body did not arrive in time"),
+    ("413", "The body is too large"),
+    ("429", "Too many requests"),
+];
 
 /// Generated from the handlers and their types.
 #[derive(OpenApi)]
@@ -40,6 +60,112 @@ use crate::http::{kv, kv_events, kv_node, operate};
         operate::readyz,
         operate::metrics,
     ),
-    components(schemas(openai::Chunk<'_>, tgi::StreamAnswer))
+    components(schemas(openai::Chunk<'_>, tgi::StreamAnswer)),
+    modifiers(&CommonAnswers)
 )]
 pub struct ApiDoc;
+
+/// Adds the answers that do not depend on the handler: events, refusals by key, by body and by model.
+struct CommonAnswers;
+
+impl Modify for CommonAnswers {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for (path, item) in &mut document.paths.paths {
+            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+                complete(path, operation);
+            }
+        }
+    }
+}
+
+fn complete(path: &str, operation: &mut Operation) {
+    let dialect = Dialect::of_path(path);
+    if !tenants::PUBLIC.contains(&path) {
+        add(operation, dialect, "401", "Keys are configured, and none of them was sent");
+    }
+    if operation.request_body.is_some() {
+        for (status, description) in WITH_BODY {
+            add(operation, dialect, status, description);
+        }
+        if dialect != Dialect::Tgi {
+            add(operation, dialect, "404", "The model is not served");
+        }
+    }
+    let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
+    if let Some((_, schema)) = streaming
+        && let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200")
+    {
+        let content = Content::new(schema.map(Ref::from_schema_name));
+        answer.content.insert("text/event-stream".to_owned(), content);
+    }
+}
+
+/// Adds an error unless the handler tells of that status itself.
+fn add(operation: &mut Operation, dialect: Dialect, status: &str, description: &str) {
+    let schema = match dialect {
+        Dialect::Anthropic => "AnthropicError",
+        Dialect::OpenAi => "OpenAiError",
+        Dialect::Tgi => "TgiError",
+    };
+    operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
+        let content = Content::new(Some(Ref::from_schema_name(schema)));
+        ResponseBuilder::new().description(description).content("application/json", content).build().into()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn document() -> Value {
+        serde_json::to_value(ApiDoc::openapi()).unwrap()
+    }
+
+    /// Every `$ref` below `value`.
+    fn references<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str));
+                fields.values().for_each(|field| references(field, found));
+            }
+            Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_schema_that_is_referred_to_is_there() {
+        let document = document();
+        let mut found = HashSet::new();
+        references(&document, &mut found);
+        assert!(found.len() > 20);
+        for reference in found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference} is not there");
+        }
+    }
+
+    #[test]
+    fn every_guarded_route_tells_of_401_and_no_other() {
+        for (path, item) in document()["paths"].as_object().unwrap() {
+            for operation in item.as_object().unwrap().values() {
+                let told = operation["responses"].get("401").is_some();
+                assert_eq!(told, !tenants::PUBLIC.contains(&path.as_str()), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn streams_are_told_of() {
+        let document = document();
+        for (path, _) in STREAMING {
+            let content = &document["paths"][path]["post"]["responses"]["200"]["content"];
+            assert!(content.get("text/event-stream").is_some(), "{path}");
+            assert!(content.get("application/json").is_some(), "{path}");
+        }
+    }
+}

@@ -4,6 +4,8 @@ use tokio::time::Instant;
 use trunkline_scheduler::{Retention, Salt, SamplingParams};
 use trunkline_text::StopText;
 
+use crate::grammars::CompiledGrammar;
+
 /// A request that passed validation: it cannot fail later for its shape. One sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationRequest {
@@ -27,6 +29,8 @@ pub struct GenerationRequest {
     pub stops: Vec<String>,
     /// Whether the output keeps the stop string that ended it.
     pub stop_text: StopText,
+    /// What the output has to be, if it is not free.
+    pub grammar: Option<CompiledGrammar>,
     /// Namespace of the KV index.
     pub salt: Salt,
     /// How long the prompt is kept.

@@ -14,6 +14,7 @@ use trunkline_scheduler::SchedulerConfig;
 use crate::app::{App, Model};
 use crate::dialects::responses::ResponseStore;
 use crate::driver::Driver;
+use crate::grammars::Grammars;
 use crate::http::serve;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -71,8 +72,10 @@ impl Server {
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
+        let model = Arc::new(model);
         let app = Arc::new(App {
-            model: Arc::new(model),
+            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar)),
+            model,
             access,
             driver: ends.handle,
             kv_events: ends.kv_events.shared(),

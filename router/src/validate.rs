@@ -8,6 +8,7 @@ use trunkline_scheduler::SamplingParams;
 use trunkline_text::{GenerationDefaults, StopText};
 
 use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
 use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
 use crate::random;
 use crate::request::GenerationRequest;
@@ -18,6 +19,8 @@ use crate::tenants::Caller;
 const MAX_TEMPERATURE: f64 = 100.0;
 /// Bound of presence and frequency penalty, either side.
 const MAX_PENALTY: f64 = 2.0;
+/// Least repetition penalty: a logit divided by much less is not finite in f32.
+const MIN_REPETITION_PENALTY: f64 = 0.01;
 /// Highest repetition penalty: beyond it f32 logits lose all meaning.
 const MAX_REPETITION_PENALTY: f64 = 100.0;
 /// Longest salt in bytes.
@@ -71,6 +74,8 @@ pub struct RawParams {
     pub stop_text: Option<StopText>,
     /// Report logprobs, and with them so many of the likeliest tokens.
     pub logprobs: Option<i64>,
+    /// What the output has to be; to be compiled before `validate`.
+    pub grammar: Option<RequestGrammar>,
     /// Namespace of the KV index.
     pub cache_salt: Option<String>,
     /// How long the prompt is kept.
@@ -153,6 +158,7 @@ impl Validator {
             return Err(ApiError::value(names.min_tokens, problem));
         }
         self.check_stops(&raw.stops, names.stop)?;
+        check_end(raw, names)?;
         raw.retention.retention()?;
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
@@ -245,6 +251,15 @@ impl Validator {
             Some(asked) => asked as u32,
             None => raw.default_max_new_tokens.unwrap_or(room).min(room),
         };
+        let grammar = match raw.grammar.clone() {
+            None => None,
+            Some(RequestGrammar::Compiled(grammar)) => Some(grammar),
+            Some(RequestGrammar::Asked { field, .. }) => {
+                let request_id = random::id();
+                tracing::error!(request_id, field, "a grammar was not compiled");
+                return Err(ApiError::Bug { request_id });
+            }
+        };
         let sampling = sampling(&raw, defaults, names)?;
         if sampling.min_tokens > max_new_tokens {
             let problem =
@@ -262,6 +277,7 @@ impl Validator {
             shown_token_ids: Vec::new(),
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
+            grammar,
             retention: raw.retention.retention()?,
             salt: caller.salt(raw.cache_salt.as_deref()),
         })
@@ -284,6 +300,21 @@ impl Validator {
         }
         Ok(())
     }
+}
+
+/// A grammar says where its output ends, so nothing else may put that off.
+fn check_end(raw: &RawParams, names: FieldNames) -> Result<(), ApiError> {
+    let Some(RequestGrammar::Asked { field, .. }) = raw.grammar else { return Ok(()) };
+    if let Some(asked) = raw.min_tokens.filter(|asked| *asked > 0) {
+        let problem =
+            format!("is {asked}, but `{field}` says where the output ends; hint: leave one of them out");
+        return Err(ApiError::value(names.min_tokens, problem));
+    }
+    if raw.ignore_eos {
+        let problem = "says where the output ends, which cannot be ignored; hint: leave `ignore_eos` out";
+        return Err(ApiError::value(field, problem));
+    }
+    Ok(())
 }
 
 fn sampling(
@@ -320,7 +351,7 @@ fn sampling(
         repetition_penalty: bounded(
             "repetition_penalty",
             repetition_penalty,
-            Bound::Above(0.0),
+            Bound::From(MIN_REPETITION_PENALTY),
             MAX_REPETITION_PENALTY,
         )?,
         min_tokens: count(names.min_tokens, raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,

@@ -202,7 +202,7 @@ def _decode_restore(step_id: int, restore: shard_pb2.Restore, limits: PlanLimits
             raise PlanError(
                 f"{where} writes block {block.block_id}, but the pool has {limits.num_device_blocks} blocks"
             )
-    blocks = [BlockRestore(block.slot, block.block_id, block.key) for block in restore.blocks]
+    blocks = [BlockRestore(block.slot, block.block_id, block.key, block.base_only) for block in restore.blocks]
     return Restore(restore.restore_id, blocks)
 
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use trunkline_kv::BlockKey;
-use trunkline_store::{Geometry, NewBlock, RestoreBlock, Store, StoreBlock, Transfers, records};
+use trunkline_store::{Geometry, NewBlock, Piece, RestoreBlock, Store, StoreBlock, Transfers, records};
 
 /// A block of 64 tokens of the default model in int8.
 const BLOCK_BYTES: u64 = 783_360;
@@ -99,7 +99,7 @@ fn run(store: Store, folder: &std::path::Path) -> Result<()> {
             depth: new.depth,
             token_ids: new.token_ids.into(),
         };
-        transfers.begin_store(block, &source)?;
+        transfers.begin_store(block, [&source[..]])?;
         transfers.wait_stores(Duration::MAX);
         Ok(())
     })?;
@@ -113,7 +113,8 @@ fn run(store: Store, folder: &std::path::Path) -> Result<()> {
         let blocks = slots.clone().map(|slot| {
             // SAFETY: one part for each slot.
             let destination = unsafe { base.add(slot as usize * num_bytes) };
-            RestoreBlock { slot, key: keys[slot as usize + 1], destination }
+            let pieces = vec![Piece { offset: 0, num_bytes, destination }];
+            RestoreBlock { slot, key: keys[slot as usize + 1], pieces }
         });
         // SAFETY: the parts do not overlap, and `history` outlives the wait.
         unsafe { transfers.begin_restore(1, blocks.collect())? };

@@ -35,6 +35,6 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use layout::{Geometry, StoredBlock};
 pub use records::{Records, records};
 pub use store::{Found, NewBlock, Store};
-pub use transfer::{Outcomes, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError};
+pub use transfer::{Outcomes, Piece, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError};
 pub use transfers::Transfers;
 pub use trouble::{Counts, Troubles};

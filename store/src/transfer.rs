@@ -21,15 +21,26 @@ pub struct StoreBlock {
     pub token_ids: Box<[u32]>,
 }
 
+/// A run of a block's bytes, and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins in the block.
+    pub offset: usize,
+    /// Its length.
+    pub num_bytes: usize,
+    /// So many bytes.
+    pub destination: *mut u8,
+}
+
 /// A block to read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RestoreBlock {
     /// Where from.
     pub slot: u32,
     /// What must be there.
     pub key: BlockKey,
-    /// Where to: as many bytes as the geometry's.
-    pub destination: *mut u8,
+    /// Which of its bytes go where. All of them are read and checked.
+    pub pieces: Vec<Piece>,
 }
 
 /// What became of a block that was to be written.

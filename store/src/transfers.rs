@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::store::{NewBlock, Store};
 use crate::transfer::{
-    NotComputed, Outcomes, QueueFull, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError,
+    NotComputed, Outcomes, Piece, QueueFull, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome,
+    TransferError,
 };
 use crate::trouble::{Counts, Troubles};
 
@@ -163,14 +164,17 @@ impl Transfers {
         Ok(())
     }
 
-    /// Begins to write a block of `bytes`, which are copied: a disk that hangs holds nobody's memory. Too many that
-    /// wait: its outcome comes at once.
+    /// Begins to write a block, whose bytes are given in pieces that follow each other and are copied: a disk that
+    /// hangs holds nobody's memory. Too many that wait: its outcome comes at once.
     ///
-    /// Panics if `bytes` is no block of the geometry.
-    pub fn begin_store(&self, block: StoreBlock, bytes: &[u8]) -> Result<(), TransferError> {
-        let num_bytes = self.shared.store.geometry().block_bytes;
-        assert!(bytes.len() as u64 == num_bytes, "a block of {} bytes", bytes.len());
-        let most = MAX_QUEUED_STORES.min((MAX_QUEUED_BYTES / bytes.len()).max(1));
+    /// Panics if the pieces are no block of the geometry.
+    pub fn begin_store<'a>(
+        &self,
+        block: StoreBlock,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(), TransferError> {
+        let num_bytes = self.shared.store.geometry().block_bytes as usize;
+        let most = MAX_QUEUED_STORES.min((MAX_QUEUED_BYTES / num_bytes).max(1));
         self.check_free(block.slot)?;
         let mut state = self.shared.lock();
         if state.stores.len() >= most {
@@ -183,7 +187,8 @@ impl Transfers {
         drop(state);
         // Not under the lock, which the writer takes between two blocks.
         buffer.clear();
-        buffer.extend_from_slice(bytes);
+        pieces.into_iter().for_each(|piece| buffer.extend_from_slice(piece));
+        assert!(buffer.len() == num_bytes, "a block of {} bytes", buffer.len());
         self.shared.lock().stores.push_back(StoreJob { block, bytes: buffer });
         self.shared.store_queued.notify_one();
         Ok(())
@@ -206,8 +211,8 @@ impl Transfers {
     /// Begins to read blocks, in their order, up to the first that is not there.
     ///
     /// # Safety
-    /// Each `destination` is the geometry's number of bytes, initialised, which nobody else reads or writes and which
-    /// stay where they are until the outcome has been taken, or [`Transfers::finish`] or the drop of `self` has
+    /// The bytes at each piece's `destination` are initialised, nobody else reads or writes them, and they stay where
+    /// they are until the outcome has been taken, or [`Transfers::finish`] or the drop of `self` has
     /// returned.
     pub unsafe fn begin_restore(
         &self,
@@ -401,16 +406,34 @@ fn read_blocks(shared: &Shared) {
     }
 }
 
-fn read_up_to_failure(store: &Store, blocks: &[RestoreBlock]) -> (u32, Option<crate::error::ReadError>) {
+/// Reads one block to where its pieces go; `whole` is for one that does not lie in one piece there.
+fn read_one(store: &Store, block: &RestoreBlock, whole: &mut Vec<u8>) -> Result<(), crate::error::ReadError> {
     let num_bytes = store.geometry().block_bytes as usize;
+    if let [Piece { offset: 0, num_bytes: len, destination }] = block.pieces[..]
+        && len == num_bytes
+    {
+        // SAFETY: as `Transfers::begin_restore` asks for.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(destination, num_bytes) };
+        return store.read(block.slot, block.key, bytes).map(drop);
+    }
+    whole.resize(num_bytes, 0);
+    store.read(block.slot, block.key, whole)?;
+    for piece in &block.pieces {
+        // SAFETY: as `Transfers::begin_restore` asks for.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(piece.destination, piece.num_bytes) };
+        bytes.copy_from_slice(&whole[piece.offset..][..piece.num_bytes]);
+    }
+    Ok(())
+}
+
+fn read_up_to_failure(store: &Store, blocks: &[RestoreBlock]) -> (u32, Option<crate::error::ReadError>) {
+    let mut whole = Vec::new();
     blocks.iter().take(READ_AHEAD).for_each(|block| store.will_need(block.slot));
     for (index, block) in blocks.iter().enumerate() {
         if let Some(ahead) = blocks.get(index + READ_AHEAD) {
             store.will_need(ahead.slot);
         }
-        // SAFETY: as `Transfers::begin_restore` asks for.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(block.destination, num_bytes) };
-        if let Err(error) = store.read(block.slot, block.key, bytes) {
+        if let Err(error) = read_one(store, block, &mut whole) {
             return (index as u32, Some(error));
         }
     }

@@ -8,7 +8,7 @@ use support::disk::{Disk, Fault, Operation};
 use support::{Chain, GEOMETRY, block_bytes};
 use trunkline_store::transfers::MAX_QUEUED_STORES;
 use trunkline_store::{
-    Geometry, Outcomes, RestoreBlock, Store, StoreBlock, StoreOutcome, TransferError, Transfers,
+    Geometry, Outcomes, Piece, RestoreBlock, Store, StoreBlock, StoreOutcome, TransferError, Transfers,
 };
 
 /// Longer than any of this takes.
@@ -53,7 +53,7 @@ impl Bench {
             depth: new.depth,
             token_ids: new.token_ids.into(),
         };
-        self.transfers.begin_store(block, &self.source[depth])
+        self.transfers.begin_store(block, [&self.source[depth][..]])
     }
 
     /// Blocks `depths` from the slots of the same numbers.
@@ -61,7 +61,11 @@ impl Bench {
         let blocks = depths.iter().map(|depth| RestoreBlock {
             slot: *depth as u32,
             key: self.chain.keys[depth + 1],
-            destination: self.target[*depth].as_mut_ptr(),
+            pieces: vec![Piece {
+                offset: 0,
+                num_bytes: GEOMETRY.0 as usize,
+                destination: self.target[*depth].as_mut_ptr(),
+            }],
         });
         // SAFETY: the tests look at `target` after the outcome.
         unsafe { self.transfers.begin_restore(restore_id, blocks.collect()) }
@@ -99,6 +103,24 @@ fn stores_end_in_order_and_are_restored() {
     assert_eq!((counts.stored, counts.not_stored, counts.restored, counts.not_restored), (5, 0, 6, 1));
     assert_eq!(bench.transfers.take_warning().unwrap(), "slot 1 is empty");
     assert_eq!(bench.transfers.take_warning(), None);
+}
+
+#[test]
+fn pieces_of_a_block_go_where_they_belong() {
+    let mut bench = Bench::new();
+    bench.store(0, 0).unwrap();
+    bench.transfers.wait_stores(LONG);
+    let target = bench.target[0].as_mut_ptr();
+    // The third and the first thousand bytes; the others go nowhere.
+    let piece = |offset, to: usize| Piece { offset, num_bytes: 1000, destination: target.wrapping_add(to) };
+    let block =
+        RestoreBlock { slot: 0, key: bench.chain.keys[1], pieces: vec![piece(2000, 0), piece(0, 1000)] };
+    // SAFETY: the test looks at `target` after the outcome.
+    unsafe { bench.transfers.begin_restore(1, vec![block]) }.unwrap();
+    assert_eq!(bench.outcomes(2).restores[0].num_blocks, 1);
+    let source = &bench.source[0];
+    assert_eq!(bench.target[0][..2000], [&source[2000..3000], &source[..1000]].concat());
+    assert_eq!(bench.target[0][2000..], [0; 3000]);
 }
 
 #[test]

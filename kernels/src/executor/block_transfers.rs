@@ -58,14 +58,9 @@ impl Executor {
     /// From now on blocks can be stored and restored. Fails if the store's blocks are not of this pool's size, or there
     /// is one already.
     pub fn attach_store(&mut self, transfers: Arc<Transfers>) -> Result<(), ExecutorError> {
-        if self.kv.bytes_per_window_part() > 0 {
-            return Err(fail(
-                "layers with a window are kept apart, and a record has no room for their part".to_owned(),
-            ));
-        }
         let geometry = transfers.store().geometry();
         let (ours, theirs) = (
-            (self.kv.bytes_per_block() as u64, self.kv.geometry().block_size),
+            (self.kv.geometry().bytes_per_block() as u64, self.kv.geometry().block_size),
             (geometry.block_bytes, geometry.block_size as usize),
         );
         if ours != theirs {
@@ -103,7 +98,8 @@ impl Executor {
         }
     }
 
-    /// Begins to store the full block `block_index` of a sequence in `slot`. Its bytes are taken now.
+    /// Begins to store the full block `block_index` of a sequence in `slot`, with its window part. Its bytes are taken
+    /// now.
     pub fn begin_store(
         &mut self,
         sequence_id: u64,
@@ -118,7 +114,7 @@ impl Executor {
         if end > sequence.num_computed() {
             return Err(fail(format!("block {block_index} of sequence {sequence_id} is not full")));
         }
-        let bytes = self.kv.block_bytes(sequence.block_table[block_index])?;
+        let pieces = self.kv.whole_block(sequence.block_table[block_index])?;
         let chain = sequence.keys.as_mut().expect("checked above");
         let [parent, key] = chain.around(block_index, &sequence.token_ids, block_size);
         let block = StoreBlock {
@@ -130,26 +126,32 @@ impl Executor {
             token_ids: sequence.token_ids[end - block_size..end].into(),
         };
         let store = self.store.as_ref().ok_or_else(|| fail("there is none".to_owned()))?;
-        store.transfers.begin_store(block, bytes).map_err(|error| fail(error.to_string()))
+        store.transfers.begin_store(block, pieces).map_err(|error| fail(error.to_string()))
     }
 
-    /// Begins to read blocks, each (slot, block id, key). Until the outcome has come, nobody may use the blocks.
+    /// Begins to read blocks, each (slot, block id, key, whether without its window part). Until the outcome has come,
+    /// nobody may use the blocks.
     pub fn begin_restore(
         &mut self,
         restore_id: u64,
-        blocks: &[(u32, u32, BlockKey)],
+        blocks: &[(u32, u32, BlockKey, bool)],
     ) -> Result<(), ExecutorError> {
         let mut restored = Vec::with_capacity(blocks.len());
-        for &(slot, block_id, key) in blocks {
-            let destination = self.kv.block_pointer(block_id)?;
-            if restored.iter().any(|other: &RestoreBlock| other.destination == destination) {
+        for (index, &(slot, block_id, key, base_only)) in blocks.iter().enumerate() {
+            if blocks[..index].iter().any(|&(_, other, ..)| other == block_id) {
                 return Err(fail(format!("block {block_id} is restored twice")));
             }
-            restored.push(RestoreBlock { slot, key, destination });
+            self.kv.check_block(block_id)?;
+            if base_only {
+                self.kv.drop_window_part(block_id)?;
+            } else {
+                self.kv.take_window_part(block_id)?;
+            }
+            restored.push(RestoreBlock { slot, key, pieces: self.kv.pieces(block_id)? });
         }
         // SAFETY: the bytes are blocks of the pool, which outlives the transfer (`BlockTransfers`) and whose memory is
-        // initialised. Nobody reads or writes them meanwhile: the contract between router and shard says so of plans,
-        // and `reset` waits.
+        // initialised. Nobody reads or writes them meanwhile, and their window parts are not dropped: the contract
+        // between router and shard says so of plans, and `reset` waits.
         let begun = unsafe { self.transfers()?.begin_restore(restore_id, restored) };
         begun.map_err(|error| fail(error.to_string()))
     }

@@ -90,6 +90,22 @@ impl WindowParts {
         }
     }
 
+    pub(super) fn is_windowed(&self, layer: usize) -> bool {
+        self.places[layer].is_windowed
+    }
+
+    /// Whether a layer of a block lies among the parts, and where there or among the bases it begins. Panics if it is
+    /// in a part that the block does not have.
+    pub(super) fn offset(&self, layer: usize, block_id: u32, layer_bytes: usize) -> (bool, usize) {
+        let Place { is_windowed, index } = self.places[layer];
+        let start = if is_windowed {
+            self.part(block_id).expect("the block has its window part") * self.part_bytes
+        } else {
+            block_id as usize * self.base_bytes
+        };
+        (is_windowed, start + index * layer_bytes)
+    }
+
     pub(super) fn num_free(&self) -> usize {
         self.free.len()
     }

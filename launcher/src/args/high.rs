@@ -16,6 +16,9 @@ const MAX_OPEN_REQUESTS: u32 = 1 << 16;
 const MAX_STOP_SEQUENCES: u32 = 256;
 const MAX_BEST_OF: u32 = 1024;
 const MAX_TOOLS: u32 = 4096;
+const MAX_SCHEMA_BYTES: u32 = 8 << 20;
+const MAX_SCHEMA_DEPTH: u32 = 128;
+const MAX_SCHEMA_PROPERTIES: u32 = 1 << 16;
 /// The shard's own limits.
 const MAX_STEP_SEQUENCES: u32 = 1 << 12;
 const MAX_STEP_TOKENS: u32 = 1 << 16;
@@ -107,6 +110,12 @@ pub struct Limits {
     pub max_response_store_bytes: u64,
     /// Stop strings of a request.
     pub max_stop_sequences: u32,
+    /// Bytes of a schema or grammar.
+    pub max_schema_bytes: u32,
+    /// Objects and lists inside one another in a schema.
+    pub max_schema_depth: u32,
+    /// Properties, alternatives and enumerated values of a schema.
+    pub max_schema_properties: u32,
     /// Bytes of a body.
     pub max_body_bytes: u64,
     /// Life of a request, in seconds; 0 is for ever.
@@ -263,6 +272,14 @@ impl Limits {
                 low.max_stop_sequences,
                 0,
                 MAX_STOP_SEQUENCES,
+            )?,
+            max_schema_bytes: in_range("--max-schema-bytes", low.max_schema_bytes, 1, MAX_SCHEMA_BYTES)?,
+            max_schema_depth: in_range("--max-schema-depth", low.max_schema_depth, 1, MAX_SCHEMA_DEPTH)?,
+            max_schema_properties: in_range(
+                "--max-schema-properties",
+                low.max_schema_properties,
+                1,
+                MAX_SCHEMA_PROPERTIES,
             )?,
             max_body_bytes: in_range("--max-body-bytes", low.max_body_bytes, MIN_BODY_BYTES, MAX_BODY_BYTES)?,
             request_timeout_s: in_range("--request-timeout", low.request_timeout, 0, MAX_TIMEOUT_S)?,

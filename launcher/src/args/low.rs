@@ -195,6 +195,33 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_stop_sequences: u32,
+    /// Most bytes of a JSON schema, a regular expression or a grammar
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 131_072,
+        env = "TRUNKLINE_MAX_SCHEMA_BYTES",
+        hide_env_values = true
+    )]
+    pub max_schema_bytes: u32,
+    /// Most objects and lists inside one another in a JSON schema
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        env = "TRUNKLINE_MAX_SCHEMA_DEPTH",
+        hide_env_values = true
+    )]
+    pub max_schema_depth: u32,
+    /// Most properties, alternatives and enumerated values of a JSON schema
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4096,
+        env = "TRUNKLINE_MAX_SCHEMA_PROPERTIES",
+        hide_env_values = true
+    )]
+    pub max_schema_properties: u32,
     /// Most bytes of a request's body
     #[arg(
         long,

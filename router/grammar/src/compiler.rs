@@ -17,8 +17,9 @@ use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
 
 /// Stack of the thread that compiles: a chain of references is followed by recursion. Only what is used takes memory.
 const COMPILER_STACK_BYTES: usize = 256 << 20;
-/// Threads at most that compile at once: then a client is told to come back.
-const MAX_COMPILING: usize = 4;
+/// Threads at most that compile at once, those included that nobody waits for any more: then a client is told to come
+/// back.
+const MAX_COMPILING: usize = 8;
 /// What may stand between two lexemes of JSON: some blanks, so that no output is blanks for ever.
 const JSON_BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 
@@ -112,9 +113,11 @@ impl GrammarCompiler {
         let (factory, compiling) = (self.factory.clone(), Compiling::begin(&self.num_compiling));
         let (done, result) = mpsc::sync_channel(1);
         let compile = move || {
-            let _compiling = compiling;
+            let matcher = Matcher::new(factory.create_parser(top));
+            // Before who waits goes on, and lets the next one compile.
+            drop(compiling);
             // Nobody listens any more if it took too long.
-            let _ = done.send(Matcher::new(factory.create_parser(top)));
+            let _ = done.send(matcher);
         };
         std::thread::Builder::new()
             .name("grammar".to_owned())

@@ -48,7 +48,9 @@ pub enum GrammarError {
         detail: String,
     },
     /// Too many grammars that took too long are still being compiled; a later try may do.
-    #[error("{count} grammars that took too long are still being compiled; hint: try again later")]
+    #[error(
+        "{count} grammars are being compiled, or were given up and still take their time; hint: try again later"
+    )]
     Busy {
         /// How many.
         count: usize,

@@ -1,9 +1,10 @@
-//! Replays requests through the KV cache with every policy of eviction: `make bench-eviction TRACE=...`.
+//! Replays requests through the KV cache with every policy of eviction: `make bench-eviction`.
 //!
 //! Standard input: a request a line, its blocks as numbers; equal numbers mean an equal prefix up to there. Arguments:
-//! capacities in blocks. Standard output, tab-separated: capacity, policy, blocks that hit, blocks, seconds. A block is
-//! one token here, so that the cache counts what the trace counts; what a request computes stands beside the capacity
-//! until it ends, as in the bounds. The last policy is Belady's optimum (1966), which knows the future.
+//! capacities in blocks, and names of policies if not all. Standard output, tab-separated: capacity, policy, blocks
+//! that hit, blocks, seconds. A block is one token here, so that the cache counts what the trace counts; what a request
+//! computes stands beside the capacity until it ends, as in the bounds. The last policy is Belady's optimum (1966),
+//! which knows the future.
 #![allow(clippy::print_stdout, clippy::disallowed_types, clippy::disallowed_methods, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,22 +17,31 @@ use trunkline_kv::{KvCache, PolicyKind, Salt};
 /// Follows a prompt: the cache never covers a prompt's last token.
 const LAST_TOKEN: u32 = u32::MAX;
 
+/// The policy that knows the future.
+const OPTIMUM: &str = "optimum";
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let capacities = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let is_number = |text: &String| text.starts_with(|first: char| first.is_ascii_digit());
+    let (numbers, names): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(is_number);
+    let capacities = numbers.iter().map(|text| text.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let is_asked_for = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
     let mut requests: Vec<Vec<u32>> = Vec::new();
     for line in std::io::stdin().lock().lines() {
         requests.push(line?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?);
     }
     let total: usize = requests.iter().map(Vec::len).sum();
     for &capacity in &capacities {
-        for kind in PolicyKind::ALL {
+        for kind in PolicyKind::ALL.into_iter().filter(|kind| is_asked_for(kind.name())) {
             let begin = Instant::now();
             let hits = replay(&requests, capacity, kind);
             println!("{capacity}\t{}\t{hits}\t{total}\t{:.3}", kind.name(), begin.elapsed().as_secs_f64());
         }
+        if !is_asked_for(OPTIMUM) {
+            continue;
+        }
         let begin = Instant::now();
         let hits = optimum(&requests, capacity as usize);
-        println!("{capacity}\toptimum\t{hits}\t{total}\t{:.3}", begin.elapsed().as_secs_f64());
+        println!("{capacity}\t{OPTIMUM}\t{hits}\t{total}\t{:.3}", begin.elapsed().as_secs_f64());
     }
     Ok(())
 }

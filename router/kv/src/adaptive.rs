@@ -68,15 +68,14 @@ impl AdaptivePolicy {
     /// The ghosts see a block of `class`.
     fn duel(&mut self, path: PathHash, class: u8, trail: &mut Trail) {
         let ghosts = &mut trail.ghosts;
-        let before = ghosts.before.replace(path);
-        let in_lru = self.lru_ghost.see(path, before);
-        let in_worth = self.worth_ghost.see(path, before);
-        if let Some((node, _)) = in_worth {
+        let (in_lru, found_lru) = self.lru_ghost.see(path, ghosts.in_lru);
+        let (in_worth, found_worth) = self.worth_ghost.see(path, ghosts.in_worth);
+        if let Some(node) = in_worth.node {
             self.worth_ghost.policy.classify(node, class);
         }
-        let is_miss = |seen: Option<(NodeId, Found)>| !matches!(seen, Some((_, Found::Yes)));
-        ghosts.is_miss_lru |= is_miss(in_lru);
-        ghosts.is_miss_worth |= is_miss(in_worth);
+        (ghosts.in_lru, ghosts.in_worth) = (Some(in_lru), Some(in_worth));
+        ghosts.is_miss_lru |= found_lru == Found::No;
+        ghosts.is_miss_worth |= found_worth == Found::No;
         self.lead += f64::from(u8::from(!ghosts.is_miss_worth)) - f64::from(u8::from(!ghosts.is_miss_lru));
         self.num_seen += 1.0;
     }
@@ -103,7 +102,7 @@ impl EvictionPolicy for AdaptivePolicy {
             self.worth_ghost.policy.advance();
         }
         if beat == Beat::Weigh {
-            self.worth_ghost.policy.reorder(self.worth.times());
+            self.worth_ghost.policy.reorder_as(self.worth.shelves());
         }
         self.choose();
         trail

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::ghost::{GhostPolicy, GhostStep};
 use crate::history::PathHash;
 use crate::radix::NodeId;
 
@@ -26,8 +27,10 @@ pub struct Trail {
 /// What a sequence found in [`crate::ghost`]s, on its way down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GhostTrail {
-    /// The sampled block seen last; none yet.
-    pub before: Option<PathHash>,
+    /// Where it is in the one that evicts by LRU; none: no block was sampled yet.
+    pub in_lru: Option<GhostStep>,
+    /// The same of the one that evicts by worth.
+    pub in_worth: Option<GhostStep>,
     /// Whether a block was missing in the one that evicts by LRU.
     pub is_miss_lru: bool,
     /// The same of the one that evicts by worth.
@@ -123,6 +126,12 @@ impl EvictionPolicy for LeafLru {
 
     fn fresh(&self) -> Box<dyn EvictionPolicy> {
         Box::<Self>::default()
+    }
+}
+
+impl GhostPolicy for LeafLru {
+    fn would_go_next(&self, node: NodeId) -> bool {
+        self.offered.first().is_none_or(|&first| (self.last_used[node.index()], node) < first)
     }
 }
 

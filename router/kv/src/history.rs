@@ -26,14 +26,20 @@ pub(crate) struct Sight {
     pub(crate) unit: u8,
 }
 
+/// Where some hashes may stand: one line of the processor's cache.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Set {
+    /// 0: empty.
+    tags: [PathHash; WAYS],
+    sights: [Sight; WAYS],
+}
+
 /// A set-associative table of paths. Bounded memory (16 bytes an entry), O(1) a call (amortised while it grows), and
 /// nothing depends on an order that is not given.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// 0: empty.
-    tags: Vec<PathHash>,
-    sights: Vec<Sight>,
-    num_sets: usize,
+    sets: Vec<Set>,
     max_sets: usize,
     num_entries: usize,
 }
@@ -46,49 +52,56 @@ impl History {
     }
 
     fn of_size(num_sets: usize, max_sets: usize) -> Self {
-        let num_places = num_sets * WAYS;
-        let sights = vec![Sight::default(); num_places];
-        Self { tags: vec![0; num_places], sights, num_sets, max_sets, num_entries: 0 }
+        Self { sets: vec![Set::default(); num_sets], max_sets, num_entries: 0 }
     }
 
-    fn places(&self, path: PathHash) -> std::ops::Range<usize> {
-        let begin = (path as usize & (self.num_sets - 1)) * WAYS;
-        begin..begin + WAYS
+    fn set_of(&self, path: PathHash) -> usize {
+        path as usize & (self.sets.len() - 1)
     }
 
     pub(crate) fn get(&self, path: PathHash) -> Option<Sight> {
-        self.places(path).find(|&place| self.tags[place] == path).map(|place| self.sights[place])
+        self.sets[self.set_of(path)].get(path)
     }
 
-    pub(crate) fn put(&mut self, path: PathHash, sight: Sight) {
+    /// A path is seen by a request (low bits of its number): from what was known of it comes what is known now.
+    pub(crate) fn see(&mut self, path: PathHash, request: u32, sight: impl FnOnce(Option<Sight>) -> Sight) {
         // Half full: few sets have overflowed.
-        if self.num_entries * 2 >= self.tags.len() && self.num_sets < self.max_sets {
+        if self.num_entries * 2 >= self.sets.len() * WAYS && self.sets.len() < self.max_sets {
             self.grow();
         }
-        let age = |place: usize| sight.request.wrapping_sub(self.sights[place].request);
-        let rank = |place: &usize| match self.tags[*place] {
+        let index = self.set_of(path);
+        let set = &mut self.sets[index];
+        let sight = sight(set.get(path));
+        let rank = |way: &usize| match set.tags[*way] {
             own if own == path => (2, 0),
             0 => (1, 0),
-            _ => (0, age(*place)),
+            _ => (0, request.wrapping_sub(set.sights[*way].request)),
         };
-        let place = self.places(path).max_by_key(rank).expect("a set has places");
-        self.num_entries += usize::from(self.tags[place] == 0);
-        self.tags[place] = path;
-        self.sights[place] = sight;
+        let way = (0..WAYS).max_by_key(rank).expect("a set has places");
+        self.num_entries += usize::from(set.tags[way] == 0);
+        set.tags[way] = path;
+        set.sights[way] = sight;
     }
 
     fn grow(&mut self) {
-        let num_sets = if self.num_sets < MAX_DOUBLED_SETS { self.num_sets * 2 } else { self.max_sets };
+        let num_sets = if self.sets.len() < MAX_DOUBLED_SETS { self.sets.len() * 2 } else { self.max_sets };
         let larger = Self::of_size(num_sets, self.max_sets);
-        let Self { tags, sights, .. } = std::mem::replace(self, larger);
-        for (path, sight) in tags.into_iter().zip(sights).filter(|&(path, _)| path != 0) {
-            self.put(path, sight);
+        for Set { tags, sights } in std::mem::replace(self, larger).sets {
+            for (path, sight) in tags.into_iter().zip(sights).filter(|&(path, _)| path != 0) {
+                self.see(path, sight.request, |_| sight);
+            }
         }
     }
 
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
-        self.tags.len()
+        self.sets.len() * WAYS
+    }
+}
+
+impl Set {
+    fn get(&self, path: PathHash) -> Option<Sight> {
+        (0..WAYS).find(|&way| self.tags[way] == path).map(|way| self.sights[way])
     }
 }
 
@@ -100,16 +113,20 @@ mod tests {
         Sight { request, num_seen: 1, class: 0, octave: 0, unit: 0 }
     }
 
+    fn put(history: &mut History, path: PathHash, sight: Sight) {
+        history.see(path, sight.request, |_| sight);
+    }
+
     #[test]
     fn the_path_seen_longest_ago_makes_room_in_fixed_memory() {
         let mut history = History::new(WAYS);
         let paths: Vec<PathHash> = (1..=WAYS as u64 + 1).map(|path| path << 33).collect();
         for (request, &path) in paths.iter().enumerate() {
-            history.put(path, sight(request as u32));
+            put(&mut history, path, sight(request as u32));
         }
         assert_eq!(history.get(paths[0]), None);
         assert!(paths[1..].iter().all(|&path| history.get(path).is_some()));
-        history.put(paths[1], Sight { request: 9, num_seen: 2, class: 3, octave: 5, unit: 7 });
+        put(&mut history, paths[1], Sight { request: 9, num_seen: 2, class: 3, octave: 5, unit: 7 });
         assert_eq!(
             history.get(paths[1]),
             Some(Sight { request: 9, num_seen: 2, class: 3, octave: 5, unit: 7 })
@@ -123,14 +140,14 @@ mod tests {
         assert_eq!(history.capacity(), MIN_SETS * WAYS);
         let path = |number: u32| u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for number in 1..=60_000 {
-            history.put(path(number), sight(number));
+            put(&mut history, path(number), sight(number));
         }
         assert_eq!(history.capacity(), 1 << 17);
         let num_kept =
             (1..=60_000).filter(|&number| history.get(path(number)) == Some(sight(number))).count();
         assert!(num_kept > 57_000, "of 60,000 paths in room for 131,072, {num_kept} are there");
         for number in 60_001..=400_000 {
-            history.put(path(number), sight(number));
+            put(&mut history, path(number), sight(number));
         }
         assert_eq!(history.capacity(), 1 << 17);
     }

@@ -82,9 +82,9 @@ impl WorthPolicy {
         Self { num_blocks, now: 0, history, times, shelves }
     }
 
-    /// When which class is asked for again.
-    pub(crate) fn times(&self) -> &ReuseTimes {
-        &self.times
+    /// What has which worth.
+    pub(crate) fn shelves(&self) -> &Shelves {
+        &self.shelves
     }
 
     /// [`EvictionPolicy::begin`], and what it changed.
@@ -108,20 +108,23 @@ impl WorthPolicy {
     /// [`EvictionPolicy::seen`]. Returns the block's class.
     pub(crate) fn learn(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) -> u8 {
         let request = trail.request as u32;
-        let before = self.history.get(path);
-        if let Some(before) = before {
-            let age = u64::from(request.wrapping_sub(before.request));
-            self.times.reused(before.class, age, weight(before.octave));
-        }
-        if before.is_some() || !trail.goes_on {
-            trail.unit = before.map_or((path >> u32::BITS) as u8, |before| before.unit);
-        }
-        trail.goes_on = before.is_none_or(|before| before.octave <= NEAR_END);
-        let num_seen = before.map_or(1, |before| before.num_seen.saturating_add(1));
         trail.num_seen_blocks += 1;
         let octave = octave(trail.num_prompt_blocks.saturating_sub(trail.num_seen_blocks));
-        let class = class_of(num_seen, octave);
-        self.history.put(path, Sight { request, num_seen, class, octave, unit: trail.unit });
+        let times = &mut self.times;
+        let mut class = 0;
+        self.history.see(path, request, |before| {
+            if let Some(before) = before {
+                let age = u64::from(request.wrapping_sub(before.request));
+                times.reused(before.class, age, weight(before.octave));
+            }
+            if before.is_some() || !trail.goes_on {
+                trail.unit = before.map_or((path >> u32::BITS) as u8, |before| before.unit);
+            }
+            trail.goes_on = before.is_none_or(|before| before.octave <= NEAR_END);
+            let num_seen = before.map_or(1, |before| before.num_seen.saturating_add(1));
+            class = class_of(num_seen, octave);
+            Sight { request, num_seen, class, octave, unit: trail.unit }
+        });
         self.times.used(class, weight(octave));
         self.shelves.classify(node, class);
         class

@@ -1,10 +1,14 @@
 //! Nodes on shelves by class and age, in the order of what keeping them is worth.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::evict::EvictionPolicy;
+use crate::ghost::GhostPolicy;
 use crate::radix::NodeId;
 use crate::reuse::{NUM_AGES, ReuseTimes, age_index};
+
+const WORD_BITS: usize = u64::BITS as usize;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct NodeState {
@@ -26,8 +30,8 @@ pub(crate) struct Shelves {
     order: Vec<u16>,
     /// Place of a shelf in `order`.
     rank: Vec<u16>,
-    /// Ranks of shelves that have nodes.
-    occupied: BTreeSet<u16>,
+    /// Ranks of shelves that have nodes: a bit each.
+    occupied: Vec<u64>,
 }
 
 impl Shelves {
@@ -40,7 +44,7 @@ impl Shelves {
             shelves: vec![BTreeSet::new(); num_shelves],
             order: Vec::new(),
             rank: vec![0; num_shelves],
-            occupied: BTreeSet::new(),
+            occupied: vec![0; num_shelves.div_ceil(WORD_BITS)],
         };
         shelves.sort(|_| 0.0);
         shelves
@@ -51,17 +55,26 @@ impl Shelves {
         self.now += 1;
     }
 
-    /// Nodes that grew older move on. Cost: O(shelves), and O(log offered) for each that moves, which it does at most
-    /// [`NUM_AGES`] times a use.
+    /// Nodes that grew older move on. Cost: O(shelves that have nodes), and O(log offered) for each node that moves,
+    /// which it does at most [`NUM_AGES`] times a use.
     pub(crate) fn advance(&mut self) {
-        for shelf in 0..self.shelves.len() {
-            let age = shelf % NUM_AGES;
-            while let Some(&(last_used, node)) = self.shelves[shelf].first()
-                && self.age_index(last_used) > age
-            {
-                self.withdraw(node);
-                self.offer(node);
+        for word in 0..self.occupied.len() {
+            // Where one moves to in the meantime, it is in the right place already.
+            let mut bits = self.occupied[word];
+            while bits != 0 {
+                let shelf = self.order[word * WORD_BITS + bits.trailing_zeros() as usize];
+                self.advance_shelf(usize::from(shelf));
+                bits &= bits - 1;
             }
+        }
+    }
+
+    fn advance_shelf(&mut self, shelf: usize) {
+        while let Some(&(last_used, node)) = self.shelves[shelf].first()
+            && self.age_index(last_used) > shelf % NUM_AGES
+        {
+            self.withdraw(node);
+            self.offer(node);
         }
     }
 
@@ -71,18 +84,49 @@ impl Shelves {
     }
 
     fn sort(&mut self, worth: impl Fn(u16) -> f64) {
-        let mut order: Vec<u16> = (0..self.shelves.len() as u16).collect();
         // The older first where both are worth the same: that is LRU.
-        order.sort_by(|&a, &b| {
-            let age = |shelf: u16| usize::from(shelf) % NUM_AGES;
-            worth(a).total_cmp(&worth(b)).then(age(b).cmp(&age(a)))
-        });
+        let key = |shelf: u16| (worth(shelf), NUM_AGES - usize::from(shelf) % NUM_AGES, shelf);
+        let mut keys: Vec<_> = (0..self.shelves.len() as u16).map(key).collect();
+        keys.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let order: Vec<u16> = keys.into_iter().map(|(.., shelf)| shelf).collect();
         for (rank, &shelf) in order.iter().enumerate() {
             self.rank[usize::from(shelf)] = rank as u16;
         }
         self.order = order;
-        let shelves = self.shelves.iter().zip(&self.rank).filter(|(shelf, _)| !shelf.is_empty());
-        self.occupied = shelves.map(|(_, &rank)| rank).collect();
+        self.occupy();
+    }
+
+    /// Orders shelves as others of as many classes are. Cost: O(shelves).
+    pub(crate) fn reorder_as(&mut self, other: &Self) {
+        self.order.clone_from(&other.order);
+        self.rank.clone_from(&other.rank);
+        self.occupy();
+    }
+
+    fn occupy(&mut self) {
+        self.occupied.fill(0);
+        for shelf in 0..self.shelves.len() {
+            if !self.shelves[shelf].is_empty() {
+                self.set_occupied(shelf, true);
+            }
+        }
+    }
+
+    fn set_occupied(&mut self, shelf: usize, is_occupied: bool) {
+        let rank = usize::from(self.rank[shelf]);
+        let (word, bit) = (&mut self.occupied[rank / WORD_BITS], 1 << (rank % WORD_BITS));
+        *word = if is_occupied { *word | bit } else { *word & !bit };
+    }
+
+    /// The rank of the occupied shelf that is worth least. Cost: O(shelves / 64).
+    fn first_occupied(&self) -> Option<usize> {
+        let word = self.occupied.iter().position(|&word| word != 0)?;
+        Some(word * WORD_BITS + self.occupied[word].trailing_zeros() as usize)
+    }
+
+    /// Where a node belongs that is offered now.
+    fn shelf_of(&self, state: NodeState) -> usize {
+        usize::from(state.class) * NUM_AGES + self.age_index(state.last_used)
     }
 
     /// The node's last block is of this class.
@@ -128,14 +172,14 @@ impl EvictionPolicy for Shelves {
     }
 
     fn offer(&mut self, node: NodeId) {
-        let NodeState { last_used, class, shelf } = *self.node(node);
-        if shelf.is_some() {
+        let state = *self.node(node);
+        if state.shelf.is_some() {
             return;
         }
-        let shelf = usize::from(class) * NUM_AGES + self.age_index(last_used);
+        let shelf = self.shelf_of(state);
         self.node(node).shelf = Some(shelf as u16);
-        self.shelves[shelf].insert((last_used, node));
-        self.occupied.insert(self.rank[shelf]);
+        self.shelves[shelf].insert((state.last_used, node));
+        self.set_occupied(shelf, true);
     }
 
     fn withdraw(&mut self, node: NodeId) {
@@ -144,17 +188,31 @@ impl EvictionPolicy for Shelves {
         let Some(shelf) = state.shelf.take().map(usize::from) else { return };
         self.shelves[shelf].remove(&(last_used, node));
         if self.shelves[shelf].is_empty() {
-            self.occupied.remove(&self.rank[shelf]);
+            self.set_occupied(shelf, false);
         }
     }
 
     fn victim(&self) -> Option<NodeId> {
-        let shelf = self.order[usize::from(*self.occupied.first()?)];
+        let shelf = self.order[self.first_occupied()?];
         self.shelves[usize::from(shelf)].first().map(|&(_, node)| node)
     }
 
     fn fresh(&self) -> Box<dyn EvictionPolicy> {
         Box::new(Self::new(self.shelves.len() / NUM_AGES))
+    }
+}
+
+impl GhostPolicy for Shelves {
+    fn would_go_next(&self, node: NodeId) -> bool {
+        let state = self.nodes[node.index()];
+        let shelf = self.shelf_of(state);
+        let Some(first) = self.first_occupied() else { return true };
+        match usize::from(self.rank[shelf]).cmp(&first) {
+            Ordering::Equal => {
+                self.shelves[shelf].first().is_some_and(|&first| (state.last_used, node) < first)
+            }
+            order => order == Ordering::Less,
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub struct RestoredBlock {
     pub key: BlockKey,
     /// Where it goes.
     pub block: BlockId,
+    /// It lies before the window of what is computed next: it gets no window part.
+    pub base_only: bool,
 }
 
 impl KvCache {
@@ -34,12 +36,18 @@ impl KvCache {
     }
 
     /// Takes a slot for the next block of the table that is not stored, if it lies before `num_full_blocks`. The step
-    /// that is told of it takes the block's contents. None: nothing to store, or no slot to be had.
+    /// that is told of it takes the block's contents, with its window part, which the sequence needs until then. None:
+    /// nothing to store, or no slot to be had.
     ///
     /// Its tokens need not be known yet: `index` says them, and `close` that they will never be.
     pub fn begin_store(&mut self, table: &mut BlockTable, num_full_blocks: usize) -> Option<(usize, SlotId)> {
         let block_idx = table.num_stored_blocks;
         if block_idx >= num_full_blocks || table.worth == Worth::Low {
+            return None;
+        }
+        if self.windows.is_some() && block_idx < table.needed.start as usize {
+            // Its window part may be gone; and what follows could not be found without it.
+            table.num_stored_blocks = usize::MAX;
             return None;
         }
         let slot = self.store.as_mut()?.reserve(&table.salt)?;
@@ -61,15 +69,16 @@ impl KvCache {
     }
 
     /// Begins to read what a hit found in the store into the table's blocks after those that the hit found on the
-    /// device; the table has grown by as many.
+    /// device; the table has grown by as many. There are window parts for those that the next position looks at.
     pub fn begin_restore(&mut self, table: &mut BlockTable, hit: &PrefixHit) -> Vec<RestoredBlock> {
         let first = hit.num_blocks();
+        let first_windowed = self.give_restored(table, hit);
         let Some(store) = &mut self.store else { return Vec::new() };
-        let blocks =
-            table.blocks[first..].iter().zip(hit.stored()).map(|(hold, &StoredHit { slot, key })| {
-                store.begin_read(slot);
-                RestoredBlock { slot, key, block: hold.id() }
-            });
+        let blocks = (first..).zip(hit.stored()).map(|(block_idx, &StoredHit { slot, key })| {
+            store.begin_read(slot);
+            let block = table.blocks[block_idx].id();
+            RestoredBlock { slot, key, block, base_only: block_idx < first_windowed }
+        });
         let restored: Vec<RestoredBlock> = blocks.collect();
         if let Some(last) = restored.last() {
             store.touch(last.key, &table.salt);
@@ -83,14 +92,17 @@ impl KvCache {
     /// What became of the blocks from [`KvCache::begin_restore`]: so many, from the first on, are there. The one after
     /// them is broken; those behind it were not looked at.
     pub fn end_restore(&mut self, table: &mut BlockTable, restored: &[RestoredBlock], num_good: usize) {
-        self.end_late_restore(restored, num_good);
+        self.end_reads(restored, num_good);
         table.num_stored_blocks -= restored.len().saturating_sub(num_good);
     }
 
     /// A restore is not waited for any longer: its blocks, the table's last, are no longer the table's. Whoever has the
-    /// handles keeps them until the reads are over, and then calls [`KvCache::end_late_restore`].
+    /// handles keeps them, and their window parts are needed, until the reads are over: then it calls
+    /// [`KvCache::end_late_restore`].
     pub fn detach_restored(&mut self, table: &mut BlockTable, restored: &[RestoredBlock]) -> Vec<BlockHold> {
         let first = table.blocks.len() - restored.len();
+        let needed = &mut table.needed;
+        *needed = needed.start.min(first as u32)..needed.end.min(first as u32);
         let holds = table.blocks.split_off(first);
         let is_it = |(hold, block): (&BlockHold, &RestoredBlock)| hold.id() == block.block;
         assert!(
@@ -102,6 +114,11 @@ impl KvCache {
 
     /// What became of blocks that nobody waited for, as in [`KvCache::end_restore`].
     pub fn end_late_restore(&mut self, restored: &[RestoredBlock], num_good: usize) {
+        self.release_restored(restored);
+        self.end_reads(restored, num_good);
+    }
+
+    fn end_reads(&mut self, restored: &[RestoredBlock], num_good: usize) {
         let Some(store) = &mut self.store else { return };
         for (index, block) in restored.iter().enumerate() {
             store.end_read(block.slot, index == num_good);

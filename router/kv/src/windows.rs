@@ -15,6 +15,7 @@ use crate::cache::KvCache;
 use crate::hit::PrefixHit;
 use crate::radix::{Cursor, PrefixMatch};
 use crate::table::BlockTable;
+use crate::tiers::RestoredBlock;
 
 /// How many window parts a pool has, and how far a window reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +250,6 @@ impl KvCache {
     /// Blocks are in two parts. Called before anything else is; panics if a sequence could not run.
     pub fn set_windows(&mut self, limits: WindowLimits) {
         assert!(limits.num_parts >= limits.least_parts(self.block_size), "one sequence can run: {limits:?}");
-        assert!(self.store.is_none(), "the store has no room for window parts");
         let counts = self.counts();
         assert_eq!(counts.free, counts.total, "nothing is in the blocks yet");
         self.windows = Some(WindowParts::new(limits, counts.total, self.block_size));
@@ -305,7 +305,7 @@ impl KvCache {
     /// Window parts that a hit would need and that a sequence needs already.
     pub fn num_shared_parts(&self, hit: &PrefixHit) -> u32 {
         let Some(windows) = &self.windows else { return 0 };
-        let first = windows.limits.first_needed_block(hit.num_tokens(), self.block_size) as usize;
+        let first = self.first_needed_after(windows, hit) as usize;
         let blocks = hit.found.blocks.get(first..).unwrap_or_default();
         let is_shared = |block: &&BlockId| windows.parts[block.index()].num_needs > 0;
         blocks.iter().chain(hit.found.partial.as_ref().map(|(source, _)| source)).filter(is_shared).count()
@@ -329,8 +329,9 @@ impl KvCache {
 
     /// A sequence begins with a hit: it needs what it looks at first.
     pub(crate) fn need_hit(&mut self, table: &mut BlockTable, hit: &PrefixHit) {
+        let Some(windows) = &self.windows else { return };
+        let first = self.first_needed_after(windows, hit);
         let Some(windows) = &mut self.windows else { return };
-        let first = windows.limits.first_needed_block(hit.num_tokens(), self.block_size);
         let end = table.blocks.len() as u32;
         table.needed = first.min(end)..end;
         for block_idx in table.needed.clone() {
@@ -340,6 +341,36 @@ impl KvCache {
         if let Some(source) = table.needed_source {
             windows.need(source, true);
         }
+    }
+
+    /// The first block that is looked at by the position which follows a hit with what the store has of it.
+    fn first_needed_after(&self, windows: &WindowParts, hit: &PrefixHit) -> u32 {
+        let num_tokens = match hit.num_stored_tokens() {
+            0 => hit.num_tokens(),
+            // A partly matching block is not copied where a stored one follows.
+            num_stored_tokens => hit.num_block_tokens() + num_stored_tokens,
+        };
+        windows.limits.first_needed_block(num_tokens, self.block_size)
+    }
+
+    /// Gives the blocks that are to be restored behind a hit their window parts, if the next position looks at them.
+    /// Returns the first that has one. Panics if there are not enough.
+    pub(crate) fn give_restored(&mut self, table: &mut BlockTable, hit: &PrefixHit) -> usize {
+        let Some(windows) = &self.windows else { return 0 };
+        let first_stored = hit.num_blocks() as u32;
+        let first = self.first_needed_after(windows, hit).max(first_stored);
+        let end = first_stored + hit.stored().len() as u32;
+        let Some(windows) = &mut self.windows else { return 0 };
+        (first..end).for_each(|block_idx| windows.give(table.blocks[block_idx as usize].id()));
+        table.needed = if table.needed.is_empty() { first } else { table.needed.start }..end;
+        first as usize
+    }
+
+    /// Nobody waits for restored blocks any longer: nobody needs their parts.
+    pub(crate) fn release_restored(&mut self, restored: &[RestoredBlock]) {
+        let Some(windows) = &mut self.windows else { return };
+        let windowed = restored.iter().filter(|block| !block.base_only);
+        windowed.for_each(|block| windows.release(block.block, false));
     }
 
     pub(crate) fn release_needed_source(&mut self, table: &mut BlockTable) {

@@ -1,6 +1,6 @@
 //! Window parts: who needs them, which go first, and what a hit finds where some are gone.
 
-use trunkline_kv::{BlockTable, KvCache, Salt, WindowCounts, WindowLimits};
+use trunkline_kv::{BlockTable, KvCache, Salt, StoreIndex, WindowCounts, WindowLimits};
 
 /// Blocks of two tokens; a window of five positions.
 fn cache(num_parts: u32) -> KvCache {
@@ -123,4 +123,78 @@ fn where_parts_are_short_as_many_positions_are_planned_as_have_one() {
     assert_eq!(kv.reserve_parts(&mut table, 8, 12), 4);
     kv.check_invariants();
     kv.close(table, &[]);
+}
+
+/// Computes and stores a text; returns the cache.
+fn with_stored(tokens: &[u32], num_parts: u32) -> KvCache {
+    let mut kv = cache(num_parts);
+    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    let (mut table, _) = open(&mut kv, tokens);
+    for end in (2..=tokens.len() as u32).step_by(2) {
+        compute(&mut kv, &mut table, &tokens[..end as usize], end - 2);
+        while let Some((_, slot)) = kv.begin_store(&mut table, end as usize / 2) {
+            kv.index(&mut table, &tokens[..end as usize]);
+            assert!(kv.end_store(slot, true));
+        }
+    }
+    kv.close(table, tokens);
+    kv
+}
+
+#[test]
+fn a_restored_prefix_has_parts_for_its_window_alone() {
+    let tokens = text(1, 40);
+    let mut kv = with_stored(&tokens, 5);
+    assert_eq!(kv.store_counts().map(|counts| counts.stored), Some(20));
+    kv.shrink(0);
+    assert_eq!(kv.window_counts().map(|counts| counts.free), Some(5));
+    let hit = kv.lookup(&Salt::default(), &text(1, 41));
+    assert_eq!((hit.num_blocks(), hit.stored().len()), (0, 20));
+    let mut table = kv.open(&Salt::default(), &hit);
+    assert!(kv.grow(&mut table, 20));
+    let restored = kv.begin_restore(&mut table, &hit);
+    // Position 40 looks at 36 and what follows: the last two blocks.
+    let base_only: Vec<bool> = restored.iter().map(|block| block.base_only).collect();
+    assert_eq!(base_only, [vec![true; 18], vec![false; 2]].concat());
+    assert_eq!(table.num_needed_parts(), 2);
+    assert_eq!(kv.window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
+    kv.end_restore(&mut table, &restored, 20);
+    kv.close(table, &tokens);
+    kv.check_invariants();
+    // Found again on the device; who branches off before has to read from the store.
+    let hit = kv.lookup(&Salt::default(), &text(1, 41));
+    assert_eq!((hit.num_blocks(), hit.stored().len()), (20, 0));
+    let hit = kv.lookup(&Salt::default(), &text(1, 31));
+    assert_eq!((hit.num_blocks(), hit.stored().len()), (0, 15));
+}
+
+#[test]
+fn a_restore_that_is_given_up_keeps_its_parts_until_it_is_over() {
+    let mut kv = with_stored(&text(1, 40), 5);
+    kv.shrink(0);
+    let hit = kv.lookup(&Salt::default(), &text(1, 41));
+    let mut table = kv.open(&Salt::default(), &hit);
+    assert!(kv.grow(&mut table, 20));
+    let restored = kv.begin_restore(&mut table, &hit);
+    let holds = kv.detach_restored(&mut table, &restored);
+    kv.close(table, &[]);
+    assert_eq!(kv.window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
+    kv.end_late_restore(&restored, 20);
+    drop(holds);
+    kv.settle();
+    kv.check_invariants();
+    assert_eq!(kv.window_counts().map(|counts| (counts.free, counts.needed)), Some((5, 0)));
+}
+
+#[test]
+fn a_block_whose_part_may_be_gone_is_not_stored() {
+    let mut kv = cache(5);
+    let tokens = text(1, 40);
+    let (mut table, _) = open(&mut kv, &tokens);
+    compute(&mut kv, &mut table, &tokens, 0);
+    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    assert_eq!(kv.begin_store(&mut table, 20), None);
+    // Nor what follows: it could not be found.
+    assert!(table.num_stored_blocks() > 20);
+    kv.close(table, &tokens);
 }

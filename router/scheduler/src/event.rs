@@ -73,7 +73,7 @@ pub struct ShardLimits {
     pub max_step_sequences: u32,
     /// Token ids are below it.
     pub vocab_size: u32,
-    /// If blocks are in two parts: the parts for layers with a window. Not together with a store.
+    /// If blocks are in two parts: the parts for layers with a window.
     pub windows: Option<WindowLimits>,
 }
 

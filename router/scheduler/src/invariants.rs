@@ -78,7 +78,12 @@ impl Scheduler {
                 "only acknowledged blocks are shared"
             );
         }
-        assert_eq!(num_needs, shard.kv.num_window_needs(), "window parts are needed by who runs");
+        num_needs += if shard.limits.windows.is_some() { shard.restoring.num_late_parts() as u64 } else { 0 };
+        assert_eq!(
+            num_needs,
+            shard.kv.num_window_needs(),
+            "window parts are needed by who runs, and late restores"
+        );
         assert_eq!(num_restoring, shard.restoring.num_out(), "a restore has a sequence");
         assert_eq!(num_parked, 0, "who is parked is waited for once");
         assert_eq!(num_waiting, self.queue.num_waiting(), "waiting sequences");

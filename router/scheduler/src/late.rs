@@ -54,6 +54,10 @@ pub(crate) struct LateRestore {
     pub(crate) holds: Vec<BlockHold>,
 }
 
+fn num_windowed(blocks: &[RestoredBlock]) -> usize {
+    blocks.iter().filter(|block| !block.base_only).count()
+}
+
 impl Restoring {
     /// A restore of so many blocks begins with a step. Returns its id.
     pub(crate) fn begin(&mut self, key: SequenceKey, num_blocks: u32, step_id: u64) -> u64 {
@@ -98,6 +102,11 @@ impl Restoring {
     /// True if the store has not answered in time, and not yet since.
     pub(crate) fn is_late(&self) -> bool {
         !self.late.is_empty()
+    }
+
+    /// Window parts that they may still write.
+    pub(crate) fn num_late_parts(&self) -> usize {
+        self.late.values().map(|late| num_windowed(&late.blocks)).sum()
     }
 
     /// Blocks that restores which were given up may still write.
@@ -149,6 +158,12 @@ impl Scheduler {
     fn can_do_without(&self, restore_id: u64) -> bool {
         let shard = self.shard.as_ref().expect("a restore has a shard");
         let sequence = &self.sequences[shard.restoring.out[&restore_id].key];
+        if let (Some(windows), Some(restore)) = (shard.limits.windows, &sequence.run().restore) {
+            let num_parts = shard.restoring.num_late_parts() + num_windowed(&restore.blocks);
+            if num_parts as u32 + windows.least_parts(shard.limits.block_size) > windows.num_parts {
+                return false;
+            }
+        }
         if sequence.run().phase == Phase::Ending {
             return true;
         }
@@ -169,6 +184,7 @@ impl Scheduler {
         run.acknowledged = run.planned;
         shard.restoring.late.insert(restore_id, LateRestore { blocks: restore.blocks, holds });
         self.counters.restores_given_up += 1;
+        self.resume_without_restored(key);
         self.release_if_idle(key);
     }
 }

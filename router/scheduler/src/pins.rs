@@ -106,6 +106,7 @@ mod tests {
             deadline: None,
             salt: Salt::default(),
             retention,
+            constrained: false,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::scheduler::{Scheduler, Shard};
 use crate::sequence::{Phase, RunRestore, SequenceKey};
 
 /// Most blocks of one sequence that a step is told to store: more would make the step wait for the disk.
+/// (Not where layers have windows: a block whose window part is gone cannot be stored any more.)
 const MAX_STORES_PER_CHUNK: usize = 16;
 
 impl Shard {
@@ -14,9 +15,8 @@ impl Shard {
     pub(crate) fn begin_stores(&mut self, table: &mut BlockTable, num_positions: u32) -> Vec<BlockStore> {
         let num_full_blocks = (num_positions / self.limits.block_size) as usize;
         let next = std::iter::from_fn(|| self.kv.begin_store(table, num_full_blocks));
-        next.take(MAX_STORES_PER_CHUNK)
-            .map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot })
-            .collect()
+        let most = if self.limits.windows.is_some() { usize::MAX } else { MAX_STORES_PER_CHUNK };
+        next.take(most).map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot }).collect()
     }
 
     /// Begins to read what a hit found in the store into the blocks of a table that has grown by them.
@@ -90,6 +90,9 @@ impl Scheduler {
         self.counters.restore_failures += u64::from(num_bad > 0);
         if run.phase == Phase::Running {
             self.index(key);
+        }
+        if num_bad > 0 {
+            self.resume_without_restored(key);
         }
         self.release_if_idle(key);
     }

@@ -114,6 +114,11 @@ fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
         total.prefix_waits,
         total.prefix_hit_tokens,
         total.dropped_window_parts,
+        total.stored_blocks,
+        total.store_failures,
+        total.restored_blocks,
+        total.restore_failures,
+        total.restores_given_up,
     ];
     assert!(met.iter().all(|&count| count > 20), "the runs lack parts and blocks: {total:?}");
 }

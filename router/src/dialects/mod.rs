@@ -5,6 +5,7 @@ mod chat_prompt;
 pub mod openai;
 pub mod reply;
 pub mod responses;
+mod structured;
 pub mod tgi;
 mod tools;
 

@@ -81,6 +81,13 @@ impl ReplyPlan {
         Self { reasoning, tools: (!names.is_empty()).then_some((format, names)), hides_reasoning }
     }
 
+    /// Of a reply that a grammar holds from its first token on: no reasoning, and calls only if it must be calls.
+    pub fn constrained(tools: &Tools) -> Self {
+        let names = if tools.must_call() { tools.callable() } else { Vec::new() };
+        let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
+        Self { reasoning: None, tools, hides_reasoning: false }
+    }
+
     /// Control tokens whose spelling the parser needs to see.
     pub fn shown_token_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
         let Some((format, _)) = &self.tools else { return Vec::new() };

@@ -1,10 +1,12 @@
 //! Tools that a request offers to the model, in the form that all dialects share.
 
 use serde_json::{Map, Value, json};
+use trunkline_grammar::Grammar;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::chat_prompt::Mark;
 use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
 use crate::limits::Limits;
 
 /// Longest name of a tool, in characters; OpenAI's own limit.
@@ -106,24 +108,26 @@ impl Tools {
         matches!(self.choice, ToolChoice::Named(_))
     }
 
+    /// What a reply that must be calls has to be; none where it need not.
+    pub fn grammar(&self) -> Option<RequestGrammar> {
+        let schema = || Grammar::JsonSchema(self.reply_schema());
+        self.must_call().then(|| RequestGrammar::Asked { field: "tools", grammar: schema() })
+    }
+
     /// The schema of a reply that must be calls: an object with `name` and `arguments`, or a list of them.
     pub fn reply_schema(&self) -> Value {
         let callable = self.callable();
-        let tools = self.tools.iter().filter(|tool| callable.contains(&tool.name));
-        let call = |tool: &Tool| {
-            json!({
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
-                "required": ["name", "arguments"],
-                "additionalProperties": false,
-            })
-        };
-        let mut calls: Vec<Value> = tools.map(call).collect();
-        let one = if calls.len() == 1 { calls.remove(0) } else { json!({"anyOf": calls}) };
-        if self.is_parallel && !self.is_named() {
-            return json!({"type": "array", "minItems": 1, "items": one});
+        let tools: Vec<&Tool> = self.tools.iter().filter(|tool| callable.contains(&tool.name)).collect();
+        let is_list = self.is_parallel && !self.is_named();
+        let base = if is_list { "#/items" } else { "#" };
+        if let [tool] = tools[..] {
+            let call = tool.call_schema(base);
+            return if is_list { json!({"type": "array", "minItems": 1, "items": call}) } else { call };
         }
-        one
+        let calls =
+            tools.iter().enumerate().map(|(idx, tool)| tool.call_schema(&format!("{base}/anyOf/{idx}")));
+        let one = json!({"anyOf": calls.collect::<Vec<_>>()});
+        if is_list { json!({"type": "array", "minItems": 1, "items": one}) } else { one }
     }
 
     /// Puts the tools into the prompt: in the template's own words if it `knows` tools, else in a system message. The
@@ -162,6 +166,21 @@ impl Tools {
 }
 
 impl Tool {
+    /// The schema of a call, which stands at `pointer` of the whole.
+    fn call_schema(&self, pointer: &str) -> Value {
+        let mut arguments = self.parameters.clone();
+        move_references(&mut arguments, &format!("{pointer}/properties/arguments"));
+        if let Value::Object(schema) = &mut arguments {
+            schema.entry("type").or_insert_with(|| "object".into());
+        }
+        json!({
+            "type": "object",
+            "properties": {"name": {"const": self.name}, "arguments": arguments},
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        })
+    }
+
     /// In OpenAI's form, which templates take.
     fn to_json(&self) -> Value {
         let mut function = Map::from_iter([("name".to_owned(), self.name.as_str().into())]);
@@ -170,6 +189,31 @@ impl Tool {
         }
         function.insert("parameters".into(), self.parameters.clone());
         json!({"type": "function", "function": function})
+    }
+}
+
+/// Makes references to the whole schema ones to where it stands now. The parser of bodies bounds how deep
+/// it nests.
+fn move_references(schema: &mut Value, pointer: &str) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(target) if key == "$ref" => {
+                        if let Some(rest) =
+                            target.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'))
+                        {
+                            *target = format!("{pointer}{rest}");
+                        }
+                    }
+                    // These hold values, not schemas.
+                    _ if matches!(key.as_str(), "const" | "enum" | "default" | "examples") => {}
+                    _ => move_references(value, pointer),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| move_references(value, pointer)),
+        _ => {}
     }
 }
 
@@ -212,6 +256,53 @@ mod tests {
         assert_eq!(single.reply_schema()["anyOf"].as_array().unwrap().len(), 2);
         assert_eq!(tools(ToolChoice::Required, true).reply_schema()["minItems"], 1);
         assert!(tools(ToolChoice::None, true).callable().is_empty());
+    }
+
+    #[test]
+    fn references_of_arguments_lead_where_they_did() {
+        let parameters = json!({
+            "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "whole": {"$ref": "#"}}}},
+            "properties": {"$ref": {"type": "string"}, "list": {"items": {"$ref": "#/$defs/node"}}},
+            "default": {"$ref": "#/left/alone"},
+        });
+        let with = |name: &str| Tool { parameters: parameters.clone(), ..tool(name) };
+        for (tools, choice, is_parallel) in [
+            (vec![with("a")], ToolChoice::Required, true),
+            (vec![with("a"), with("b")], ToolChoice::Required, true),
+            (vec![with("a"), with("b")], ToolChoice::Required, false),
+            (vec![with("a"), with("b")], ToolChoice::Named("b".into()), true),
+        ] {
+            let tools = Tools::new(tools, choice, is_parallel, &Limits::default()).unwrap();
+            let schema = tools.reply_schema();
+            let mut found = Vec::new();
+            references(&schema, &mut found);
+            assert_eq!(found.len() % 3, 0, "{found:?}");
+            for reference in found {
+                let target = schema.pointer(reference.strip_prefix('#').unwrap());
+                assert!(
+                    target.is_some_and(|target| target.get("properties").is_some()),
+                    "{reference}: {schema}"
+                );
+            }
+            assert!(schema.to_string().contains("#/left/alone"));
+        }
+    }
+
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map {
+                    match value {
+                        Value::String(target) if key == "$ref" && target != "#/left/alone" => {
+                            found.push(target.clone());
+                        }
+                        value => references(value, found),
+                    }
+                }
+            }
+            Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
     }
 
     #[test]

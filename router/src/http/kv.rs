@@ -124,7 +124,7 @@ pub struct KvTotals {
     pub dtype: String,
     /// Tokens of a block.
     pub block_size: u32,
-    /// Bytes of a block.
+    /// Bytes of a whole block, with the layers that have a window.
     pub block_bytes: u64,
     /// Prompt tokens so far.
     pub prompt_tokens: u64,
@@ -236,7 +236,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
         fingerprint: shard.numeric_fingerprint.clone(),
         dtype: shard.kv_dtype.clone(),
         block_size: shard.block_size,
-        block_bytes: shard.bytes_per_block,
+        block_bytes: shard.bytes_per_stored_block(),
         prompt_tokens: stats.prompt_tokens,
         hit_tokens: stats.prefix_hit_tokens,
         device: DeviceTier {
@@ -246,7 +246,8 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             pinned: stats.blocks_pinned,
             cached: stats.blocks_cached,
             evicted: stats.evicted_blocks,
-            bytes: stats.blocks_total * shard.bytes_per_block,
+            bytes: stats.blocks_total * shard.bytes_per_block
+                + stats.window_parts_total * shard.bytes_per_window_part,
         },
         disk: (stats.store_slots > 0).then(|| disk_tier(&stats)),
         object_store: app.objects.as_ref().map(|objects| {

@@ -53,7 +53,9 @@ pub async fn health(State(app): State<Arc<App>>) -> Response {
 /// Metrics in OpenMetrics text form.
 #[utoipa::path(
     get, path = "/metrics", tag = "Operating",
-    responses((status = 200, description = "OpenMetrics text", body = String))
+    responses((
+        status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text",
+    ))
 )]
 pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     match metrics::render(&app.registry) {

@@ -22,7 +22,7 @@ impl Local {
         let folder: PathBuf = info.store_folder.clone()?;
         let geometry = Geometry {
             fingerprint: info.numeric_fingerprint.clone(),
-            block_bytes: info.bytes_per_block,
+            block_bytes: info.bytes_per_stored_block(),
             block_size: info.block_size,
             num_slots: info.num_store_slots,
         };

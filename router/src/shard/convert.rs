@@ -52,6 +52,7 @@ fn restore_to_proto(restore: Restore) -> proto::Restore {
         slot: block.slot.0,
         block_id: block.block.0,
         key: block.key.as_bytes().to_vec(),
+        base_only: block.base_only,
     };
     proto::Restore {
         restore_id: restore.restore_id,
@@ -130,6 +131,7 @@ fn restore_from_proto(restore: proto::Restore) -> Result<Restore, ShardError> {
             slot: SlotId(block.slot),
             key: key_from_proto(&block.key)?,
             block: BlockId(block.block_id),
+            base_only: block.base_only,
         })
     };
     Ok(Restore {

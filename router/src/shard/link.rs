@@ -101,6 +101,11 @@ impl ShardInfo {
         })
     }
 
+    /// Bytes of a block in the store, which has it whole.
+    pub fn bytes_per_stored_block(&self) -> u64 {
+        self.bytes_per_block + self.bytes_per_window_part
+    }
+
     /// The part that the scheduler needs.
     pub fn limits(&self) -> ShardLimits {
         ShardLimits {
@@ -124,9 +129,6 @@ fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Windo
     let limits = WindowLimits { num_parts: describe.num_window_parts, window_size: describe.window_size };
     if limits.num_parts == 0 {
         return Ok(None);
-    }
-    if describe.num_store_slots > 0 {
-        return invalid("Describe has window parts and a store".to_owned());
     }
     if limits.window_size == 0 {
         return invalid("`window_size` of Describe is 0, though there are window parts".to_owned());

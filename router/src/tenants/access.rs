@@ -20,7 +20,9 @@ use crate::dialects::Dialect;
 use crate::error::ApiError;
 
 /// Routes that ask for no key, whatever is configured.
-const PUBLIC: [&str; 2] = ["/livez", "/readyz"];
+pub const PUBLIC: [&str; 2] = ["/livez", "/readyz"];
+/// OpenAI's words: LiteLLM takes a refusal for one of the key by them alone.
+const INCORRECT_KEY: &str = "Incorrect API key provided";
 /// Anthropic's header.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const SCHEME: &[u8] = b"bearer ";
@@ -130,7 +132,7 @@ impl Access {
                 Some(tenant) => Ok(Caller::of_tenant(tenant)),
                 // A probe is answered whatever is sent along.
                 None if PUBLIC.contains(&path) => Ok(Caller::probe()),
-                None => Err(ApiError::InvalidApiKey { problem: "the API key is not known" }),
+                None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
             },
             None if PUBLIC.contains(&path) => Ok(Caller::probe()),
             None => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),

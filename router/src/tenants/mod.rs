@@ -8,7 +8,7 @@ mod caller;
 mod key_file;
 mod key_ring;
 
-pub use access::{Access, AccessError, require_key};
+pub use access::{Access, AccessError, PUBLIC, require_key};
 pub use caller::Caller;
 pub use key_file::{KeyFileError, Place};
 pub use key_ring::{KeyRing, Tenant};

@@ -89,7 +89,10 @@ async fn a_key_opens_by_either_header_and_a_wrong_one_does_not() {
         (&json!("invalid_request_error"), &json!("invalid_api_key"))
     );
     let message = error["message"].as_str().unwrap();
-    assert!(message.starts_with("the API key is not known; hint: ") && !message.contains("sk-"), "{message}");
+    assert!(
+        message.starts_with("Incorrect API key provided; hint: ") && !message.contains("sk-"),
+        "{message}"
+    );
     let wrong = get(&router, "/info", &[]).await.json();
     assert_eq!((&wrong["error_type"], &wrong["code"]), (&json!("authentication"), &json!("invalid_api_key")));
     assert!(wrong["error"].as_str().unwrap().starts_with("no API key was sent; hint: "));

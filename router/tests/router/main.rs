@@ -27,5 +27,6 @@ mod operate;
 mod responses;
 mod retention;
 mod streams;
+mod structured;
 mod tgi;
 mod tools;

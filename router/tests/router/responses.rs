@@ -165,7 +165,7 @@ async fn what_is_wrong_is_named() {
         (json!({"input": "x", "tools": [{"type": "web_search"}]}), "`tools[0].type` must be `function`"),
         (json!({"input": "x", "tool_choice": "always"}), "`tool_choice` must be"),
         (json!({"input": "x", "background": true}), "`background` is not supported"),
-        (json!({"input": "x", "text": {"format": {"type": "json_object"}}}), "`text` is not supported"),
+        (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "`text.format.type` must be"),
     ] {
         let answer = router.post(RESPONSES, &body).await;
         assert!(answer.status == 400 && answer.text().contains(words), "{body}: {}", answer.text());

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,24 @@ import transformers
 from tests.models.tiny import VOCAB_SIZE
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.cpu.store import StoreOptions
+from trunkline_server.backends.interface import (
+    BlockRestore,
+    BlockStore,
+    Chunk,
+    Restore,
+    Sampled,
+    SamplingParams,
+    Transfers,
+)
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 BLOCK_SIZE = 16
+ROOT_KEY = bytes(range(16))
+# As in test_store.py.
+HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
 # Random, so that the tokens do not run in circles.
 SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
@@ -27,16 +40,16 @@ LOGPROB_BOUND = 0.005
 NUM_LONG = 20_000
 
 
-def build_tiny(folder: Path, num_tokens: int, window_parts: int | None) -> CpuBackend:
+def build_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes: Any) -> CpuBackend:
     return build(
         open_checkpoint(folder),
-        kv_cache_dtype="f16",
         threads=1,
         max_batch_total_tokens=num_tokens,
         max_step_tokens=BLOCK_SIZE,
         block_size=BLOCK_SIZE,
         available_bytes=1 << 30,
         window_parts=window_parts,
+        **{"kv_cache_dtype": "f16", **changes},
     )
 
 
@@ -121,3 +134,73 @@ def test_windows_kept_apart_change_no_bit(tiny_model: TinyModel, case: str) -> N
     assert (apart.info.bytes_per_block == 0) == (case == "mistral_window")
     assert apart.info.bytes_per_block < whole.info.bytes_per_block
     assert list(generate(apart, 150, window)) == list(generate(whole, 150, window))
+
+
+def stored_prompt(backend: CpuBackend) -> list[Sampled]:
+    """`PROMPT` a block at a time, each stored as it fills, and the 41 tokens that follow it."""
+    backend.start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+    outcomes: list[Sampled] = []
+    for index, first in enumerate(range(0, len(PROMPT), BLOCK_SIZE)):
+        end = min(first + BLOCK_SIZE, len(PROMPT))
+        is_full = end - first == BLOCK_SIZE
+        stores = [BlockStore(index, index)] if is_full else []
+        outcomes += sampled(backend.step([Chunk(1, first, end - first, [index], end == len(PROMPT), stores)]))
+        if is_full:
+            assert [(store.slot, store.is_stored) for store in transfers(backend).stores] == [(index, True)]
+    return outcomes + go_on(backend, len(PROMPT), -(-len(PROMPT) // BLOCK_SIZE))
+
+
+def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None = None) -> list[Sampled]:
+    """40 tokens one by one, window parts dropped as the window moves on."""
+    outcomes: list[Sampled] = []
+    for position in range(first, first + 40):
+        if window is not None:
+            backend.drop_window_parts(range(max(0, position + 1 - window) // BLOCK_SIZE))
+        new = range(num_blocks, position // BLOCK_SIZE + 1)
+        num_blocks += len(new)
+        outcomes += sampled(backend.step([Chunk(1, position, 1, new, True)]))
+    backend.end(1)
+    return outcomes
+
+
+def sampled(outcomes: list[Any]) -> list[Sampled]:
+    assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
+    return outcomes
+
+
+def transfers(backend: CpuBackend) -> Transfers:
+    assert backend.store is not None
+    while (outcomes := backend.store.take_outcomes()) is None:
+        backend.store.wait_outcomes(20.0)
+    return outcomes
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4", "f16"])
+@pytest.mark.parametrize("case", ["mistral_window", "gemma2"])
+def test_stored_blocks_are_whole_and_restored_behind_the_window_without_their_part(
+    tiny_model: TinyModel, tmp_path: Path, case: str, kv_dtype: str
+) -> None:
+    model, folder = tiny_model(case)
+    window = model.config.sliding_window
+    options = {"kv_cache_dtype": kv_dtype, "store": StoreOptions(path=tmp_path, max_bytes=1 << 20)}
+    num_stored = len(PROMPT) // BLOCK_SIZE
+    backend = build_tiny(folder, 512, 16, **options)
+    expected = stored_prompt(backend)
+    records = (Path(backend.info.store_folder) / "records").read_bytes()
+    keys = [records[(at := HEADER_BYTES + slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for slot in range(num_stored)]
+    del backend
+    first_needed = max(0, num_stored * BLOCK_SIZE + 1 - window) // BLOCK_SIZE
+    assert 0 < first_needed < num_stored, "the test has blocks of both kinds"
+    # Slots do not show whether who wrote them keeps windows apart.
+    for window_parts in (num_parts(window), None):
+        backend = build_tiny(folder, 512, window_parts, **options)
+        blocks = [BlockRestore(slot, slot, key, slot < first_needed) for slot, key in enumerate(keys)]
+        assert backend.store is not None
+        backend.store.restore(Restore(1, blocks))
+        assert transfers(backend).restores[0].num_blocks == num_stored
+        backend.start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+        first = num_stored * BLOCK_SIZE
+        outcomes = sampled(backend.step([Chunk(1, first, len(PROMPT) - first, range(num_stored + 1), True)]))
+        outcomes += go_on(backend, len(PROMPT), num_stored + 1, window)
+        assert outcomes == expected
+        del backend

@@ -102,7 +102,14 @@ def plans() -> list[pb.StepPlan]:
             restores=[
                 pb.Restore(
                     restore_id=1,
-                    blocks=[pb.BlockRestore(slot=2, block_id=12, key=block_key(ROOT_KEY, prompt[:4], block_size=4))],
+                    blocks=[
+                        pb.BlockRestore(
+                            slot=2,
+                            block_id=12,
+                            key=block_key(ROOT_KEY, prompt[:4], block_size=4),
+                            base_only=True,
+                        )
+                    ],
                 )
             ],
             discards=[3],

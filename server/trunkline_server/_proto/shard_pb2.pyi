@@ -193,14 +193,16 @@ class Restore(_message.Message):
     def __init__(self, restore_id: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRestore, _Mapping]]] = ...) -> None: ...
 
 class BlockRestore(_message.Message):
-    __slots__ = ("slot", "block_id", "key")
+    __slots__ = ("slot", "block_id", "key", "base_only")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    BASE_ONLY_FIELD_NUMBER: _ClassVar[int]
     slot: int
     block_id: int
     key: bytes
-    def __init__(self, slot: _Optional[int] = ..., block_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+    base_only: bool
+    def __init__(self, slot: _Optional[int] = ..., block_id: _Optional[int] = ..., key: _Optional[bytes] = ..., base_only: _Optional[bool] = ...) -> None: ...
 
 class Transfers(_message.Message):
     __slots__ = ("stores", "restores")

@@ -45,6 +45,7 @@ class BlockRestore:
     slot: int
     block_id: int
     key: bytes
+    base_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ impl Driver {
         self.scheduler.check_invariants();
         self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
         for restore in &plan.restores {
-            restore.blocks.iter().for_each(|block| self.shard.begin_restore(block.block.0));
+            restore.blocks.iter().for_each(|block| self.shard.begin_restore(block));
         }
         self.restores.extend(plan.restores.clone());
         Some(plan)

@@ -355,7 +355,7 @@ impl<'a> World<'a> {
         let times = store.plan;
         for restore in &plan.restores {
             let shard = self.shard.as_mut().expect("plans are for a shard that is there");
-            restore.blocks.iter().for_each(|block| shard.begin_restore(block.block.0));
+            restore.blocks.iter().for_each(|block| shard.begin_restore(block));
             let at = self.now.plus(times.read_ms(&mut self.rng));
             self.at(at, Happening::Read { shard: number, restore: restore.clone() });
         }

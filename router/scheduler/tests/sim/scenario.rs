@@ -145,9 +145,9 @@ impl Scenario {
         Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice, store }
     }
 
-    /// The same for a model with windows, which keeps no store: few parts, or as many as there are blocks.
+    /// The same for a model with windows: few parts, or as many as there are blocks.
     pub fn random_windowed(seed: u64) -> Self {
-        let mut scenario = Self { store: None, ..Self::random(seed) };
+        let mut scenario = Self::random(seed);
         let mut rng = Rng::new(seed ^ 0x7769_6e64);
         let window_size = rng.range_u32(1, 24);
         let spare = rng.range_u32(0, 12);

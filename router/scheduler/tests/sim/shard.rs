@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    Allowed, BlockKey, Chunk, NextTokens, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome,
-    SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask,
+    Allowed, BlockKey, Chunk, NextTokens, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
+    SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask,
 };
 
 use super::rng::{Rng, mix};
@@ -184,11 +184,20 @@ impl FakeShard {
     }
 
     /// A block that is read from the store holds nothing until it is there.
-    pub fn begin_restore(&mut self, block: u32) {
-        self.slots[block as usize].fill(POISON);
+    pub fn begin_restore(&mut self, block: &RestoredBlock) {
+        let block_id = block.block.0;
+        self.slots[block_id as usize].fill(POISON);
+        assert!(self.window_slots[block_id as usize].is_none(), "block {block_id} was free");
+        if !block.base_only {
+            self.take_part(block_id);
+            self.window_slots[block_id as usize].iter_mut().for_each(|part| part.fill(POISON));
+        }
     }
 
     pub fn end_restore(&mut self, block: u32, hashes: Vec<u64>) {
+        if let Some(part) = &mut self.window_slots[block as usize] {
+            part.clone_from(&hashes);
+        }
         self.slots[block as usize] = hashes;
     }
 
@@ -314,6 +323,10 @@ impl FakeShard {
                 }
             }
             let hashes = self.slots[sequence.table[index] as usize].clone();
+            if self.limits.windows.is_some() {
+                let part = self.window_slots[sequence.table[index] as usize].as_ref();
+                assert_eq!(part.expect("a block is stored with its window part"), &hashes, "block {index}");
+            }
             let record = Record { key, parent, depth: store.block_index, hashes };
             self.writes.push(Write { slot: store.slot, record, is_good });
         }

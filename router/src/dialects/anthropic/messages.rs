@@ -15,10 +15,12 @@ use super::{ErrorResponse, stop_reason};
 use crate::app::{App, unix_s};
 use crate::dialects::chat_prompt::Mark;
 use crate::dialects::reply::{Reply, ReplyPlan, ReplyStyle};
+use crate::dialects::structured::request_grammar;
 use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::generate::FinishReason;
+use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
 use crate::http::{Refused, parse, read_body};
 use crate::retention::{Breakpoint, RawRetention};
@@ -34,8 +36,6 @@ const NAMES: FieldNames = FieldNames {
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
-    Refused { field: "output_format", neutral: &[], hint: "not supported yet" },
-    Refused { field: "output_config", neutral: &["{}"], hint: "leave it out" },
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
     Refused { field: "context_management", neutral: &["{}"], hint: "leave it out" },
@@ -82,16 +82,14 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         return Err(ApiError::MissingField { field: "max_tokens".into() });
     }
     let mut raw = raw_params(&mut body);
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, NAMES)?;
-
+    let asked = grammar(&mut body)?;
     let fields = body.tools.take();
     let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
     let tools = tools(fields, body.tool_choice.take(), &app.limits)?;
-    if tools.must_call() {
-        let hint = "only `auto` and `none` are supported yet";
-        return Err(ApiError::UnsupportedField { field: "tool_choice".into(), hint });
-    }
+    raw.grammar = tools.grammar().or(asked);
+    let validator = app.validator(&admitted.shard);
+    validator.check(&raw, NAMES)?;
+    app.compile(&mut raw).await?;
     let thinks = thinks(body.thinking.as_ref())?;
     let mut chat =
         Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
@@ -106,7 +104,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
     let num_tokens = prompt.num_marked;
     raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
-    let reply = ReplyPlan::new(style, &tools, prompt.opens_reasoning, !thinks);
+    let reply = if raw.grammar.is_some() {
+        ReplyPlan::constrained(&tools)
+    } else {
+        ReplyPlan::new(style, &tools, prompt.opens_reasoning, !thinks)
+    };
     let defaults = &app.model.text.generation_defaults;
     let stops = raw.stops.clone();
     let arrived = (admitted.arrived, &admitted.caller);
@@ -181,6 +183,24 @@ fn chat_request(chat: Chat, tools: &Tools, style: ReplyStyle, thinks: bool) -> (
     };
     tools.describe(&mut request, style.knows_tools(), &mut mark);
     (request, mark)
+}
+
+/// `output_format`, or what newer clients send in its place: `output_config.format`.
+fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
+    let config = body.output_config.take().unwrap_or_default();
+    if config.effort.is_some_and(|effort| !effort.is_null()) {
+        let hint = "leave it out";
+        return Err(ApiError::UnsupportedField { field: "output_config.effort".into(), hint });
+    }
+    let (old, new) = (body.output_format.take(), config.format);
+    if old.is_some() && new.is_some() {
+        let problem = "and `output_config.format` both say what the output is; hint: send one of them";
+        return Err(ApiError::value("output_format", problem));
+    }
+    match new {
+        Some(format) => request_grammar("output_config.format", Some(format)),
+        None => request_grammar("output_format", old),
+    }
 }
 
 fn raw_params(body: &mut Body) -> RawParams {

@@ -47,11 +47,28 @@ pub struct Body {
     /// What stands before the end of the prompt is to be kept: as if on the last block.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<CacheControl>,
+    /// What the output is: `{"type": "json_schema", "schema": ...}`.
+    #[schema(value_type = Option<Object>)]
+    pub output_format: Option<Value>,
+    /// The same in its newer place.
+    pub output_config: Option<OutputConfig>,
     /// Same seed, same output; random if absent. Not Anthropic's.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     /// Requests share cached prefixes only with those of the same salt. Not Anthropic's.
     pub cache_salt: Option<String>,
+}
+
+/// How the model answers.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(as = MessagesOutputConfig)]
+pub struct OutputConfig {
+    /// What the output is: `{"type": "json_schema", "schema": ...}`.
+    #[schema(value_type = Option<Object>)]
+    pub format: Option<Value>,
+    /// Not supported: say it in the prompt.
+    #[schema(value_type = Option<String>)]
+    pub effort: Option<Value>,
 }
 
 /// Body of a request to count tokens; fields that do not change the prompt are ignored.

@@ -14,8 +14,11 @@ use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
 use crate::dialects::reply::{Reply, ReplyPlan};
+use crate::dialects::structured::StructuredFields;
+use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse, read_body};
 use crate::retention::{Breakpoint, RawRetention};
@@ -26,11 +29,6 @@ const REFUSED: &[Refused] = &[
     Refused { field: "best_of", neutral: &["1"], hint: "use `n`" },
     Refused { field: "functions", neutral: &["[]"], hint: "use `tools`" },
     Refused { field: "function_call", neutral: &["\"none\"", "\"auto\""], hint: "use `tools`" },
-    Refused {
-        field: "response_format",
-        neutral: &["{\"type\":\"text\"}"],
-        hint: "only `{\"type\": \"text\"}` is supported yet",
-    },
     Refused { field: "modalities", neutral: &["[\"text\"]", "[]"], hint: "this server gives text alone" },
     Refused { field: "audio", neutral: &[], hint: "this server gives text alone" },
     Refused { field: "verbosity", neutral: &[], hint: "say it in the prompt" },
@@ -75,15 +73,13 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         stop: "stop",
     };
     let mut raw = raw_params(&mut body)?;
+    let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
+    raw.grammar = grammar(&mut body, &tools)?;
     let mut mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
-    let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
-    if tools.must_call() {
-        let hint = "only `none` and `auto` are supported yet";
-        return Err(ApiError::UnsupportedField { field: "tool_choice".into(), hint });
-    }
+    app.compile(&mut raw).await?;
 
     let is_continued = body.continue_final_message.unwrap_or(false);
     let opens_reply = body.add_generation_prompt.unwrap_or(!is_continued);
@@ -106,7 +102,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let num_tokens = prompt.num_marked;
     raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
     let hides_reasoning = body.include_reasoning == Some(false);
-    let reply = ReplyPlan::new(style, &tools, prompt.opens_reasoning, hides_reasoning);
+    let reply = if raw.grammar.is_some() {
+        ReplyPlan::constrained(&tools)
+    } else {
+        ReplyPlan::new(style, &tools, prompt.opens_reasoning, hides_reasoning)
+    };
     let defaults = &app.model.text.generation_defaults;
     let arrived = (admitted.arrived, &admitted.caller);
     let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
@@ -171,6 +171,20 @@ fn kwargs(body: &mut Body) -> Map<String, Value> {
     kwargs
 }
 
+/// What the reply has to be. Where it must be calls, `response_format` is of replies that are none.
+fn grammar(body: &mut Body, tools: &Tools) -> Result<Option<RequestGrammar>, ApiError> {
+    let fields = StructuredFields {
+        response_format: body.response_format.take(),
+        guided_json: body.guided_json.take(),
+        guided_regex: body.guided_regex.take(),
+        guided_choice: body.guided_choice.take(),
+        guided_grammar: body.guided_grammar.take(),
+        structured_outputs: body.structured_outputs.take(),
+    };
+    let asked = fields.grammar()?;
+    Ok(tools.grammar().or(asked))
+}
+
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
         && old != new
@@ -199,6 +213,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         stops: body.stop.take().unwrap_or_default().0,
         stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
         logprobs: asked.then(|| body.top_logprobs.unwrap_or(0)),
+        grammar: None,
         cache_salt: body.cache_salt.take(),
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),

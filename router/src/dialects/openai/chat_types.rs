@@ -81,6 +81,22 @@ pub struct Body {
     pub tool_choice: Option<ToolChoiceField>,
     /// Several calls in one reply; default true.
     pub parallel_tool_calls: Option<bool>,
+    /// What the output is: `{"type": "text"}`, `{"type": "json_object"}`, or
+    /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}`.
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// The output validates under this JSON schema. vLLM's, as the next four.
+    #[schema(value_type = Option<Object>)]
+    pub guided_json: Option<Value>,
+    /// The output as a whole matches this regular expression.
+    pub guided_regex: Option<String>,
+    /// The output is one of these.
+    pub guided_choice: Option<Vec<String>>,
+    /// The output is of this Lark grammar.
+    pub guided_grammar: Option<String>,
+    /// One of the four: `json`, `regex`, `choice` or `grammar`.
+    #[schema(value_type = Option<Object>)]
+    pub structured_outputs: Option<Value>,
     /// Show what the model thought before its answer, in `reasoning_content`; default true.
     pub include_reasoning: Option<bool>,
     /// How much the model thinks, for templates that know it; `none` also turns `enable_thinking` off.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use trunkline_text::{DecodeSpecial, ModelText, StopText, TextError, TextStart, Tokenizer};
 use utoipa::ToSchema;
 
@@ -17,8 +18,10 @@ use super::{
 use crate::app::{App, unix_s};
 use crate::choices::rank;
 use crate::dialects::Dialect;
+use crate::dialects::structured::StructuredFields;
 use crate::error::ApiError;
 use crate::generate::{self, Output, OutputToken};
+use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens, Render};
 use crate::http::{EventFrame, Events, Refused, parse, read_body};
 use crate::retention::{CacheRetention, RawRetention};
@@ -96,6 +99,22 @@ pub struct Body {
     pub min_tokens: Option<i64>,
     /// Go on after an end token.
     pub ignore_eos: Option<bool>,
+    /// What the output is: `{"type": "text"}`, `{"type": "json_object"}`, or
+    /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}`.
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// The output validates under this JSON schema. vLLM's, as the next four.
+    #[schema(value_type = Option<Object>)]
+    pub guided_json: Option<Value>,
+    /// The output as a whole matches this regular expression.
+    pub guided_regex: Option<String>,
+    /// The output is one of these.
+    pub guided_choice: Option<Vec<String>>,
+    /// The output is of this Lark grammar.
+    pub guided_grammar: Option<String>,
+    /// One of the four: `json`, `regex`, `choice` or `grammar`.
+    #[schema(value_type = Option<Object>)]
+    pub structured_outputs: Option<Value>,
     /// Requests share cached prefixes only with those of the same salt.
     pub cache_salt: Option<String>,
     /// OpenAI's grouping of requests: shown in `/v1/kv/tree`, which finds nodes by it.
@@ -111,7 +130,6 @@ const REFUSED: &[Refused] = &[
     Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused { field: "prompt_embeds", neutral: &[], hint: "send text or token ids" },
     Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
-    Refused { field: "response_format", neutral: &["{\"type\":\"text\"}"], hint: "leave it out" },
 ];
 
 /// A whole answer, or a piece of a streamed one.
@@ -173,7 +191,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
     app.model.check_name(body.model.as_deref())?;
-    let mut raw = raw_params(&mut body);
+    let mut raw = raw_params(&mut body)?;
     let is_stream = body.stream == Some(true);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
@@ -183,6 +201,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     // Outputs are ranked by their logprobs.
     raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
 
+    app.compile(&mut raw).await?;
     let (echo, prompts) = (body.echo == Some(true), body.prompt.0);
     let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
     let encoded = app.tokenize(num_bytes, move |model| encode(model, prompts, echo)).await?;
@@ -260,9 +279,9 @@ fn encode(
     prompts.into_iter().map(encode).collect()
 }
 
-fn raw_params(body: &mut Body) -> RawParams {
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     let keep_stop = body.include_stop_str_in_output.unwrap_or(false);
-    RawParams {
+    Ok(RawParams {
         max_new_tokens: body.max_tokens,
         default_max_new_tokens: Some(DEFAULT_MAX_TOKENS),
         temperature: body.temperature,
@@ -278,6 +297,7 @@ fn raw_params(body: &mut Body) -> RawParams {
         stops: body.stop.take().unwrap_or_default().0,
         stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
         logprobs: body.logprobs,
+        grammar: grammar(body)?,
         cache_salt: body.cache_salt.take(),
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),
@@ -285,7 +305,19 @@ fn raw_params(body: &mut Body) -> RawParams {
             cache_retention: body.cache_retention.take(),
             breakpoint: None,
         },
-    }
+    })
+}
+
+fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
+    let fields = StructuredFields {
+        response_format: body.response_format.take(),
+        guided_json: body.guided_json.take(),
+        guided_regex: body.guided_regex.take(),
+        guided_choice: body.guided_choice.take(),
+        guided_grammar: body.guided_grammar.take(),
+        structured_outputs: body.structured_outputs.take(),
+    };
+    fields.grammar()
 }
 
 /// The tokens' logprobs; an end token is no part of the text.

@@ -9,14 +9,16 @@ use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
 use super::store::Turn;
-use super::types::{Body, Deleted, ReasoningField, ResponseObject, ToolField, plain_text};
+use super::types::{Body, Deleted, ReasoningField, ResponseObject, ToolField, plain, plain_text};
 use super::writer::{Keeping, ResponseWriter};
 use crate::app::{App, unix_s};
 use crate::dialects::openai::ErrorResponse;
 use crate::dialects::reply::ReplyPlan;
+use crate::dialects::structured::request_grammar;
 use crate::dialects::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
 use crate::http::{Refused, parse, read_body};
 use crate::limits::Limits;
@@ -35,11 +37,6 @@ const NAMES: FieldNames = FieldNames {
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
-    Refused {
-        field: "text",
-        neutral: &["{}", "{\"format\":{\"type\":\"text\"}}"],
-        hint: "only `{\"format\": {\"type\": \"text\"}}` is supported yet",
-    },
     Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
     Refused { field: "conversation", neutral: &[], hint: "use `previous_response_id`" },
     Refused { field: "prompt", neutral: &[], hint: "put it into `input`" },
@@ -114,14 +111,12 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
     let mut body: Body = parse(&body, REFUSED, "")?;
     app.model.check_name(body.model.as_deref())?;
-    let raw = raw_params(&mut body);
+    let mut raw = raw_params(&mut body);
+    let tools = tools(&body, &app.limits)?;
+    raw.grammar = tools.grammar().or(grammar(&body)?);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
-    let tools = tools(&body, &app.limits)?;
-    if tools.must_call() {
-        let hint = "only `none` and `auto` are supported yet";
-        return Err(ApiError::UnsupportedField { field: "tool_choice".into(), hint });
-    }
+    app.compile(&mut raw).await?;
     let owner = admitted.caller.name().map(str::to_owned);
     let before = match &body.previous_response_id {
         None => None,
@@ -133,7 +128,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     tools.describe(&mut chat, style.knows_tools(), &mut None);
     let num_bytes = chat_prompt::num_bytes(&chat);
     let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
-    let reply = ReplyPlan::new(style, &tools, prompt.opens_reasoning, false);
+    let reply = if raw.grammar.is_some() {
+        ReplyPlan::constrained(&tools)
+    } else {
+        ReplyPlan::new(style, &tools, prompt.opens_reasoning, false)
+    };
     let defaults = &app.model.text.generation_defaults;
     let arrived = (admitted.arrived, &admitted.caller);
     let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, NAMES)?;
@@ -169,7 +168,7 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -
         reasoning: body.reasoning.unwrap_or_default(),
         store: is_kept,
         temperature: f64::from(request.sampling.temperature),
-        text: plain_text(),
+        text: body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)})),
         tool_choice: body.tool_choice.unwrap_or_else(|| "auto".into()),
         tools: body.tools.unwrap_or_default(),
         top_p: f64::from(request.sampling.top_p),
@@ -197,6 +196,16 @@ fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> Chat
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
     }
+}
+
+/// What the text has to be.
+fn grammar(body: &Body) -> Result<Option<RequestGrammar>, ApiError> {
+    let Some(text) = &body.text else { return Ok(None) };
+    if text.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium") {
+        let hint = "say it in the prompt";
+        return Err(ApiError::UnsupportedField { field: "text.verbosity".into(), hint });
+    }
+    request_grammar("text.format", text.format.clone())
 }
 
 fn tools(body: &Body, limits: &Limits) -> Result<Tools, ApiError> {

@@ -42,6 +42,8 @@ pub struct Body {
     pub parallel_tool_calls: Option<bool>,
     /// How much the model thinks, for templates that know it.
     pub reasoning: Option<ReasoningField>,
+    /// What the text is.
+    pub text: Option<TextField>,
     /// Kept with the answer.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
@@ -121,7 +123,7 @@ pub struct ResponseObject {
     pub store: bool,
     /// What was used.
     pub temperature: f64,
-    /// `{"format": {"type": "text"}}`.
+    /// As sent, or `{"format": {"type": "text"}}`.
     #[schema(value_type = Object)]
     pub text: Value,
     /// As sent, or `auto`.
@@ -203,7 +205,23 @@ pub struct Deleted {
     pub deleted: bool,
 }
 
-/// The format of all text.
+/// The format of text that is free.
+pub fn plain() -> Value {
+    json!({"type": "text"})
+}
+
+/// What `text` says of it.
 pub fn plain_text() -> Value {
-    json!({"format": {"type": "text"}})
+    json!({"format": plain()})
+}
+
+/// What the text of an answer is.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponseTextConfig)]
+pub struct TextField {
+    /// `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", "name": ..., "schema": ...}`.
+    #[schema(value_type = Option<Object>)]
+    pub format: Option<Value>,
+    /// `medium`; others are not supported.
+    pub verbosity: Option<String>,
 }

@@ -13,7 +13,7 @@ use super::types::{
 };
 use crate::app::App;
 use crate::choices::rank;
-use crate::dialects::Dialect;
+use crate::dialects::{Dialect, structured};
 use crate::error::ApiError;
 use crate::generate::{FinishReason, Output, OutputToken, Usage};
 use crate::http::sse::{self, Folded, KeepTokens, Render};
@@ -42,7 +42,6 @@ const REFUSED: &[Refused] = &[
     Refused { field: "decoder_input_details", neutral: &["false"], hint: "leave it out" },
     Refused { field: "num_return_sequences", neutral: &["1"], hint: "use `best_of` with `details`" },
     Refused { field: "watermark", neutral: &["false"], hint: "leave it out" },
-    Refused { field: "grammar", neutral: &[], hint: "structured output is not supported yet" },
     Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
     Refused { field: "num_beams", neutral: &["1"], hint: "leave it out" },
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
@@ -137,6 +136,8 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     let num_choices = validator.num_choices(None, parameters.best_of, 1)?;
     // Outputs are ranked by their logprobs.
     raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
+
+    app.compile(&mut raw).await?;
 
     let inputs: Arc<str> = body.inputs.into();
     let text = inputs.clone();
@@ -242,6 +243,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         stop_text: Some(StopText::Include),
         logprobs: (logprobs || parameters.top_n_tokens.is_some())
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
+        grammar: structured::request_grammar("grammar", parameters.grammar.take())?,
         cache_salt: None,
         retention: RawRetention::default(),
     })

@@ -1,6 +1,7 @@
 //! Requests and answers of TGI's generating routes.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::dialects::openai::{OneOrMany, Seed};
@@ -60,6 +61,10 @@ pub struct Parameters {
     pub min_new_tokens: Option<i64>,
     /// Go on after an end token.
     pub ignore_eos_token: Option<bool>,
+    /// What the output is: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
+    /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
+    #[schema(value_type = Option<Object>)]
+    pub grammar: Option<Value>,
     /// Put the prompt before the output.
     pub return_full_text: Option<bool>,
     /// Keep only so many last tokens of the prompt.

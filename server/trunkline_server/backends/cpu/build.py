@@ -67,7 +67,7 @@ def build(
     within its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of
     packed weights; None packs each time. store: where KV blocks are kept; None keeps them in memory alone.
     window_parts: blocks that have K and V of layers with a window at a time, of which plans drop those that no window
-    reaches; "auto" divides the memory if that gains anything and there is no store, None keeps all of every block.
+    reaches; "auto" divides the memory if that gains anything, None keeps all of every block.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the latter before anything is loaded.
     """
     try:
@@ -86,7 +86,7 @@ def build(
     )
     sizes = PoolSizes(num_blocks=num_blocks, num_window_parts=None if window_parts == "auto" else window_parts)
     if window_parts == "auto":
-        sizes = _divide(num_blocks, config, kv_dtype, block_size, step, has_store=store is not None)
+        sizes = _divide(num_blocks, config, kv_dtype, block_size, step)
     try:
         builder = _kernels.ProgramBuilder(
             **step,
@@ -117,13 +117,8 @@ def build(
     return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
 
 
-def _divide(
-    num_blocks: int, config: ModelConfig, kv_dtype: str, block_size: int, step: dict[str, int], *, has_store: bool
-) -> PoolSizes:
+def _divide(num_blocks: int, config: ModelConfig, kv_dtype: str, block_size: int, step: dict[str, int]) -> PoolSizes:
     if not any(config.windows):
-        return PoolSizes(num_blocks=num_blocks)
-    if has_store:
-        logger.info("layers with a window keep all positions, as blocks on disk have them")
         return PoolSizes(num_blocks=num_blocks)
     num_windowed = sum(window is not None for window in config.windows)
     layer_bytes = block_size * _layer_bytes(config, kv_dtype, block_size)

@@ -40,7 +40,7 @@ class DiskStore:
         self._store = store
 
     def restore(self, restore: Restore) -> None:
-        blocks = [(block.slot, block.block_id, block.key) for block in restore.blocks]
+        blocks = [(block.slot, block.block_id, block.key, block.base_only) for block in restore.blocks]
         try:
             self._executor.restore(restore.restore_id, blocks)
         except ValueError as error:
@@ -93,7 +93,8 @@ def open_store(executor: Executor, info: BackendInfo, options: StoreOptions) -> 
     """
     from trunkline_server import _kernels
 
-    slot_bytes = -(-info.bytes_per_block // SLOT_MULTIPLE) * SLOT_MULTIPLE
+    block_bytes = info.bytes_per_block + info.bytes_per_window_part
+    slot_bytes = -(-block_bytes // SLOT_MULTIPLE) * SLOT_MULTIPLE
     num_slots = min(options.max_bytes // slot_bytes, MAX_SLOTS)
     if num_slots == 0:
         raise InvalidArgument(
@@ -105,7 +106,7 @@ def open_store(executor: Executor, info: BackendInfo, options: StoreOptions) -> 
         store = _kernels.Store(
             folder,
             fingerprint=info.numeric_fingerprint,
-            block_bytes=info.bytes_per_block,
+            block_bytes=block_bytes,
             block_size=info.block_size,
             num_slots=num_slots,
         )

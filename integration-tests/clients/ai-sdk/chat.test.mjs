@@ -1,0 +1,97 @@
+// Needs TRUNKLINE_URL, TRUNKLINE_KEY, TRUNKLINE_WRONG_KEY and TRUNKLINE_MODEL.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { APICallError, generateText, stepCountIs, streamText, tool } from "ai";
+import { z } from "zod";
+
+const { TRUNKLINE_URL, TRUNKLINE_KEY, TRUNKLINE_WRONG_KEY, TRUNKLINE_MODEL } = process.env;
+const prompt = "Write a short poem about the sea.";
+
+function provider(apiKey = TRUNKLINE_KEY) {
+  return createOpenAICompatible({
+    name: "trunkline",
+    baseURL: `${TRUNKLINE_URL}/v1`,
+    apiKey,
+    includeUsage: true,
+  });
+}
+
+function asking(changes = {}) {
+  const model = provider()(TRUNKLINE_MODEL);
+  return { model, prompt, maxOutputTokens: 12, temperature: 0, maxRetries: 0, ...changes };
+}
+
+async function streamed(options) {
+  const errors = [];
+  const result = streamText({ ...options, onError: ({ error }) => errors.push(error) });
+  let text = "";
+  for await (const part of result.textStream) {
+    text += part;
+  }
+  return { text, errors, result };
+}
+
+test("chats, and streams the same text", async () => {
+  const whole = await generateText(asking());
+  assert.ok(whole.text);
+  assert.equal(whole.finishReason, "length");
+  assert.equal(whole.usage.outputTokens, 12);
+  const { text, errors, result } = await streamed(asking());
+  assert.deepEqual(errors, []);
+  assert.equal(text, whole.text);
+  assert.equal(await result.finishReason, "length");
+  assert.equal((await result.usage).outputTokens, 12);
+});
+
+test("completes", async () => {
+  const model = provider().completionModel(TRUNKLINE_MODEL);
+  const whole = await generateText(asking({ model, prompt: "The sea is" }));
+  assert.ok(whole.text);
+  const { text, errors } = await streamed(asking({ model, prompt: "The sea is" }));
+  assert.deepEqual(errors, []);
+  assert.equal(text, whole.text);
+});
+
+test("takes tools", async () => {
+  const getWeather = tool({
+    description: "The weather in a city",
+    inputSchema: z.object({ city: z.string() }),
+    execute: async ({ city }) => `rain in ${city}`,
+  });
+  const options = asking({
+    prompt: "What is the weather in Paris?",
+    tools: { get_weather: getWeather },
+    stopWhen: stepCountIs(2),
+    maxOutputTokens: 48,
+  });
+  const whole = await generateText(options);
+  assert.ok(whole.steps.length >= 1);
+  for (const step of whole.steps) {
+    assert.ok(step.text || step.toolCalls.length > 0);
+    assert.ok(step.toolCalls.every((call) => call.toolName === "get_weather"));
+  }
+});
+
+async function refused(options) {
+  const whole = await generateText(options).catch((error) => error);
+  const { errors } = await streamed(options);
+  for (const error of [whole, errors[0]]) {
+    assert.ok(APICallError.isInstance(error), `${error}`);
+    assert.equal(error.isRetryable, false);
+    assert.ok(error.message);
+  }
+  assert.equal(whole.statusCode, errors[0].statusCode);
+  return whole;
+}
+
+test("errors are its own, with the server's words", async () => {
+  assert.equal((await refused(asking({ model: provider(TRUNKLINE_WRONG_KEY)(TRUNKLINE_MODEL) }))).statusCode, 401);
+  assert.equal((await refused(asking({ model: provider()("nobody/none") }))).statusCode, 404);
+  const absurd = await refused(asking({ temperature: 1e9 }));
+  assert.equal(absurd.statusCode, 400);
+  assert.match(absurd.message, /temperature/);
+  const long = await refused(asking({ prompt: "sea and sand ".repeat(4000) }));
+  assert.equal(long.data.error.code, "context_length_exceeded");
+});

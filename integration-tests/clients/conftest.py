@@ -1,0 +1,35 @@
+"""What the tests of other people's clients share: one server that asks for an API key, and their settings.
+
+They run in an environment of their own (`make test-clients`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+# No client asks the network for price lists or sends traces, and none takes keys or addresses from the user's shell.
+for name in list(os.environ):
+    if name.startswith(("OPENAI_", "ANTHROPIC_", "LITELLM_", "LANGCHAIN_", "LANGSMITH_", "HF_")):
+        del os.environ[name]
+os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+import httpx  # noqa: E402
+import pytest  # noqa: E402
+from clients.given import KEY  # noqa: E402
+from harness import Trunkline, serving  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Trunkline]:
+    """The default server on the embedded model, which asks for `KEY`."""
+    with serving(env={"TRUNKLINE_API_KEY": KEY}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def model(server: Trunkline) -> str:
+    """The served model's name, as the list of models has it."""
+    answer = httpx.get(f"{server.base_url}/v1/models", headers={"authorization": f"Bearer {KEY}"})
+    name: str = answer.raise_for_status().json()["data"][0]["id"]
+    return name

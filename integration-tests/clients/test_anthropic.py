@@ -1,0 +1,91 @@
+"""The `anthropic` package, unchanged. Sampling settings go through `extra_body`: version 2 does not name them."""
+
+from __future__ import annotations
+
+import anthropic
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from harness import Trunkline
+
+USER = [{"role": "user", "content": PROMPT}]
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture
+def client(server: Trunkline) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.base_url, api_key=KEY, max_retries=0)
+
+
+def test_chats(client: anthropic.Anthropic, model: str) -> None:
+    answer = client.messages.create(
+        model=model, system="You are a poet.", messages=USER, max_tokens=16, extra_body=GREEDY
+    )
+    assert answer.type == "message"
+    assert answer.role == "assistant"
+    assert answer.model == model
+    assert answer.content[0].type == "text"
+    assert answer.content[0].text
+    assert answer.stop_reason == "max_tokens"
+    assert answer.usage.output_tokens == 16
+
+
+def test_its_stream_helper_puts_the_whole_answer_together(client: anthropic.Anthropic, model: str) -> None:
+    whole = client.messages.create(model=model, messages=USER, max_tokens=16, extra_body=GREEDY)
+    with client.messages.stream(model=model, messages=USER, max_tokens=16, extra_body=GREEDY) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == whole.content[0].text == final.content[0].text
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == 16
+
+
+def test_events_come_in_order(client: anthropic.Anthropic, model: str) -> None:
+    events = client.messages.create(model=model, messages=USER, max_tokens=8, extra_body=GREEDY, stream=True)
+    kinds = [event.type for event in events if event.type != "ping"]
+    deltas = kinds.count("content_block_delta")
+    assert deltas >= 1
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * deltas,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+
+
+def test_counts_the_tokens_that_a_message_has(client: anthropic.Anthropic, model: str) -> None:
+    counted = client.messages.count_tokens(model=model, system="You are a poet.", messages=USER)
+    answer = client.messages.create(
+        model=model, system="You are a poet.", messages=USER, max_tokens=1, extra_body=GREEDY
+    )
+    cached = answer.usage.cache_read_input_tokens or 0
+    assert counted.input_tokens == answer.usage.input_tokens + cached
+
+
+def test_says_which_stop_sequence_it_met(client: anthropic.Anthropic, model: str) -> None:
+    answer = client.messages.create(
+        model=model, messages=USER, max_tokens=64, stop_sequences=[" the", " of"], extra_body=GREEDY
+    )
+    assert answer.stop_reason == "stop_sequence"
+    assert answer.stop_sequence in (" the", " of")
+    assert answer.stop_sequence not in answer.content[0].text
+
+
+def test_errors_are_its_own(client: anthropic.Anthropic, model: str) -> None:
+    fields = {"messages": USER, "max_tokens": 8}
+    with pytest.raises(anthropic.AuthenticationError) as stranger:
+        client.with_options(api_key=WRONG_KEY).messages.create(model=model, **fields)
+    assert stranger.value.body["error"]["type"] == "authentication_error"
+    with pytest.raises(anthropic.NotFoundError) as unknown:
+        client.messages.create(model="nobody/none", **fields)
+    assert unknown.value.body["error"]["type"] == "not_found_error"
+    with pytest.raises(anthropic.BadRequestError) as absurd:
+        client.messages.create(model=model, **fields, extra_body={"temperature": 1e9})
+    assert absurd.value.body["error"]["type"] == "invalid_request_error"
+    assert absurd.value.request_id
+    with pytest.raises(anthropic.BadRequestError) as long:
+        client.messages.create(
+            model=model, messages=[{"role": "user", "content": LONG_PROMPT}], max_tokens=8, stream=True
+        )
+    assert long.value.body["error"]["code"] == "context_length_exceeded"

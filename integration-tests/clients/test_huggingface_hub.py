@@ -1,0 +1,80 @@
+"""`InferenceClient` of `huggingface_hub`, unchanged, by the server's bare address."""
+
+from __future__ import annotations
+
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from harness import Trunkline
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import BadRequestError, HfHubHTTPError, UnknownError, ValidationError
+
+USER = [{"role": "user", "content": PROMPT}]
+
+
+@pytest.fixture
+def client(server: Trunkline) -> InferenceClient:
+    return InferenceClient(model=server.base_url, token=KEY)
+
+
+def test_generates_text(client: InferenceClient) -> None:
+    text = client.text_generation("The sea is", max_new_tokens=8)
+    assert text
+    parts = list(client.text_generation("The sea is", max_new_tokens=8, stream=True))
+    assert "".join(parts) == text
+
+
+def test_tells_details(client: InferenceClient) -> None:
+    answer = client.text_generation(
+        "The sea is", max_new_tokens=6, do_sample=True, temperature=0.9, seed=7, details=True, top_n_tokens=2
+    )
+    assert answer.details.finish_reason == "length"
+    assert answer.details.generated_tokens == 6
+    assert answer.details.seed == 7
+    assert "".join(token.text for token in answer.details.tokens) == answer.generated_text
+    assert [len(tops) for tops in answer.details.top_tokens] == [2] * 6
+    events = list(
+        client.text_generation(
+            "The sea is", max_new_tokens=6, do_sample=True, temperature=0.9, seed=7, details=True, stream=True
+        )
+    )
+    assert [event.token.id for event in events] == [token.id for token in answer.details.tokens]
+    assert events[-1].generated_text == answer.generated_text
+    assert events[-1].details.finish_reason == "length"
+    assert events[-1].details.generated_tokens == 6
+
+
+def test_chats_without_naming_a_model(client: InferenceClient) -> None:
+    answer = client.chat_completion(USER, max_tokens=12, temperature=0)
+    assert answer.choices[0].message.content
+    assert answer.usage.completion_tokens == 12
+    parts = [
+        chunk.choices[0].delta.content or ""
+        for chunk in client.chat_completion(USER, max_tokens=12, temperature=0, stream=True)
+        if chunk.choices
+    ]
+    assert "".join(parts) == answer.choices[0].message.content
+
+
+def test_speaks_as_openai_does(server: Trunkline, model: str) -> None:
+    client = InferenceClient(base_url=f"{server.base_url}/v1", api_key=KEY)
+    answer = client.chat.completions.create(model=model, messages=USER, max_tokens=4, temperature=0)
+    assert answer.model == model
+
+
+def test_errors_are_its_own(server: Trunkline, client: InferenceClient) -> None:
+    stranger = InferenceClient(model=server.base_url, token=WRONG_KEY)
+    # The package names TGI's kinds of errors where it knows them, and this is none.
+    with pytest.raises(UnknownError, match="API key"):
+        stranger.text_generation("Hello")
+    with pytest.raises(HfHubHTTPError, match="API key") as refused:
+        stranger.chat_completion(USER)
+    assert refused.value.response.status_code == 401
+    with pytest.raises(ValidationError, match="top_p"):
+        client.text_generation("Hello", top_p=7.0)
+    with pytest.raises(ValidationError, match="context"):
+        client.text_generation(LONG_PROMPT)
+    with pytest.raises(BadRequestError, match="temperature"):
+        client.chat_completion(USER, temperature=1e9)
+    with pytest.raises(HfHubHTTPError) as unknown:
+        InferenceClient(base_url=f"{server.base_url}/v1", api_key=KEY).chat_completion(USER, model="nobody/none")
+    assert unknown.value.response.status_code == 404

@@ -1,0 +1,34 @@
+"""Instructor over the `openai` package, unchanged."""
+
+from __future__ import annotations
+
+import instructor
+import openai
+import pytest
+from clients.given import KEY, PROMPT, WRONG_KEY
+from harness import Trunkline
+
+USER = [{"role": "user", "content": PROMPT}]
+
+
+def patched(server: Trunkline, key: str = KEY) -> instructor.Instructor:
+    client = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=key, max_retries=0)
+    return instructor.from_openai(client, mode=instructor.Mode.MD_JSON)
+
+
+def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, model: str) -> None:
+    fields = {"model": model, "messages": USER, "max_tokens": 12, "temperature": 0, "response_model": None}
+    answer = patched(server).chat.completions.create(**fields)
+    assert answer.choices[0].message.content
+    chunks = patched(server).chat.completions.create(**fields, stream=True)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == answer.choices[0].message.content
+
+
+def test_errors_are_those_of_the_package_below(server: Trunkline, model: str) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        patched(server, WRONG_KEY).chat.completions.create(model=model, messages=USER, response_model=None)
+    with pytest.raises(openai.NotFoundError):
+        patched(server).chat.completions.create(model="nobody/none", messages=USER, response_model=None)
+    with pytest.raises(openai.BadRequestError):
+        patched(server).chat.completions.create(model=model, messages=USER, temperature=1e9, response_model=None)

@@ -1,0 +1,87 @@
+"""LangChain's chat models for OpenAI and Anthropic, unchanged."""
+
+from __future__ import annotations
+
+import anthropic
+import openai
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from harness import Trunkline
+from langchain_anthropic import ChatAnthropic
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+MESSAGES = [SystemMessage("You are a poet."), HumanMessage(PROMPT)]
+
+
+@tool
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"rain in {city}"
+
+
+def through_openai(server: Trunkline, model: str, key: str = KEY) -> ChatOpenAI:
+    return ChatOpenAI(
+        base_url=f"{server.base_url}/v1", api_key=key, model=model, temperature=0, max_tokens=12, max_retries=0
+    )
+
+
+def through_anthropic(server: Trunkline, model: str, key: str = KEY) -> ChatAnthropic:
+    return ChatAnthropic(base_url=server.base_url, api_key=key, model=model, max_tokens=12, max_retries=0)
+
+
+def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None:
+    chat = through_openai(server, model)
+    answer = chat.invoke(MESSAGES)
+    assert answer.content
+    assert answer.usage_metadata["output_tokens"] == 12
+    assert answer.response_metadata["finish_reason"] == "length"
+    chunks = list(chat.stream(MESSAGES, stream_usage=True))
+    whole = sum(chunks[1:], chunks[0])
+    assert whole.content == answer.content
+    assert whole.usage_metadata["output_tokens"] == 12
+
+
+def test_runs_a_chain_over_a_batch(server: Trunkline, model: str) -> None:
+    prompt = ChatPromptTemplate.from_messages([("user", "Say something about {topic}.")])
+    chain = prompt | through_openai(server, model) | StrOutputParser()
+    texts = chain.batch([{"topic": "the sea"}, {"topic": "the sky"}, {"topic": "the sea"}])
+    assert all(texts)
+    assert texts[0] == texts[2]
+
+
+def test_binds_tools(server: Trunkline, model: str) -> None:
+    chat = through_openai(server, model).bind_tools([get_weather])
+    answer = chat.invoke("What is the weather in Paris?")
+    assert answer.content or answer.tool_calls or answer.invalid_tool_calls
+    assert {call["name"] for call in answer.tool_calls} <= {"get_weather"}
+
+
+def test_chats_and_streams_through_anthropic(server: Trunkline, model: str) -> None:
+    chat = through_anthropic(server, model)
+    answer = chat.invoke(MESSAGES)
+    assert answer.content
+    assert answer.usage_metadata["output_tokens"] <= 12
+    chunks = list(chat.stream(MESSAGES))
+    whole = sum(chunks[1:], chunks[0])
+    assert whole.content
+    assert whole.usage_metadata["input_tokens"] == answer.usage_metadata["input_tokens"]
+
+
+def test_errors_are_those_of_the_packages_below(server: Trunkline, model: str) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        through_openai(server, model, key=WRONG_KEY).invoke(PROMPT)
+    with pytest.raises(openai.NotFoundError):
+        through_openai(server, "nobody/none").invoke(PROMPT)
+    with pytest.raises(ContextOverflowError):
+        through_openai(server, model).invoke(LONG_PROMPT)
+    with pytest.raises(anthropic.AuthenticationError):
+        through_anthropic(server, model, key=WRONG_KEY).invoke(PROMPT)
+    with pytest.raises(anthropic.NotFoundError):
+        through_anthropic(server, "nobody/none").invoke(PROMPT)
+    with pytest.raises(anthropic.BadRequestError):
+        through_anthropic(server, model).invoke(LONG_PROMPT)

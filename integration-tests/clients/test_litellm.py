@@ -1,0 +1,75 @@
+"""LiteLLM as a library, unchanged, through its OpenAI and Anthropic providers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import litellm
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_SCHEMA, WRONG_KEY
+from harness import Trunkline
+
+USER = [{"role": "user", "content": PROMPT}]
+
+
+def fields(server: Trunkline, model: str, key: str = KEY, provider: str = "openai") -> dict[str, Any]:
+    base = f"{server.base_url}/v1" if provider == "openai" else server.base_url
+    return {"model": f"{provider}/{model}", "api_base": base, "api_key": key, "max_tokens": 12, "num_retries": 0}
+
+
+def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None:
+    given = fields(server, model)
+    answer = litellm.completion(messages=USER, temperature=0, **given)
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 12
+    parts = [
+        chunk.choices[0].delta.content or ""
+        for chunk in litellm.completion(messages=USER, temperature=0, stream=True, **given)
+    ]
+    assert "".join(parts) == answer.choices[0].message.content
+
+
+def test_takes_tools(server: Trunkline, model: str) -> None:
+    function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
+    answer = litellm.completion(
+        messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+        tools=[{"type": "function", "function": function}],
+        temperature=0,
+        **fields(server, model),
+    )
+    message = answer.choices[0].message
+    assert message.content or message.tool_calls
+    assert {call.function.name for call in message.tool_calls or []} <= {"get_weather"}
+
+
+def test_completes(server: Trunkline, model: str) -> None:
+    given = fields(server, model) | {"model": f"text-completion-openai/{model}"}
+    answer = litellm.text_completion(prompt="The sea is", temperature=0, **given)
+    assert answer.choices[0].text
+
+
+def test_chats_and_streams_through_anthropic(server: Trunkline, model: str) -> None:
+    given = fields(server, model, provider="anthropic")
+    answer = litellm.completion(messages=USER, temperature=0, **given)
+    assert answer.choices[0].message.content
+    assert answer.usage.completion_tokens == 12
+    parts = [
+        chunk.choices[0].delta.content or ""
+        for chunk in litellm.completion(messages=USER, temperature=0, stream=True, **given)
+    ]
+    assert "".join(parts) == answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_errors_are_its_own(server: Trunkline, model: str, provider: str) -> None:
+    with pytest.raises(litellm.AuthenticationError):
+        litellm.completion(messages=USER, **fields(server, model, key=WRONG_KEY, provider=provider))
+    with pytest.raises(litellm.NotFoundError):
+        litellm.completion(messages=USER, **fields(server, "nobody/none", provider=provider))
+    with pytest.raises(litellm.BadRequestError):
+        litellm.completion(messages=USER, top_p=7.0, **fields(server, model, provider=provider))
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(
+            messages=[{"role": "user", "content": LONG_PROMPT}], **fields(server, model, provider=provider)
+        )

@@ -1,0 +1,55 @@
+"""LlamaIndex's `OpenAILike`, unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from harness import Trunkline
+from llama_index.core.llms import ChatMessage
+from llama_index.llms.openai_like import OpenAILike
+
+MESSAGES = [ChatMessage(role="system", content="You are a poet."), ChatMessage(role="user", content=PROMPT)]
+
+
+def llm(server: Trunkline, model: str, key: str = KEY, chat: bool = True) -> OpenAILike:
+    return OpenAILike(
+        api_base=f"{server.base_url}/v1",
+        api_key=key,
+        model=model,
+        is_chat_model=chat,
+        context_window=2048,
+        temperature=0,
+        max_tokens=12,
+        max_retries=0,
+    )
+
+
+def test_chats_and_streams(server: Trunkline, model: str) -> None:
+    answer = llm(server, model).chat(MESSAGES)
+    assert answer.message.content
+    parts = [event.delta or "" for event in llm(server, model).stream_chat(MESSAGES)]
+    assert "".join(parts) == answer.message.content
+
+
+def test_completes_and_streams(server: Trunkline, model: str) -> None:
+    plain = llm(server, model, chat=False)
+    answer = plain.complete("The sea is")
+    assert answer.text
+    assert "".join(event.delta or "" for event in plain.stream_complete("The sea is")) == answer.text
+
+
+def test_chats_async(server: Trunkline, model: str) -> None:
+    answer = asyncio.run(llm(server, model).achat(MESSAGES))
+    assert answer.message.content == llm(server, model).chat(MESSAGES).message.content
+
+
+def test_errors_are_those_of_the_package_below(server: Trunkline, model: str) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        llm(server, model, key=WRONG_KEY).chat(MESSAGES)
+    with pytest.raises(openai.NotFoundError):
+        llm(server, "nobody/none").chat(MESSAGES)
+    with pytest.raises(openai.BadRequestError):
+        llm(server, model).complete(LONG_PROMPT)

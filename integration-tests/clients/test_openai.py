@@ -1,0 +1,162 @@
+"""The `openai` package, unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import openai
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_SCHEMA, WRONG_KEY
+from harness import Trunkline
+
+USER = [{"role": "user", "content": PROMPT}]
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA},
+}
+
+
+@pytest.fixture
+def client(server: Trunkline) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0)
+
+
+def test_chats(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(model=model, messages=USER, max_completion_tokens=16, temperature=0)
+    assert answer.object == "chat.completion"
+    assert answer.model == model
+    assert answer.system_fingerprint
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 16
+
+
+def test_streams_the_choices_of_the_whole_answer(client: openai.OpenAI, model: str) -> None:
+    fields = {"model": model, "messages": USER, "max_tokens": 12, "n": 2, "seed": 3, "temperature": 1.0}
+    whole = client.chat.completions.create(**fields)
+    texts, finish, usage = {0: "", 1: ""}, {}, None
+    for chunk in client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            finish[choice.index] = choice.finish_reason or finish.get(choice.index)
+        usage = chunk.usage or usage
+    assert texts == {choice.index: choice.message.content for choice in whole.choices}
+    assert texts[0] != texts[1]
+    assert finish == {0: "length", 1: "length"}
+    assert usage is not None
+    assert usage.completion_tokens == whole.usage.completion_tokens == 24
+
+
+def test_its_stream_helper_puts_the_answer_together(client: openai.OpenAI, model: str) -> None:
+    # The helper takes a reply that met the length limit for an error.
+    fields = {"model": model, "messages": USER, "max_tokens": 64, "temperature": 0, "stop": [",", "."]}
+    whole = client.chat.completions.create(**fields)
+    assert whole.choices[0].finish_reason == "stop"
+    with client.chat.completions.stream(**fields) as stream:
+        deltas = [event.delta for event in stream if event.type == "content.delta"]
+        final = stream.get_final_completion()
+    assert "".join(deltas) == final.choices[0].message.content == whole.choices[0].message.content
+
+
+def test_tells_logprobs(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=USER, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )
+    tokens = answer.choices[0].logprobs.content
+    assert len(tokens) == 4
+    assert "".join(token.token for token in tokens) == answer.choices[0].message.content
+    for token in tokens:
+        assert token.logprob == token.top_logprobs[0].logprob
+        assert sum(math.exp(top.logprob) for top in token.top_logprobs) <= 1.0
+
+
+def test_completes(client: openai.OpenAI, model: str) -> None:
+    fields = {"model": model, "prompt": ["The sea is", "The sky is"], "max_tokens": 6, "temperature": 0}
+    whole = client.completions.create(**fields, logprobs=2, echo=False)
+    assert [choice.index for choice in whole.choices] == [0, 1]
+    for choice in whole.choices:
+        assert "".join(choice.logprobs.tokens) == choice.text
+        assert len(choice.logprobs.token_logprobs) == len(choice.logprobs.top_logprobs) == 6
+    texts = ["", ""]
+    for chunk in client.completions.create(**fields, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+
+
+def test_takes_token_ids(client: openai.OpenAI, model: str) -> None:
+    answer = client.completions.create(model=model, prompt=[504, 4965, 314], max_tokens=3, temperature=0)
+    assert answer.usage.prompt_tokens == 3
+
+
+def test_takes_tools(client: openai.OpenAI, model: str) -> None:
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = client.chat.completions.create(
+        model=model, messages=question, tools=[TOOL], tool_choice="auto", max_tokens=64, temperature=0
+    )
+    choice = answer.choices[0]
+    calls = choice.message.tool_calls or []
+    # Whether so small a model calls is its own affair; what is called must be a call.
+    assert calls or choice.message.content
+    assert {call.function.name for call in calls} <= {"get_weather"}
+    if choice.finish_reason == "tool_calls":
+        assert calls
+        assert all(call.id and json.loads(call.function.arguments) is not None for call in calls)
+
+
+def test_takes_results_of_tools(client: openai.OpenAI, model: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    answer = client.chat.completions.create(
+        model=model,
+        messages=[
+            {"role": "user", "content": "What is the weather in Paris?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, rain"},
+        ],
+        tools=[TOOL],
+        tool_choice="none",
+        max_tokens=16,
+        temperature=0,
+    )
+    assert answer.choices[0].message.content
+    assert not answer.choices[0].message.tool_calls
+
+
+def test_its_async_client_runs_many_at_once(server: Trunkline, model: str) -> None:
+    async def many() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0) as client:
+            answers = await asyncio.gather(
+                *(
+                    client.chat.completions.create(model=model, messages=USER, max_tokens=8, temperature=0)
+                    for _ in range(8)
+                )
+            )
+        return [answer.choices[0].message.content for answer in answers]
+
+    texts = asyncio.run(many())
+    assert len(set(texts)) == 1
+
+
+def test_retrieves_models(client: openai.OpenAI, model: str) -> None:
+    assert client.models.retrieve(model).id == model
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("nobody/none")
+
+
+def test_errors_are_its_own(client: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.AuthenticationError) as stranger:
+        client.with_options(api_key=WRONG_KEY).models.list()
+    assert stranger.value.code == "invalid_api_key"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="nobody/none", messages=USER)
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as absurd:
+        client.chat.completions.create(model=model, messages=USER, temperature=1e9)
+    assert absurd.value.param == "temperature"
+    assert absurd.value.type == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": LONG_PROMPT}], stream=True)
+    assert long.value.code == "context_length_exceeded"
+    assert long.value.request_id

@@ -1,0 +1,85 @@
+"""Requests that schemathesis draws from `/openapi.json`: no answer is a 5xx, each is one that the document tells of.
+
+The draws are the same in every run. The server has little room, so that no request runs long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import schemathesis
+from clients.given import KEY
+from harness import Trunkline, serving, sse_events
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+EVENTS = "text/event-stream"
+HEADERS = {"authorization": f"Bearer {KEY}"}
+EXAMPLES = 30
+TIMEOUT_S = 30.0
+# A stream without an end.
+ENDLESS = "/v1/kv/events"
+# At least so many operations are in the document.
+MIN_OPERATIONS = 20
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Trunkline]:
+    with serving("--max-total-tokens", "96", "--max-best-of", "2", env={"TRUNKLINE_API_KEY": KEY}) as running:
+        yield running
+
+
+def conforms(context: Any, response: Any, case: Any) -> None:
+    """The answer has the form that the document says; of a stream, the data of each event."""
+    if not response.headers.get("content-type", [""])[0].startswith(EVENTS):
+        response_schema_conformance(context, response, case)
+        return
+    document = case.operation.schema.raw_schema
+    post = document["paths"][case.operation.path]["post"]
+    described = post["responses"]["200"]["content"][EVENTS].get("schema")
+    for event in sse_events(iter(response.text.splitlines())):
+        if described and isinstance(event, dict) and "error" not in event:
+            jsonschema.validate(event, described | {"components": document["components"]})
+
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, conforms]
+
+
+def check(operation: Any) -> None:
+    """Draws requests of one operation and checks their answers."""
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def draw(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS, headers=HEADERS, timeout=TIMEOUT_S)
+
+    draw()
+
+
+def test_answers_are_those_of_the_document(small: Trunkline) -> None:
+    document = schemathesis.openapi.from_url(f"{small.base_url}/openapi.json", headers=HEADERS)
+    operations = [found.ok() for found in document.exclude(path=ENDLESS).get_all_operations()]
+    assert len(operations) >= MIN_OPERATIONS
+    wrong = []
+    for operation in operations:
+        try:
+            check(operation)
+        except FailureGroup as problems:
+            wrong.append(f"{operation.label}: {problems.message}")
+    assert not wrong, "\n\n".join([*wrong, small.log()])

@@ -1,0 +1,70 @@
+"""The `text-generation` package (TGI's own), unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from harness import Trunkline
+from text_generation import AsyncClient, Client
+from text_generation.errors import UnknownError, ValidationError
+from text_generation.types import Message
+
+TIMEOUT_S = 60
+
+
+def headers(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def client(server: Trunkline) -> Client:
+    return Client(server.base_url, headers=headers(KEY), timeout=TIMEOUT_S)
+
+
+def test_generates(client: Client) -> None:
+    answer = client.generate("The sea is", max_new_tokens=8)
+    assert answer.details.generated_tokens == 8
+    assert answer.details.finish_reason == "length"
+    assert "".join(token.text for token in answer.details.tokens) == answer.generated_text
+
+
+def test_streams_the_text_of_the_whole_answer(client: Client) -> None:
+    fields = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.8, "seed": 11}
+    whole = client.generate("The sea is", **fields)
+    events = list(client.generate_stream("The sea is", **fields))
+    assert "".join(event.token.text for event in events) == whole.generated_text
+    assert events[-1].generated_text == whole.generated_text
+    assert events[-1].details.finish_reason == "length"
+    assert events[-1].details.seed == 11
+
+
+def test_keeps_the_best_of_some(client: Client) -> None:
+    answer = client.generate("The sea is", max_new_tokens=4, do_sample=True, best_of=3)
+    assert len(answer.details.best_of_sequences) == 2
+
+
+def test_chats(client: Client) -> None:
+    # Whole only: its type of an event asks for `role` and `tool_calls` in each, which OpenAI's events do not have.
+    answer = client.chat(messages=[Message(role="user", content=PROMPT)], max_tokens=8, temperature=0.5, seed=1)
+    assert answer.choices[0].message.content
+    assert answer.usage["completion_tokens"] == 8
+
+
+def test_its_async_client_streams(server: Trunkline) -> None:
+    async def stream() -> str:
+        client = AsyncClient(server.base_url, headers=headers(KEY), timeout=TIMEOUT_S)
+        return "".join([event.token.text async for event in client.generate_stream("The sea is", max_new_tokens=8)])
+
+    assert asyncio.run(stream())
+
+
+def test_errors_are_its_own(server: Trunkline, client: Client) -> None:
+    with pytest.raises(ValidationError, match="context"):
+        client.generate(LONG_PROMPT, max_new_tokens=8)
+    with pytest.raises(ValidationError, match="context"):
+        list(client.generate_stream(LONG_PROMPT, max_new_tokens=8))
+    # The package knows no class for a 401.
+    with pytest.raises(UnknownError, match="key"):
+        Client(server.base_url, headers=headers(WRONG_KEY), timeout=TIMEOUT_S).generate("Hello")

@@ -1,0 +1,244 @@
+"""Structured output at temperature 1: what is finished parses and validates, whatever the model would rather say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from harness import ROOT, Trunkline, sse_events
+
+SCHEMAS = Path(os.environ.get("TRUNKLINE_SCHEMAS", ROOT / "../shared/schemas/sample.jsonl.gz"))
+# Real schemas that a run without `--all-schemas` takes: one of each so many.
+STRIDE = 36
+NUM_STREAMS = 8
+REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
+# By what they show.
+OURS: dict[str, Any] = {
+    "nesting": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "address": {
+                "type": "object",
+                "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "city": {"enum": ["Bern", "Genf"]}},
+                "required": ["zip", "city"],
+                "additionalProperties": False,
+            },
+        },
+        "required": ["name", "address"],
+        "additionalProperties": False,
+    },
+    "numbers": {
+        "type": "array",
+        "items": {"type": "number", "minimum": -5, "exclusiveMaximum": 7.5},
+        "minItems": 2,
+        "maxItems": 3,
+    },
+    "integers": {
+        "type": "object",
+        "properties": {"even": {"type": "integer", "multipleOf": 2, "minimum": 10, "maximum": 99}},
+        "required": ["even"],
+        "additionalProperties": False,
+    },
+    "alternatives": {
+        "anyOf": [
+            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False},
+            {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
+            {"type": "null"},
+        ]
+    },
+    "recursion": {
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {
+                    "value": {"type": "boolean"},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
+                },
+                "required": ["value", "children"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/node",
+    },
+    "formats": {
+        "type": "object",
+        "properties": {"day": {"type": "string", "format": "date"}, "id": {"type": "string", "format": "uuid"}},
+        "required": ["day", "id"],
+        "additionalProperties": False,
+    },
+    "tuple": {
+        "type": "array",
+        "prefixItems": [{"type": "integer", "minimum": 0, "maximum": 9}, {"enum": ["x", "é", 'a"b\\']}],
+        "items": False,
+        "minItems": 2,
+    },
+}
+
+
+def chat(server: Trunkline, content: str, **fields: Any) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": content}], "temperature": 1, "max_tokens": 400} | fields
+    return httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=300)
+
+
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+
+def finished(answer: dict[str, Any]) -> list[str]:
+    return [choice["message"]["content"] for choice in answer["choices"] if choice["finish_reason"] == "stop"]
+
+
+def check(text: str, schema: Any) -> None:
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    validator(schema).validate(json.loads(text))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_finished_outputs_validate(server: Trunkline, name: str) -> None:
+    schema = OURS[name]
+    answer = chat(server, "Give me an example in JSON.", response_format=schema_format(schema), n=4, seed=1)
+    assert answer.status_code == 200, answer.text
+    texts = finished(answer.json())
+    assert texts, f"none of the outputs was finished: {answer.text}"
+    for text in texts:
+        check(text, schema)
+
+
+def real_schemas(everything: bool) -> list[dict[str, Any]]:
+    if not SCHEMAS.exists():
+        pytest.skip(f"{SCHEMAS} is not there; hint: name it in TRUNKLINE_SCHEMAS")
+    with gzip.open(SCHEMAS, "rt") as lines:
+        entries = [json.loads(line) for line in lines]
+    return entries if everything else entries[::STRIDE]
+
+
+def test_real_schemas_are_refused_by_name_or_hold(server: Trunkline, request: pytest.FixtureRequest) -> None:
+    entries = real_schemas(request.config.getoption("--all-schemas"))
+
+    def outcome(entry: dict[str, Any]) -> str:
+        schema = entry["schema"]
+        fields = {"response_format": schema_format(schema), "seed": 3}
+        answer = chat(server, "Give me a short example in JSON.", **fields)
+        while answer.status_code == 503:
+            # A few of these take the compiler long.
+            assert answer.json()["error"]["code"] == "grammar_busy", answer.text
+            time.sleep(int(answer.headers["retry-after"]))
+            answer = chat(server, "Give me a short example in JSON.", **fields)
+        if answer.status_code == 400:
+            code: str = answer.json()["error"]["code"]
+            assert code in REFUSALS, (entry["name"], answer.text)
+            return code
+        assert answer.status_code == 200, (entry["name"], answer.text)
+        texts = finished(answer.json())
+        for text in texts:
+            try:
+                check(text, schema)
+            except (ValueError, jsonschema.ValidationError) as error:
+                raise AssertionError(f"{entry['name']}: {text}") from error
+        return "finished" if texts else "cut off"
+
+    with ThreadPoolExecutor(NUM_STREAMS) as pool:
+        outcomes = Counter(pool.map(outcome, entries))
+    print(dict(outcomes))
+    assert outcomes["finished"] > 0
+    assert outcomes["finished"] + outcomes["cut off"] >= 0.75 * len(entries), outcomes
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"guided_regex": r"[A-Z][a-z]{2,8}, [0-9]{2}\."}, r"[A-Z][a-z]{2,8}, [0-9]{2}\."),
+        ({"guided_choice": ["red", "green", "dark blue"]}, "red|green|dark blue"),
+        ({"guided_grammar": 'start: ("a" | "b")~3 "!"'}, "[ab]{3}!"),
+        ({"structured_outputs": {"regex": "(yes|no)( indeed)?"}}, "(yes|no)( indeed)?"),
+    ],
+    ids=["regex", "choice", "lark", "structured_outputs"],
+)
+def test_texts_match(server: Trunkline, fields: dict[str, Any], pattern: str) -> None:
+    answer = chat(server, "Say something.", n=4, seed=5, **fields).json()
+    texts = finished(answer)
+    assert len(texts) == 4, answer
+    assert all(re.fullmatch(pattern, text) for text in texts), texts
+
+
+def test_a_grammar_does_not_depend_on_neighbours(server: Trunkline) -> None:
+    fields: dict[str, Any] = {"response_format": schema_format(OURS["nesting"]), "seed": 11}
+    alone = chat(server, "Who are you?", **fields).json()["choices"]
+    with ThreadPoolExecutor(NUM_STREAMS) as pool:
+        free = [pool.submit(chat, server, f"Count from {i}.", max_tokens=60) for i in range(NUM_STREAMS - 1)]
+        among = pool.submit(chat, server, "Who are you?", **fields).result().json()["choices"]
+        assert all(other.result().status_code == 200 for other in free)
+    assert among == alone
+
+
+def test_required_and_named_tools_are_called_with_valid_arguments(server: Trunkline) -> None:
+    schemas = {"take": OURS["nesting"], "walk": OURS["recursion"]}
+    tools = [{"type": "function", "function": {"name": k, "parameters": v}} for k, v in schemas.items()]
+    named = {"type": "function", "function": {"name": "walk"}}
+    num_calls = 0
+    for choice, is_parallel in [("required", False), ("required", True), (named, True)]:
+        answer = chat(
+            server, "Use a tool.", tools=tools, tool_choice=choice, parallel_tool_calls=is_parallel, n=4, seed=2
+        )
+        assert answer.status_code == 200, answer.text
+        for reply in answer.json()["choices"]:
+            if reply["finish_reason"] == "length":
+                continue
+            calls = reply["message"]["tool_calls"]
+            assert calls and reply["message"]["content"] is None
+            num_calls += len(calls)
+            for call in calls:
+                name = call["function"]["name"]
+                assert choice == "required" or name == "walk"
+                check(call["function"]["arguments"], schemas[name])
+    assert num_calls > 0
+
+
+def test_a_schema_bomb_is_refused_while_a_stream_goes_on(server: Trunkline) -> None:
+    alternatives: dict[str, Any] = {"type": "string"}
+    for depth in range(12):
+        alternatives = {"anyOf": [{"type": "array", "items": alternatives, "minItems": depth}] * 2}
+    bombs: list[dict[str, Any]] = [
+        {"guided_regex": "(((a{1,200}b){1,200}c){1,200}d){1,200}"},
+        {"guided_regex": "(.*a.{40}|.*b.{40}){9}c"},
+        {"guided_json": {"enum": [f"value {i}" for i in range(5000)]}},
+        {"guided_json": {"type": "string", "minLength": 10**9, "pattern": "^(a|aa)+$"}},
+        {"guided_json": alternatives},
+        {"guided_json": json.loads('{"items":' * 100 + "{}" + "}" * 100)},
+    ]
+    num_texts, ended = [0], threading.Event()
+
+    def stream() -> None:
+        body = {"prompt": "The sea is", "max_tokens": 400, "temperature": 0, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=300) as answer:
+            for event in sse_events(answer.iter_lines()):
+                num_texts[0] += isinstance(event, dict)
+        ended.set()
+
+    reader = threading.Thread(target=stream)
+    reader.start()
+    answers = []
+    for bomb in bombs:
+        before, began = num_texts[0], time.monotonic()
+        answer = chat(server, "x", max_tokens=4, **bomb)
+        print(f"{answer.status_code} after {time.monotonic() - began:.2f} s, {num_texts[0] - before} pieces meanwhile")
+        answers.append(answer)
+    reader.join()
+    assert ended.is_set() and num_texts[0] > 200
+    for answer in answers:
+        # Some are no bombs to this parser: then they are taken.
+        assert answer.status_code in (200, 400), answer.text
+        assert answer.status_code == 200 or answer.json()["error"]["code"] in REFUSALS | {"grammar_failed"}
+    assert sum(answer.status_code == 400 for answer in answers) >= 3

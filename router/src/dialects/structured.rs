@@ -1,0 +1,276 @@
+//! Structured output: what clients ask for in the words of several APIs, as one grammar.
+
+use serde_json::{Map, Value};
+use trunkline_grammar::Grammar;
+
+use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
+
+/// Fields of OpenAI's routes that ask for a form of the output: OpenAI's own and vLLM's.
+#[derive(Debug, Default)]
+pub struct StructuredFields {
+    /// OpenAI's.
+    pub response_format: Option<Value>,
+    /// A JSON schema.
+    pub guided_json: Option<Value>,
+    /// A regular expression.
+    pub guided_regex: Option<String>,
+    /// Texts.
+    pub guided_choice: Option<Vec<String>>,
+    /// A Lark grammar.
+    pub guided_grammar: Option<String>,
+    /// One of the four in an object: `json`, `regex`, `choice`, `grammar`; or `json_object`.
+    pub structured_outputs: Option<Value>,
+}
+
+impl StructuredFields {
+    /// What they ask for, if anything; one of them may.
+    pub fn grammar(self) -> Result<Option<RequestGrammar>, ApiError> {
+        let fields: [(&'static str, Option<Grammar>); 6] = [
+            ("response_format", optional(self.response_format, |value| typed("response_format", value))?),
+            ("guided_json", optional(self.guided_json, |value| json_schema("guided_json", value).map(Some))?),
+            ("guided_regex", self.guided_regex.map(Grammar::Regex)),
+            ("guided_choice", self.guided_choice.map(Grammar::Choices)),
+            ("guided_grammar", self.guided_grammar.map(Grammar::Lark)),
+            ("structured_outputs", optional(self.structured_outputs, structured_outputs)?),
+        ];
+        let mut asked = None;
+        for (field, grammar) in fields {
+            match (grammar, &asked) {
+                (None, _) => {}
+                (Some(grammar), None) => asked = Some((field, grammar)),
+                (Some(_), Some((other, _))) => {
+                    let problem =
+                        format!("and `{other}` both say what the output is; hint: send one of them");
+                    return Err(ApiError::value(field, problem));
+                }
+            }
+        }
+        Ok(asked.map(|(field, grammar)| RequestGrammar::Asked { field, grammar }))
+    }
+}
+
+/// The grammar of a field that is an object with a `type`: `text`, `json_object`, `json_schema` or `regex`.
+pub fn request_grammar(
+    field: &'static str,
+    value: Option<Value>,
+) -> Result<Option<RequestGrammar>, ApiError> {
+    let grammar = optional(value, |value| typed(field, value))?;
+    Ok(grammar.map(|grammar| RequestGrammar::Asked { field, grammar }))
+}
+
+fn optional(
+    value: Option<Value>,
+    grammar: impl FnOnce(Value) -> Result<Option<Grammar>, ApiError>,
+) -> Result<Option<Grammar>, ApiError> {
+    value.map_or(Ok(None), grammar)
+}
+
+/// The schema stands in `json_schema.schema` (OpenAI's chats), `schema` (OpenAI's responses, Anthropic) or `value` (TGI
+/// and `InferenceClient`'s chats).
+fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
+    let mut map = object(field, value)?;
+    let kind = match map.remove("type") {
+        Some(Value::String(kind)) => kind,
+        None => return Err(missing(field, "type")),
+        Some(_) => return Err(wrong_type(format!("{field}.type"), "a string")),
+    };
+    match kind.as_str() {
+        "text" => Ok(None),
+        "json_object" => match schema_member(&mut map) {
+            None => Ok(Some(Grammar::JsonObject)),
+            Some((_, Value::Null)) => Ok(Some(Grammar::JsonObject)),
+            Some((member, schema)) => json_schema(&format!("{field}.{member}"), schema).map(Some),
+        },
+        "json_schema" => match map.remove("json_schema") {
+            Some(outer) => {
+                let mut outer = object(&format!("{field}.json_schema"), outer)?;
+                let schema = outer.remove("schema").ok_or_else(|| missing(field, "json_schema.schema"))?;
+                json_schema(&format!("{field}.json_schema.schema"), schema).map(Some)
+            }
+            None => match schema_member(&mut map) {
+                // TGI's has a name beside the schema, or nothing around it.
+                Some(("value", Value::Object(mut value)))
+                    if value.get("schema").is_some_and(Value::is_object) =>
+                {
+                    let schema = value.remove("schema").unwrap_or_default();
+                    json_schema(&format!("{field}.value.schema"), schema).map(Some)
+                }
+                Some((member, schema)) => json_schema(&format!("{field}.{member}"), schema).map(Some),
+                None => Err(missing(field, "json_schema")),
+            },
+        },
+        "json" => {
+            let schema = map.remove("value").ok_or_else(|| missing(field, "value"))?;
+            json_schema(&format!("{field}.value"), schema).map(Some)
+        }
+        "regex" => match map.remove("value") {
+            Some(Value::String(regex)) => Ok(Some(Grammar::Regex(regex))),
+            None => Err(missing(field, "value")),
+            Some(_) => Err(wrong_type(format!("{field}.value"), "a string")),
+        },
+        _ => {
+            let problem = "must be `text`, `json_object`, `json_schema`, `json` or `regex`";
+            Err(ApiError::value(format!("{field}.type"), problem))
+        }
+    }
+}
+
+fn schema_member(map: &mut Map<String, Value>) -> Option<(&'static str, Value)> {
+    ["schema", "value"].into_iter().find_map(|member| map.remove(member).map(|schema| (member, schema)))
+}
+
+/// vLLM's: one member says what the output is.
+fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
+    const FIELD: &str = "structured_outputs";
+    let map = object(FIELD, value)?;
+    let mut asked: Option<Grammar> = None;
+    for (member, value) in map.into_iter().filter(|(_, value)| !value.is_null()) {
+        let field = format!("{FIELD}.{member}");
+        let grammar = match (member.as_str(), value) {
+            ("json", value) => json_schema(&field, value)?,
+            ("regex", Value::String(regex)) => Grammar::Regex(regex),
+            ("grammar", Value::String(grammar)) => Grammar::Lark(grammar),
+            ("regex" | "grammar", _) => return Err(wrong_type(field, "a string")),
+            ("choice", value) => Grammar::Choices(texts(field, value)?),
+            ("json_object", Value::Bool(true)) => Grammar::JsonObject,
+            ("json_object", Value::Bool(false)) => continue,
+            ("json_object", _) => return Err(wrong_type(field, "true or false")),
+            // Hints to vLLM's own backends, which change no output.
+            (
+                "disable_fallback" | "disable_any_whitespace" | "disable_additional_properties",
+                Value::Bool(false),
+            ) => {
+                continue;
+            }
+            _ => {
+                let hint = "send one of `json`, `regex`, `choice`, `grammar` and `json_object`";
+                return Err(ApiError::UnsupportedField { field, hint });
+            }
+        };
+        if asked.replace(grammar).is_some() {
+            let problem = "says in more than one way what the output is; hint: send one of them";
+            return Err(ApiError::value(FIELD, problem));
+        }
+    }
+    Ok(asked)
+}
+
+/// Some clients send the schema as text.
+fn json_schema(field: &str, schema: Value) -> Result<Grammar, ApiError> {
+    match schema {
+        Value::String(text) => match serde_json::from_str(&text) {
+            Ok(schema) => Ok(Grammar::JsonSchema(schema)),
+            Err(error) => Err(ApiError::value(field, format!("is no JSON schema: {error}"))),
+        },
+        Value::Object(_) | Value::Bool(_) => Ok(Grammar::JsonSchema(schema)),
+        Value::Null | Value::Number(_) | Value::Array(_) => {
+            Err(wrong_type(field.to_owned(), "a JSON schema"))
+        }
+    }
+}
+
+fn texts(field: String, value: Value) -> Result<Vec<String>, ApiError> {
+    serde_json::from_value(value).map_err(|_| wrong_type(field, "a list of strings"))
+}
+
+fn object(field: &str, value: Value) -> Result<Map<String, Value>, ApiError> {
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(wrong_type(field.to_owned(), "an object")),
+    }
+}
+
+fn missing(field: &str, member: &str) -> ApiError {
+    ApiError::MissingField { field: format!("{field}.{member}") }
+}
+
+fn wrong_type(field: String, expected: &str) -> ApiError {
+    ApiError::InvalidType { field, detail: format!("expected {expected}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn format(value: Value) -> Result<Option<Grammar>, String> {
+        let fields = StructuredFields { response_format: Some(value), ..StructuredFields::default() };
+        match fields.grammar() {
+            Ok(None) => Ok(None),
+            Ok(Some(RequestGrammar::Asked { field, grammar })) => {
+                assert_eq!(field, "response_format");
+                Ok(Some(grammar))
+            }
+            Ok(Some(RequestGrammar::Compiled(_))) => panic!("nothing is compiled here"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_schema_is_found_in_every_dialects_place() {
+        let schema = json!({"type": "object"});
+        let is_schema = Ok(Some(Grammar::JsonSchema(schema.clone())));
+        for value in [
+            json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}}),
+            json!({"type": "json_schema", "name": "x", "schema": schema}),
+            json!({"type": "json_schema", "value": schema}),
+            json!({"type": "json_schema", "value": {"name": "x", "schema": schema}}),
+            json!({"type": "json_object", "value": schema}),
+            json!({"type": "json_object", "schema": schema}),
+            json!({"type": "json", "value": schema}),
+            json!({"type": "json", "value": schema.to_string()}),
+        ] {
+            assert_eq!(format(value.clone()), is_schema, "{value}");
+        }
+        assert_eq!(format(json!({"type": "text"})), Ok(None));
+        assert_eq!(format(json!({"type": "json_object"})), Ok(Some(Grammar::JsonObject)));
+        assert_eq!(format(json!({"type": "regex", "value": "a+"})), Ok(Some(Grammar::Regex("a+".into()))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (value, words) in [
+            (json!([]), "`response_format`: expected an object"),
+            (json!({}), "`response_format.type` is missing"),
+            (json!({"type": 1}), "`response_format.type`: expected a string"),
+            (json!({"type": "structural_tag"}), "`response_format.type` must be `text`"),
+            (json!({"type": "json_schema"}), "`response_format.json_schema` is missing"),
+            (
+                json!({"type": "json_schema", "json_schema": {}}),
+                "`response_format.json_schema.schema` is missing",
+            ),
+            (json!({"type": "json"}), "`response_format.value` is missing"),
+            (json!({"type": "json", "value": "{"}), "`response_format.value` is no JSON schema: EOF"),
+            (json!({"type": "json", "value": 3}), "`response_format.value`: expected a JSON schema"),
+            (json!({"type": "regex", "value": {}}), "`response_format.value`: expected a string"),
+        ] {
+            let error = format(value).unwrap_err();
+            assert!(error.starts_with(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn vllms_object_says_one_thing() {
+        let grammar = |value| structured_outputs(value).map_err(|error| error.to_string());
+        assert_eq!(grammar(json!({"json": null, "regex": "a"})), Ok(Some(Grammar::Regex("a".into()))));
+        assert_eq!(grammar(json!({"choice": ["a"]})), Ok(Some(Grammar::Choices(vec!["a".into()]))));
+        assert_eq!(grammar(json!({"json_object": true})), Ok(Some(Grammar::JsonObject)));
+        assert_eq!(grammar(json!({})), Ok(None));
+        assert!(grammar(json!({"regex": "a", "choice": ["a"]})).unwrap_err().contains("more than one way"));
+        assert!(grammar(json!({"structural_tag": "x"})).unwrap_err().contains("is not supported"));
+        assert!(grammar(json!({"choice": [1]})).unwrap_err().contains("a list of strings"));
+    }
+
+    #[test]
+    fn two_fields_contradict_each_other() {
+        let fields = StructuredFields {
+            guided_regex: Some("a".into()),
+            guided_choice: Some(vec!["a".into()]),
+            response_format: Some(json!({"type": "text"})),
+            ..StructuredFields::default()
+        };
+        let error = fields.grammar().unwrap_err().to_string();
+        assert!(error.starts_with("`guided_choice` and `guided_regex` both say"), "{error}");
+    }
+}

@@ -1,0 +1,238 @@
+//! Structured output through every dialect.
+
+use serde_json::{Value, json};
+use trunkline_grammar::GrammarLimits;
+use trunkline_router::limits::Limits;
+
+use crate::support::{Router, ShardPlan, bytes};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// The shard would say something else.
+async fn router() -> Router {
+    let plan = ShardPlan { replies: vec![bytes("no json at all")], ..ShardPlan::default() };
+    Router::start(plan, Limits::default()).await
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object", "properties": {"answer": {"enum": ["first", "fourth"]}, "ok": {"type": "boolean"}},
+        "required": ["answer", "ok"], "additionalProperties": false,
+    })
+}
+
+fn chat(fields: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[track_caller]
+fn check(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(["first", "fourth"].contains(&value["answer"].as_str().unwrap()), "{text}");
+    assert!(value["ok"].is_boolean() && value.as_object().unwrap().len() == 2, "{text}");
+}
+
+#[tokio::test]
+async fn every_form_of_openai_and_vllm_holds() {
+    let router = router().await;
+    let strict =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema()}});
+    for fields in [
+        json!({"response_format": strict}),
+        json!({"response_format": {"type": "json_object", "value": schema()}}),
+        json!({"guided_json": schema()}),
+        json!({"guided_json": schema().to_string()}),
+        json!({"structured_outputs": {"json": schema()}}),
+        json!({"response_format": strict, "logprobs": true}),
+    ] {
+        let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{fields}");
+        check(answer["choices"][0]["message"]["content"].as_str().unwrap());
+        let mut body = json!({"prompt": "x", "max_tokens": 500});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body.as_object_mut().unwrap().remove("logprobs");
+        let answer = router.post("/v1/completions", &body).await.ok();
+        check(answer["choices"][0]["text"].as_str().unwrap());
+    }
+    let is_abc = |text: &str| text.len() == 3 && text.chars().all(|c| ('a'..='c').contains(&c));
+    let is_choice = |text: &str| ["yes", "no"].contains(&text);
+    let is_framed = |text: &str| text == "abbbc";
+    let cases: [(Value, &dyn Fn(&str) -> bool); 5] = [
+        (json!({"guided_regex": "^[a-c]{3}$"}), &is_abc),
+        (json!({"structured_outputs": {"regex": "[a-c]{3}"}}), &is_abc),
+        (json!({"guided_choice": ["yes", "no"]}), &is_choice),
+        (json!({"structured_outputs": {"choice": ["yes", "no"]}}), &is_choice),
+        (json!({"guided_grammar": "start: \"a\" \"b\"~3 \"c\""}), &is_framed),
+    ];
+    for (fields, is_right) in cases {
+        let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(is_right(text), "{fields}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_and_several_choices_hold() {
+    let router = router().await;
+    let fields = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema()}}, "n": 3,
+                        "stream": true});
+    let events = router.post(CHAT, &chat(fields)).await.events();
+    let mut texts = vec![String::new(); 3];
+    for choice in events.iter().filter_map(|event| event["choices"].as_array()).flatten() {
+        texts[choice["index"].as_u64().unwrap() as usize]
+            .push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+    }
+    texts.iter().for_each(|text| check(text));
+}
+
+#[tokio::test]
+async fn tgi_has_its_own_words() {
+    let router = router().await;
+    for grammar in [
+        json!({"type": "json", "value": schema()}),
+        json!({"type": "json_schema", "value": {"name": "x", "schema": schema()}}),
+    ] {
+        let body = json!({"inputs": "x", "parameters": {"grammar": grammar, "max_new_tokens": 500, "details": true}});
+        let answer = router.post("/generate", &body).await.ok();
+        check(answer["generated_text"].as_str().unwrap());
+        assert_eq!(answer["details"]["finish_reason"], "eos_token");
+    }
+    let body = json!({"inputs": "x", "parameters": {"grammar": {"type": "regex", "value": "[0-9]{4}"}}});
+    let text = router.post("/generate", &body).await.ok()["generated_text"].as_str().unwrap().to_owned();
+    assert!(text.len() == 4 && text.chars().all(|c| c.is_ascii_digit()), "{text}");
+}
+
+#[tokio::test]
+async fn anthropics_forms_hold() {
+    let router = router().await;
+    let format = json!({"type": "json_schema", "schema": schema()});
+    let body = |fields: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body
+    };
+    for fields in [json!({"output_format": format}), json!({"output_config": {"format": format}})] {
+        let answer = router.post("/v1/messages", &body(fields)).await.ok();
+        assert_eq!(answer["stop_reason"], "end_turn");
+        check(answer["content"][0]["text"].as_str().unwrap());
+    }
+    for (fields, words) in [
+        (json!({"output_format": format, "output_config": {"format": format}}), "both say"),
+        (json!({"output_config": {"effort": "low"}}), "`output_config.effort` is not supported"),
+        (json!({"output_format": {"type": "json_schema", "schema": {"not": {}}}}), "keyword `not`"),
+    ] {
+        let answer = router.post("/v1/messages", &body(fields)).await;
+        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn responses_and_messages_call_tools_that_they_must_call() {
+    let router = router().await;
+    let format = json!({"type": "json_schema", "name": "x", "schema": schema()});
+    let answer = router.post("/v1/responses", &json!({"input": "x", "text": {"format": format}})).await.ok();
+    check(answer["output"][0]["content"][0]["text"].as_str().unwrap());
+    assert_eq!(answer["text"]["format"], format);
+    let body = json!({"input": "x", "tools": [{"type": "function", "name": "pick", "parameters": schema()}],
+                      "tool_choice": "required", "parallel_tool_calls": false});
+    let answer = router.post("/v1/responses", &body).await.ok();
+    assert_eq!(answer["output"][0]["type"], "function_call", "{answer}");
+    check(answer["output"][0]["arguments"].as_str().unwrap());
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000,
+                      "tools": [{"name": "pick", "input_schema": schema()}],
+                      "tool_choice": {"type": "tool", "name": "pick"}});
+    let answer = router.post("/v1/messages", &body).await.ok();
+    assert_eq!(
+        (&answer["content"][0]["type"], &answer["stop_reason"]),
+        (&json!("tool_use"), &json!("tool_use"))
+    );
+    check(&answer["content"][0]["input"].to_string());
+}
+
+#[tokio::test]
+async fn required_and_named_tools_are_called_with_valid_arguments() {
+    let router = router().await;
+    let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    let nested = json!({
+        "$defs": {"answer": {"enum": ["first", "fourth"]}}, "type": "object",
+        "properties": {"answer": {"$ref": "#/$defs/answer"}, "ok": {"type": "boolean"}},
+        "required": ["answer", "ok"], "additionalProperties": false,
+    });
+    for (tools, choice, is_parallel) in [
+        (json!([tool("pick", nested.clone())]), json!("required"), false),
+        (json!([tool("pick", schema()), tool("take", nested.clone())]), json!("required"), false),
+        (
+            json!([tool("skip", json!({})), tool("take", nested)]),
+            json!({"type": "function", "function": {"name": "take"}}),
+            true,
+        ),
+    ] {
+        let fields = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": is_parallel});
+        let answer = router.post(CHAT, &chat(fields)).await.ok();
+        let choice = &answer["choices"][0];
+        let calls = choice["message"]["tool_calls"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!(calls.len(), 1, "{answer}");
+        assert!(["pick", "take"].contains(&calls[0]["function"]["name"].as_str().unwrap()));
+        check(calls[0]["function"]["arguments"].as_str().unwrap());
+        assert!(choice["message"]["content"].is_null());
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_held_is_refused_by_name() {
+    let router = router().await;
+    let format = |schema: Value| {
+        chat(json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}))
+    };
+    let object = |i: u32| json!({"type": "object", "properties": {format!("p{i}"): {"type": "string"}}});
+    let alternatives: Vec<Value> =
+        (0..24).map(|i| json!({"anyOf": [object(2 * i), object(2 * i + 1)]})).collect();
+    let product = json!({ "allOf": alternatives });
+    for (body, code, words) in [
+        (format(json!({"not": {}})), "unsupported_keyword", "keyword `not` at `#`"),
+        (format(json!({"type": "nothing"})), "invalid_schema", "`response_format`: invalid JSON schema"),
+        (format(json!({"enum": vec!["x"; 5000]})), "schema_too_large", "--max-schema-properties"),
+        (chat(json!({"guided_regex": "("})), "invalid_schema", "`guided_regex`: invalid regular expression"),
+        (chat(json!({"guided_choice": []})), "invalid_schema", "`guided_choice`: invalid list"),
+        (format(product), "schema_too_complex", "`response_format`: the grammar is too complex"),
+        (
+            format(json!({"type": "string", "minLength": 1_000_000_000, "pattern": "^(a|aa)+$"})),
+            "grammar_failed",
+            "cannot go on",
+        ),
+        (
+            chat(json!({"guided_regex": "a", "min_tokens": 3})),
+            "invalid_value",
+            "`min_tokens` is 3, but `guided_regex`",
+        ),
+        (
+            chat(json!({"guided_regex": "a", "ignore_eos": true})),
+            "invalid_value",
+            "`guided_regex` says where",
+        ),
+        (chat(json!({"guided_regex": "a", "guided_choice": ["a"]})), "invalid_value", "both say"),
+        (chat(json!({"response_format": {"type": "xml"}})), "invalid_value", "`response_format.type`"),
+    ] {
+        let answer = router.post(CHAT, &body).await;
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status, error["code"].as_str()), (400, Some(code)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    }
+    let body = json!({"inputs": "x", "parameters": {"grammar": {"type": "json", "value": {"not": {}}}}});
+    let answer = router.post("/generate", &body).await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (422, Some("unsupported_keyword")));
+}
+
+#[tokio::test]
+async fn flags_set_the_limits() {
+    let grammar = GrammarLimits { max_bytes: 100, max_depth: 3, ..GrammarLimits::default() };
+    let router = Router::start(ShardPlan::default(), Limits { grammar, ..Limits::default() }).await;
+    let deep = json!({"items": {"items": {"items": {}}}});
+    for (schema, flag) in [(schema(), "--max-schema-bytes"), (deep, "--max-schema-depth")] {
+        let answer = router.post(CHAT, &chat(json!({"guided_json": schema}))).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.text().contains(flag), "{}", answer.text());
+    }
+}
