@@ -22,7 +22,8 @@ impl Scheduler {
     }
 
     /// Pins a prompt that is computed, if its request asks for it and this was not done before: what came of it goes
-    /// before the first token, so that the answer can say it.
+    /// before the first token that is sampled, so that the answer can say it. Tokens that a grammar forces at the
+    /// beginning come before.
     pub(crate) fn pin_prompt(&mut self, key: SequenceKey, updates: &mut Vec<Update>) {
         let sequence = &mut self.sequences[key];
         let Some(pinned_ms) = sequence.retention.pinned_ms.filter(|_| sequence.pinned.is_none()) else {

@@ -59,7 +59,8 @@ async fn every_form_of_openai_and_vllm_holds() {
     let is_abc = |text: &str| text.len() == 3 && text.chars().all(|c| ('a'..='c').contains(&c));
     let is_choice = |text: &str| ["yes", "no"].contains(&text);
     let is_framed = |text: &str| text == "abbbc";
-    let cases: [(Value, &dyn Fn(&str) -> bool); 5] = [
+    type Check<'a> = &'a dyn Fn(&str) -> bool;
+    let cases: [(Value, Check<'_>); 5] = [
         (json!({"guided_regex": "^[a-c]{3}$"}), &is_abc),
         (json!({"structured_outputs": {"regex": "[a-c]{3}"}}), &is_abc),
         (json!({"guided_choice": ["yes", "no"]}), &is_choice),

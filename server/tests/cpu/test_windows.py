@@ -33,6 +33,8 @@ ROOT_KEY = bytes(range(16))
 # As in test_store.py.
 HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
+# Longer than any window and some blocks.
+LONG_PROMPT = np.random.default_rng(4).integers(0, VOCAB_SIZE, 120).tolist()
 # Random, so that the tokens do not run in circles.
 SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
 # K and V in f16.
@@ -137,17 +139,17 @@ def test_windows_kept_apart_change_no_bit(tiny_model: TinyModel, case: str) -> N
 
 
 def stored_prompt(backend: CpuBackend) -> list[Sampled]:
-    """`PROMPT` a block at a time, each stored as it fills, and the 41 tokens that follow it."""
-    backend.start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+    """`LONG_PROMPT` a block at a time, each stored as it fills, and the 41 tokens that follow it."""
+    backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
     outcomes: list[Sampled] = []
-    for index, first in enumerate(range(0, len(PROMPT), BLOCK_SIZE)):
-        end = min(first + BLOCK_SIZE, len(PROMPT))
+    for index, first in enumerate(range(0, len(LONG_PROMPT), BLOCK_SIZE)):
+        end = min(first + BLOCK_SIZE, len(LONG_PROMPT))
         is_full = end - first == BLOCK_SIZE
         stores = [BlockStore(index, index)] if is_full else []
-        outcomes += sampled(backend.step([Chunk(1, first, end - first, [index], end == len(PROMPT), stores)]))
+        outcomes += sampled(backend.step([Chunk(1, first, end - first, [index], end == len(LONG_PROMPT), stores)]))
         if is_full:
             assert [(store.slot, store.is_stored) for store in transfers(backend).stores] == [(index, True)]
-    return outcomes + go_on(backend, len(PROMPT), -(-len(PROMPT) // BLOCK_SIZE))
+    return outcomes + go_on(backend, len(LONG_PROMPT), -(-len(LONG_PROMPT) // BLOCK_SIZE))
 
 
 def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None = None) -> list[Sampled]:
@@ -183,7 +185,7 @@ def test_stored_blocks_are_whole_and_restored_behind_the_window_without_their_pa
     model, folder = tiny_model(case)
     window = model.config.sliding_window
     options = {"kv_cache_dtype": kv_dtype, "store": StoreOptions(path=tmp_path, max_bytes=1 << 20)}
-    num_stored = len(PROMPT) // BLOCK_SIZE
+    num_stored = len(LONG_PROMPT) // BLOCK_SIZE
     backend = build_tiny(folder, 512, 16, **options)
     expected = stored_prompt(backend)
     records = (Path(backend.info.store_folder) / "records").read_bytes()
@@ -198,9 +200,9 @@ def test_stored_blocks_are_whole_and_restored_behind_the_window_without_their_pa
         assert backend.store is not None
         backend.store.restore(Restore(1, blocks))
         assert transfers(backend).restores[0].num_blocks == num_stored
-        backend.start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+        backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
         first = num_stored * BLOCK_SIZE
-        outcomes = sampled(backend.step([Chunk(1, first, len(PROMPT) - first, range(num_stored + 1), True)]))
-        outcomes += go_on(backend, len(PROMPT), num_stored + 1, window)
+        outcomes = sampled(backend.step([Chunk(1, first, len(LONG_PROMPT) - first, range(num_stored + 1), True)]))
+        outcomes += go_on(backend, len(LONG_PROMPT), num_stored + 1, window)
         assert outcomes == expected
         del backend

@@ -389,7 +389,7 @@ fn a_mean_that_turns_from_block_to_block_is_taken_out_and_added_again() {
             let blocks: Vec<Vec<u8>> = case
                 .block_table
                 .iter()
-                .map(|block| case.pool.block_bytes(*block).unwrap().to_vec())
+                .map(|block| case.pool.whole_block(*block).unwrap().flatten().copied().collect())
                 .collect();
             assert!(*stored.get_or_insert_with(|| blocks.clone()) == blocks, "{isa}");
         }

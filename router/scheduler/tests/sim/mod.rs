@@ -382,13 +382,16 @@ impl<'a> World<'a> {
                     assert!(request.retention.pinned_ms.is_some(), "who asked for it is pinned");
                     let num_asked = request.retention.num_tokens.unwrap_or(u32::MAX);
                     assert!(pinned.num_tokens <= num_asked.min(request.token_ids.len() as u32));
-                    assert!(self.report.outputs[&id].is_empty(), "before the first token");
+                    let has_none = self.report.outputs[&id].is_empty();
+                    assert!(has_none || request.constrained, "before the first token that is sampled");
                     assert!(self.pinned.insert(id), "once");
                 }
                 Update::Token { id, token } => {
                     self.check_open(id);
-                    let is_pinned = self.arrivals[&id].request.retention.pinned_ms.is_some();
-                    assert_eq!(self.pinned.contains(&id), is_pinned, "what came of it is told first");
+                    let request = &self.arrivals[&id].request;
+                    // What a grammar forces may come before the prompt is computed.
+                    let is_told = request.retention.pinned_ms.is_none() || self.pinned.contains(&id);
+                    assert!(is_told || request.constrained, "what came of it is told first");
                     assert!(self.report.started_at.contains_key(&id), "who has tokens has started");
                     let output = self.report.outputs.get_mut(&id).expect("submitted");
                     output.push(token.token_id);
