@@ -127,7 +127,6 @@ pub struct ResponseObject {
     #[schema(value_type = Object)]
     pub text: Value,
     /// As sent, or `auto`.
-    #[schema(value_type = Object)]
     pub tool_choice: Value,
     /// As sent.
     pub tools: Vec<ToolField>,
