@@ -31,9 +31,10 @@ fn main() {
         }
         let report = run(&scenario, Options { is_verbose: count == 1, ..Options::default() });
         println!(
-            "seed {seed}: {} requests of {} tokens, {} computed, {} preemptions, {} events, {} ms, {} steps, \
+            "seed {seed}: {} requests of {} tenants, {} tokens, {} computed, {} preemptions, {} events, {} ms, {} steps, \
              trace {:016x}",
             scenario.arrivals.len(),
+            scenario.num_tenants(),
             scenario.num_tokens(),
             report.stats.scheduled_tokens,
             report.stats.preemptions,

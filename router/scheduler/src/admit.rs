@@ -2,6 +2,8 @@
 
 use trunkline_kv::{BlockTable, PrefixHit};
 
+use crate::fairness::TenantKey;
+use crate::give_way::Lack;
 use crate::scheduler::{Scheduler, Shard};
 use crate::sequence::{PartialCopy, Phase, Run, SequenceKey, Waiter};
 
@@ -26,10 +28,13 @@ impl Scheduler {
         let (mut num_tokens, mut num_prefills) = needs
             .filter(|&need| need > 0)
             .fold((0, 0), |(tokens, prefills), need| (tokens + u64::from(need), prefills + 1));
-        while let Some((rank, key)) = self.queue.first() {
-            let is_full = self.running.len() >= self.max_running();
-            let is_late =
-                num_tokens >= budget.into() && num_prefills >= self.config.max_concurrent_prefills.max(1);
+        self.promote();
+        while let Some(key) = self.queue.first(&mut self.fairness) {
+            let priority = self.sequences[key].priority;
+            let is_full = self.num_lent_places() >= self.max_running();
+            let is_late = num_tokens >= budget.into()
+                && num_prefills >= self.config.max_concurrent_prefills.max(1)
+                && self.has_prefill(step_id, self.sequences[key].tenant);
             let admission = if is_full {
                 Admission::NoRoom
             } else if is_late {
@@ -48,14 +53,24 @@ impl Scheduler {
                     if is_alone && self.shard.as_mut().is_some_and(|shard| shard.kv.drop_pin()) {
                         continue;
                     }
-                    let Some(victim) = self.victim() else { return };
-                    if self.num_leaving > 0 || self.sequences[victim].priority <= rank.priority {
+                    let lack = if is_full { Lack::Place } else { Lack::Blocks };
+                    let Some(victim) = self.victim_for(key, lack).filter(|_| self.num_leaving == 0) else {
                         return;
+                    };
+                    if self.sequences[victim].priority == priority {
+                        self.preempt_for_tenant(victim);
+                    } else {
+                        self.preempt(victim);
                     }
-                    self.preempt(victim);
                 }
             }
         }
+    }
+
+    /// Whether a prompt of this tenant is half computed. Others' are no reason to keep one of it waiting.
+    fn has_prefill(&self, step_id: u64, tenant: TenantKey) -> bool {
+        let mut own = self.running.iter().filter(|&&key| self.sequences[key].tenant == tenant);
+        own.any(|&key| self.sequences[key].num_wanted(step_id) > 0)
     }
 
     fn try_admit(&mut self, key: SequenceKey) -> Admission {
@@ -174,11 +189,15 @@ impl Scheduler {
             copy: hit.partial().map(|(source, num_tokens)| PartialCopy { source, num_tokens }),
             prefill_end: sequence.num_tokens(),
             last_step_id: 0,
+            gave_way: false,
             has_failed: false,
             waiters: Vec::new(),
             restore,
         });
         self.next_wire_id += 1;
+        let num_hit_tokens = hit.num_tokens() + hit.num_stored_tokens();
+        sequence.num_paid = sequence.num_paid.max(num_hit_tokens).min(sequence.num_prompt_tokens);
+        self.fairness.begin_running(sequence.tenant, sequence.num_unpaid());
         let order = sequence.order();
         let place = self.running.partition_point(|&other| self.sequences[other].order() < order);
         self.running.insert(place, key);

@@ -1,6 +1,7 @@
 //! How one step's tokens are divided.
 
 use crate::event::Priority;
+use crate::fairness::TenantKey;
 use crate::sequence::SequenceKey;
 
 /// What is left of a step.
@@ -26,31 +27,39 @@ impl StepBudget {
 pub(crate) struct PrefillNeed {
     pub(crate) key: SequenceKey,
     pub(crate) priority: Priority,
+    pub(crate) tenant: TenantKey,
+    /// What the tenant got so far.
+    pub(crate) served: u64,
     pub(crate) num_tokens: u32,
 }
 
 /// Divides `budget` tokens over `needs`, which come in running order (class, then age).
 ///
-/// A class gets what the classes before it leave. In it half of the tokens are the oldest's, so that it always gets on;
-/// the other half goes to whoever needs least, so that a short prompt does not wait behind a long one; what these leave
-/// is the oldest's again. Returns one number per need; all of them sum up to `min(budget, needed)`.
+/// A class gets what the classes before it leave, and in it a tenant what those leave that got less than it so far. Of
+/// what a tenant gets in a class half of the tokens are the oldest's, so that it always gets on; the other half goes to
+/// whoever needs least, so that a short prompt does not wait behind a long one; what these leave is the oldest's again.
+/// Returns one number per need; all of them sum up to `min(budget, needed)`.
 pub(crate) fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32> {
     let mut shares = vec![0; needs.len()];
-    let mut begin = 0;
-    for class in needs.chunk_by(|a, b| a.priority == b.priority) {
+    // Stable: those of one tenant stay in running order.
+    let mut order: Vec<usize> = (0..needs.len()).collect();
+    order.sort_by_key(|&index| (needs[index].priority, needs[index].served, needs[index].tenant));
+    for group in
+        order.chunk_by(|&a, &b| (needs[a].priority, needs[a].tenant) == (needs[b].priority, needs[b].tenant))
+    {
         let mut give = |index: usize, at_most: u32, budget: &mut u32| {
             let share = at_most.min(*budget).min(needs[index].num_tokens - shares[index]);
             shares[index] += share;
             *budget -= share;
         };
-        give(begin, budget.div_ceil(2), &mut budget);
-        let mut others: Vec<usize> = (begin + 1..begin + class.len()).collect();
+        let (oldest, others) = (group[0], &group[1..]);
+        give(oldest, budget.div_ceil(2), &mut budget);
+        let mut others = others.to_vec();
         others.sort_by_key(|&index| (needs[index].num_tokens, index));
         for index in others {
             give(index, u32::MAX, &mut budget);
         }
-        give(begin, u32::MAX, &mut budget);
-        begin += class.len();
+        give(oldest, u32::MAX, &mut budget);
     }
     shares
 }
@@ -61,10 +70,32 @@ mod tests {
     use crate::event::Priority::{High, Low, Normal};
 
     fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
-        let key = crate::sequence::tests::key();
-        let needs: Vec<_> =
-            needs.iter().map(|&(priority, num_tokens)| PrefillNeed { key, priority, num_tokens }).collect();
+        let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
+        divide_served(budget, &needs)
+    }
+
+    /// With what the tenant got so far: another one for each number.
+    fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
+        let mut fairness = crate::fairness::Fairness::new(&[], 0);
+        let needs: Vec<_> = needs
+            .iter()
+            .map(|&(priority, served, num_tokens)| PrefillNeed {
+                key: crate::sequence::tests::key(),
+                priority,
+                tenant: fairness.enter(Some(&served.to_string())),
+                served,
+                num_tokens,
+            })
+            .collect();
         divide_prefill(budget, &needs)
+    }
+
+    #[test]
+    fn a_tenant_gets_what_those_leave_that_got_less() {
+        let needs = [(Normal, 9, 100), (Normal, 3, 40), (Normal, 9, 10), (Normal, 3, 50)];
+        assert_eq!(divide_served(60, &needs), [0, 30, 0, 30]);
+        assert_eq!(divide_served(110, &needs), [10, 40, 10, 50]);
+        assert_eq!(divide_served(60, &[(High, 9, 50), (Normal, 3, 40)]), [50, 10]);
     }
 
     #[test]

@@ -2,6 +2,15 @@
 
 use trunkline_kv::{PolicyKind, TenantShare};
 
+/// A tenant's weight in the queue: of two that both have work waiting, one of weight 2 gets twice as much done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantWeight {
+    /// [`trunkline_kv::Salt::tenant`].
+    pub tenant: Box<str>,
+    /// Its weight, from 1 to [`crate::MAX_WEIGHT`].
+    pub weight: u32,
+}
+
 /// Limits and weights of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
@@ -24,6 +33,13 @@ pub struct SchedulerConfig {
     pub max_offered_blocks: usize,
     /// Weights of the tenants' guaranteed shares of the pool; none: all who come weigh the same.
     pub shares: Vec<TenantShare>,
+    /// Weights of the tenants in the queue; who is not named has 1.
+    pub weights: Vec<TenantWeight>,
+    /// How far a tenant may be ahead of those that waited while it had nothing to do, in tokens of prompt: what it may
+    /// ask for at once and be served before them.
+    pub max_credit_tokens: u32,
+    /// Who waits for so long in a class gets into the one above, in milliseconds.
+    pub class_patience_ms: u64,
     /// Most of the pool that may be pinned, in percent.
     pub max_pinned_percent: u32,
 }
@@ -48,6 +64,9 @@ impl Default for SchedulerConfig {
             eviction: PolicyKind::default(),
             max_offered_blocks: 0,
             shares: Vec::new(),
+            weights: Vec::new(),
+            max_credit_tokens: 2_048,
+            class_patience_ms: 60_000,
             max_pinned_percent: 25,
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
 
+use crate::config::TenantWeight;
 use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, Transfers};
 
 /// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
@@ -26,7 +27,8 @@ impl Millis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
-/// Class of a request; a lower class runs with what the higher ones leave, and is preempted first.
+/// Class of a request; a lower class runs with what the higher ones leave, and is preempted first. Who waits for long
+/// (`SchedulerConfig::class_patience_ms`) gets into the class above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Before all others.
@@ -36,6 +38,20 @@ pub enum Priority {
     Normal,
     /// Batch work.
     Low,
+}
+
+impl Priority {
+    /// From the highest to the lowest.
+    pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+
+    /// The class above it; none above the highest.
+    pub(crate) fn above(self) -> Option<Self> {
+        match self {
+            Self::High => None,
+            Self::Normal => Some(Self::High),
+            Self::Low => Some(Self::Normal),
+        }
+    }
 }
 
 /// How long a sequence's prompt is to be kept in the KV index.
@@ -159,8 +175,10 @@ pub enum Event {
     StepResult(StepResult),
     /// Transfers that plans began are over; those of a step come after its result.
     Transfers(Transfers),
-    /// The tenants' weights are others now, in place of `SchedulerConfig::shares`.
+    /// The tenants' weights in the KV cache are others now, in place of `SchedulerConfig::shares`.
     Shares(Vec<TenantShare>),
+    /// The tenants' weights in the queue are others now, in place of `SchedulerConfig::weights`.
+    Weights(Vec<TenantWeight>),
     /// The shard is gone with all that it held.
     ShardLost,
 }

@@ -8,6 +8,11 @@ use crate::sequence::Phase;
 impl Scheduler {
     /// Panics where counts, lists and the KV index disagree. Cost: O(everything).
     pub fn check_invariants(&self) {
+        self.fairness.check(self.sequences.iter().map(|(_, sequence)| {
+            let runs = sequence.run.as_ref().is_some_and(|run| run.phase == Phase::Running);
+            let num_unpaid = if runs { sequence.num_unpaid() } else { 0 };
+            (sequence.tenant, sequence.run.is_none(), runs, num_unpaid)
+        }));
         let Some(shard) = &self.shard else {
             assert!(self.running.is_empty() && self.num_leaving == 0, "nothing runs without a shard");
             assert_eq!(self.queue.num_waiting(), self.sequences.len(), "without a shard all wait");
@@ -92,6 +97,6 @@ impl Scheduler {
         assert_eq!(num_running, self.running.len(), "running sequences");
         let is_ordered = self.running.is_sorted_by_key(|&key| self.sequences[key].order());
         assert!(is_ordered, "`running` is in running order");
-        assert!(self.running.len() <= self.max_running(), "no more run than may");
+        assert!(self.num_lent_places() <= self.max_running(), "no more run than may");
     }
 }

@@ -5,8 +5,8 @@
 //! in
 //! `docs/architecture.md`; [`Scheduler`] shows one request's way through it.
 //!
-//! Order of choice: expired requests out; then by [`Priority`]; then by tenant (`fairness.rs`, a seam); then what is
-//! cached first, aged. A request that shares a prefix which another is computing waits for it.
+//! Order of choice: expired requests out; then by [`Priority`]; then by tenant, whoever got least by weight
+//! (`fairness.rs`); then what is cached first, aged. A request that shares a prefix which another is computing waits for it.
 
 mod admit;
 mod below;
@@ -15,6 +15,7 @@ pub mod config;
 mod estimate;
 pub mod event;
 mod fairness;
+mod give_way;
 mod invariants;
 mod kv_events;
 mod late;
@@ -31,11 +32,12 @@ mod transfer;
 mod windows;
 
 pub use below::Coverage;
-pub use config::SchedulerConfig;
+pub use config::{SchedulerConfig, TenantWeight};
 pub use event::{
     Allowed, EndReason, Event, Millis, NextTokens, Pinned, Priority, RejectReason, Retention, SequenceId,
     SequenceRequest, ShardLimits, StoreContents, Update, Usage,
 };
+pub use fairness::MAX_WEIGHT;
 pub use plan::{
     BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,

@@ -6,7 +6,7 @@
 //!               └──── last step ── preempting
 //! ```
 
-use crate::event::{EndReason, Update};
+use crate::event::{EndReason, Millis, Priority, Update};
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence, SequenceKey, Wait};
 
@@ -16,13 +16,16 @@ impl Scheduler {
         let (rank, num_uncached_tokens) = self.rank(key);
         let sequence = &mut self.sequences[key];
         sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
-        self.queue.enter(rank, key, sequence.first_start.is_none(), num_uncached_tokens);
+        self.fairness.begin_waiting(rank.tenant, num_uncached_tokens);
+        let tenant_rank = self.fairness.rank(rank.tenant);
+        self.queue.enter(rank, tenant_rank, key, sequence.first_start.is_none(), num_uncached_tokens);
     }
 
     /// Takes a waiting sequence out of the queue.
     pub(crate) fn leave_queue(&mut self, key: SequenceKey) {
         let sequence = &mut self.sequences[key];
         let wait = std::mem::take(&mut sequence.wait);
+        self.fairness.end_waiting(sequence.tenant, wait.num_uncached_tokens);
         self.queue.leave(wait.rank, sequence.first_start.is_none(), wait.num_uncached_tokens);
         if let Some(other) = wait.parked_on
             && let Some(run) = &mut self.sequences[other].run
@@ -31,9 +34,25 @@ impl Scheduler {
         }
     }
 
+    /// Moves those that have waited in a class for longer than anybody should into the one above.
+    pub(crate) fn promote(&mut self) {
+        let Some(limit) = self.now.0.checked_sub(self.config.class_patience_ms) else { return };
+        for (priority, above) in Priority::ALL.into_iter().filter_map(|class| Some((class, class.above()?))) {
+            while let Some(key) = self.queue.waiting_since(priority, Millis(limit)) {
+                self.leave_queue(key);
+                let sequence = &mut self.sequences[key];
+                sequence.priority = above;
+                sequence.waiting_since = self.now;
+                self.enter_queue(key);
+                self.counters.promotions += 1;
+            }
+        }
+    }
+
     /// Removes a sequence that neither waits nor runs.
     pub(crate) fn forget(&mut self, key: SequenceKey) -> Sequence {
         let sequence = self.sequences.remove(key);
+        self.fairness.leave(sequence.tenant);
         if let Some(deadline) = sequence.deadline {
             self.deadlines.remove(&(deadline, key));
         }
@@ -54,6 +73,10 @@ impl Scheduler {
         };
         let was_leaving = run.phase == Phase::Preempting;
         run.phase = Phase::Ending;
+        if !was_leaving {
+            let sequence = &self.sequences[key];
+            self.fairness.end_running(sequence.tenant, sequence.num_unpaid());
+        }
         self.running.retain(|&other| other != key);
         self.num_leaving += usize::from(!was_leaving);
         self.wake_waiters(key, None);
@@ -65,6 +88,8 @@ impl Scheduler {
         let run = self.sequences[key].run_mut();
         assert_eq!(run.phase, Phase::Running, "only running sequences are preempted");
         run.phase = Phase::Preempting;
+        let sequence = &self.sequences[key];
+        self.fairness.end_running(sequence.tenant, sequence.num_unpaid());
         self.counters.preemptions += 1;
         self.num_leaving += 1;
         self.wake_waiters(key, None);
@@ -91,6 +116,7 @@ impl Scheduler {
         if run.phase == Phase::Ending {
             self.forget(key);
         } else {
+            sequence.waiting_since = self.now;
             self.running.retain(|&other| other != key);
             self.enter_queue(key);
         }
@@ -103,9 +129,7 @@ impl Scheduler {
             run.waiters.iter().partition(|waiter| num_blocks.is_none_or(|count| waiter.num_blocks <= count));
         run.waiters = waiting;
         for waiter in Vec::<crate::sequence::Waiter>::into_iter(woken) {
-            let first_start = self.sequences[waiter.key].first_start;
-            let old = std::mem::take(&mut self.sequences[waiter.key].wait);
-            self.queue.leave(old.rank, first_start.is_none(), old.num_uncached_tokens);
+            self.leave_queue(waiter.key);
             self.enter_queue(waiter.key);
         }
     }

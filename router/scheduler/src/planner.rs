@@ -5,6 +5,7 @@
 
 use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
 use crate::event::{Millis, Update};
+use crate::fairness::{OUTPUT_TOKEN_COST, TenantKey};
 use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
 use crate::scheduler::{PlannedChunk, RUN_AHEAD, Scheduler, Shard, StepInFlight};
 use crate::sequence::{FirstStart, Phase, SequenceKey};
@@ -33,29 +34,52 @@ impl Scheduler {
             return None;
         }
         let budget = StepBudget { tokens: self.max_step_tokens(), chunks: shard.limits.max_step_sequences };
-        let plan = StepPlan { step_id: shard.last_step_id + 1, ..StepPlan::default() };
+        let step_id = shard.last_step_id + 1;
+        let plan = StepPlan { step_id, ..StepPlan::default() };
         self.pass_windows();
         let planned = self.shard.as_mut().and_then(|shard| shard.spare_chunks.pop()).unwrap_or_default();
         let mut draft = Draft { plan, planned, budget };
-        self.plan_decodes(now, &mut draft, updates);
-        let num_prefill_tokens = self.plan_prefills(now, &mut draft, updates);
+        self.take_place_back();
+        let mut num_prefill_tokens = 0;
+        if let Some(tenant) = self.urgent_tenant(step_id) {
+            self.plan_decodes(now, Some(tenant), &mut draft, updates);
+            num_prefill_tokens = self.plan_prefills(now, Some(tenant), &mut draft, updates);
+        }
+        if num_prefill_tokens == 0 {
+            self.plan_decodes(now, None, &mut draft, updates);
+            num_prefill_tokens = self.plan_prefills(now, None, &mut draft, updates);
+        }
         self.send(draft, num_prefill_tokens)
     }
 
-    fn plan_decodes(&mut self, now: Millis, draft: &mut Draft, updates: &mut Vec<Update>) {
-        // Preempting a sequence takes it off `running`; those are behind the one that is being planned.
+    /// Of one tenant, or of all.
+    fn plan_decodes(
+        &mut self,
+        now: Millis,
+        only: Option<TenantKey>,
+        draft: &mut Draft,
+        updates: &mut Vec<Update>,
+    ) {
         let mut index = 0;
         while index < self.running.len() && !draft.budget.is_spent() {
             let key = self.running[index];
-            if self.sequences[key].num_wanted(draft.plan.step_id) == 1 {
+            let is_asked = only.is_none_or(|tenant| self.sequences[key].tenant == tenant);
+            if is_asked && self.sequences[key].num_wanted(draft.plan.step_id) == 1 {
                 self.plan_chunk(now, key, 1, draft, updates);
             }
-            index += 1;
+            // Who was preempted for it may stand before it and be off the list by now.
+            index += usize::from(self.running.get(index) == Some(&key));
         }
     }
 
-    /// Returns the tokens of prefill planned.
-    fn plan_prefills(&mut self, now: Millis, draft: &mut Draft, updates: &mut Vec<Update>) -> u32 {
+    /// Of one tenant, or of all. Returns the tokens of prefill planned.
+    fn plan_prefills(
+        &mut self,
+        now: Millis,
+        only: Option<TenantKey>,
+        draft: &mut Draft,
+        updates: &mut Vec<Update>,
+    ) -> u32 {
         let mut budget = draft.budget.tokens;
         if !draft.planned.is_empty() {
             budget = budget.min(self.config.max_prefill_tokens_beside_decodes.max(1));
@@ -70,9 +94,15 @@ impl Scheduler {
             .iter()
             .map(|&key| {
                 let sequence = &self.sequences[key];
-                PrefillNeed { key, priority: sequence.priority, num_tokens: sequence.num_wanted(step_id) }
+                PrefillNeed {
+                    key,
+                    priority: sequence.priority,
+                    tenant: sequence.tenant,
+                    served: self.fairness.served(sequence.tenant),
+                    num_tokens: sequence.num_wanted(step_id),
+                }
             })
-            .filter(|need| need.num_tokens > 0)
+            .filter(|need| need.num_tokens > 0 && only.is_none_or(|tenant| need.tenant == tenant))
             .collect();
         let mut num_planned = 0;
         for (need, share) in needs.iter().zip(divide_prefill(budget, &needs)) {
@@ -151,7 +181,14 @@ impl Scheduler {
         run.steps_in_flight += 1;
         run.last_step_id = draft.plan.step_id;
         draft.budget.spend(num_tokens);
-        self.fairness.charge(&sequence.salt, num_tokens);
+        let num_paid = end.min(sequence.num_prompt_tokens);
+        if num_paid > sequence.num_paid {
+            self.fairness.pay(sequence.tenant, num_paid - sequence.num_paid);
+            sequence.num_paid = num_paid;
+        }
+        if sample {
+            self.fairness.charge(sequence.tenant, OUTPUT_TOKEN_COST);
+        }
         if let Some(allowed) = sequence.early.take() {
             self.follow(now, key, allowed, updates);
         }
@@ -216,12 +253,25 @@ impl Scheduler {
         }
     }
 
-    /// Who is preempted first: the newest of the lowest class that would not end by itself with the steps in flight.
+    /// Who is preempted first: in the lowest class, of the tenant that got most, the newest that would not end by
+    /// itself with the steps in flight.
     pub(crate) fn victim(&self) -> Option<SequenceKey> {
-        self.running.iter().rev().copied().find(|&key| {
-            let sequence = &self.sequences[key];
-            sequence.run().phase == Phase::Running && !sequence.is_finishing(sequence.run())
-        })
+        let mut newest_first = self.running.iter().rev().copied().filter(|&key| self.may_yield(key));
+        let mut victim = newest_first.next()?;
+        let lowest = self.sequences[victim].priority;
+        let served = |key| self.fairness.served(self.sequences[key].tenant);
+        for key in newest_first.take_while(|&key| self.sequences[key].priority == lowest) {
+            if served(key) > served(victim) {
+                victim = key;
+            }
+        }
+        Some(victim)
+    }
+
+    /// False if it would end by itself with the steps in flight, or leaves already.
+    pub(crate) fn may_yield(&self, key: SequenceKey) -> bool {
+        let sequence = &self.sequences[key];
+        sequence.run().phase == Phase::Running && !sequence.is_finishing(sequence.run())
     }
 
     fn send(&mut self, draft: Draft, num_prefill_tokens: u32) -> Option<StepPlan> {

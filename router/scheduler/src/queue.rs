@@ -1,26 +1,91 @@
-//! Who waits, and in which order.
+//! Who waits, and in which order: by class, in it by tenant, and of each tenant by age and what is cached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::event::Priority;
+use crate::event::{Millis, Priority};
+use crate::fairness::{Fairness, TenantKey};
 use crate::sequence::SequenceKey;
 
-/// A place in the queue; the lowest goes first.
+/// A place among the sequences of one tenant in one class; the lowest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank {
-    pub(crate) priority: Priority,
-    /// [`crate::fairness::Fairness::rank`].
-    pub(crate) fairness: u64,
+pub(crate) struct Place {
     /// Arrival in milliseconds, moved back by what is cached: bounded, so age wins in the end.
     pub(crate) effective_ms: u64,
     /// Unique.
     pub(crate) arrival: u64,
 }
 
-/// Waiting sequences. Those that wait for another one's prefix are counted but have no place ("parked").
+/// Where a sequence waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rank {
+    pub(crate) priority: Priority,
+    pub(crate) tenant: TenantKey,
+    pub(crate) place: Place,
+    /// Since when it waits in this class.
+    pub(crate) since: Millis,
+}
+
+impl Rank {
+    fn age(&self) -> (Millis, u64) {
+        (self.since, self.place.arrival)
+    }
+}
+
+/// What one tenant has waiting in one class.
+#[derive(Debug)]
+struct Line {
+    /// [`Fairness::rank`], as it stands in `Class::order`.
+    rank: u64,
+    ready: BTreeMap<Place, SequenceKey>,
+}
+
+#[derive(Debug, Default)]
+struct Class {
+    lines: BTreeMap<TenantKey, Line>,
+    order: BTreeSet<(u64, TenantKey)>,
+    by_age: BTreeMap<(Millis, u64), SequenceKey>,
+}
+
+impl Class {
+    fn set_rank(&mut self, tenant: TenantKey, rank: u64) {
+        if let Some(line) = self.lines.get_mut(&tenant)
+            && line.rank != rank
+        {
+            self.order.remove(&(line.rank, tenant));
+            self.order.insert((rank, tenant));
+            line.rank = rank;
+        }
+    }
+
+    fn insert(&mut self, rank: Rank, tenant_rank: u64, key: SequenceKey) {
+        let line = self.lines.entry(rank.tenant).or_insert_with(|| {
+            self.order.insert((tenant_rank, rank.tenant));
+            Line { rank: tenant_rank, ready: BTreeMap::new() }
+        });
+        let previous = line.ready.insert(rank.place, key);
+        assert!(previous.is_none(), "places are unique");
+        self.by_age.insert(rank.age(), key);
+    }
+
+    fn remove(&mut self, rank: Rank) {
+        let line = self.lines.get_mut(&rank.tenant).expect("who is ready is in a line");
+        let removed = line.ready.remove(&rank.place);
+        assert!(removed.is_some(), "the sequence was ready");
+        if line.ready.is_empty() {
+            self.order.remove(&(line.rank, rank.tenant));
+            self.lines.remove(&rank.tenant);
+        }
+        self.by_age.remove(&rank.age());
+    }
+}
+
+/// Waiting sequences. Those that wait for another one's prefix are counted but have no place ("parked"). All costs are
+/// O(log n).
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    ready: BTreeMap<Rank, SequenceKey>,
+    /// By [`Priority`].
+    classes: [Class; Priority::ALL.len()],
+    num_ready: usize,
     num_parked: usize,
     /// Those waiting that never started.
     num_new: u32,
@@ -28,10 +93,17 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds a sequence that did not wait.
-    pub(crate) fn enter(&mut self, rank: Rank, key: SequenceKey, is_new: bool, num_uncached_tokens: u32) {
-        let previous = self.ready.insert(rank, key);
-        assert!(previous.is_none(), "ranks are unique");
+    /// Adds a sequence that did not wait; `tenant_rank` is its tenant's.
+    pub(crate) fn enter(
+        &mut self,
+        rank: Rank,
+        tenant_rank: u64,
+        key: SequenceKey,
+        is_new: bool,
+        num_uncached_tokens: u32,
+    ) {
+        self.class(rank.priority).insert(rank, tenant_rank, key);
+        self.num_ready += 1;
         self.num_new += u32::from(is_new);
         self.num_uncached_tokens += u64::from(num_uncached_tokens);
     }
@@ -40,8 +112,8 @@ impl Queue {
     pub(crate) fn leave(&mut self, rank: Option<Rank>, is_new: bool, num_uncached_tokens: u32) {
         match rank {
             Some(rank) => {
-                let removed = self.ready.remove(&rank);
-                assert!(removed.is_some(), "the sequence was ready");
+                self.class(rank.priority).remove(rank);
+                self.num_ready -= 1;
             }
             None => self.num_parked -= 1,
         }
@@ -51,19 +123,33 @@ impl Queue {
 
     /// Takes a sequence's place but keeps counting it.
     pub(crate) fn park(&mut self, rank: Rank) {
-        let removed = self.ready.remove(&rank);
-        assert!(removed.is_some(), "the sequence was ready");
+        self.class(rank.priority).remove(rank);
+        self.num_ready -= 1;
         self.num_parked += 1;
     }
 
-    /// Who goes next.
-    pub(crate) fn first(&self) -> Option<(Rank, SequenceKey)> {
-        self.ready.first_key_value().map(|(&rank, &key)| (rank, key))
+    /// Who goes next: the first of the tenant that has got least in the highest class.
+    pub(crate) fn first(&mut self, fairness: &mut Fairness) -> Option<SequenceKey> {
+        while let Some((tenant, rank)) = fairness.next_stale() {
+            self.classes.iter_mut().for_each(|class| class.set_rank(tenant, rank));
+        }
+        let class = self.classes.iter().find(|class| !class.order.is_empty())?;
+        let (_, tenant) = class.order.first()?;
+        class.lines[tenant].ready.first_key_value().map(|(_, &key)| key)
     }
 
+    /// Who has waited longest in a class, if it is since `limit` or before.
+    pub(crate) fn waiting_since(&self, priority: Priority, limit: Millis) -> Option<SequenceKey> {
+        let (&(since, _), &key) = self.classes[priority as usize].by_age.first_key_value()?;
+        (since <= limit).then_some(key)
+    }
+
+    fn class(&mut self, priority: Priority) -> &mut Class {
+        &mut self.classes[priority as usize]
+    }
     /// All that wait.
     pub(crate) fn num_waiting(&self) -> usize {
-        self.ready.len() + self.num_parked
+        self.num_ready + self.num_parked
     }
 
     /// Those that never started: what the limit counts.
@@ -80,7 +166,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Millis, SequenceId, SequenceRequest};
+    use crate::event::{SequenceId, SequenceRequest};
     use crate::plan::SamplingParams;
     use crate::sequence::{Sequence, SequenceMap};
 
@@ -99,24 +185,66 @@ mod tests {
             retention: crate::event::Retention::default(),
             constrained: false,
         };
-        (0..count).map(|id| map.insert(Sequence::new(request(id), Millis(0), id))).collect()
+        let tenant = Fairness::new(&[], 0).enter(None);
+        (0..count).map(|id| map.insert(Sequence::new(request(id), tenant, Millis(0), id))).collect()
+    }
+
+    fn rank(priority: Priority, tenant: TenantKey, arrival: u64) -> Rank {
+        let place = Place { effective_ms: arrival, arrival };
+        Rank { priority, tenant, place, since: Millis(arrival) }
     }
 
     #[test]
     fn class_goes_before_arrival_and_parked_sequences_are_passed_over() {
         let keys = keys(3);
-        let rank = |priority, effective_ms, arrival| Rank { priority, fairness: 0, effective_ms, arrival };
+        let mut fairness = Fairness::new(&[], 0);
+        let tenant = fairness.enter(None);
         let mut queue = Queue::default();
-        let (old, new, high) =
-            (rank(Priority::Normal, 1, 0), rank(Priority::Normal, 2, 1), rank(Priority::High, 9, 2));
-        queue.enter(old, keys[0], true, 5);
-        queue.enter(new, keys[1], false, 7);
-        queue.enter(high, keys[2], true, 0);
-        assert_eq!(queue.first(), Some((high, keys[2])));
+        let (old, new) = (rank(Priority::Normal, tenant, 0), rank(Priority::Normal, tenant, 1));
+        let high = rank(Priority::High, tenant, 2);
+        queue.enter(old, 0, keys[0], true, 5);
+        queue.enter(new, 0, keys[1], false, 7);
+        queue.enter(high, 0, keys[2], true, 0);
+        assert_eq!(queue.first(&mut fairness), Some(keys[2]));
         queue.leave(Some(high), true, 0);
         queue.park(old);
-        assert_eq!((queue.first(), queue.num_waiting(), queue.num_new()), (Some((new, keys[1])), 2, 1));
+        assert_eq!(queue.first(&mut fairness), Some(keys[1]));
+        assert_eq!((queue.num_waiting(), queue.num_new()), (2, 1));
         queue.leave(None, true, 5);
         assert_eq!((queue.num_waiting(), queue.num_uncached_tokens(), queue.num_new()), (1, 7, 0));
+    }
+
+    #[test]
+    fn the_tenant_that_got_least_goes_before_age() {
+        let keys = keys(4);
+        let mut fairness = Fairness::new(&[], 0);
+        let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
+        let mut queue = Queue::default();
+        for (arrival, tenant) in [(0, a), (1, a), (2, b), (3, b)] {
+            let rank = rank(Priority::Normal, tenant, arrival);
+            queue.enter(rank, fairness.rank(tenant), keys[arrival as usize], true, 1);
+        }
+        assert_eq!(queue.first(&mut fairness), Some(keys[0]));
+        fairness.charge(a, 5);
+        assert_eq!(queue.first(&mut fairness), Some(keys[2]), "no rank is stale");
+        queue.leave(Some(rank(Priority::Normal, b, 2)), true, 1);
+        assert_eq!(queue.first(&mut fairness), Some(keys[3]));
+        fairness.charge(b, 6);
+        assert_eq!(queue.first(&mut fairness), Some(keys[0]));
+    }
+
+    #[test]
+    fn who_waits_longest_in_a_class_is_found() {
+        let keys = keys(2);
+        let mut fairness = Fairness::new(&[], 0);
+        let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
+        let mut queue = Queue::default();
+        queue.enter(rank(Priority::Low, a, 7), 0, keys[0], true, 1);
+        queue.enter(rank(Priority::Low, b, 5), 0, keys[1], true, 1);
+        assert_eq!(queue.waiting_since(Priority::Low, Millis(4)), None);
+        assert_eq!(queue.waiting_since(Priority::Low, Millis(5)), Some(keys[1]));
+        assert_eq!(queue.waiting_since(Priority::Normal, Millis(9)), None);
+        queue.leave(Some(rank(Priority::Low, b, 5)), true, 1);
+        assert_eq!(queue.waiting_since(Priority::Low, Millis(9)), Some(keys[0]));
     }
 }

@@ -1,6 +1,7 @@
 //! What a step's result does to its sequences.
 
 use crate::event::{Allowed, EndReason, Millis, NextTokens, SequenceId, Update};
+use crate::fairness::PROMPT_TOKEN_COST;
 use crate::plan::{
     SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, StepResult,
 };
@@ -165,6 +166,8 @@ impl Scheduler {
         allowed: Allowed,
         updates: &mut Vec<Update>,
     ) {
+        let num_forced = allowed.forced.len() as u64;
+        self.fairness.charge(self.sequences[key].tenant, num_forced * PROMPT_TOKEN_COST);
         for token_id in allowed.forced {
             if let Some(run) = &mut self.sequences[key].run {
                 run.num_unsent_tokens += u32::from(run.is_on_shard);

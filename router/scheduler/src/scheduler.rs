@@ -9,12 +9,13 @@ use crate::config::SchedulerConfig;
 use crate::estimate::{Load, Throughput};
 use crate::event::{
     EndReason, Event, Millis, RejectReason, SequenceId, SequenceRequest, ShardLimits, StoreContents, Update,
+    Usage,
 };
-use crate::fairness::{Fairness, Fifo};
+use crate::fairness::{Backlog, Fairness};
 use crate::kv_events::KvEventState;
 use crate::late::Restoring;
 use crate::plan::{Restore, StepPlan};
-use crate::queue::{Queue, Rank};
+use crate::queue::{Place, Queue, Rank};
 use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
 use crate::stats::Stats;
 
@@ -59,6 +60,8 @@ const MIN_RETRY_AFTER_MS: u64 = 100;
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
+    /// Of the call that is being answered.
+    pub(crate) now: Millis,
     pub(crate) shard: Option<Shard>,
     pub(crate) sequences: SequenceMap,
     pub(crate) queue: Queue,
@@ -67,7 +70,7 @@ pub struct Scheduler {
     /// Sequences that gave up their blocks, or will with the steps in flight: nobody else need be preempted yet.
     pub(crate) num_leaving: usize,
     pub(crate) deadlines: BTreeSet<(Millis, SequenceKey)>,
-    pub(crate) fairness: Box<dyn Fairness>,
+    pub(crate) fairness: Fairness,
     pub(crate) throughput: Throughput,
     /// Rejected for a full queue and told to come back, less those that the queue has let through since.
     pub(crate) num_told_to_retry: u64,
@@ -120,15 +123,17 @@ pub(crate) struct PlannedChunk {
 impl Scheduler {
     /// A scheduler without a shard: requests wait until [`Event::ShardReady`].
     pub fn new(config: SchedulerConfig) -> Self {
+        let fairness = Fairness::new(&config.weights, config.max_credit_tokens);
         Self {
             config,
+            now: Millis(0),
             shard: None,
             sequences: SequenceMap::default(),
             queue: Queue::default(),
             running: Vec::new(),
             num_leaving: 0,
             deadlines: BTreeSet::new(),
-            fairness: Box::<Fifo>::default(),
+            fairness,
             throughput: Throughput::default(),
             num_told_to_retry: 0,
             next_arrival: 0,
@@ -158,6 +163,10 @@ impl Scheduler {
                     shard.kv.set_shares(&shares);
                 }
                 self.config.shares = shares;
+            }
+            Event::Weights(weights) => {
+                self.fairness.set_weights(&weights);
+                self.config.weights = weights;
             }
             Event::ShardLost => self.shard_lost(updates),
         }
@@ -222,6 +231,7 @@ impl Scheduler {
     }
 
     fn set_now(&mut self, now: Millis) {
+        self.now = now;
         if let Some(shard) = &mut self.shard {
             shard.kv.set_now(now.0);
             shard.kv.expire_pins();
@@ -241,15 +251,18 @@ impl Scheduler {
             self.reject(id, reason, updates);
             return;
         }
-        let sequence = Sequence::new(request, now, self.next_arrival);
-        self.next_arrival += 1;
-        if sequence.max_new_tokens == 0 {
-            updates.push(Update::Ended { id, reason: EndReason::Length, usage: sequence.usage() });
+        if request.max_new_tokens == 0 {
+            let usage = Usage { prompt_tokens: request.token_ids.len() as u32, ..Usage::default() };
+            updates.push(Update::Ended { id, reason: EndReason::Length, usage });
             return;
         }
+        let tenant = self.fairness.enter(request.salt.tenant());
+        let sequence = Sequence::new(request, tenant, now, self.next_arrival);
+        self.next_arrival += 1;
         let deadline = sequence.deadline;
         let key = self.sequences.insert(sequence);
         self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
+        self.fairness.lift(tenant);
         self.enter_queue(key);
     }
 
@@ -275,7 +288,7 @@ impl Scheduler {
             });
         }
         let deadline_in_ms = request.deadline?.since(now);
-        let predicted_wait_ms = self.throughput.predict_wait_ms(self.load())?;
+        let predicted_wait_ms = self.throughput.predict_wait_ms(self.load_ahead(request.salt.tenant()))?;
         (deadline_in_ms == 0 || predicted_wait_ms > deadline_in_ms)
             .then_some(RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms })
     }
@@ -324,6 +337,19 @@ impl Scheduler {
             num_waiting: self.queue.num_waiting() as u64,
             num_running: self.running.len() as u64,
             max_running: self.max_running() as u64,
+        }
+    }
+
+    /// What is ahead of one more sequence of a tenant.
+    fn load_ahead(&self, tenant: Option<&str>) -> Load {
+        let load = self.load();
+        let num_uncached_tokens = self.queue.num_uncached_tokens();
+        let all = Backlog { num_waiting: load.num_waiting, num_uncached_tokens };
+        let ahead = self.fairness.backlog_ahead(tenant, all);
+        Load {
+            num_prefill_tokens: load.num_prefill_tokens - num_uncached_tokens + ahead.num_uncached_tokens,
+            num_waiting: ahead.num_waiting,
+            ..load
         }
     }
 
@@ -438,7 +464,11 @@ impl Scheduler {
         }
         for key in keys {
             let sequence = &mut self.sequences[key];
-            let has_ended = sequence.run.take().is_some_and(|run| run.phase == Phase::Ending);
+            let run = sequence.run.take();
+            if run.as_ref().is_some_and(|run| run.phase == Phase::Running) {
+                self.fairness.end_running(sequence.tenant, sequence.num_unpaid());
+            }
+            let has_ended = run.is_some_and(|run| run.phase == Phase::Ending);
             if !has_ended && sequence.first_start.is_none() {
                 self.enter_queue(key);
                 continue;
@@ -451,7 +481,7 @@ impl Scheduler {
         }
     }
 
-    /// A sequence's place by what the KV index has of it now.
+    /// A sequence's place by what the KV index has of it now, and how many tokens it has to compute.
     pub(crate) fn rank(&self, key: SequenceKey) -> (Rank, u32) {
         let sequence = &self.sequences[key];
         let num_tokens = sequence.num_tokens();
@@ -460,11 +490,15 @@ impl Scheduler {
             hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()));
         let window_ms = self.config.cached_first_window_ms;
         let credit_ms = u128::from(window_ms) * u128::from(num_cached) / u128::from(num_tokens);
-        let rank = Rank {
-            priority: sequence.priority,
-            fairness: self.fairness.rank(&sequence.salt),
+        let place = Place {
             effective_ms: sequence.submitted_at.0.saturating_add(window_ms - credit_ms as u64),
             arrival: sequence.arrival,
+        };
+        let rank = Rank {
+            priority: sequence.priority,
+            tenant: sequence.tenant,
+            place,
+            since: sequence.waiting_since,
         };
         (rank, num_tokens - num_cached)
     }

@@ -12,6 +12,7 @@ use std::ops::{Index, IndexMut};
 use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
 
 use crate::event::{Allowed, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
+use crate::fairness::TenantKey;
 use crate::plan::{SamplingParams, TokenMask};
 use crate::queue::Rank;
 
@@ -32,6 +33,9 @@ pub(crate) struct Sequence {
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Millis>,
     pub(crate) salt: Salt,
+    pub(crate) tenant: TenantKey,
+    /// Leading tokens of the prompt that its tenant has paid for, or that were cached when it was admitted.
+    pub(crate) num_paid: u32,
     pub(crate) retention: Retention,
     /// What came of its wish to be pinned, once its prompt was computed.
     pub(crate) pinned: Option<Pinned>,
@@ -42,6 +46,8 @@ pub(crate) struct Sequence {
     /// `Update::Started`.
     pub(crate) early: Option<Allowed>,
     pub(crate) submitted_at: Millis,
+    /// Since when it waits in its class; while it runs, when it last began to.
+    pub(crate) waiting_since: Millis,
     /// Counts submissions: a lower one is older.
     pub(crate) arrival: u64,
     /// When the first chunk was planned, and how many prompt tokens a hit spared then.
@@ -108,6 +114,8 @@ pub(crate) struct Run {
     pub(crate) copy: Option<PartialCopy>,
     /// Tokens known when it was admitted: until they are computed others may wait for them.
     pub(crate) prefill_end: u32,
+    /// Preempting: for another tenant, which may have the place at once.
+    pub(crate) gave_way: bool,
     /// A step failed: nothing after it was computed.
     pub(crate) has_failed: bool,
     /// Sequences parked on this one, and how many indexed blocks wake them.
@@ -138,7 +146,12 @@ pub(crate) struct Waiter {
 }
 
 impl Sequence {
-    pub(crate) fn new(request: SequenceRequest, submitted_at: Millis, arrival: u64) -> Self {
+    pub(crate) fn new(
+        request: SequenceRequest,
+        tenant: TenantKey,
+        submitted_at: Millis,
+        arrival: u64,
+    ) -> Self {
         let sampling = SamplingParams { end_token_ids: request.end_token_ids, ..request.sampling };
         Self {
             id: request.id,
@@ -150,12 +163,15 @@ impl Sequence {
             priority: request.priority,
             deadline: request.deadline,
             salt: request.salt,
+            tenant,
+            num_paid: 0,
             retention: request.retention,
             pinned: None,
             constrained: request.constrained,
             allowed: None,
             early: None,
             submitted_at,
+            waiting_since: submitted_at,
             arrival,
             first_start: None,
             wait: Wait::default(),
@@ -169,6 +185,11 @@ impl Sequence {
 
     pub(crate) fn num_output_tokens(&self) -> u32 {
         self.num_tokens() - self.num_prompt_tokens
+    }
+
+    /// Tokens of the prompt that its tenant has to pay for when they are computed.
+    pub(crate) fn num_unpaid(&self) -> u32 {
+        self.num_prompt_tokens - self.num_paid
     }
 
     /// Leading tokens of the prompt that are to be pinned, if any are.

@@ -47,6 +47,10 @@ pub struct Stats {
     pub scheduled_tokens: u64,
     /// Counter: sequences stopped for want of blocks, or for a higher class.
     pub preemptions: u64,
+    /// Counter: those of them that made room for a tenant with less than its part of the places or blocks.
+    pub fair_preemptions: u64,
+    /// Counter: times a sequence got into the class above, as it had waited for long.
+    pub promotions: u64,
     /// Counter: blocks dropped from the KV index to make room.
     pub evicted_blocks: u64,
     /// Counter: window parts taken from blocks to make room.

@@ -1,5 +1,7 @@
 //! What one run is made of: limits, requests, and what goes wrong when.
 
+use std::collections::BTreeSet;
+
 use trunkline_scheduler::{
     Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig, SequenceId,
     SequenceRequest, ShardLimits, TenantShare, WindowLimits, Worth,
@@ -93,6 +95,13 @@ impl Scenario {
         requests.map(|request| request.token_ids.len() as u64 + u64::from(request.max_new_tokens)).sum()
     }
 
+    /// Tenants that have requests.
+    pub fn num_tenants(&self) -> usize {
+        let tenants: BTreeSet<_> =
+            self.arrivals.iter().map(|arrival| arrival.request.salt.tenant()).collect();
+        tenants.len()
+    }
+
     /// Everything from one seed: some runs are calm, some lack blocks, some lose their shard again and again.
     pub fn random(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -110,6 +119,9 @@ impl Scenario {
             // Nobody takes them: they are bounded.
             max_offered_blocks: 8,
             max_pinned_percent: (seed % 4 * 33) as u32,
+            weights: Vec::new(),
+            max_credit_tokens: (seed % 5 * 10) as u32,
+            class_patience_ms: 60_000,
             shares: if (seed / 2).is_multiple_of(2) {
                 Vec::new()
             } else {
