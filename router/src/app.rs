@@ -1,17 +1,15 @@
-//! What all handlers share: the model's text side, the driver, limits, admission.
+//! What all handlers share: the model's text side, the driver, limits.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::extract::Request;
 use prometheus_client::registry::Registry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, watch};
 use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
 
-use crate::choices::Choices;
+use crate::admission::Place;
 use crate::dialects::reply::{Choice, ReplyStyle};
 use crate::dialects::responses::ResponseStore;
 use crate::driver::DriverHandle;
@@ -25,7 +23,7 @@ use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shard::{Health, ShardInfo, ShardStatus};
 use crate::shutdown::Phase;
-use crate::tenants::{Access, Caller};
+use crate::tenants::Access;
 use crate::validate::{RawParams, Validator};
 
 /// Names that stand for "the model that is served": what clients of other servers send.
@@ -104,38 +102,13 @@ pub struct App {
     pub grammars: Arc<Grammars>,
     /// One permit per open request.
     pub open: Arc<Semaphore>,
+    /// What bodies that are being read hold together, a permit for each KiB.
+    pub reading: Arc<Semaphore>,
     /// One permit per text being tokenized on the blocking pool.
     pub tokenizing: Arc<Semaphore>,
 }
 
-/// A request that was let in: holds its place until it is answered.
-pub struct Admitted {
-    /// Its place.
-    pub permit: OwnedSemaphorePermit,
-    /// The shard as it was then.
-    pub shard: Arc<ShardInfo>,
-    /// When it came.
-    pub arrived: Instant,
-    /// Who sent it.
-    pub caller: Caller,
-}
-
 impl App {
-    /// Lets a request in, before its body is read: not while draining, without a shard, or beyond the limit.
-    pub fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
-        let caller = Caller::of_request(request)?;
-        if *self.phase.borrow() != Phase::Serving {
-            return Err(ApiError::Draining);
-        }
-        let shard = self.shard_info()?;
-        let permit = self
-            .open
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| ApiError::TooManyRequests { limit: self.limits.max_concurrent_requests })?;
-        Ok(Admitted { permit, shard, arrived: Instant::now(), caller })
-    }
-
     /// The shard, if one is there.
     pub fn shard_info(&self) -> Result<Arc<ShardInfo>, ApiError> {
         match &*self.shard.borrow() {
@@ -207,32 +180,11 @@ impl App {
         Ok(())
     }
 
-    /// Starts validated requests that are answered as one: `num_choices` outputs for each. An output takes a place as a
-    /// request does; `permit` is the first one's.
-    pub async fn generate(
-        &self,
-        requests: Vec<GenerationRequest>,
-        num_choices: usize,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<Choices, ApiError> {
-        let full = |_| ApiError::TooManyRequests { limit: self.limits.max_concurrent_requests };
-        let num_more = requests.len().saturating_mul(num_choices).saturating_sub(1);
-        let num_more = u32::try_from(num_more).unwrap_or(u32::MAX);
-        let mut more = self.open.clone().try_acquire_many_owned(num_more).map_err(full)?;
-        let mut permit = Some(permit);
-        let mut generations = Vec::new();
-        for request in requests.into_iter().flat_map(|request| request.into_choices(num_choices)) {
-            let permit = permit.take().or_else(|| more.split(1));
-            let permit = permit.ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-            generations.push(self.start(request, permit).await?);
-        }
-        Ok(Choices::new(generations, num_choices))
-    }
-
-    async fn start(
+    /// Starts one output of a validated request.
+    pub(crate) async fn start(
         &self,
         request: GenerationRequest,
-        permit: OwnedSemaphorePermit,
+        permit: Place,
     ) -> Result<Generation, ApiError> {
         let around = Surroundings {
             driver: self.driver.clone(),

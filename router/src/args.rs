@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
 use crate::limits::Limits;
 use trunkline_grammar::GrammarLimits;
@@ -33,6 +34,23 @@ pub struct Args {
     /// TOML file with the API keys, a table `[tenants.NAME]` with `keys` for each tenant; read again at SIGHUP.
     #[arg(long, env = "TRUNKLINE_API_KEYS", help_heading = "Access")]
     pub api_keys: Option<PathBuf>,
+
+    /// PEM file with the server's certificate and those that lead from it to a known authority; read again when it
+    /// changes. Needs `--tls-key`.
+    #[arg(long, env = "TRUNKLINE_TLS_CERT", help_heading = "Access")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the certificate's private key.
+    #[arg(long, env = "TRUNKLINE_TLS_KEY", help_heading = "Access")]
+    pub tls_key: Option<PathBuf>,
+    /// Origins whose scripts in browsers may call, such as `https://chat.example.com`; `*` is every one.
+    #[arg(
+        long,
+        env = "TRUNKLINE_CORS_ALLOW_ORIGIN",
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        help_heading = "Access"
+    )]
+    pub cors_allow_origin: Vec<Origin>,
 
     /// Most requests open at once; more are answered 429.
     #[arg(long, env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS", default_value_t = 128, help_heading = "Limits",
@@ -84,6 +102,14 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_BODY_BYTES", default_value_t = 8 << 20, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 30))]
     pub max_body_bytes: usize,
+    /// Most bytes of a request's header; more are answered 431.
+    #[arg(long, env = "TRUNKLINE_MAX_HEADER_BYTES", default_value_t = 64 << 10, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1024..=1 << 20))]
+    pub max_header_bytes: usize,
+    /// A client that takes nothing of its answer for so many seconds loses it.
+    #[arg(long, env = "TRUNKLINE_CLIENT_STALL_TIMEOUT", default_value_t = 30, help_heading = "Limits",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub client_stall_timeout: u64,
     /// Longest life of a request in seconds, queue included; 0 is for ever.
     #[arg(long, env = "TRUNKLINE_REQUEST_TIMEOUT", default_value_t = 0, help_heading = "Limits")]
     pub request_timeout: u64,
@@ -161,6 +187,8 @@ impl Args {
                 ..GrammarLimits::default()
             },
             max_body_bytes: self.max_body_bytes,
+            max_header_bytes: self.max_header_bytes,
+            client_stall_timeout: Duration::from_secs(self.client_stall_timeout),
             eviction_policy: self.eviction_policy,
             max_pinned_percent: self.max_pinned_share,
             request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),

@@ -229,14 +229,16 @@ impl Driver {
         self.turn = Instant::now();
         match command {
             Command::Submit(submission) => {
-                let Submission { mut request, timeout, mut client, constraint } = *submission;
+                let Submission { mut request, deadline, mut client, constraint } = *submission;
                 client.tenant = request.salt.tenant().map(|tenant| {
                     let num_prompt_tokens = request.token_ids.len() as u64;
                     self.metrics.tenants.begin(tenant, num_prompt_tokens)
                 });
                 let id = request.id;
-                request.deadline = timeout
-                    .map(|timeout| self.now().plus(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)));
+                request.deadline = deadline.map(|at| {
+                    let since = at.saturating_duration_since(self.begin);
+                    Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+                });
                 self.clients.insert(id, client);
                 if let Some(constraint) = constraint {
                     request.constrained = true;

@@ -136,6 +136,12 @@ pub enum ApiError {
         /// The limit.
         limit: usize,
     },
+    /// The header exceeds its limit.
+    #[error("header is larger than {limit} bytes; hint: raise `--max-header-bytes`")]
+    HeaderTooLarge {
+        /// The limit.
+        limit: usize,
+    },
     /// The body did not arrive in time.
     #[error("body did not arrive within {limit_s} s")]
     BodyTimeout {
@@ -167,12 +173,32 @@ pub enum ApiError {
     },
     /// Too many requests are open.
     #[error(
-        "{limit} of {limit} requests are open; hint: retry after 1 s or raise `--max-concurrent-requests`"
+        "{limit} of {limit} requests are open; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"
     )]
     TooManyRequests {
         /// The limit.
         limit: usize,
+        /// When one of them is expected to end.
+        retry_after_s: u64,
     },
+    /// A tenant has sent as much as it may.
+    #[error(
+        "tenant `{tenant}` is at its limit: `{field}` is {limit}; hint: retry after {retry_after_s} s or raise it in the \
+         file of `--api-keys`"
+    )]
+    RateLimited {
+        /// Who.
+        tenant: String,
+        /// The limit's name in the file.
+        field: &'static str,
+        /// The limit.
+        limit: u64,
+        /// When there is room again.
+        retry_after_s: u64,
+    },
+    /// Bodies that are being read hold too much.
+    #[error("bodies that are being received hold as much memory as they may; hint: retry after 1 s")]
+    TooManyBodies,
     /// As many listen to the events of the KV cache as may.
     #[error("{limit} of {limit} clients listen to the events of the KV cache; hint: close one and retry")]
     TooManyListeners {
@@ -189,22 +215,26 @@ pub enum ApiError {
     },
     /// The request would wait longer than it may live.
     #[error(
-        "the request cannot meet its deadline: the predicted wait is {predicted_wait_s:.1} s and `--request-timeout` \
-         leaves {deadline_in_s:.1} s; hint: retry after {retry_after_s} s or raise `--request-timeout`"
+        "the request cannot meet its deadline: the predicted wait is {predicted_wait_s:.1} s and `{by}` leaves \
+         {deadline_in_s:.1} s; hint: retry after {retry_after_s} s or raise `{by}`"
     )]
     DeadlineUnreachable {
         /// Predicted wait until its first step.
         predicted_wait_s: f64,
         /// Time left until its deadline.
         deadline_in_s: f64,
+        /// The field, header or flag that set it.
+        by: &'static str,
         /// When it may work.
         retry_after_s: u64,
     },
     /// The request's time was over before it could be finished.
-    #[error("the request's time of {limit_s} s is over; hint: raise `--request-timeout`")]
+    #[error("the request's time of {limit_s} s is over; hint: raise `{by}`")]
     DeadlineExceeded {
         /// The limit.
-        limit_s: u64,
+        limit_s: f64,
+        /// The field, header or flag that set it.
+        by: &'static str,
     },
     /// The server is about to end.
     #[error(
@@ -314,7 +344,10 @@ impl ApiError {
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeaderTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TooManyRequests { .. }
+            | Self::RateLimited { .. }
+            | Self::TooManyBodies
             | Self::TooManyListeners { .. }
             | Self::QueueFull { .. }
             | Self::DeadlineUnreachable { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -360,12 +393,15 @@ impl ApiError {
             Self::PinRefused { .. } => "pin_refused",
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::BodyTooLarge { .. } => "body_too_large",
+            Self::HeaderTooLarge { .. } => "header_too_large",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyBroken => "body_broken",
             Self::InvalidApiKey { .. } => "invalid_api_key",
             Self::UnknownRoute { .. } => "route_not_found",
             Self::UnknownMethod { .. } => "method_not_allowed",
             Self::TooManyRequests { .. } => "too_many_requests",
+            Self::RateLimited { .. } => "rate_limit_exceeded",
+            Self::TooManyBodies => "too_many_bodies",
             Self::TooManyListeners { .. } => "too_many_listeners",
             Self::QueueFull { .. } => "queue_full",
             Self::DeadlineUnreachable { .. } => "deadline_unreachable",
@@ -403,11 +439,12 @@ impl ApiError {
     /// Value of the `Retry-After` header in seconds.
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::QueueFull { retry_after_s, .. } | Self::DeadlineUnreachable { retry_after_s, .. } => {
-                Some(*retry_after_s)
-            }
+            Self::QueueFull { retry_after_s, .. }
+            | Self::DeadlineUnreachable { retry_after_s, .. }
+            | Self::TooManyRequests { retry_after_s, .. }
+            | Self::RateLimited { retry_after_s, .. } => Some(*retry_after_s),
             Self::Grammar { error: GrammarError::Busy { .. }, .. }
-            | Self::TooManyRequests { .. }
+            | Self::TooManyBodies
             | Self::TooManyListeners { .. }
             | Self::ShardLost
             | Self::ShardAway

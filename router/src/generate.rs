@@ -5,13 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use trunkline_scheduler::{
     EndReason, Pinned, Priority, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
     TokenLogprob,
 };
 use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokenizer};
 
+use crate::admission::Place;
+use crate::deadline::Deadline;
 use crate::driver::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
 use crate::error::ApiError;
 use crate::grammars::CompiledGrammar;
@@ -99,7 +102,7 @@ pub struct Generation {
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<Limits>,
     /// The request counts as open until this is dropped.
-    _permit: OwnedSemaphorePermit,
+    place: Place,
 }
 
 /// What a generation needs of the server.
@@ -110,7 +113,7 @@ pub struct Surroundings {
     pub tokenizer: Arc<Tokenizer>,
     /// Serving, draining, terminating.
     pub phase: watch::Receiver<Phase>,
-    /// For messages, and the request's time limit.
+    /// For messages.
     pub limits: Arc<Limits>,
     /// Blocks that other replicas computed, if there is such a tier.
     pub objects: Option<Arc<ObjectTier>>,
@@ -122,23 +125,26 @@ impl Generation {
     pub async fn start(
         request: GenerationRequest,
         around: Surroundings,
-        permit: OwnedSemaphorePermit,
+        place: Place,
     ) -> Result<Self, ApiError> {
         if let Some(objects) = &around.objects {
             objects.fetch(&request.salt, &request.prompt_token_ids).await;
         }
+        if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
+            return Err(deadline.exceeded());
+        }
         let constraint = request.grammar.as_ref().map(CompiledGrammar::constraint);
         let mut sequence = around
             .driver
-            .submit(sequence_request(&request), request.arrived, around.limits.request_timeout, constraint)
+            .submit(sequence_request(&request), request.arrived, request.deadline.map(|deadline| deadline.at), constraint)
             .await
             .map_err(|DriverGone| bug())?;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                return Err(rejected(reason, retry_after_ms, request.max_new_tokens_field));
+                return Err(rejected(reason, retry_after_ms, &request));
             }
-            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &around.limits)),
+            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, request.deadline)),
             _ => return Err(bug()),
         }
         let detokenizer =
@@ -153,7 +159,7 @@ impl Generation {
             ended: false,
             terminated: Box::pin(terminated(around.phase)),
             limits: around.limits,
-            _permit: permit,
+            place,
         })
     }
 
@@ -203,12 +209,12 @@ impl Generation {
             }
             Some(SequenceUpdate::Ended(EndReason::Length)) => self.end_without_token(FinishReason::Length),
             Some(SequenceUpdate::Ended(reason)) => {
-                let error = failed(reason, &self.limits);
+                let error = failed(reason, self.request.deadline);
                 self.fail(error)
             }
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                let field = self.request.max_new_tokens_field;
-                self.fail(rejected(reason, retry_after_ms, field))
+                let error = rejected(reason, retry_after_ms, &self.request);
+                self.fail(error)
             }
             None if self.sequence.overflowed() => {
                 self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS })
@@ -224,6 +230,7 @@ impl Generation {
 
     fn on_token(&mut self, token: SampledToken) -> GenerationEvent {
         self.usage.output_tokens += 1;
+        self.place.count_output();
         let is_end = self.request.is_end(token.token_id);
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.
@@ -307,12 +314,7 @@ fn bug() -> ApiError {
     ApiError::Bug { request_id }
 }
 
-/// `max_new_tokens_field`: what the client calls it.
-fn rejected(
-    reason: RejectReason,
-    retry_after_ms: Option<u64>,
-    max_new_tokens_field: &'static str,
-) -> ApiError {
+fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &GenerationRequest) -> ApiError {
     let retry_after_s = retry_after_ms.unwrap_or(1_000).div_ceil(1_000).max(1);
     match reason {
         RejectReason::QueueFull { num_waiting, max_queued_requests, oldest_wait_ms } => ApiError::QueueFull {
@@ -326,6 +328,7 @@ fn rejected(
             ApiError::DeadlineUnreachable {
                 predicted_wait_s: predicted_wait_ms as f64 / 1e3,
                 deadline_in_s: deadline_in_ms as f64 / 1e3,
+                by: request.deadline.map_or("timeout", |deadline| deadline.by),
                 retry_after_s,
             }
         }
@@ -333,7 +336,7 @@ fn rejected(
             ApiError::ContextLength {
                 limit: u32::try_from(max_total_tokens).unwrap_or(u32::MAX),
                 prompt_tokens: prompt_tokens as usize,
-                field: max_new_tokens_field,
+                field: request.max_new_tokens_field,
                 max_new_tokens: u64::from(max_new_tokens),
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }
@@ -346,12 +349,10 @@ fn rejected(
     }
 }
 
-fn failed(reason: EndReason, limits: &Limits) -> ApiError {
+fn failed(reason: EndReason, deadline: Option<Deadline>) -> ApiError {
     match reason {
         EndReason::ShardLost => ApiError::ShardLost,
-        EndReason::DeadlineExceeded => {
-            ApiError::DeadlineExceeded { limit_s: limits.request_timeout.unwrap_or_default().as_secs() }
-        }
+        EndReason::DeadlineExceeded => deadline.map_or_else(bug, |deadline| deadline.exceeded()),
         EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
             tracing::warn!(message = error.message, "a sequence cannot go on under its grammar");
             ApiError::GrammarFailed { detail: error.message }

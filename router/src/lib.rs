@@ -15,9 +15,11 @@
 //! # Ok(()) }
 //! ```
 
+pub mod admission;
 pub mod app;
 pub mod args;
 pub mod choices;
+pub mod deadline;
 pub mod dialects;
 pub mod driver;
 pub mod error;
@@ -38,4 +40,5 @@ pub mod shard;
 pub mod shutdown;
 pub mod step_thread;
 pub mod tenants;
+pub mod tls;
 pub mod validate;

@@ -15,10 +15,21 @@ pub const MAX_MESSAGES: usize = 16_384;
 pub const MAX_PARTS: usize = 1024;
 /// Most decoded tokens waiting for one client; more, and the request is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
+/// Bodies that are being received hold together as much as so many of the largest ones,
+pub const MAX_READING_BODIES: usize = 32;
+/// and at least so many bytes.
+pub const MIN_READING_BYTES: usize = 256 << 20;
 /// Longest wait for the body of a request.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for the header of a request on an open connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest TLS handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a bare
+/// 431. Twice the sum is also the most that is buffered of a connection's requests and answers.
+pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
+/// Bytes of answers that the kernel keeps for one connection (it doubles the number for its own needs).
+pub const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// Most bytes of a body that is too large that are read away, so that its client sees the answer.
 pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
 /// Pause between comments on a stream that has nothing to say, so that proxies keep it open.
@@ -68,6 +79,10 @@ pub struct Limits {
     pub grammar: GrammarLimits,
     /// Most bytes of a body (`--max-body-bytes`).
     pub max_body_bytes: usize,
+    /// Most bytes of a header (`--max-header-bytes`).
+    pub max_header_bytes: usize,
+    /// Longest time for which a client may take nothing of its answer (`--client-stall-timeout`).
+    pub client_stall_timeout: Duration,
     /// What goes when the prefix cache is full (`--eviction-policy`).
     pub eviction_policy: PolicyKind,
     /// Most of the pool that may be pinned, in percent (`--max-pinned-share`).
@@ -78,6 +93,13 @@ pub struct Limits {
     pub stuck_step_timeout: Duration,
     /// How long a drain waits for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
+}
+
+impl Limits {
+    /// What bodies that are being received may hold together, in KiB.
+    pub fn max_reading_kib(&self) -> usize {
+        self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(MIN_READING_BYTES) / 1024
+    }
 }
 
 impl Default for Limits {
@@ -94,6 +116,8 @@ impl Default for Limits {
             max_stop_sequences: 16,
             grammar: GrammarLimits::default(),
             max_body_bytes: 8 << 20,
+            max_header_bytes: 64 << 10,
+            client_stall_timeout: Duration::from_secs(30),
             eviction_policy: PolicyKind::default(),
             max_pinned_percent: 25,
             request_timeout: None,

@@ -153,7 +153,7 @@ impl Visit for Fields {
 }
 
 /// RFC 3339 in UTC. Days to date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
-fn timestamp(unix_s: u64, ms: u32) -> String {
+pub(crate) fn timestamp(unix_s: u64, ms: u32) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     let shifted = days + 719_468;
     let era = shifted / 146_097;

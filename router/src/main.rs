@@ -10,10 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use trunkline_object::{Location, Remote};
 use trunkline_router::app::{App, Model};
 use trunkline_router::args::Args;
+use trunkline_router::http::serve::Front;
 use trunkline_router::kv_events::{Endpoint, Topic, ZmqPublisher};
 use trunkline_router::log::{self, LogForm};
 use trunkline_router::server::Server;
 use trunkline_router::tenants::{Access, AccessError};
+use trunkline_router::tls::Tls;
 
 /// A user's mistake: the launcher does not start us again.
 const EXIT_USER: u8 = 2;
@@ -98,13 +100,15 @@ async fn serve(args: Args) -> Result<(), End> {
         .map_err(|error| End::User(error.into()))?;
     let local = listener.local_addr().map_err(|error| End::Bug(error.into()))?;
     tracing::info!(
-        address = %format!("http://{local}"),
+        address = %format!("{}://{local}", if args.tls_cert.is_some() { "https" } else { "http" }),
         model = args.served_model_name,
         "router is listening"
     );
     let remote = args.kv_object_store.as_deref().map(object_store).transpose()?;
-    let server = Server::start_with_objects(model, args.limits(), access, args.shard_socket, remote)
+    let front = front(&args).map_err(End::User)?;
+    let mut server = Server::start_with_objects(model, args.limits(), access, args.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
+    server.front = front;
     if let Some(publisher) = publisher {
         server.app.kv_events.publish_to(publisher);
     }
@@ -115,6 +119,17 @@ async fn serve(args: Args) -> Result<(), End> {
     done.map_err(|error| End::Bug(error.into()))?;
     tracing::info!("router is done");
     Ok(())
+}
+
+/// Certificate, key and origins; unusable ones are a user's mistake.
+fn front(args: &Args) -> anyhow::Result<Front> {
+    let tls = match (args.tls_cert.clone(), args.tls_key.clone()) {
+        (Some(cert), Some(key)) => Some(Arc::new(Tls::load(cert, key)?)),
+        (None, None) => None,
+        (Some(_), None) => anyhow::bail!("`--tls-cert` needs `--tls-key`"),
+        (None, Some(_)) => anyhow::bail!("`--tls-key` needs `--tls-cert`"),
+    };
+    Ok(Front { tls, origins: args.cors_allow_origin.clone() })
 }
 
 fn object_store(url: &str) -> Result<Remote, End> {

@@ -53,6 +53,12 @@ pub struct Metrics {
     ends: Family<ReasonLabel, Counter>,
     /// Sequences aborted: client gone or too slow.
     pub aborts: Counter,
+    /// Connections given up because their client did not read.
+    pub stalled_connections: Counter,
+    /// Times that changed files of certificate and key were taken.
+    pub tls_reloads: Counter,
+    /// Times that they could not be used.
+    pub tls_reload_failures: Counter,
     /// Device time of a step.
     pub step_seconds: Histogram,
     /// Tokens computed by a step.
@@ -80,6 +86,9 @@ impl Default for Metrics {
             rejections: Family::default(),
             ends: Family::default(),
             aborts: Counter::default(),
+            stalled_connections: Counter::default(),
+            tls_reloads: Counter::default(),
+            tls_reload_failures: Counter::default(),
             step_seconds: seconds(),
             step_tokens: tokens(),
             ttft_seconds: seconds(),
@@ -129,6 +138,22 @@ impl Metrics {
             "Sequences aborted because their client left or read too slowly",
             self.aborts.clone(),
         );
+        let counters = [
+            (
+                "stalled_connections",
+                "Connections given up because their client did not read",
+                &self.stalled_connections,
+            ),
+            ("tls_reloads", "Times that a changed certificate and key were taken", &self.tls_reloads),
+            (
+                "tls_reload_failures",
+                "Times that a changed certificate and key could not be used",
+                &self.tls_reload_failures,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            own.register(name, help, counter.clone());
+        }
         let seconds = [
             ("step_duration", "Time the device worked on a step", &self.step_seconds),
             ("time_to_first_token", "Arrival of a request to its first output token", &self.ttft_seconds),

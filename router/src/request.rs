@@ -4,6 +4,7 @@ use tokio::time::Instant;
 use trunkline_scheduler::{Retention, Salt, SamplingParams};
 use trunkline_text::StopText;
 
+use crate::deadline::Deadline;
 use crate::grammars::CompiledGrammar;
 
 /// A request that passed validation: it cannot fail later for its shape. One sequence.
@@ -11,6 +12,8 @@ use crate::grammars::CompiledGrammar;
 pub struct GenerationRequest {
     /// When the request arrived, for TTFT.
     pub arrived: Instant,
+    /// When its time is over, if ever.
+    pub deadline: Option<Deadline>,
     /// The prompt; 1 to `max_input_tokens` ids below the vocabulary's size.
     pub prompt_token_ids: Vec<u32>,
     /// Most tokens to generate; prompt and output fit the context. At least 1.

@@ -15,7 +15,7 @@ use crate::app::{App, Model};
 use crate::dialects::responses::ResponseStore;
 use crate::driver::Driver;
 use crate::grammars::Grammars;
-use crate::http::serve;
+use crate::http::serve::{self, Front};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::object::{MAX_OFFERED_BLOCKS, ObjectTier};
@@ -31,6 +31,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Server {
     /// What handlers share.
     pub app: Arc<App>,
+    /// What stands before the routes: nothing but a socket, unless it is set before `run`.
+    pub front: Front,
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
@@ -93,6 +95,7 @@ impl Server {
             objects: objects.clone(),
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+            reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
             // One core stays free for everything else.
             tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),
             limits: Arc::new(limits),
@@ -100,7 +103,7 @@ impl Server {
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, objects))?;
         tokio::spawn(ends.kv_events.run());
         let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
-        Ok(Self { app, shutdown, steps, health, upload })
+        Ok(Self { app, front: Front::default(), shutdown, steps, health, upload })
     }
 
     /// Serves until `terminate` is ready and the drain after it is done.
@@ -112,10 +115,9 @@ impl Server {
         listener: TcpListener,
         terminate: impl Future<Output = ()>,
     ) -> Result<(), DriverEnded> {
-        let routes = serve::routes(self.app.clone());
-        let max_requests = self.app.limits.max_concurrent_requests;
+        let front = std::mem::take(&mut self.front);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let mut serving = tokio::spawn(serve::serve(listener, routes, max_requests, async {
+        let mut serving = tokio::spawn(serve::serve(listener, self.app.clone(), front, async {
             // A dropped sender stops as well.
             let _ = stopped.await;
         }));

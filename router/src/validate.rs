@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use trunkline_scheduler::SamplingParams;
 use trunkline_text::{GenerationDefaults, StopText};
 
+use crate::deadline::Deadline;
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
@@ -78,6 +79,8 @@ pub struct RawParams {
     pub grammar: Option<RequestGrammar>,
     /// Namespace of the KV index.
     pub cache_salt: Option<String>,
+    /// When its time is over (`Admitted::deadline`).
+    pub deadline: Option<Deadline>,
     /// How long the prompt is kept.
     pub retention: RawRetention,
 }
@@ -268,6 +271,7 @@ impl Validator {
         }
         Ok(GenerationRequest {
             arrived,
+            deadline: raw.deadline,
             prompt_token_ids,
             max_new_tokens,
             max_new_tokens_field: names.max_new_tokens,

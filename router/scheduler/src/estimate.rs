@@ -62,6 +62,11 @@ impl Throughput {
         self.run_ms.add(run_ms as f64);
     }
 
+    /// How long sequences run, in milliseconds; 0 before one has ended.
+    pub(crate) fn mean_run_ms(&self) -> u64 {
+        self.run_ms.0.map_or(0, |ms| ms.ceil() as u64)
+    }
+
     /// Blocks were read from the store.
     pub(crate) fn add_restore(&mut self, num_blocks: u32, time_us: u64) {
         if num_blocks > 0 {

@@ -200,6 +200,7 @@ impl Scheduler {
         let mut stats = self.counters;
         stats.num_waiting = self.queue.num_waiting() as u64;
         stats.num_running = self.running.len() as u64;
+        stats.run_ms = self.throughput.mean_run_ms();
         if let Some(shard) = &self.shard {
             let counts = shard.kv.counts();
             stats.steps_in_flight = shard.in_flight.len() as u64;

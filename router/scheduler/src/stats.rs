@@ -35,6 +35,8 @@ pub struct Stats {
     pub store_slots: u64,
     /// Gauge: stored blocks that wait for the tier below.
     pub offered_blocks: u64,
+    /// Gauge: milliseconds that a sequence runs from its start to its end, of late. 0 before one ended by itself.
+    pub run_ms: u64,
     /// Counter: prompt tokens of started sequences.
     pub prompt_tokens: u64,
     /// Counter: those that a prefix hit spared.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
@@ -54,7 +53,7 @@ pub(super) type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
 
 pub(super) struct Submission {
     pub(super) request: SequenceRequest,
-    pub(super) timeout: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
     pub(super) client: Client,
     /// Of a sequence under a grammar.
     pub(super) constraint: Option<Constraint>,
@@ -92,7 +91,7 @@ impl DriverHandle {
         &self,
         mut request: SequenceRequest,
         arrived: Instant,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
         constraint: Option<Constraint>,
     ) -> Result<Sequence, DriverGone> {
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
@@ -104,7 +103,7 @@ impl DriverHandle {
         // The slot for the end is reserved before the beginning is sent: an abort can never be lost or have to wait.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
-        submit.send(Command::Submit(Box::new(Submission { request, timeout, client, constraint })));
+        submit.send(Command::Submit(Box::new(Submission { request, deadline, client, constraint })));
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
 

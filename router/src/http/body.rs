@@ -3,26 +3,30 @@
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use futures::StreamExt;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::ApiError;
 use crate::limits::{BODY_TIMEOUT, MAX_DISCARDED_BYTES};
 
 /// The whole body. One that is too large is read away (without keeping it, up to a limit), because a client that is
 /// still writing would otherwise see a broken connection in place of the answer.
-pub async fn read_body(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match tokio::time::timeout(BODY_TIMEOUT, read(body, limit)).await {
+///
+/// `budget` has a permit for each KiB that all bodies may hold together while they arrive.
+pub async fn read_body(body: Body, limit: usize, budget: &Semaphore) -> Result<Bytes, ApiError> {
+    match tokio::time::timeout(BODY_TIMEOUT, read(body, limit, budget)).await {
         Ok(result) => result,
         Err(_) => Err(ApiError::BodyTimeout { limit_s: BODY_TIMEOUT.as_secs() }),
     }
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+async fn read(body: Body, limit: usize, budget: &Semaphore) -> Result<Bytes, ApiError> {
     let announced = body.size_hint().lower();
     if announced > MAX_DISCARDED_BYTES as u64 {
         return Err(ApiError::BodyTooLarge { limit });
     }
     let mut chunks = body.into_data_stream();
     let mut kept: Vec<u8> = Vec::new();
+    let mut share = Share { budget, permit: None };
     let mut discarded = 0usize;
     let mut too_large = announced > limit as u64;
     while let Some(chunk) = chunks.next().await {
@@ -31,13 +35,78 @@ async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
         too_large |= kept.len() + chunk.len() > limit;
         if too_large {
             kept = Vec::new();
+            share.permit = None;
             discarded += chunk.len();
             if discarded > MAX_DISCARDED_BYTES {
                 break;
             }
         } else {
+            share.grow(kept.len() + chunk.len())?;
             kept.extend_from_slice(&chunk);
         }
     }
     if too_large { Err(ApiError::BodyTooLarge { limit }) } else { Ok(kept.into()) }
+}
+
+/// What one body has of the budget.
+struct Share<'a> {
+    budget: &'a Semaphore,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Share<'_> {
+    /// The body has so many bytes now.
+    fn grow(&mut self, num_bytes: usize) -> Result<(), ApiError> {
+        let wanted = num_bytes.div_ceil(1024);
+        let had = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
+        if wanted <= had {
+            return Ok(());
+        }
+        let more = u32::try_from(wanted - had).unwrap_or(u32::MAX);
+        let Ok(more) = self.budget.try_acquire_many(more) else {
+            return Err(ApiError::TooManyBodies);
+        };
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            None => self.permit = Some(more),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::stream;
+
+    use super::*;
+
+    fn pieces(num: usize, num_bytes: usize) -> Body {
+        Body::from_stream(stream::iter((0..num).map(move |_| Ok::<_, Infallible>(vec![b'x'; num_bytes]))))
+    }
+
+    #[tokio::test]
+    async fn bodies_that_arrive_share_a_budget_and_give_it_back() {
+        let budget = Semaphore::new(10);
+        assert_eq!(read_body(pieces(100, 100), 1 << 20, &budget).await.unwrap().len(), 10_000);
+        assert_eq!(budget.available_permits(), 10);
+        let error = read_body(pieces(101, 102), 1 << 20, &budget).await.unwrap_err();
+        assert_eq!((error.code(), error.status().as_u16()), ("too_many_bodies", 429));
+        assert_eq!(budget.available_permits(), 10);
+        let waiting = read_body(Body::from_stream(pieces(4, 1024).into_data_stream().chain(stream::pending())), 1 << 20, &budget);
+        let mut waiting = std::pin::pin!(waiting);
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        assert_eq!(budget.available_permits(), 6);
+        assert!(read_body(pieces(7, 1024), 1 << 20, &budget).await.is_err());
+        assert_eq!(read_body(pieces(6, 1024), 1 << 20, &budget).await.unwrap().len(), 6 << 10);
+    }
+
+    #[tokio::test]
+    async fn what_is_read_away_holds_nothing() {
+        let budget = Semaphore::new(2);
+        let error = read_body(pieces(100, 1024), 2048, &budget).await.unwrap_err();
+        assert_eq!(error.code(), "body_too_large");
+        assert_eq!(budget.available_permits(), 2);
+    }
 }

@@ -11,7 +11,7 @@ use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 use utoipa::{IntoParams, ToSchema};
 
 use super::kv::{self, KvNode};
-use super::{parse, read_body};
+use super::parse;
 use crate::app::App;
 use crate::dialects::openai::ErrorResponse;
 use crate::error::ApiError;
@@ -149,7 +149,7 @@ pub async fn pin(
 }
 
 async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Result<KvPinned, ApiError> {
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let body = app.read_body(request.into_body()).await?;
     let body: PinRequest = parse(&body, &[], "")?;
     let ttl_s = check_ttl_s("ttl_s", body.ttl_s.unwrap_or(DEFAULT_TTL_S))?;
     app.shard_info()?;

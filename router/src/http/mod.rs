@@ -1,6 +1,7 @@
 //! What all dialects need of HTTP: bodies, JSON, event streams, the listener, operational routes.
 
 mod body;
+pub mod cors;
 mod event_frame;
 mod events;
 mod json;
@@ -11,6 +12,7 @@ pub mod observe;
 pub mod operate;
 pub mod serve;
 pub mod sse;
+mod stall;
 
 pub use body::read_body;
 pub use event_frame::EventFrame;

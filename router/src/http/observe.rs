@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures::FutureExt;
@@ -19,13 +19,16 @@ use crate::tenants::Caller;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Longest id that is taken over.
+const MAX_ID_BYTES: usize = 128;
+
 /// Routes that machines ask, many times a second while a model loads: refusing them rejects nobody's work.
 const PROBES: [&str; 4] = ["/readyz", "/livez", "/health", "/metrics"];
 
 /// The middleware of all routes.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let arrived = Instant::now();
-    let request_id = crate::random::id();
+    let request_id = sent_id(request.headers()).unwrap_or_else(crate::random::id);
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();
@@ -67,6 +70,15 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
+}
+
+/// The id that the client, or a proxy, gave the request: it goes into the log and the answer's header, so it is taken only
+/// if it is short and harmless in both.
+fn sent_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let is_sane = (1..=MAX_ID_BYTES).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
+    is_sane.then(|| id.to_owned())
 }
 
 /// A label must not grow with what clients invent.

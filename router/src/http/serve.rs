@@ -5,22 +5,31 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use utoipa::OpenApi;
 
+use super::cors::{self, Origin};
+use super::stall::StallGuard;
 use super::{kv, kv_events, kv_node, observe, operate};
 use crate::app::App;
 use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
 use crate::error::ApiError;
-use crate::limits::{HEADER_TIMEOUT, SPARE_CONNECTIONS};
+use crate::limits::{
+    HANDSHAKE_TIMEOUT, HEADER_TIMEOUT, REFUSED_HEADER_BYTES, SEND_BUFFER_BYTES, SPARE_CONNECTIONS,
+};
 use crate::openapi::ApiDoc;
 use crate::tenants::require_key;
+use crate::tls::Tls;
 
 const DOCS_PAGE: &str = include_str!("docs.html");
 
@@ -55,10 +64,32 @@ pub fn routes(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(unknown_method)
         // Bodies are limited where they are read, with a message that names the flag.
         .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(axum::middleware::from_fn_with_state(app.clone(), limit_header))
         // After all routes and around the fallbacks: what is not listed is not open either.
         .layer(axum::middleware::from_fn_with_state(app.clone(), require_key))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
         .with_state(app)
+}
+
+/// The routes, with what answers browsers around them.
+fn routes_for(app: Arc<App>, origins: &[Origin]) -> Router {
+    let routes = routes(app);
+    match cors::layer(origins) {
+        Some(layer) => routes.layer(layer),
+        None => routes,
+    }
+}
+
+/// Refuses a header that is too large by the name of its flag; what is larger by far does not come here.
+async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let uri = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    // As on the wire: a colon, a blank and a line break around name and value.
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let limit = app.limits.max_header_bytes;
+    if uri + fields.sum::<usize>() > limit {
+        return Dialect::of_path(request.uri().path()).error_response(&ApiError::HeaderTooLarge { limit });
+    }
+    next.run(request).await
 }
 
 async fn unknown_route(State(_): State<Arc<App>>, request: Request) -> Response {
@@ -72,17 +103,31 @@ async fn unknown_method(State(_): State<Arc<App>>, request: Request) -> Response
     Dialect::of_path(&path).error_response(&ApiError::UnknownMethod { path, method })
 }
 
+/// What stands between connections and routes.
+#[derive(Debug, Clone, Default)]
+pub struct Front {
+    /// Certificate and key; without them connections are in the clear.
+    pub tls: Option<Arc<Tls>>,
+    /// Origins whose scripts may call.
+    pub origins: Vec<Origin>,
+}
+
 /// Serves connections until `stop` is ready, then closes idle ones and waits for the others to finish their answers.
 ///
-/// HTTP/1.1. Connections are bounded; headers must arrive in time; answers leave at once (no Nagle).
+/// HTTP/1.1. Connections are bounded; handshakes and headers must arrive in time; answers leave at once (no Nagle), and
+/// a client that takes nothing of its answer for too long loses it.
 pub async fn serve(
     listener: TcpListener,
-    routes: Router,
-    max_requests: usize,
+    app: Arc<App>,
+    front: Front,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let connections = Arc::new(Semaphore::new(max_requests + SPARE_CONNECTIONS));
+    // What is accepted inherits it. It bounds what a client that does not read makes the kernel keep.
+    SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    let connections = Arc::new(Semaphore::new(app.limits.max_concurrent_requests + SPARE_CONNECTIONS));
     let graceful = GracefulShutdown::new();
+    let watching = front.tls.clone().map(|tls| AbortOnDrop::spawn(tls.watch(app.metrics.clone())));
+    let host = Arc::new(Host { routes: routes_for(app.clone(), &front.origins), app, tls: front.tls });
     let mut stop = std::pin::pin!(stop);
     loop {
         let permit = tokio::select! {
@@ -103,22 +148,64 @@ pub async fn serve(
             tracing::debug!(%error, "connection is gone already");
             continue;
         }
-        let service = TowerToHyperService::new(routes.clone());
+        let (host, watcher) = (host.clone(), graceful.watcher());
+        tokio::spawn(async move {
+            let _permit = permit;
+            host.connection(stream, watcher).await;
+        });
+    }
+    drop((listener, watching));
+    graceful.shutdown().await;
+    Ok(())
+}
+
+/// What a connection needs.
+struct Host {
+    routes: Router,
+    app: Arc<App>,
+    tls: Option<Arc<Tls>>,
+}
+
+impl Host {
+    /// A connection's life.
+    async fn connection(&self, stream: TcpStream, watcher: Watcher) {
+        let limit = self.app.limits.client_stall_timeout;
+        let stream = StallGuard::new(stream, limit, self.app.metrics.stalled_connections.clone());
+        let Some(tls) = &self.tls else { return self.http(stream, watcher).await };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)).await {
+            Ok(Ok(stream)) => self.http(stream, watcher).await,
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => tracing::debug!(limit_s = HANDSHAKE_TIMEOUT.as_secs(), "TLS handshake took too long"),
+        }
+    }
+
+    async fn http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, watcher: Watcher) {
+        let max_header_bytes = self.app.limits.max_header_bytes + REFUSED_HEADER_BYTES;
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            let _permit = permit;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended");
-            }
-        });
+            .max_header_size(max_header_bytes)
+            .max_buf_size(max_header_bytes)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.routes.clone()));
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%error, "connection ended");
+        }
     }
-    drop(listener);
-    graceful.shutdown().await;
-    Ok(())
+}
+
+/// A task that ends with whoever began it.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl AbortOnDrop {
+    fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task))
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Out of file descriptors is no reason to end, nor to spin; a connection that died in the queue is nothing.

@@ -18,6 +18,12 @@ struct TenantLabel {
     tenant: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LimitLabels {
+    tenant: String,
+    limit: &'static str,
+}
+
 /// Counters by tenant.
 #[derive(Default)]
 pub struct TenantMetrics {
@@ -25,6 +31,7 @@ pub struct TenantMetrics {
     prompt_tokens: Family<TenantLabel, Counter>,
     cached_tokens: Family<TenantLabel, Counter>,
     output_tokens: Family<TenantLabel, Counter>,
+    rejections: Family<LimitLabels, Counter>,
 }
 
 /// One tenant's counters that a running request goes on counting.
@@ -47,6 +54,11 @@ impl TenantMetrics {
         }
     }
 
+    /// A tenant's request met this limit of the key file.
+    pub fn count_rejection(&self, tenant: &str, limit: &'static str) {
+        self.rejections.get_or_create(&LimitLabels { tenant: tenant.to_owned(), limit }).inc();
+    }
+
     /// Adds them to the metrics with our prefix.
     pub fn register(&self, own: &mut Registry) {
         let counters = [
@@ -62,6 +74,8 @@ impl TenantMetrics {
         for (name, help, family) in counters {
             own.register(name, help, family.clone());
         }
+        let help = "Requests refused for a limit of their tenant, by tenant and limit";
+        own.register("tenant_rejections", help, self.rejections.clone());
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who may come in: the keys that are configured, and the check in front of every route.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +11,14 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use tokio::time::Instant;
 use trunkline_scheduler::TenantShare;
 
 use super::caller::Caller;
 use super::key_file::{self, KeyFileError, MAX_FILE_BYTES};
 use super::key_ring::{DuplicateKey, KeyRing, Tenant, digest, key_problem};
+use super::limiter::{Limiter, TenantLimits};
+use super::rate_headers::RateSlot;
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::error::ApiError;
@@ -67,6 +71,8 @@ pub struct Access {
     /// Digest of the key in the environment.
     variable: Option<[u8; 32]>,
     ring: RwLock<Option<Arc<KeyRing>>>,
+    /// Of the tenants that have limits, by name. What is used of them outlives the file.
+    limiters: RwLock<BTreeMap<String, Arc<Limiter>>>,
 }
 
 impl Access {
@@ -81,7 +87,7 @@ impl Access {
             return Err(AccessError::Variable { problem });
         }
         let variable = variable.map(|key| digest(key.as_bytes()));
-        let access = Self { file, variable, ring: RwLock::default() };
+        let access = Self { file, variable, ring: RwLock::default(), limiters: RwLock::default() };
         access.reload()?;
         Ok(access)
     }
@@ -97,13 +103,37 @@ impl Access {
         };
         if let Some(digest) = self.variable {
             let name = DEFAULT_TENANT.to_owned();
-            let tenant = ring.add_tenant(Tenant { name, share: 1, is_admin: self.file.is_none() });
+            let tenant = ring.add_tenant(Tenant {
+                name,
+                share: 1,
+                is_admin: self.file.is_none(),
+                limits: TenantLimits::default(),
+            });
             // A key that stands in the file too keeps the tenant that it has there.
             let (Ok(()) | Err(DuplicateKey)) = ring.add_key(digest, tenant);
         }
         tracing::info!(tenants = ring.tenants().len(), keys = ring.num_keys(), "API keys are read");
+        self.set_limits(&ring);
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ring));
         Ok(())
+    }
+
+    fn set_limits(&self, ring: &KeyRing) {
+        let now = Instant::now();
+        let mut known = self.limiters.write().unwrap_or_else(PoisonError::into_inner);
+        let limited = ring.tenants().iter().filter(|tenant| tenant.limits != TenantLimits::default());
+        let limiters = limited.map(|tenant| {
+            let limiter = known.remove(&tenant.name).inspect(|known| known.set_limits(tenant.limits, now));
+            let limiter = limiter.unwrap_or_else(|| Arc::new(Limiter::new(tenant.limits, now)));
+            (tenant.name.clone(), limiter)
+        });
+        let limiters = limiters.collect();
+        *known = limiters;
+    }
+
+    /// How much a tenant may send, if that is limited.
+    pub fn limiter(&self, tenant: &str) -> Option<Arc<Limiter>> {
+        self.limiters.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
     }
 
     /// The keys, if any are configured.
@@ -144,9 +174,13 @@ impl Access {
 pub async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     match app.access.caller(request.uri().path(), request.headers()) {
         Ok(caller) => {
+            let slot = RateSlot::default();
             request.extensions_mut().insert(caller.clone());
+            request.extensions_mut().insert(slot.clone());
+            let dialect = Dialect::of_path(request.uri().path());
             let mut response = next.run(request).await;
             response.extensions_mut().insert(caller);
+            slot.write(dialect, response.headers_mut());
             response
         }
         Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),

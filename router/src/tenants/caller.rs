@@ -70,9 +70,11 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::TenantLimits;
 
     fn caller(name: &str, is_admin: bool) -> Caller {
-        Caller::of_tenant(Arc::new(Tenant { name: name.into(), share: 1, is_admin }))
+        let limits = TenantLimits::default();
+        Caller::of_tenant(Arc::new(Tenant { name: name.into(), share: 1, is_admin, limits }))
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! keys = ["sk-..."]              # one or more, or key_sha256 = ["hex", ...], or both
 //! share = 2                      # weight of its guaranteed share of the KV cache, default 1
 //! admin = true                   # may see what other tenants have cached, default false
+//! requests_per_minute = 60       # this and the next two: not limited if absent
+//! tokens_per_minute = 100000     # of prompts and outputs
+//! max_concurrent_requests = 8    # each output counts as one
 //! ```
 //!
 //! No error quotes the file: what stands in the wrong place may be a key.
@@ -17,6 +20,7 @@ use toml::de::{DeTable, DeValue};
 use super::key_ring::{
     DuplicateKey, KeyDigest, KeyRing, MAX_NAME_BYTES, MAX_SHARE, Tenant, digest, key_problem,
 };
+use super::limiter::{MAX_LIMIT, TenantLimits};
 
 /// Most bytes of the file.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -91,11 +95,24 @@ impl Reader<'_> {
             );
             return Err(self.error(place, problem));
         }
-        let mut tenant = Tenant { name: name.to_owned(), share: 1, is_admin: false };
+        let limits = TenantLimits::default();
+        let mut tenant = Tenant { name: name.to_owned(), share: 1, is_admin: false, limits };
         let mut digests = Vec::new();
         for (key, value) in table {
             match key.get_ref().as_ref() {
-                "share" => tenant.share = self.share(value)?,
+                "share" => tenant.share = self.whole(value, "share", MAX_SHARE)?,
+                "requests_per_minute" => {
+                    let rate = self.whole(value, "requests_per_minute", MAX_LIMIT)?;
+                    tenant.limits.requests_per_minute = Some(rate);
+                }
+                "tokens_per_minute" => {
+                    let rate = self.whole(value, "tokens_per_minute", MAX_LIMIT)?;
+                    tenant.limits.tokens_per_minute = Some(rate);
+                }
+                "max_concurrent_requests" => {
+                    let limit = self.whole(value, "max_concurrent_requests", MAX_LIMIT)?;
+                    tenant.limits.max_concurrent_requests = Some(limit);
+                }
                 "admin" => {
                     let problem = "`admin` is not `true` or `false`";
                     tenant.is_admin =
@@ -111,8 +128,8 @@ impl Reader<'_> {
                     })
                 })?,
                 _ => {
-                    let problem =
-                        "a tenant has `keys`, `key_sha256`, `share` and `admin`; this is another name";
+                    let problem = "a tenant has `keys`, `key_sha256`, `share`, `admin`, `requests_per_minute`, \
+                                   `tokens_per_minute` and `max_concurrent_requests`; this is another name";
                     return Err(self.error(key.span(), problem));
                 }
             }
@@ -130,14 +147,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn share(&self, value: &Spanned<DeValue<'_>>) -> Result<u32, KeyFileError> {
-        let share = value.get_ref().as_integer().and_then(|integer| {
+    fn whole(&self, value: &Spanned<DeValue<'_>>, field: &str, most: u32) -> Result<u32, KeyFileError> {
+        let number = value.get_ref().as_integer().and_then(|integer| {
             u32::from_str_radix(integer.as_str(), integer.radix())
                 .ok()
-                .filter(|share| (1..=MAX_SHARE).contains(share))
+                .filter(|number| (1..=most).contains(number))
         });
-        share.ok_or_else(|| {
-            self.error(value.span(), format!("`share` is not a whole number from 1 to {MAX_SHARE}"))
+        number.ok_or_else(|| {
+            self.error(value.span(), format!("`{field}` is not a whole number from 1 to {most}"))
         })
     }
 
@@ -194,14 +211,20 @@ mod tests {
     fn tenants_have_keys_shares_and_rights() {
         let ring = read(
             "[tenants.alice]\nkeys = [\"sk-secret-0123456789\", \"sk-secret-9876543210\"]\nshare = 2\nadmin = true\n\
+             requests_per_minute = 60\ntokens_per_minute = 100_000\nmax_concurrent_requests = 8\n\
              [tenants.bob]\nkey_sha256 = \"9af15b336e6a9619928537df30b2e6a2376569fcf9d7e773eccede65606529a0\"\n",
         )
         .unwrap();
         assert_eq!((ring.tenants().len(), ring.num_keys()), (2, 3));
         let alice = ring.find(SECRET.as_bytes()).unwrap();
-        assert_eq!(*alice, Tenant { name: "alice".into(), share: 2, is_admin: true });
+        let limits = TenantLimits {
+            requests_per_minute: Some(60),
+            tokens_per_minute: Some(100_000),
+            max_concurrent_requests: Some(8),
+        };
+        assert_eq!(*alice, Tenant { name: "alice".into(), share: 2, is_admin: true, limits });
         let bob = ring.tenants().iter().find(|tenant| tenant.name == "bob").unwrap();
-        assert_eq!((bob.share, bob.is_admin), (1, false));
+        assert_eq!((bob.share, bob.is_admin, bob.limits), (1, false, TenantLimits::default()));
     }
 
     #[test]
@@ -233,6 +256,9 @@ mod tests {
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 0", 3, "`share` is not a whole number"),
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` is not a whole number"),
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` is not a whole number"),
+            ("[tenants.a]\nrequests_per_minute = 0", 2, "`requests_per_minute` is not a whole number from 1"),
+            ("[tenants.a]\ntokens_per_minute = \"sk-secret\"", 2, "`tokens_per_minute` is not a whole number"),
+            ("[tenants.a]\nmax_concurrent_requests = 1e3", 2, "`max_concurrent_requests` is not a whole"),
             ("[tenants.a]\nadmin = \"sk-secret-0123456789\"", 2, "`admin` is not"),
             ("[tenants.\"a b\"]\nkeys = \"sk-secret-0123456789\"", 1, "a tenant's name has"),
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nkeys = \"x\"", 3, "has a name twice"),

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use constant_time_eq::constant_time_eq_32;
 use sha2::{Digest, Sha256};
 
+use super::limiter::TenantLimits;
+
 /// Shortest key in bytes: what is shorter can be tried out.
 pub const MIN_KEY_BYTES: usize = 16;
 /// Longest key in bytes.
@@ -27,6 +29,8 @@ pub struct Tenant {
     pub share: u32,
     /// May see what other tenants have cached.
     pub is_admin: bool,
+    /// How much it may send.
+    pub limits: TenantLimits,
 }
 
 /// All keys. It knows their digests only, and `Debug` does not show these either.
@@ -115,7 +119,7 @@ mod tests {
     fn ring() -> KeyRing {
         let mut ring = KeyRing::default();
         for (index, name) in ["alice", "bob"].into_iter().enumerate() {
-            let tenant = ring.add_tenant(Tenant { name: name.into(), share: 1, is_admin: false });
+            let tenant = ring.add_tenant(Tenant { name: name.into(), share: 1, is_admin: false, limits: TenantLimits::default() });
             assert_eq!(tenant, index);
             ring.add_key(digest(format!("{KEY}-{name}").as_bytes()), tenant).unwrap();
         }

@@ -4,11 +4,16 @@
 //! shares cached prefixes only with those of its own tenant.
 
 mod access;
+mod bucket;
 mod caller;
 mod key_file;
 mod key_ring;
+mod limiter;
+mod rate_headers;
 
 pub use access::{Access, AccessError, PUBLIC, require_key};
 pub use caller::Caller;
 pub use key_file::{KeyFileError, Place};
 pub use key_ring::{KeyRing, Tenant};
+pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rate, Rates, TenantLimits};
+pub use rate_headers::{EXPOSED_HEADERS, RateSlot};

@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::generate::FinishReason;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
-use crate::http::{Refused, parse, read_body};
+use crate::http::{Refused, parse};
 use crate::retention::RawRetention;
 use crate::validate::{FieldNames, RawParams};
 
@@ -74,14 +74,14 @@ pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Resp
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit(&request)?;
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let (admitted, body) = app.admit(request).await?;
     let mut body: Body = parse(&body, REFUSED, "")?;
     app.model.check_name(body.model.as_deref())?;
     if body.max_tokens.is_none() {
         return Err(ApiError::MissingField { field: "max_tokens".into() });
     }
     let mut raw = raw_params(&mut body);
+    raw.deadline = admitted.deadline(body.timeout)?;
     let asked = grammar(&mut body)?;
     let fields = body.tools.take();
     let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
@@ -142,7 +142,7 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let body = app.read_body(request.into_body()).await?;
     let body: CountBody = parse(&body, &[], "")?;
     app.model.check_name(body.model.as_deref())?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;

@@ -30,6 +30,9 @@ pub struct Body {
     pub stop_sequences: Option<Vec<String>>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
+    /// Seconds that the request may take, from its arrival to its last token; not Anthropic's.
+    #[schema(exclusive_minimum = 0, maximum = 86400)]
+    pub timeout: Option<f64>,
     /// 0 is greedy; default 1, or what the model's makers propose.
     #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,

@@ -21,7 +21,7 @@ use crate::dialects::tools::Tools;
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
-use crate::http::{Refused, parse, read_body};
+use crate::http::{Refused, parse};
 use crate::retention::RawRetention;
 use crate::validate::{FieldNames, RawParams};
 
@@ -57,8 +57,7 @@ pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> 
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit(&request)?;
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let (admitted, body) = app.admit(request).await?;
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
     app.model.check_name(body.model.as_deref())?;
@@ -74,6 +73,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         stop: "stop",
     };
     let mut raw = raw_params(&mut body)?;
+    raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     raw.grammar = grammar(&mut body, &tools)?;
     let mark = last_mark(&body.messages)?;
@@ -199,6 +199,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         logprobs: asked.then(|| body.top_logprobs.unwrap_or(0)),
         grammar: None,
         cache_salt: body.cache_salt.take(),
+        deadline: None,
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),
             prompt_cache_retention: body.prompt_cache_retention.take(),

@@ -50,6 +50,9 @@ pub struct Body {
     pub n: Option<i64>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
+    /// Seconds that the request may take, from its arrival to its last token; not OpenAI's.
+    #[schema(exclusive_minimum = 0, maximum = 86400)]
+    pub timeout: Option<f64>,
     /// Only with `stream`.
     pub stream_options: Option<StreamOptions>,
     /// Report logprobs of the output's tokens.

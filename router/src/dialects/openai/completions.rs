@@ -23,7 +23,7 @@ use crate::error::ApiError;
 use crate::generate::{self, Output, OutputToken};
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens, Render};
-use crate::http::{EventFrame, Events, Refused, parse, read_body};
+use crate::http::{EventFrame, Events, Refused, parse};
 use crate::retention::{CacheRetention, RawRetention};
 use crate::validate::{FieldNames, NumChoices, RawParams};
 
@@ -80,6 +80,9 @@ pub struct Body {
     pub include_stop_str_in_output: Option<bool>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
+    /// Seconds that the request may take, from its arrival to its last token; not OpenAI's.
+    #[schema(exclusive_minimum = 0, maximum = 86400)]
+    pub timeout: Option<f64>,
     /// Only with `stream`.
     pub stream_options: Option<StreamOptions>,
     /// Report logprobs of the output's tokens and of so many of the likeliest in each place.
@@ -186,12 +189,12 @@ pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit(&request)?;
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let (admitted, body) = app.admit(request).await?;
     let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
     let mut body: Body = parse(&body, &refused, "")?;
     app.model.check_name(body.model.as_deref())?;
     let mut raw = raw_params(&mut body)?;
+    raw.deadline = admitted.deadline(body.timeout)?;
     let is_stream = body.stream == Some(true);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
@@ -299,6 +302,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         logprobs: body.logprobs,
         grammar: grammar(body)?,
         cache_salt: body.cache_salt.take(),
+        deadline: None,
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),
             prompt_cache_retention: body.prompt_cache_retention.take(),

@@ -20,7 +20,7 @@ use crate::dialects::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
-use crate::http::{Refused, parse, read_body};
+use crate::http::{Refused, parse};
 use crate::limits::Limits;
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
@@ -107,11 +107,11 @@ fn unknown(id: &str) -> ApiError {
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let admitted = app.admit(&request)?;
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let (admitted, body) = app.admit(request).await?;
     let mut body: Body = parse(&body, REFUSED, "")?;
     app.model.check_name(body.model.as_deref())?;
     let mut raw = raw_params(&mut body);
+    raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(&body, &app.limits)?;
     raw.grammar = tools.grammar().or(grammar(&body)?);
     let validator = app.validator(&admitted.shard);

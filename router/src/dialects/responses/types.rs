@@ -34,6 +34,9 @@ pub struct Body {
     pub top_p: Option<f64>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
+    /// Seconds that the request may take, from its arrival to its last token; not OpenAI's.
+    #[schema(exclusive_minimum = 0, maximum = 86400)]
+    pub timeout: Option<f64>,
     /// Functions that the model may call.
     pub tools: Option<Vec<ToolField>>,
     /// `none`, `auto`, `required`, or one function: `{"type": "function", "name": ...}`.

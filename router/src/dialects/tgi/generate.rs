@@ -17,7 +17,7 @@ use crate::dialects::{Dialect, structured};
 use crate::error::ApiError;
 use crate::generate::{FinishReason, Output, OutputToken, Usage};
 use crate::http::sse::{self, Folded, KeepTokens, Render};
-use crate::http::{Events, Refused, parse, read_body};
+use crate::http::{Events, Refused, parse};
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
 use crate::validate::{FieldNames, RawParams};
@@ -118,8 +118,7 @@ struct Shown {
 }
 
 async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response, ApiError> {
-    let admitted = app.admit(&request)?;
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let (admitted, body) = app.admit(request).await?;
     let mut body: Body = parse_body(&body)?;
     if body.inputs.is_empty() {
         return Err(ApiError::value("inputs", "is empty; hint: send at least one character"));
@@ -131,6 +130,7 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     let full_text = parameters.return_full_text.unwrap_or(false);
     let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
     let mut raw = raw_params(&mut parameters, as_events || details)?;
+    raw.deadline = admitted.deadline(parameters.timeout)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
     let num_choices = validator.num_choices(None, parameters.best_of, 1)?;
@@ -245,6 +245,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
         grammar: structured::request_grammar("grammar", parameters.grammar.take())?,
         cache_salt: None,
+        deadline: None,
         retention: RawRetention::default(),
     })
 }

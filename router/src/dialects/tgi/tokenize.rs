@@ -12,7 +12,7 @@ use super::ErrorResponse;
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::error::ApiError;
-use crate::http::{parse, read_body};
+use crate::http::parse;
 
 /// Body of a request.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -53,11 +53,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 
 async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
     // Needs no shard, but takes a place: the work is bounded as any other.
-    let _permit = app
-        .open
-        .try_acquire()
-        .map_err(|_| ApiError::TooManyRequests { limit: app.limits.max_concurrent_requests })?;
-    let body = read_body(request.into_body(), app.limits.max_body_bytes).await?;
+    let body = app.read_body(request.into_body()).await?;
+    let _permit = app.open.try_acquire().map_err(|_| app.too_many_requests())?;
     let body: TokenizeRequest = parse(&body, &[], "")?;
     let add_special = body.add_special_tokens.unwrap_or(true);
     app.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await

@@ -73,6 +73,9 @@ pub struct Parameters {
     /// Compute so many outputs and answer with the one whose tokens have the highest mean logprob; needs sampling.
     #[schema(minimum = 1)]
     pub best_of: Option<i64>,
+    /// Seconds that the request may take, from its arrival to its last token; not TGI's.
+    #[schema(exclusive_minimum = 0, maximum = 86400)]
+    pub timeout: Option<f64>,
     /// Report tokens and why the output ended.
     pub details: Option<bool>,
     /// Report so many of the likeliest tokens in each place, with `details` or a stream.

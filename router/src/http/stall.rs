@@ -1,0 +1,114 @@
+//! A connection whose client does not read is given up: what waits for it is dropped, and with it its request.
+//!
+//! What such a client can make the server hold until then is bounded all the way: tokens in the request's channel
+//! (`MAX_WAITING_TOKENS`), text in hyper's buffer (`REFUSED_HEADER_BYTES`), bytes in the kernel (`SEND_BUFFER_BYTES`).
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Reads and writes through, and fails a write for which the other side has made no room for so long.
+#[derive(Debug)]
+pub struct StallGuard<S> {
+    inner: S,
+    limit: Duration,
+    /// Runs while a write waits.
+    timer: Option<Pin<Box<Sleep>>>,
+    num_stalled: Counter,
+}
+
+impl<S> StallGuard<S> {
+    /// `num_stalled` counts connections given up.
+    pub fn new(inner: S, limit: Duration, num_stalled: Counter) -> Self {
+        Self { inner, limit, timer: None, num_stalled }
+    }
+
+    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.timer = None;
+            return written;
+        }
+        let limit = self.limit;
+        let timer =
+            self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        if timer.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.num_stalled.inc();
+        tracing::info!(limit_s = limit.as_secs_f64(), "client does not read, connection given up");
+        Poll::Ready(Err(io::Error::from(io::ErrorKind::TimedOut)))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.watch(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
+        self.watch(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Of a socket it is always ready: no sign that anything was read.
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_write_that_finds_no_room_fails_and_one_that_does_goes_on() {
+        let (near, mut far) = tokio::io::duplex(4);
+        let num_stalled = Counter::default();
+        let limit = Duration::from_millis(20);
+        let mut near = StallGuard::new(near, limit, num_stalled.clone());
+        let reading = tokio::spawn(async move {
+            let mut bytes = [0; 6];
+            far.read_exact(&mut bytes).await.unwrap();
+            (bytes, far)
+        });
+        near.write_all(b"abcdef").await.unwrap();
+        let (bytes, _far) = reading.await.unwrap();
+        assert_eq!((&bytes, num_stalled.get()), (b"abcdef", 0));
+        let error = near.write_all(b"ghijkl").await.unwrap_err();
+        assert_eq!((error.kind(), num_stalled.get()), (io::ErrorKind::TimedOut, 1));
+    }
+}

@@ -1,0 +1,125 @@
+//! From when until when a certificate holds (RFC 5280, section 4.1.2.5), read out of its DER (X.690).
+
+use std::ops::RangeInclusive;
+
+const SEQUENCE: u8 = 0x30;
+const INTEGER: u8 = 0x02;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// The seconds since 1970 in which the certificate holds; none if it is no certificate of RFC 5280.
+pub fn validity(certificate: &[u8]) -> Option<RangeInclusive<i64>> {
+    let mut outer = Der(certificate);
+    let mut signed = Der(Der(outer.take(SEQUENCE)?).take(SEQUENCE)?);
+    if signed.tag() == Some(VERSION) {
+        signed.take(VERSION)?;
+    }
+    signed.take(INTEGER)?;
+    // Algorithm and issuer.
+    signed.take(SEQUENCE)?;
+    signed.take(SEQUENCE)?;
+    let mut validity = Der(signed.take(SEQUENCE)?);
+    let (not_before, not_after) = (validity.time()?, validity.time()?);
+    Some(not_before..=not_after)
+}
+
+/// What is left to be read.
+struct Der<'a>(&'a [u8]);
+
+impl<'a> Der<'a> {
+    fn tag(&self) -> Option<u8> {
+        self.0.first().copied()
+    }
+
+    /// The contents of the next value, which must have this tag.
+    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let (&found, rest) = self.0.split_first()?;
+        let (&first, rest) = rest.split_first()?;
+        if found != tag {
+            return None;
+        }
+        let (length, rest) = match first {
+            0..=0x7f => (usize::from(first), rest),
+            // A long form: so many bytes of length, more than four of which no certificate has.
+            0x81..=0x84 => {
+                let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+                (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
+            }
+            _ => return None,
+        };
+        let (contents, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        Some(contents)
+    }
+
+    fn time(&mut self) -> Option<i64> {
+        let tag = self.tag()?;
+        let text = std::str::from_utf8(self.take(tag)?).ok()?.strip_suffix('Z')?;
+        let (year, rest) = match tag {
+            // RFC 5280: two digits from 50 on are of the last century.
+            UTC_TIME => {
+                let (year, rest) = text.split_at_checked(2)?;
+                let year: i64 = year.parse().ok()?;
+                (if year < 50 { 2000 + year } else { 1900 + year }, rest)
+            }
+            GENERALIZED_TIME => {
+                let (year, rest) = text.split_at_checked(4)?;
+                (year.parse().ok()?, rest)
+            }
+            _ => return None,
+        };
+        if rest.len() != 10 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let part = |begin: usize| rest[begin..begin + 2].parse::<i64>().ok();
+        let (month, day, hour, minute, second) = (part(0)?, part(2)?, part(4)?, part(6)?, part(8)?);
+        Some(days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second)
+    }
+}
+
+/// Days since 1970: <https://howardhinnant.github.io/date_algorithms.html#days_from_civil>.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    fn certificate(from: (i32, u8, u8), until: (i32, u8, u8)) -> Vec<u8> {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(from.0, from.1, from.2);
+        params.not_after = date_time_ymd(until.0, until.1, until.2);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn both_forms_of_time_are_read() {
+        let read = |from, until| validity(&certificate(from, until)).unwrap();
+        assert_eq!(read((1970, 1, 1), (2026, 1, 31)), 0..=1_769_817_600);
+        assert_eq!(read((2000, 2, 29), (2100, 3, 1)), 951_782_400..=4_107_542_400);
+        // From 2050 on with four digits of the year.
+        assert_eq!(read((2049, 12, 31), (2050, 1, 1)), 2_524_521_600..=2_524_608_000);
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_no_certificate_and_no_panic() {
+        let whole = certificate((2020, 1, 1), (2030, 1, 1));
+        for length in 0..whole.len() {
+            assert_eq!(validity(&whole[..length]), None, "{length} bytes");
+        }
+        for index in 0..whole.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut other = whole.clone();
+                other[index] ^= flip;
+                validity(&other);
+            }
+        }
+    }
+}
