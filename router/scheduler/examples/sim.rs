@@ -1,5 +1,5 @@
 //! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
-//! with `--windows 1` of a model whose layers have windows.
+//! with `--windows 1` of a model whose layers have windows, with `--tenants 1` of several tenants.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
@@ -11,21 +11,26 @@ use sim::{Options, run};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (mut seed, mut count, mut windows) = (0, 1, 0);
+    let (mut seed, mut count, mut windows, mut tenants) = (0, 1, 0, 0);
     while let Some(name) = arguments.next() {
         let value = arguments.next().and_then(|text| text.parse::<u64>().ok());
         match (name.as_str(), value) {
             ("--seed", Some(value)) => seed = value,
             ("--count", Some(value)) => count = value,
             ("--windows", Some(value)) => windows = value,
+            ("--tenants", Some(value)) => tenants = value,
             _ => {
-                println!("usage: sim [--seed N] [--count N] [--windows 0|1]");
+                println!("usage: sim [--seed N] [--count N] [--windows 0|1] [--tenants 0|1]");
                 return;
             }
         }
     }
     for seed in seed..seed + count {
-        let scenario = if windows > 0 { Scenario::random_windowed(seed) } else { Scenario::random(seed) };
+        let scenario = match (windows, tenants) {
+            (0, 0) => Scenario::random(seed),
+            (0, _) => Scenario::random_tenants(seed),
+            _ => Scenario::random_windowed(seed),
+        };
         if count == 1 {
             println!("{scenario:#?}");
         }

@@ -22,6 +22,8 @@ pub struct SchedulerConfig {
     pub max_step_tokens: u32,
     /// Most tokens of prefill in a step that also decodes: what a long prompt may add to the others' inter-token time.
     pub max_prefill_tokens_beside_decodes: u32,
+    /// The same in any step while several tenants send requests: what one that comes waits for.
+    pub max_shared_prefill_tokens: u32,
     /// How many prompts may be half computed at once when one step has no room for all of them.
     pub max_concurrent_prefills: u32,
     /// How far a request whose whole prompt is cached may move ahead of older ones of its class, in milliseconds of
@@ -59,6 +61,7 @@ impl Default for SchedulerConfig {
             max_running_sequences: u32::MAX,
             max_step_tokens: u32::MAX,
             max_prefill_tokens_beside_decodes: 512,
+            max_shared_prefill_tokens: 64,
             max_concurrent_prefills: 8,
             cached_first_window_ms: 2_000,
             eviction: PolicyKind::default(),

@@ -309,6 +309,11 @@ impl Fairness {
         }
     }
 
+    /// Whether another tenant has sequences that wait or run. O(tenants).
+    pub(crate) fn has_others(&self, key: TenantKey) -> bool {
+        self.tenants().any(|(other, tenant)| other != key && tenant.is_active())
+    }
+
     fn active_weight(&self) -> u64 {
         let active = self.tenants().filter(|(_, tenant)| tenant.is_active());
         active.map(|(_, tenant)| u64::from(tenant.weight)).sum()

@@ -84,6 +84,9 @@ impl Scheduler {
         if !draft.planned.is_empty() {
             budget = budget.min(self.config.max_prefill_tokens_beside_decodes.max(1));
         }
+        if only.is_none() && now < self.shared_until {
+            budget = budget.min(self.config.max_shared_prefill_tokens.max(1));
+        }
         if draft.budget.is_spent() {
             return 0;
         }

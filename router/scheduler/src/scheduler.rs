@@ -24,6 +24,8 @@ pub const RUN_AHEAD: usize = 2;
 
 /// What a rejected client is told to wait before anything was measured.
 const DEFAULT_RETRY_AFTER_MS: u64 = 1_000;
+/// For so long after a request came while another tenant had some, steps are kept short.
+const SHARED_FOR_MS: u64 = 10_000;
 /// Least that it is told.
 const MIN_RETRY_AFTER_MS: u64 = 100;
 
@@ -71,6 +73,8 @@ pub struct Scheduler {
     pub(crate) num_leaving: usize,
     pub(crate) deadlines: BTreeSet<(Millis, SequenceKey)>,
     pub(crate) fairness: Fairness,
+    /// Until then other tenants are likely to come.
+    pub(crate) shared_until: Millis,
     pub(crate) throughput: Throughput,
     /// Rejected for a full queue and told to come back, less those that the queue has let through since.
     pub(crate) num_told_to_retry: u64,
@@ -134,6 +138,7 @@ impl Scheduler {
             num_leaving: 0,
             deadlines: BTreeSet::new(),
             fairness,
+            shared_until: Millis(0),
             throughput: Throughput::default(),
             num_told_to_retry: 0,
             next_arrival: 0,
@@ -264,6 +269,9 @@ impl Scheduler {
         let key = self.sequences.insert(sequence);
         self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
         self.fairness.lift(tenant);
+        if self.fairness.has_others(tenant) {
+            self.shared_until = now.plus(SHARED_FOR_MS);
+        }
         self.enter_queue(key);
     }
 

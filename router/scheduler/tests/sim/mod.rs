@@ -1,12 +1,15 @@
 //! Runs a scheduler against fake clients and a fake shard on a fake clock, all from one seed, and checks that every
 //! request ends once with the text it would have had alone, that blocks come back, and that budgets hold.
 
+mod checks;
 #[allow(dead_code)]
 pub mod driver;
 pub mod rng;
 pub mod scenario;
 pub mod shard;
 pub mod store;
+#[allow(dead_code)]
+pub mod tenants;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +53,7 @@ pub struct Report {
     pub rejections: BTreeMap<SequenceId, RejectReason>,
     pub cached_tokens: BTreeMap<SequenceId, u32>,
     pub started_at: BTreeMap<SequenceId, Millis>,
+    pub first_token_at: BTreeMap<SequenceId, Millis>,
 }
 
 #[derive(Clone, Debug)]
@@ -141,6 +145,7 @@ impl<'a> World<'a> {
                 rejections: BTreeMap::new(),
                 cached_tokens: BTreeMap::new(),
                 started_at: BTreeMap::new(),
+                first_token_at: BTreeMap::new(),
             },
         };
         world.at(Millis(0), Happening::ShardBack(scenario.limits));
@@ -395,6 +400,7 @@ impl<'a> World<'a> {
                     assert!(self.report.started_at.contains_key(&id), "who has tokens has started");
                     let output = self.report.outputs.get_mut(&id).expect("submitted");
                     output.push(token.token_id);
+                    self.report.first_token_at.entry(id).or_insert(self.now);
                     self.react(id);
                 }
                 Update::Awaits { id, token_id } => {
@@ -443,102 +449,6 @@ impl<'a> World<'a> {
                 self.at(self.now, Happening::Leave(id));
             }
             _ => {}
-        }
-    }
-
-    fn check_open(&self, id: SequenceId) {
-        let is_open = !self.report.ends.contains_key(&id) && !self.report.rejections.contains_key(&id);
-        assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
-    }
-
-    fn check_text(&self, id: SequenceId, reason: &EndReason) {
-        let arrival = self.arrivals[&id];
-        let request = &arrival.request;
-        let output = &self.report.outputs[&id];
-        if output.is_empty() {
-            let has_none =
-                request.max_new_tokens == 0 || !matches!(reason, EndReason::EndToken | EndReason::Length);
-            assert!(has_none, "sequence {} ends with {reason:?} but without a token", id.0);
-            return;
-        }
-        let ends: &[u32] = if request.ignore_eos { &[] } else { &request.end_token_ids };
-        let model = Model { vocab_size: self.scenario.limits.vocab_size };
-        let seed = request.sampling.seed;
-        let (alone, is_complete) = if request.constrained {
-            model.generate_constrained(&self.known[&seed], seed, request.max_new_tokens, ends)
-        } else {
-            let max_new_tokens = request.max_new_tokens;
-            (model.generate(arrival.salt, &request.token_ids, seed, max_new_tokens, ends), false)
-        };
-        assert!(
-            alone.starts_with(output),
-            "sequence {}: {output:?} is not what it writes alone: {alone:?}",
-            id.0
-        );
-        let is_whole = output.len() == alone.len();
-        let has_end_token = output.last().is_some_and(|token| ends.contains(token));
-        match reason {
-            EndReason::EndToken => assert!(is_whole && (has_end_token || is_complete)),
-            EndReason::Length => {
-                assert!(
-                    is_whole
-                        && !has_end_token
-                        && !is_complete
-                        && output.len() == request.max_new_tokens as usize
-                )
-            }
-            _ => {}
-        }
-    }
-
-    fn check_end(&mut self) {
-        for id in self.submitted.keys() {
-            let is_final = self.report.ends.contains_key(id) || self.report.rejections.contains_key(id);
-            assert!(is_final, "sequence {} has its final update: {:?}", id.0, self.scheduler.stats());
-        }
-        self.check_reasons();
-        let stats = self.scheduler.stats();
-        assert_eq!((stats.num_waiting, stats.num_running, stats.steps_in_flight), (0, 0, 0), "all is quiet");
-        assert_eq!(stats.blocks_held, stats.blocks_pinned, "all blocks return");
-        assert_eq!(stats.blocks_free + stats.blocks_cached + stats.blocks_pinned, stats.blocks_total);
-        if let Some(shard) = &self.shard {
-            assert_eq!(stats.blocks_total, u64::from(shard.limits.num_blocks));
-            assert_eq!(shard.num_sequences(), 0, "the shard was told of every end");
-        }
-        if self.scenario.twice == 0 {
-            assert_eq!(stats.unexpected_results, 0);
-        }
-        let rejected = stats.rejected_queue_full
-            + stats.rejected_too_long
-            + stats.rejected_deadline
-            + stats.rejected_invalid;
-        assert_eq!(rejected, self.report.rejections.len() as u64, "every rejection is counted");
-        assert_eq!(self.scheduler.next_wakeup(), None);
-        self.report.stats = stats;
-    }
-
-    /// Nobody ends for a reason that was not there.
-    fn check_reasons(&self) {
-        let faults = &self.scenario.faults;
-        let blow = self.options.blow.map(|(_, blow)| blow);
-        for (id, reason) in &self.report.ends {
-            let arrival = self.arrivals[id];
-            let may = match reason {
-                EndReason::EndToken | EndReason::Length => true,
-                EndReason::Finished => {
-                    matches!(arrival.client, Client::StopsAfterTokens(_)) || blow == Some(Blow::Finish(*id))
-                }
-                EndReason::Aborted => {
-                    matches!(arrival.client, Client::AbortsAfterMs(_) | Client::AbortsAfterTokens(_))
-                        || blow == Some(Blow::Abort(*id))
-                }
-                EndReason::DeadlineExceeded => arrival.request.deadline.is_some(),
-                EndReason::Failed(_) => {
-                    faults.sequence_error + faults.missing_token + faults.foreign_token > 0
-                }
-                EndReason::ShardLost => !self.scenario.outages.is_empty() || blow == Some(Blow::LoseShard),
-            };
-            assert!(may, "sequence {} has no cause to end with {reason:?}", id.0);
         }
     }
 

@@ -121,6 +121,7 @@ impl Scenario {
             max_pinned_percent: (seed % 4 * 33) as u32,
             weights: Vec::new(),
             max_credit_tokens: (seed % 5 * 10) as u32,
+            max_shared_prefill_tokens: (seed % 9) as u32,
             class_patience_ms: 60_000,
             shares: if (seed / 2).is_multiple_of(2) {
                 Vec::new()

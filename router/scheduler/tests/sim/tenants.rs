@@ -1,0 +1,103 @@
+//! Scenarios with several tenants: weights, floods, classes.
+
+use trunkline_scheduler::{
+    Millis, PolicyKind, Priority, SchedulerConfig, ShardLimits, StepPlan, TenantWeight,
+};
+
+use super::rng::Rng;
+use super::scenario::{Arrival, Client, Scenario, request, salt};
+use super::shard::ShardFaults;
+
+/// Weight of tenant `n`, from 1 on.
+pub type Weights = Vec<u32>;
+
+pub fn weights(weights: &[u32]) -> Vec<TenantWeight> {
+    let named = weights.iter().zip(1..);
+    named.map(|(&weight, n)| TenantWeight { tenant: n.to_string().into(), weight }).collect()
+}
+
+impl Scenario {
+    /// Everything from one seed, as `random`: two to four tenants of any weight, one of which may send all at once; who
+    /// waits changes class soon.
+    pub fn random_tenants(seed: u64) -> Self {
+        let mut scenario = Self::random(seed);
+        let mut rng = Rng::new(seed ^ 0x7465_6e61);
+        let num_tenants = rng.range(2, 4);
+        let all: Weights = (0..num_tenants).map(|_| rng.range_u32(1, 5)).collect();
+        let flood = rng.once_in(2).then(|| (rng.range(1, num_tenants), rng.range(0, 100)));
+        scenario.config.weights = weights(&all);
+        scenario.config.max_credit_tokens = rng.range_u32(0, 40);
+        scenario.config.class_patience_ms = rng.range(1, 300);
+        scenario.config.max_queued_requests = rng.range_u32(4, 40);
+        for arrival in &mut scenario.arrivals {
+            let mut tenant = rng.range(1, num_tenants);
+            if let Some((flooding, at)) = flood
+                && rng.once_in(2)
+            {
+                tenant = flooding;
+                arrival.at = Millis(at);
+            }
+            arrival.salt = tenant;
+            arrival.request.salt = salt(tenant);
+        }
+        scenario
+    }
+
+    /// A shard that computes a token in 0.1 ms, and 32 places. Nothing goes wrong.
+    pub fn of_tenants(seed: u64, all: &[u32], arrivals: Vec<Arrival>) -> Self {
+        Self {
+            seed,
+            config: SchedulerConfig {
+                weights: weights(all),
+                max_queued_requests: 10_000,
+                eviction: PolicyKind::default(),
+                ..SchedulerConfig::default()
+            },
+            limits: ShardLimits {
+                block_size: 16,
+                num_blocks: 2_000,
+                max_step_tokens: 256,
+                max_step_sequences: 32,
+                vocab_size: 50_000,
+                windows: None,
+            },
+            faults: ShardFaults::default(),
+            arrivals,
+            outages: Vec::new(),
+            max_delay_ms: 0,
+            twice: 0,
+            store: None,
+        }
+    }
+}
+
+/// A request of a tenant, with a prompt that shares nothing with others.
+pub fn arrival(rng: &mut Rng, at: Millis, index: u64, tenant: u64, num_tokens: u64, num_new: u32) -> Arrival {
+    let mut asked = request(index, rng.tokens(num_tokens, 50_000), num_new);
+    asked.salt = salt(tenant);
+    asked.priority = Priority::Normal;
+    Arrival { at, request: asked, salt: tenant, client: Client::Waits }
+}
+
+/// What plans give each tenant: 1 for a token of a prompt, 2 for one of the output.
+#[derive(Clone, Debug, Default)]
+pub struct Service {
+    /// By wire id: the tenant, and the end of its prompt.
+    runs: std::collections::BTreeMap<u64, (u64, u32)>,
+    /// By tenant.
+    pub by_tenant: std::collections::BTreeMap<u64, u64>,
+}
+
+impl Service {
+    /// `tenant` says whose a sequence is by its sampling seed.
+    pub fn add(&mut self, plan: &StepPlan, tenant: impl Fn(u64) -> u64) {
+        for start in &plan.starts {
+            self.runs.insert(start.sequence_id, (tenant(start.sampling.seed), start.num_prompt_tokens));
+        }
+        for chunk in &plan.chunks {
+            let (tenant, num_prompt_tokens) = self.runs[&chunk.sequence_id];
+            let num_prompt = num_prompt_tokens.saturating_sub(chunk.first_position).min(chunk.num_tokens);
+            *self.by_tenant.entry(tenant).or_default() += u64::from(num_prompt) + 2 * u64::from(chunk.sample);
+        }
+    }
+}
