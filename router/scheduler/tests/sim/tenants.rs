@@ -1,5 +1,7 @@
 //! Scenarios with several tenants: weights, floods, classes.
 
+use std::collections::BTreeMap;
+
 use trunkline_scheduler::{
     Millis, PolicyKind, Priority, SchedulerConfig, ShardLimits, StepPlan, TenantWeight,
 };
@@ -79,25 +81,35 @@ pub fn arrival(rng: &mut Rng, at: Millis, index: u64, tenant: u64, num_tokens: u
     Arrival { at, request: asked, salt: tenant, client: Client::Waits }
 }
 
-/// What plans give each tenant: 1 for a token of a prompt, 2 for one of the output.
+/// What plans give each tenant: 1 for a token of a prompt that is computed for the first time, 2 for one of the output.
 #[derive(Clone, Debug, Default)]
 pub struct Service {
-    /// By wire id: the tenant, and the end of its prompt.
-    runs: std::collections::BTreeMap<u64, (u64, u32)>,
+    /// By wire id: the sampling seed, and the end of the prompt.
+    runs: BTreeMap<u64, (u64, u32)>,
+    /// By sampling seed: positions that were computed.
+    computed: BTreeMap<u64, u32>,
     /// By tenant.
-    pub by_tenant: std::collections::BTreeMap<u64, u64>,
+    pub by_tenant: BTreeMap<u64, u64>,
 }
 
 impl Service {
     /// `tenant` says whose a sequence is by its sampling seed.
     pub fn add(&mut self, plan: &StepPlan, tenant: impl Fn(u64) -> u64) {
         for start in &plan.starts {
-            self.runs.insert(start.sequence_id, (tenant(start.sampling.seed), start.num_prompt_tokens));
+            self.runs.insert(start.sequence_id, (start.sampling.seed, start.num_prompt_tokens));
         }
         for chunk in &plan.chunks {
-            let (tenant, num_prompt_tokens) = self.runs[&chunk.sequence_id];
-            let num_prompt = num_prompt_tokens.saturating_sub(chunk.first_position).min(chunk.num_tokens);
-            *self.by_tenant.entry(tenant).or_default() += u64::from(num_prompt) + 2 * u64::from(chunk.sample);
+            let (seed, num_prompt_tokens) = self.runs[&chunk.sequence_id];
+            let computed = self.computed.entry(seed).or_default();
+            let end = (chunk.first_position + chunk.num_tokens).min(num_prompt_tokens);
+            let num_prompt = end.saturating_sub(chunk.first_position.max(*computed));
+            *computed = (*computed).max(end);
+            *self.by_tenant.entry(tenant(seed)).or_default() +=
+                u64::from(num_prompt) + 2 * u64::from(chunk.sample);
         }
+    }
+
+    pub fn of(&self, tenant: u64) -> u64 {
+        self.by_tenant.get(&tenant).copied().unwrap_or(0)
     }
 }
