@@ -188,6 +188,10 @@ bench-fragmentation: .venv-test/.stamp ## slots of KV blocks that hold nothing: 
 bench-spill: build .venv-test/.stamp ## whether other streams feel 1 GB going to the store and coming back (ARGS="--save")
 	$(TEST_PYTHON) benchmark/spill.py $(ARGS)
 
+.PHONY: bench-fairness
+bench-fairness: build .venv-test/.stamp ## what a flood of one tenant does to another's TTFT (to benchmark/results/fairness.md)
+	$(TEST_PYTHON) benchmark/fairness.py $(ARGS)
+
 .PHONY: bench-isolation
 bench-isolation: build .venv-test/.stamp ## whether a tenant can tell by time what another has cached (to benchmark/results/isolation.md)
 	$(TEST_PYTHON) benchmark/isolation.py $(ARGS)

@@ -20,7 +20,7 @@ use crate::http::read_body;
 use crate::request::GenerationRequest;
 use crate::shard::ShardInfo;
 use crate::shutdown::Phase;
-use crate::tenants::{Caller, Limiter, OpenPlaces, OverLimit, RateSlot};
+use crate::tenants::{Caller, HeldPlaces, Limiter, OpenPlaces, OverLimit, RateSlot};
 
 /// Longest time that a client is asked to stay away for want of a place, in seconds.
 const MAX_RETRY_S: u64 = 60;
@@ -30,6 +30,7 @@ const MAX_RETRY_S: u64 = 60;
 pub struct Place {
     permit: OwnedSemaphorePermit,
     tenant: Option<OpenPlaces>,
+    shared: Option<HeldPlaces>,
 }
 
 impl Place {
@@ -46,7 +47,9 @@ impl Place {
         while self.permit.num_permits() > 1
             && let Some(permit) = self.permit.split(1)
         {
-            places.push(Self { permit, tenant: self.tenant.as_mut().and_then(OpenPlaces::split) });
+            let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
+            let shared = self.shared.as_mut().and_then(HeldPlaces::split);
+            places.push(Self { permit, tenant, shared });
         }
         places.push(self);
         places
@@ -112,8 +115,22 @@ impl App {
 
     fn place(&self, tenant: &str, limiter: Option<&Arc<Limiter>>) -> Result<Place, ApiError> {
         let permit = self.open.clone().try_acquire_owned().map_err(|_| self.too_many_requests())?;
+        let shared = self.shared_places(tenant, 1)?;
         let own = limiter.map(|limiter| limiter.admit(Instant::now())).transpose();
-        Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(tenant, over))? })
+        Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(tenant, over))?, shared })
+    }
+
+    /// Where there are several tenants, counts places that one of them has just taken; not more than leave others some.
+    fn shared_places(&self, tenant: &str, count: usize) -> Result<Option<HeldPlaces>, ApiError> {
+        if self.access.ring().is_none_or(|ring| ring.tenants().len() < 2) {
+            return Ok(None);
+        }
+        let held = self.places.take(tenant, count, self.open.available_permits());
+        held.map(Some).map_err(|num_open| ApiError::PlacesShared {
+            num_open,
+            limit: self.limits.max_concurrent_requests,
+            retry_after_s: self.next_end_s(num_open),
+        })
     }
 
     /// As many are open as may be.
@@ -134,7 +151,12 @@ impl App {
             Ok(wait) => wait.as_nanos().div_ceil(1_000_000_000).max(1) as u64,
             Err(num_open) => self.next_end_s(num_open as usize),
         };
-        ApiError::RateLimited { tenant: tenant.to_owned(), field: over.kind.name(), limit: over.limit, retry_after_s }
+        ApiError::RateLimited {
+            tenant: tenant.to_owned(),
+            field: over.kind.name(),
+            limit: over.limit,
+            retry_after_s,
+        }
     }
 
     /// Starts validated requests that are answered as one: `num_choices` outputs for each. An output takes a place as a
@@ -145,7 +167,8 @@ impl App {
         num_choices: usize,
         mut permit: Place,
     ) -> Result<Choices, ApiError> {
-        let tenant = requests.first().and_then(|request| request.salt.tenant()).unwrap_or_default().to_owned();
+        let tenant =
+            requests.first().and_then(|request| request.salt.tenant()).unwrap_or_default().to_owned();
         let num_outputs = requests.len().saturating_mul(num_choices);
         self.take_more(&tenant, &mut permit, num_outputs.saturating_sub(1))?;
         let num_tokens = requests.iter().map(|request| request.prompt_token_ids.len() as u64).sum();
@@ -176,7 +199,9 @@ impl App {
         if num_more == 0 {
             return Ok(());
         }
-        let more = self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests())?;
+        let more =
+            self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests())?;
+        let shared = self.shared_places(tenant, num_more as usize)?;
         if let Some(places) = &mut place.tenant {
             places.take_more(num_more).map_err(|over| match over.limit {
                 limit if u64::from(num_more) >= limit => {
@@ -189,6 +214,11 @@ impl App {
                 }
                 _ => self.over_limit(tenant, over),
             })?;
+        }
+        match (&mut place.shared, shared) {
+            (Some(held), Some(more)) => held.merge(more),
+            // The keys were read again meanwhile, and there are others: what is held goes with the permits.
+            (held, more) => *held = more.or(held.take()),
         }
         place.permit.merge(more);
         Ok(())

@@ -23,7 +23,7 @@ use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shard::{Health, ShardInfo, ShardStatus};
 use crate::shutdown::Phase;
-use crate::tenants::Access;
+use crate::tenants::{Access, SharedPlaces};
 use crate::validate::{RawParams, Validator};
 
 /// Names that stand for "the model that is served": what clients of other servers send.
@@ -102,6 +102,8 @@ pub struct App {
     pub grammars: Arc<Grammars>,
     /// One permit per open request.
     pub open: Arc<Semaphore>,
+    /// Which of them each tenant has, where there are several.
+    pub places: Arc<SharedPlaces>,
     /// What bodies that are being read hold together, a permit for each KiB.
     pub reading: Arc<Semaphore>,
     /// One permit per text being tokenized on the blocking pool.

@@ -181,6 +181,19 @@ pub enum ApiError {
         /// When one of them is expected to end.
         retry_after_s: u64,
     },
+    /// A tenant has as many requests open as leave others some places.
+    #[error(
+        "{num_open} of {limit} open requests are this tenant's, and those that are left are kept for others; hint: retry \
+         after {retry_after_s} s or raise `--max-concurrent-requests`"
+    )]
+    PlacesShared {
+        /// The tenant's.
+        num_open: usize,
+        /// The limit of all.
+        limit: usize,
+        /// When one of them is expected to end.
+        retry_after_s: u64,
+    },
     /// A tenant has sent as much as it may.
     #[error(
         "tenant `{tenant}` is at its limit: `{field}` is {limit}; hint: retry after {retry_after_s} s or raise it in the \
@@ -346,6 +359,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeaderTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TooManyRequests { .. }
+            | Self::PlacesShared { .. }
             | Self::RateLimited { .. }
             | Self::TooManyBodies
             | Self::TooManyListeners { .. }
@@ -399,7 +413,7 @@ impl ApiError {
             Self::InvalidApiKey { .. } => "invalid_api_key",
             Self::UnknownRoute { .. } => "route_not_found",
             Self::UnknownMethod { .. } => "method_not_allowed",
-            Self::TooManyRequests { .. } => "too_many_requests",
+            Self::TooManyRequests { .. } | Self::PlacesShared { .. } => "too_many_requests",
             Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::TooManyBodies => "too_many_bodies",
             Self::TooManyListeners { .. } => "too_many_listeners",
@@ -442,6 +456,7 @@ impl ApiError {
             Self::QueueFull { retry_after_s, .. }
             | Self::DeadlineUnreachable { retry_after_s, .. }
             | Self::TooManyRequests { retry_after_s, .. }
+            | Self::PlacesShared { retry_after_s, .. }
             | Self::RateLimited { retry_after_s, .. } => Some(*retry_after_s),
             Self::Grammar { error: GrammarError::Busy { .. }, .. }
             | Self::TooManyBodies

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    EndReason, Pinned, Priority, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
+    EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
     TokenLogprob,
 };
 use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokenizer};
@@ -136,7 +136,12 @@ impl Generation {
         let constraint = request.grammar.as_ref().map(CompiledGrammar::constraint);
         let mut sequence = around
             .driver
-            .submit(sequence_request(&request), request.arrived, request.deadline.map(|deadline| deadline.at), constraint)
+            .submit(
+                sequence_request(&request),
+                request.arrived,
+                request.deadline.map(|deadline| deadline.at),
+                constraint,
+            )
             .await
             .map_err(|DriverGone| bug())?;
         match sequence.next().await {
@@ -294,7 +299,7 @@ fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
         sampling: request.sampling.clone(),
         end_token_ids: request.end_token_ids.clone(),
         ignore_eos: request.ignore_eos,
-        priority: Priority::Normal,
+        priority: request.priority,
         deadline: None,
         salt: request.salt.clone(),
         retention: request.retention.clone(),

@@ -36,6 +36,7 @@ pub mod random;
 pub mod request;
 pub mod retention;
 pub mod server;
+pub mod service_tier;
 pub mod shard;
 pub mod shutdown;
 pub mod step_thread;

@@ -171,7 +171,7 @@ fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
             && hangups.recv().await.is_some()
         {
             match app.access.reload() {
-                Ok(()) => app.driver.set_shares(app.access.shares()).await,
+                Ok(()) => app.driver.set_weights(app.access.shares(), app.access.weights()).await,
                 Err(error) => tracing::error!(%error, "the API keys stay as they were"),
             }
         }

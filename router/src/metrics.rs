@@ -313,7 +313,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 21] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 23] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -321,6 +321,8 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 21] {
         ("trunkline_output_tokens", "Output tokens", stats.output_tokens),
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
+        ("trunkline_fair_preemptions", "Sequences preempted for another tenant", stats.fair_preemptions),
+        ("trunkline_promotions", "Sequences that got into the class above", stats.promotions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
         ("trunkline_dropped_window_parts", "Window parts taken from blocks", stats.dropped_window_parts),
         ("trunkline_pins", "Prompts pinned, or pinned again", stats.pins_granted),

@@ -1,7 +1,7 @@
 //! The one validated form of a request, which every dialect parses into.
 
 use tokio::time::Instant;
-use trunkline_scheduler::{Retention, Salt, SamplingParams};
+use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
 use trunkline_text::StopText;
 
 use crate::deadline::Deadline;
@@ -36,6 +36,8 @@ pub struct GenerationRequest {
     pub grammar: Option<CompiledGrammar>,
     /// Namespace of the KV index.
     pub salt: Salt,
+    /// Class in the queue.
+    pub priority: Priority,
     /// How long the prompt is kept.
     pub retention: Retention,
 }

@@ -65,6 +65,7 @@ impl Server {
             eviction: limits.eviction_policy,
             max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
             shares: access.shares(),
+            weights: access.weights(),
             max_pinned_percent: limits.max_pinned_percent,
             ..SchedulerConfig::default()
         };
@@ -95,6 +96,7 @@ impl Server {
             objects: objects.clone(),
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+            places: Arc::default(),
             reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
             // One core stays free for everything else.
             tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),

@@ -14,6 +14,7 @@ use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
 use crate::random;
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
+use crate::service_tier::Wanted;
 use crate::tenants::Caller;
 
 /// Highest temperature; the shard's own limit.
@@ -81,6 +82,8 @@ pub struct RawParams {
     pub cache_salt: Option<String>,
     /// When its time is over (`Admitted::deadline`).
     pub deadline: Option<Deadline>,
+    /// Class in the queue.
+    pub class: Wanted,
     /// How long the prompt is kept.
     pub retention: RawRetention,
 }
@@ -284,6 +287,7 @@ impl Validator {
             grammar,
             retention: raw.retention.retention()?,
             salt: caller.salt(raw.cache_salt.as_deref()),
+            priority: caller.class(raw.class),
         })
     }
 

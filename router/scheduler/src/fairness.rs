@@ -5,8 +5,8 @@
 //! neither does what has to be computed again after a preemption, which nobody asks for. Prompts are charged as their
 //! chunks are planned; what was admitted and not planned yet counts where tenants are ranked in the queue.
 //!
-//! A tenant that comes back with an empty queue is lifted to those that waited meanwhile, less a bounded credit: what it
-//! left unused is not saved up, but a tenant that asks for little is served at once.
+//! A tenant that comes back with an empty queue is lifted to those that waited meanwhile, less a bounded credit: what
+//! it left unused is not saved up, but a tenant that asks for little is served at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -18,8 +18,8 @@ pub(crate) enum Lack {
 
 impl Scheduler {
     /// Who is to be preempted so that a waiting sequence can run: somebody of a lower class, or of its own class the
-    /// newest sequence of the tenant that got most, of those beyond their part of what is lacking. None if nobody is, or
-    /// if its own tenant would get beyond its part.
+    /// newest sequence of the tenant that got most, of those beyond their part of what is lacking. None if nobody is,
+    /// or if its own tenant would get beyond its part.
     pub(crate) fn victim_for(&self, key: SequenceKey, lack: Lack) -> Option<SequenceKey> {
         let victim = self.victim()?;
         let priority = self.sequences[key].priority;

@@ -6,7 +6,8 @@
 //! `docs/architecture.md`; [`Scheduler`] shows one request's way through it.
 //!
 //! Order of choice: expired requests out; then by [`Priority`]; then by tenant, whoever got least by weight
-//! (`fairness.rs`); then what is cached first, aged. A request that shares a prefix which another is computing waits for it.
+//! (`fairness.rs`); then what is cached first, aged. A request that shares a prefix which another is computing waits
+//! for it.
 
 mod admit;
 mod below;
@@ -24,6 +25,7 @@ mod pins;
 pub mod plan;
 mod planner;
 mod queue;
+mod refuse;
 mod results;
 pub mod scheduler;
 mod sequence;

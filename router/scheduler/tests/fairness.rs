@@ -1,5 +1,5 @@
-//! Tenants beside each other: nobody is starved, service is by weight, and a flood leaves others their time to the first
-//! token. Seeds as in `simulation.rs`.
+//! Tenants beside each other: nobody is starved, service is by weight, and a flood leaves others their time to the
+//! first token. Seeds as in `simulation.rs`.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
 #[allow(dead_code)]

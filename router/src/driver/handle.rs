@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
     EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
-    TenantShare,
+    TenantShare, TenantWeight,
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
@@ -122,11 +122,15 @@ impl DriverHandle {
         answered.await.map_err(|_| DriverGone)
     }
 
-    /// The tenants' weights are others now.
-    pub async fn set_shares(&self, shares: Vec<TenantShare>) {
+    /// The tenants' weights are others now, in the KV cache and in the queue.
+    pub async fn set_weights(&self, shares: Vec<TenantShare>, weights: Vec<TenantWeight>) {
+        let set = |scheduler: &mut Scheduler, now| {
+            for event in [Event::Shares(shares), Event::Weights(weights)] {
+                scheduler.handle(now, event, &mut Vec::new());
+            }
+        };
         // It fails only when the process ends.
-        let _ =
-            self.ask(|scheduler, now| scheduler.handle(now, Event::Shares(shares), &mut Vec::new())).await;
+        let _ = self.ask(set).await;
     }
 }
 

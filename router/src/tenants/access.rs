@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::Instant;
-use trunkline_scheduler::TenantShare;
+use trunkline_scheduler::{TenantShare, TenantWeight};
 
 use super::caller::Caller;
 use super::key_file::{self, KeyFileError, MAX_FILE_BYTES};
@@ -103,12 +103,7 @@ impl Access {
         };
         if let Some(digest) = self.variable {
             let name = DEFAULT_TENANT.to_owned();
-            let tenant = ring.add_tenant(Tenant {
-                name,
-                share: 1,
-                is_admin: self.file.is_none(),
-                limits: TenantLimits::default(),
-            });
+            let tenant = ring.add_tenant(Tenant { is_admin: self.file.is_none(), ..Tenant::new(name) });
             // A key that stands in the file too keeps the tenant that it has there.
             let (Ok(()) | Err(DuplicateKey)) = ring.add_key(digest, tenant);
         }
@@ -152,6 +147,16 @@ impl Access {
         let share =
             |tenant: &Arc<Tenant>| TenantShare { tenant: tenant.name.as_str().into(), weight: tenant.share };
         ring.tenants().iter().map(share).collect()
+    }
+
+    /// The tenants' weights in the queue.
+    pub fn weights(&self) -> Vec<TenantWeight> {
+        let ring = self.ring().unwrap_or_default();
+        let weight = |tenant: &Arc<Tenant>| TenantWeight {
+            tenant: tenant.name.as_str().into(),
+            weight: tenant.weight,
+        };
+        ring.tenants().iter().map(weight).collect()
     }
 
     /// Who sends a request with this path and these headers.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use trunkline_scheduler::Salt;
+use trunkline_scheduler::{Priority, Salt};
 
 use super::key_ring::Tenant;
 use crate::error::ApiError;
+use crate::service_tier::Wanted;
 
 /// Who sent a request: a tenant, or where no keys are configured anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,11 @@ impl Caller {
         self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())
     }
 
+    /// The class that its request gets.
+    pub fn class(&self, wanted: Wanted) -> Priority {
+        wanted.granted(self.tenant.as_ref().map(|tenant| tenant.max_priority))
+    }
+
     /// Its namespace of the KV index, and within it that of a request's `cache_salt`.
     pub fn salt(&self, cache_salt: Option<&str>) -> Salt {
         let parts = cache_salt.as_slice();
@@ -70,11 +76,9 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenants::TenantLimits;
 
     fn caller(name: &str, is_admin: bool) -> Caller {
-        let limits = TenantLimits::default();
-        Caller::of_tenant(Arc::new(Tenant { name: name.into(), share: 1, is_admin, limits }))
+        Caller::of_tenant(Arc::new(Tenant { is_admin, ..Tenant::new(name) }))
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! ```toml
 //! [tenants.alice]
 //! keys = ["sk-..."]              # one or more, or key_sha256 = ["hex", ...], or both
-//! share = 2                      # weight of its guaranteed share of the KV cache, default 1
+//! weight = 2                     # its part of what the device can do, of those that have work waiting, default 1
+//! share = 2                      # weight of its guaranteed share of the KV cache, default: `weight`
+//! max_priority = "high"          # highest class that it may ask for: high, normal or low, default normal
 //! admin = true                   # may see what other tenants have cached, default false
 //! requests_per_minute = 60       # this and the next two: not limited if absent
 //! tokens_per_minute = 100000     # of prompts and outputs
@@ -16,11 +18,12 @@ use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use trunkline_scheduler::{MAX_WEIGHT, Priority};
 
 use super::key_ring::{
     DuplicateKey, KeyDigest, KeyRing, MAX_NAME_BYTES, MAX_SHARE, Tenant, digest, key_problem,
 };
-use super::limiter::{MAX_LIMIT, TenantLimits};
+use super::limiter::MAX_LIMIT;
 
 /// Most bytes of the file.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -95,12 +98,14 @@ impl Reader<'_> {
             );
             return Err(self.error(place, problem));
         }
-        let limits = TenantLimits::default();
-        let mut tenant = Tenant { name: name.to_owned(), share: 1, is_admin: false, limits };
+        let mut tenant = Tenant::new(name);
+        let mut share = None;
         let mut digests = Vec::new();
         for (key, value) in table {
             match key.get_ref().as_ref() {
-                "share" => tenant.share = self.whole(value, "share", MAX_SHARE)?,
+                "weight" => tenant.weight = self.whole(value, "weight", MAX_WEIGHT)?,
+                "share" => share = Some(self.whole(value, "share", MAX_SHARE)?),
+                "max_priority" => tenant.max_priority = self.priority(value)?,
                 "requests_per_minute" => {
                     let rate = self.whole(value, "requests_per_minute", MAX_LIMIT)?;
                     tenant.limits.requests_per_minute = Some(rate);
@@ -128,8 +133,8 @@ impl Reader<'_> {
                     })
                 })?,
                 _ => {
-                    let problem = "a tenant has `keys`, `key_sha256`, `share`, `admin`, `requests_per_minute`, \
-                                   `tokens_per_minute` and `max_concurrent_requests`; this is another name";
+                    let problem = "a tenant has `keys`, `key_sha256`, `weight`, `share`, `max_priority`, `admin`, \
+                                   `requests_per_minute`, `tokens_per_minute` and `max_concurrent_requests`; this is another name";
                     return Err(self.error(key.span(), problem));
                 }
             }
@@ -138,6 +143,7 @@ impl Reader<'_> {
             let problem = format!("`{name}` has no key; hint: `keys = [\"...\"]`");
             return Err(self.error(place, problem));
         }
+        tenant.share = share.unwrap_or(tenant.weight);
         let index = ring.add_tenant(tenant);
         for (digest, span) in digests {
             ring.add_key(digest, index).map_err(|DuplicateKey| {
@@ -145,6 +151,15 @@ impl Reader<'_> {
             })?;
         }
         Ok(())
+    }
+
+    fn priority(&self, value: &Spanned<DeValue<'_>>) -> Result<Priority, KeyFileError> {
+        match value.get_ref().as_str() {
+            Some("high") => Ok(Priority::High),
+            Some("normal") => Ok(Priority::Normal),
+            Some("low") => Ok(Priority::Low),
+            _ => Err(self.error(value.span(), "`max_priority` is not `high`, `normal` or `low`")),
+        }
     }
 
     fn whole(&self, value: &Spanned<DeValue<'_>>, field: &str, most: u32) -> Result<u32, KeyFileError> {
@@ -222,9 +237,20 @@ mod tests {
             tokens_per_minute: Some(100_000),
             max_concurrent_requests: Some(8),
         };
-        assert_eq!(*alice, Tenant { name: "alice".into(), share: 2, is_admin: true, limits });
+        assert_eq!(*alice, Tenant { share: 2, is_admin: true, limits, ..Tenant::new("alice") });
         let bob = ring.tenants().iter().find(|tenant| tenant.name == "bob").unwrap();
         assert_eq!((bob.share, bob.is_admin, bob.limits), (1, false, TenantLimits::default()));
+    }
+
+    #[test]
+    fn a_share_is_the_weight_if_nothing_else_is_said() {
+        let text = "[tenants.a]\nkeys = \"sk-secret-0123456789\"\nweight = 3\nmax_priority = \"high\"\n\
+                    [tenants.b]\nkeys = \"sk-secret-9876543210\"\nshare = 2\nweight = 5";
+        let ring = read(text).unwrap();
+        let tenants = ring.tenants().iter();
+        let numbers: Vec<_> =
+            tenants.map(|tenant| (tenant.weight, tenant.share, tenant.max_priority)).collect();
+        assert_eq!(numbers, [(3, 3, Priority::High), (5, 2, Priority::Normal)]);
     }
 
     #[test]
@@ -257,8 +283,14 @@ mod tests {
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` is not a whole number"),
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` is not a whole number"),
             ("[tenants.a]\nrequests_per_minute = 0", 2, "`requests_per_minute` is not a whole number from 1"),
-            ("[tenants.a]\ntokens_per_minute = \"sk-secret\"", 2, "`tokens_per_minute` is not a whole number"),
+            (
+                "[tenants.a]\ntokens_per_minute = \"sk-secret\"",
+                2,
+                "`tokens_per_minute` is not a whole number",
+            ),
             ("[tenants.a]\nmax_concurrent_requests = 1e3", 2, "`max_concurrent_requests` is not a whole"),
+            ("[tenants.a]\nweight = 0", 2, "`weight` is not a whole number"),
+            ("[tenants.a]\nmax_priority = \"sk-secret-0123456789\"", 2, "`max_priority` is not `high`"),
             ("[tenants.a]\nadmin = \"sk-secret-0123456789\"", 2, "`admin` is not"),
             ("[tenants.\"a b\"]\nkeys = \"sk-secret-0123456789\"", 1, "a tenant's name has"),
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nkeys = \"x\"", 3, "has a name twice"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use constant_time_eq::constant_time_eq_32;
 use sha2::{Digest, Sha256};
+use trunkline_scheduler::Priority;
 
 use super::limiter::TenantLimits;
 
@@ -25,12 +26,30 @@ pub type KeyDigest = [u8; 32];
 pub struct Tenant {
     /// Letters, digits, `.`, `_` and `-`: it stands in logs and metrics.
     pub name: String,
+    /// Weight in the queue: its part of what the device can do, of those that have work waiting. At least 1.
+    pub weight: u32,
     /// Weight of its guaranteed share of the KV cache; at least 1.
     pub share: u32,
+    /// The highest class that it may ask for.
+    pub max_priority: Priority,
     /// May see what other tenants have cached.
     pub is_admin: bool,
     /// How much it may send.
     pub limits: TenantLimits,
+}
+
+impl Tenant {
+    /// With nothing but what all have.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            weight: 1,
+            share: 1,
+            max_priority: Priority::Normal,
+            is_admin: false,
+            limits: TenantLimits::default(),
+        }
+    }
 }
 
 /// All keys. It knows their digests only, and `Debug` does not show these either.
@@ -119,7 +138,7 @@ mod tests {
     fn ring() -> KeyRing {
         let mut ring = KeyRing::default();
         for (index, name) in ["alice", "bob"].into_iter().enumerate() {
-            let tenant = ring.add_tenant(Tenant { name: name.into(), share: 1, is_admin: false, limits: TenantLimits::default() });
+            let tenant = ring.add_tenant(Tenant::new(name));
             assert_eq!(tenant, index);
             ring.add_key(digest(format!("{KEY}-{name}").as_bytes()), tenant).unwrap();
         }

@@ -9,6 +9,7 @@ mod caller;
 mod key_file;
 mod key_ring;
 mod limiter;
+mod places;
 mod rate_headers;
 
 pub use access::{Access, AccessError, PUBLIC, require_key};
@@ -16,4 +17,5 @@ pub use caller::Caller;
 pub use key_file::{KeyFileError, Place};
 pub use key_ring::{KeyRing, Tenant};
 pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rate, Rates, TenantLimits};
+pub use places::{HeldPlaces, SharedPlaces};
 pub use rate_headers::{EXPOSED_HEADERS, RateSlot};

@@ -164,7 +164,7 @@ async fn keys_that_are_read_again_open_and_close_at_once() {
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, "[tenants.carol]\nkeys = \"sk-carol-0123456789\"").unwrap();
     router.app.access.reload().unwrap();
-    router.app.driver.set_shares(router.app.access.shares()).await;
+    router.app.driver.set_weights(router.app.access.shares(), router.app.access.weights()).await;
     assert_eq!(get(&router, "/v1/models", &[("x-api-key", ALICE)]).await.status, 401);
     assert_eq!(get(&router, "/v1/models", &[("x-api-key", "sk-carol-0123456789")]).await.status, 200);
     std::fs::write(&path, "[tenants.carol]\nkeys = 3").unwrap();

@@ -39,6 +39,8 @@ const METRICS: &[&str] = &[
     "trunkline_pins_refused_total",
     "trunkline_pins_total",
     "trunkline_preemptions_total",
+    "trunkline_fair_preemptions_total",
+    "trunkline_promotions_total",
     "trunkline_prefix_hit_tokens_total",
     "trunkline_prefix_waits_total",
     "trunkline_prompt_tokens_total",

@@ -24,6 +24,7 @@ use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
 use crate::http::{Refused, parse};
 use crate::retention::RawRetention;
+use crate::service_tier::{Wanted, anthropic_name};
 use crate::validate::{FieldNames, RawParams};
 
 const NAMES: FieldNames = FieldNames {
@@ -80,7 +81,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     if body.max_tokens.is_none() {
         return Err(ApiError::MissingField { field: "max_tokens".into() });
     }
-    let mut raw = raw_params(&mut body);
+    let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let asked = grammar(&mut body)?;
     let fields = body.tools.take();
@@ -102,7 +103,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let conversation = Conversation { chat, mark, tools, hides_reasoning: !thinks };
     let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
 
-    let head = Head { id: format!("msg_{}", crate::random::id()), model: app.model.served_name.clone() };
+    let head = Head {
+        id: format!("msg_{}", crate::random::id()),
+        model: app.model.served_name.clone(),
+        service_tier: body.service_tier.is_some().then(|| anthropic_name(request.priority)),
+    };
     let choices = app.generate(vec![request], 1, admitted.permit).await?;
     if body.stream == Some(true) {
         let render = MessageStream::new(head, stops, &reply);
@@ -117,7 +122,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         content: blocks(reply),
         stop_reason: Some(stop_reason(output.reason, has_calls)),
         stop_sequence: stop_sequence(output.reason, &stops),
-        usage: usage.into(),
+        usage: head.usage(usage),
         ..head.empty_answer()
     })
     .into_response())
@@ -187,8 +192,9 @@ fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
     }
 }
 
-fn raw_params(body: &mut Body) -> RawParams {
-    RawParams {
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+    Ok(RawParams {
+        class: Wanted::from_anthropic(body.service_tier.as_deref())?,
         max_new_tokens: body.max_tokens,
         temperature: body.temperature,
         top_p: body.top_p,
@@ -199,7 +205,7 @@ fn raw_params(body: &mut Body) -> RawParams {
         cache_salt: body.cache_salt.take(),
         retention: RawRetention::default(),
         ..RawParams::default()
-    }
+    })
 }
 
 /// The stop string that ended an output.

@@ -18,9 +18,16 @@ pub struct Head {
     pub id: String,
     /// The served model's name.
     pub model: String,
+    /// The class that it got, if the request asked for one.
+    pub service_tier: Option<&'static str>,
 }
 
 impl Head {
+    /// What it took, and in which class.
+    pub fn usage(&self, usage: generate::Usage) -> Usage {
+        Usage { service_tier: self.service_tier, ..usage.into() }
+    }
+
     /// The answer before its first token.
     pub fn empty_answer(&self) -> Answer<'_> {
         Answer {
@@ -31,7 +38,7 @@ impl Head {
             content: Vec::new(),
             stop_reason: None,
             stop_sequence: None,
-            usage: generate::Usage::default().into(),
+            usage: self.usage(generate::Usage::default()),
         }
     }
 }
@@ -120,7 +127,7 @@ impl MessageStream {
 
 impl Render for MessageStream {
     fn started(&mut self, _index: usize, usage: generate::Usage, events: &mut Events) {
-        let message = Answer { usage: usage.into(), ..self.head.empty_answer() };
+        let message = Answer { usage: self.head.usage(usage), ..self.head.empty_answer() };
         events.named("message_start", &json!({"type": "message_start", "message": message}));
         events.named("ping", &json!({"type": "ping"}));
     }

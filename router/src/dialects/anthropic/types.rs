@@ -59,6 +59,8 @@ pub struct Body {
     /// Same seed, same output; random if absent. Not Anthropic's.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
+    /// Class in the queue: `auto`, the highest that the key may use, or `standard_only`.
+    pub service_tier: Option<String>,
     /// Requests share cached prefixes only with those of the same salt. Not Anthropic's.
     pub cache_salt: Option<String>,
 }
@@ -167,6 +169,9 @@ pub struct Usage {
     pub cache_read_input_tokens: u32,
     /// Generated tokens.
     pub output_tokens: u32,
+    /// The class that it got, if the request asked for one: `priority`, `standard` or `batch`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
 }
 
 impl From<generate::Usage> for Usage {
@@ -176,6 +181,7 @@ impl From<generate::Usage> for Usage {
             cache_creation_input_tokens: 0,
             cache_read_input_tokens: usage.cached_tokens,
             output_tokens: usage.output_tokens,
+            service_tier: None,
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
 use crate::retention::RawRetention;
+use crate::service_tier::{Wanted, openai_name};
 use crate::validate::{FieldNames, RawParams};
 
 /// Fields that would change the answer.
@@ -112,6 +113,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         created: unix_s(),
         model: app.model.served_name.clone(),
         system_fingerprint: system_fingerprint(&admitted.shard),
+        service_tier: body.service_tier.is_some().then(|| openai_name(request.priority)),
     };
     let choices = app.generate(vec![request], num_choices, admitted.permit).await?;
     if body.stream == Some(true) {
@@ -127,6 +129,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         created: head.created,
         model: head.model,
         system_fingerprint: head.system_fingerprint,
+        service_tier: head.service_tier,
         choices: choices.map(|(index, folded)| choice(index, folded, &shown, &tokenizer)).collect(),
         usage: usage.into(),
     })
@@ -200,6 +203,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         grammar: None,
         cache_salt: body.cache_salt.take(),
         deadline: None,
+        class: Wanted::from_openai(body.service_tier.as_deref(), body.priority)?,
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),
             prompt_cache_retention: body.prompt_cache_retention.take(),

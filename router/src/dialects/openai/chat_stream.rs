@@ -24,6 +24,8 @@ pub struct Head {
     pub model: String,
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: String,
+    /// The class that it got, if the request asked for one.
+    pub service_tier: Option<&'static str>,
 }
 
 impl Head {
@@ -35,6 +37,7 @@ impl Head {
             created: self.created,
             model: &self.model,
             system_fingerprint: &self.system_fingerprint,
+            service_tier: self.service_tier,
             choices,
             usage,
         }

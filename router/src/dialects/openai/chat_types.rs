@@ -107,6 +107,10 @@ pub struct Body {
     /// More variables for the chat template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Class in the queue: `auto`, `default`, `flex` or `priority`. The answer says which it got.
+    pub service_tier: Option<String>,
+    /// The same as vLLM has it: below 0 before others, above 0 after them. Not beside `service_tier`.
+    pub priority: Option<i64>,
     /// Requests share cached prefixes only with those of the same salt.
     pub cache_salt: Option<String>,
     /// OpenAI's grouping of requests: shown in `/v1/kv/tree`, which finds nodes by it.
@@ -131,6 +135,9 @@ pub struct Answer {
     pub model: String,
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: String,
+    /// The class that it got, if the request asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
     /// The replies.
     pub choices: Vec<Choice>,
     /// What it took.
@@ -180,6 +187,9 @@ pub struct Chunk<'a> {
     pub model: &'a str,
     /// Equal fingerprints give equal bits.
     pub system_fingerprint: &'a str,
+    /// The class that it got, if the request asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
     /// One choice; none in the chunk that carries `usage`.
     pub choices: Vec<ChunkChoice<'a>>,
     /// With `include_usage`: in the last chunk what it took, null in the others.

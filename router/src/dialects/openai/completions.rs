@@ -25,6 +25,7 @@ use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens, Render};
 use crate::http::{EventFrame, Events, Refused, parse};
 use crate::retention::{CacheRetention, RawRetention};
+use crate::service_tier::Wanted;
 use crate::validate::{FieldNames, NumChoices, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
@@ -118,6 +119,10 @@ pub struct Body {
     /// One of the four: `json`, `regex`, `choice` or `grammar`.
     #[schema(value_type = Option<Object>)]
     pub structured_outputs: Option<Value>,
+    /// Class in the queue: `auto`, `default`, `flex` or `priority`.
+    pub service_tier: Option<String>,
+    /// The same as vLLM has it: below 0 before others, above 0 after them. Not beside `service_tier`.
+    pub priority: Option<i64>,
     /// Requests share cached prefixes only with those of the same salt.
     pub cache_salt: Option<String>,
     /// OpenAI's grouping of requests: shown in `/v1/kv/tree`, which finds nodes by it.
@@ -302,6 +307,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         logprobs: body.logprobs,
         grammar: grammar(body)?,
         cache_salt: body.cache_salt.take(),
+        class: Wanted::from_openai(body.service_tier.as_deref(), body.priority)?,
         deadline: None,
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),

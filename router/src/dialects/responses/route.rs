@@ -24,6 +24,7 @@ use crate::http::{Refused, parse};
 use crate::limits::Limits;
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
+use crate::service_tier::{Wanted, openai_name};
 use crate::tenants::Caller;
 use crate::validate::{FieldNames, RawParams};
 
@@ -110,7 +111,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let (admitted, body) = app.admit(request).await?;
     let mut body: Body = parse(&body, REFUSED, "")?;
     app.model.check_name(body.model.as_deref())?;
-    let mut raw = raw_params(&mut body);
+    let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(&body, &app.limits)?;
     raw.grammar = tools.grammar().or(grammar(&body)?);
@@ -148,6 +149,7 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -
         object: "response",
         created_at: unix_s(),
         status: "in_progress",
+        service_tier: body.service_tier.is_some().then(|| openai_name(request.priority)),
         instructions: body.instructions,
         max_output_tokens: body.max_output_tokens,
         model: app.model.served_name.clone(),
@@ -212,8 +214,9 @@ fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
     })
 }
 
-fn raw_params(body: &mut Body) -> RawParams {
-    RawParams {
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+    Ok(RawParams {
+        class: Wanted::from_openai(body.service_tier.as_deref(), None)?,
         max_new_tokens: body.max_output_tokens,
         temperature: body.temperature,
         top_p: body.top_p,
@@ -225,5 +228,5 @@ fn raw_params(body: &mut Body) -> RawParams {
             ..RawRetention::default()
         },
         ..RawParams::default()
-    }
+    })
 }

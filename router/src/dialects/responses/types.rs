@@ -57,6 +57,8 @@ pub struct Body {
     /// Same seed, same output; random if absent. Not OpenAI's.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
+    /// Class in the queue: `auto`, `default`, `flex` or `priority`. The answer says which it got.
+    pub service_tier: Option<String>,
     /// Requests share cached prefixes only with those of the same salt. Not OpenAI's.
     pub cache_salt: Option<String>,
 }
@@ -99,6 +101,9 @@ pub struct ResponseObject {
     pub object: &'static str,
     /// Seconds since 1970.
     pub created_at: u64,
+    /// The class that it got, if the request asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
     /// `in_progress`, `completed`, `incomplete` or `failed`.
     pub status: &'static str,
     /// Why it failed: `code` and `message`.

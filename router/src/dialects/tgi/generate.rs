@@ -20,6 +20,7 @@ use crate::http::sse::{self, Folded, KeepTokens, Render};
 use crate::http::{Events, Refused, parse};
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
+use crate::service_tier::Wanted;
 use crate::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; TGI's own default.
@@ -245,6 +246,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
         grammar: structured::request_grammar("grammar", parameters.grammar.take())?,
         cache_salt: None,
+        class: Wanted::default(),
         deadline: None,
         retention: RawRetention::default(),
     })
