@@ -10,11 +10,13 @@ many chats again. Prompts are random tokens, so nothing is cached.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
 import platform
 import random
+import socket
 import sys
 import tempfile
 import threading
@@ -65,21 +67,32 @@ class Flood:
         self.num_done = 0
         self.num_refused = 0
         self.lock = threading.Lock()
+        self.clients = [Client(port, "a") for _ in range(num_requests)]
         self.threads = [
-            threading.Thread(target=self.send, args=(port, random.Random(f"{seed}-{index}")), daemon=True)
-            for index in range(num_requests)
+            threading.Thread(target=self.send, args=(client, random.Random(f"{seed}-{index}")))
+            for index, client in enumerate(self.clients)
         ]
         for thread in self.threads:
             thread.start()
 
-    def send(self, port: int, dice: random.Random) -> None:
+    def stop(self) -> None:
+        """Hangs up."""
+        self.stopped.set()
+        for client in self.clients:
+            if client.connection.sock is not None:
+                # It may have been closed by the other side meanwhile.
+                with contextlib.suppress(OSError):
+                    client.connection.sock.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
+
+    def send(self, client: Client, dice: random.Random) -> None:
         """One request after another."""
-        client = Client(port, "a")
         while not self.stopped.is_set():
             prompt = tokens(dice, dice.randint(*FLOOD_PROMPT_TOKENS))
             try:
                 status, _ = client.ask(prompt, dice.randint(*FLOOD_OUTPUT_TOKENS))
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 if self.stopped.is_set():
                     return
                 raise
@@ -165,7 +178,7 @@ def main() -> int:
             flood = Flood(server.port, args.flood, args.seed)
             wait_for_flood(server.port, args.flood)
             beside = chats(server.port, args.chats, args.prompt_tokens, args.seed + 1)
-            flood.stopped.set()
+            flood.stop()
             preempted = metric(server.port, "trunkline_fair_preemptions_total")
         finally:
             server.stop()

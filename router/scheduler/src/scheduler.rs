@@ -429,7 +429,12 @@ impl Shard {
     }
 
     /// Why tokens can never run on this shard, if they cannot. The last output token is never computed.
-    pub(crate) fn misfit(&self, tokens: &[u32], num_prompt_tokens: usize, max_new_tokens: u32) -> Option<RejectReason> {
+    pub(crate) fn misfit(
+        &self,
+        tokens: &[u32],
+        num_prompt_tokens: usize,
+        max_new_tokens: u32,
+    ) -> Option<RejectReason> {
         let max_total_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size) + 1;
         if num_prompt_tokens as u64 + u64::from(max_new_tokens.max(1)) > max_total_tokens {
             return Some(RejectReason::TooLong {
