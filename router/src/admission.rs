@@ -134,7 +134,12 @@ impl App {
             Ok(wait) => wait.as_nanos().div_ceil(1_000_000_000).max(1) as u64,
             Err(num_open) => self.next_end_s(num_open as usize),
         };
-        ApiError::RateLimited { tenant: tenant.to_owned(), field: over.kind.name(), limit: over.limit, retry_after_s }
+        ApiError::RateLimited {
+            tenant: tenant.to_owned(),
+            field: over.kind.name(),
+            limit: over.limit,
+            retry_after_s,
+        }
     }
 
     /// Starts validated requests that are answered as one: `num_choices` outputs for each. An output takes a place as a
@@ -145,7 +150,8 @@ impl App {
         num_choices: usize,
         mut permit: Place,
     ) -> Result<Choices, ApiError> {
-        let tenant = requests.first().and_then(|request| request.salt.tenant()).unwrap_or_default().to_owned();
+        let tenant =
+            requests.first().and_then(|request| request.salt.tenant()).unwrap_or_default().to_owned();
         let num_outputs = requests.len().saturating_mul(num_choices);
         self.take_more(&tenant, &mut permit, num_outputs.saturating_sub(1))?;
         let num_tokens = requests.iter().map(|request| request.prompt_token_ids.len() as u64).sum();
@@ -176,7 +182,8 @@ impl App {
         if num_more == 0 {
             return Ok(());
         }
-        let more = self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests())?;
+        let more =
+            self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests())?;
         if let Some(places) = &mut place.tenant {
             places.take_more(num_more).map_err(|over| match over.limit {
                 limit if u64::from(num_more) >= limit => {

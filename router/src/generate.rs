@@ -136,7 +136,12 @@ impl Generation {
         let constraint = request.grammar.as_ref().map(CompiledGrammar::constraint);
         let mut sequence = around
             .driver
-            .submit(sequence_request(&request), request.arrived, request.deadline.map(|deadline| deadline.at), constraint)
+            .submit(
+                sequence_request(&request),
+                request.arrived,
+                request.deadline.map(|deadline| deadline.at),
+                constraint,
+            )
             .await
             .map_err(|DriverGone| bug())?;
         match sequence.next().await {

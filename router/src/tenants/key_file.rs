@@ -257,7 +257,11 @@ mod tests {
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` is not a whole number"),
             ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` is not a whole number"),
             ("[tenants.a]\nrequests_per_minute = 0", 2, "`requests_per_minute` is not a whole number from 1"),
-            ("[tenants.a]\ntokens_per_minute = \"sk-secret\"", 2, "`tokens_per_minute` is not a whole number"),
+            (
+                "[tenants.a]\ntokens_per_minute = \"sk-secret\"",
+                2,
+                "`tokens_per_minute` is not a whole number",
+            ),
             ("[tenants.a]\nmax_concurrent_requests = 1e3", 2, "`max_concurrent_requests` is not a whole"),
             ("[tenants.a]\nadmin = \"sk-secret-0123456789\"", 2, "`admin` is not"),
             ("[tenants.\"a b\"]\nkeys = \"sk-secret-0123456789\"", 1, "a tenant's name has"),

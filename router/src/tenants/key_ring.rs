@@ -119,7 +119,12 @@ mod tests {
     fn ring() -> KeyRing {
         let mut ring = KeyRing::default();
         for (index, name) in ["alice", "bob"].into_iter().enumerate() {
-            let tenant = ring.add_tenant(Tenant { name: name.into(), share: 1, is_admin: false, limits: TenantLimits::default() });
+            let tenant = ring.add_tenant(Tenant {
+                name: name.into(),
+                share: 1,
+                is_admin: false,
+                limits: TenantLimits::default(),
+            });
             assert_eq!(tenant, index);
             ring.add_key(digest(format!("{KEY}-{name}").as_bytes()), tenant).unwrap();
         }
