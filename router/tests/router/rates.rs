@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use trunkline_router::app::App;
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 
@@ -136,8 +137,10 @@ async fn a_tenants_places_are_its_own_and_come_back() {
     let steps = plan.steps.clone();
     let (router, _folder) = router("max_concurrent_requests = 3", plan).await;
     let body = |n: u32| json!({"prompt": "x", "max_tokens": 5, "n": n});
+    // A second output waits for the prompt that the first one computes.
+    let num_open = |app: &App| app.stats.borrow().num_running + app.stats.borrow().num_waiting;
     let two = send(&router, ALICE, &body(2)).await;
-    router.wait("two outputs", |app| app.stats.borrow().num_running == 2).await;
+    router.wait("two outputs", |app| num_open(app) == 2).await;
     let refused = post(&router, ALICE, COMPLETIONS, &body(2)).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     assert_eq!(number(&refused, "retry-after"), 1);
@@ -145,12 +148,12 @@ async fn a_tenants_places_are_its_own_and_come_back() {
     let text = never.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(never.status == 400 && text.contains("`max_concurrent_requests` of the tenant is 3"), "{text}");
     let third = send(&router, ALICE, &body(1)).await;
-    router.wait("the third", |app| app.stats.borrow().num_running == 3).await;
+    router.wait("the third", |app| num_open(app) == 3).await;
     assert_eq!(post(&router, ALICE, COMPLETIONS, &body(1)).await.status, 429);
     let mut other = send(&router, BOB, &body(4)).await;
-    router.wait("those of another", |app| app.stats.borrow().num_running == 7).await;
+    router.wait("those of another", |app| num_open(app) == 7).await;
     drop((two, third));
-    router.wait("those to be gone", |app| app.stats.borrow().num_running == 4).await;
+    router.wait("those to be gone", |app| num_open(app) == 4).await;
     steps.add_permits(1_000);
     assert_eq!(post(&router, ALICE, COMPLETIONS, &body(3)).await.status, 200);
     assert_eq!(other.answer().await.status, 200);

@@ -58,12 +58,10 @@ async fn what_waits_for_a_client_is_bounded_in_bytes() {
     router.wait("tokens", |app| app.stats.borrow().output_tokens > 100).await;
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
-    let mut taken = Vec::new();
-    slow.read_to_end(&mut taken).await.ok();
     let tokens = router.app.stats.borrow().output_tokens as usize;
     // Beside the 1,024 tokens of the channel: hyper's buffer, one write, the kernel's two buffers.
     let bytes_of_a_token = 1_000;
-    assert!(tokens < 1_024 + (1 << 20) / bytes_of_a_token, "{tokens} tokens, {} bytes", taken.len());
+    assert!(tokens < 1_024 + (1 << 20) / bytes_of_a_token, "{tokens} tokens");
 }
 
 #[tokio::test]

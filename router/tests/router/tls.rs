@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -144,11 +145,11 @@ async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
     // It looks once a second; until then nobody who trusts the new certificate gets in.
     let seen = async {
         while metric(&files.certificate, "trunkline_tls_reloads_total").await != Some(1.0) {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         std::fs::write(files.key(), "no key").unwrap();
         while metric(&files.certificate, "trunkline_tls_reload_failures_total").await != Some(1.0) {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(DEADLINE, seen).await.expect("the files are looked at");
