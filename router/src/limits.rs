@@ -27,8 +27,8 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a bare
-/// 431. Twice the sum is also the most that is buffered of a connection's requests and answers.
+/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a
+/// bare 431. The sum is also the most that is buffered of a connection's answers.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
 /// Bytes of answers that the kernel keeps for one connection (it doubles the number for its own needs).
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
