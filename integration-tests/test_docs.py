@@ -27,6 +27,7 @@ LATE_METRICS = {"trunkline_rejections_total"} | {
         "prompt_tokens_total",
         "cached_tokens_total",
         "output_tokens_total",
+        "rejections_total",
     )
 }
 # Schemas that take too much: to compile, to go on.

@@ -29,6 +29,7 @@ mod restart;
 mod runtime_dir;
 mod signals;
 mod supervise;
+mod tls_probe;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -104,12 +104,20 @@ pub fn router_command(
     if let Some(api_keys) = &config.api_keys {
         command.arg("--api-keys").arg(api_keys);
     }
+    if let Some((cert, key)) = &config.tls {
+        command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
+    }
+    if !config.cors_allow_origin.is_empty() {
+        command.arg("--cors-allow-origin").arg(config.cors_allow_origin.join(","));
+    }
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);
     push(&mut command, "--max-input-tokens", limits.max_input_tokens);
     push(&mut command, "--max-total-tokens", limits.max_total_tokens);
     push(&mut command, "--max-best-of", Some(limits.max_best_of));
+    push(&mut command, "--max-messages", Some(limits.max_messages));
+    push(&mut command, "--max-message-parts", Some(limits.max_message_parts));
     push(&mut command, "--max-tools", Some(limits.max_tools));
     push(&mut command, "--max-response-store-bytes", Some(limits.max_response_store_bytes));
     push(&mut command, "--max-stop-sequences", Some(limits.max_stop_sequences));
@@ -117,6 +125,8 @@ pub fn router_command(
     push(&mut command, "--max-schema-depth", Some(limits.max_schema_depth));
     push(&mut command, "--max-schema-properties", Some(limits.max_schema_properties));
     push(&mut command, "--max-body-bytes", Some(limits.max_body_bytes));
+    push(&mut command, "--max-header-bytes", Some(limits.max_header_bytes));
+    push(&mut command, "--client-stall-timeout", Some(limits.client_stall_timeout_s));
     push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));
     command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
     if let Some(url) = config.cache.disk.as_ref().and_then(|disk| disk.object_store.as_ref()) {

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::listen::Address;
 use crate::process::Event;
+use crate::tls_probe;
 
 const READY_PATH: &str = "/readyz";
 /// The pause between two questions is a twentieth of the time waited so far, within these bounds: the answer comes at
@@ -21,11 +22,30 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// `HTTP/1.1 200`
 const STATUS_LINE_BYTES: usize = 12;
 
+/// What the router speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// In the clear.
+    Http,
+    /// TLS.
+    Https,
+}
+
+impl Scheme {
+    /// What a URL begins with.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
 /// Sends [`Event::Ready`] as soon as the router at `address` answers 200; asks for as long as the process lives.
-pub fn watch(address: SocketAddr, events: SyncSender<Event>) {
+pub fn watch(address: SocketAddr, scheme: Scheme, events: SyncSender<Event>) {
     thread::spawn(move || {
         let begin = Instant::now();
-        while !probe(address).unwrap_or(false) {
+        while !probe(address, scheme).unwrap_or(false) {
             thread::sleep((begin.elapsed() / PAUSES_PER_WAIT).clamp(MIN_PAUSE, MAX_PAUSE));
         }
         // The supervisor is gone when this fails, and with it the need to know.
@@ -34,10 +54,17 @@ pub fn watch(address: SocketAddr, events: SyncSender<Event>) {
 }
 
 /// One question: true for 200, false for another answer, an error if nobody answers in time.
-fn probe(address: SocketAddr) -> io::Result<bool> {
-    let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
+fn probe(address: SocketAddr, scheme: Scheme) -> io::Result<bool> {
+    let stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
     stream.set_write_timeout(Some(PROBE_TIMEOUT))?;
+    match scheme {
+        Scheme::Http => ask(stream, address),
+        Scheme::Https => ask(tls_probe::connect(stream, address)?, address),
+    }
+}
+
+fn ask(mut stream: impl Read + Write, address: SocketAddr) -> io::Result<bool> {
     let question = format!("GET {READY_PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes())?;
     let mut status = [0; STATUS_LINE_BYTES];
@@ -46,8 +73,8 @@ fn probe(address: SocketAddr) -> io::Result<bool> {
 }
 
 /// What the user sees on stdout when the server is ready: the address, and a command to try.
-pub fn banner(address: &Address, model_name: &str) -> String {
-    let url = format!("http://{}", address.local());
+pub fn banner(address: &Address, scheme: Scheme, model_name: &str) -> String {
+    let url = format!("{}://{}", scheme.name(), address.local());
     let reach = if address.is_loopback() {
         "this machine only; `--hostname 0.0.0.0` opens it to the network".to_owned()
     } else {
@@ -82,17 +109,19 @@ mod tests {
 
     #[test]
     fn only_200_is_ready() {
-        assert!(probe(answering("HTTP/1.1 200 OK\r\n\r\n")).unwrap());
-        assert!(!probe(answering("HTTP/1.1 503 Service Unavailable\r\n\r\n")).unwrap());
-        assert!(probe(answering("")).is_err());
-        assert!(!probe(answering("SSH-2.0-something 200")).unwrap());
+        assert!(probe(answering("HTTP/1.1 200 OK\r\n\r\n"), Scheme::Http).unwrap());
+        assert!(!probe(answering("HTTP/1.1 503 Service Unavailable\r\n\r\n"), Scheme::Http).unwrap());
+        assert!(probe(answering(""), Scheme::Http).is_err());
+        assert!(probe(answering("HTTP/1.1 200 OK\r\n\r\n"), Scheme::Https).is_err(), "no TLS");
+        assert!(!probe(answering("SSH-2.0-something 200"), Scheme::Http).unwrap());
     }
 
     #[test]
     fn banner_quotes_the_model_name_for_json_and_shell() {
         let address = Address::check("127.0.0.1", 0).unwrap();
-        let banner = banner(&address, "it's \"x\"");
+        let banner = banner(&address, Scheme::Https, "it's \"x\"");
         assert_eq!(banner.lines().count(), 2);
+        assert_eq!(banner.matches(&format!("https://{}", address.local())).count(), 2, "{banner}");
         assert!(banner.contains(r#""model":"it'\''s \"x\"""#), "{banner}");
     }
 }

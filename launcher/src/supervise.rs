@@ -15,7 +15,7 @@ use crate::log::Log;
 use crate::output::Tail;
 use crate::process::{Event, Exit, Process, Role};
 use crate::programs;
-use crate::ready;
+use crate::ready::{self, Scheme};
 use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
@@ -44,6 +44,10 @@ pub struct Plan<'a> {
 impl Plan<'_> {
     fn served_model_name(&self) -> &str {
         self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
+    }
+
+    fn scheme(&self) -> Scheme {
+        if self.config.tls.is_some() { Scheme::Https } else { Scheme::Http }
     }
 
     fn command(&self, role: Role) -> Command {
@@ -114,7 +118,7 @@ impl<'a> Supervisor<'a> {
             let state = State::Running(supervisor.spawn(role)?);
             supervisor.children.push(Supervised { role, state, restarts: RestartPolicy::default() });
         }
-        ready::watch(plan.address.local(), supervisor.sender.clone());
+        ready::watch(plan.address.local(), plan.scheme(), supervisor.sender.clone());
         Ok(supervisor)
     }
 
@@ -227,7 +231,7 @@ impl<'a> Supervisor<'a> {
     /// Tells the user, once.
     fn ready(&mut self) {
         self.was_ready = true;
-        let banner = ready::banner(&self.plan.address, self.plan.served_model_name());
+        let banner = ready::banner(&self.plan.address, self.plan.scheme(), self.plan.served_model_name());
         let mut stdout = io::stdout().lock();
         if let Err(error) = stdout.write_all(banner.as_bytes()).and_then(|()| stdout.flush()) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);

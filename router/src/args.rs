@@ -7,7 +7,7 @@ use clap::Parser;
 
 use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::PolicyKind;
 
@@ -75,6 +75,14 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_BEST_OF", default_value_t = 128, help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_best_of: u32,
+    /// Most messages of a chat.
+    #[arg(long, env = "TRUNKLINE_MAX_MESSAGES", default_value_t = 16_384, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MAX_MESSAGES as u64))]
+    pub max_messages: usize,
+    /// Most parts, or blocks, of a message.
+    #[arg(long, env = "TRUNKLINE_MAX_MESSAGE_PARTS", default_value_t = 1024, help_heading = "Limits",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MAX_PARTS as u64))]
+    pub max_message_parts: usize,
     /// Most tools that a request may offer.
     #[arg(long, env = "TRUNKLINE_MAX_TOOLS", default_value_t = 128, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
@@ -177,6 +185,8 @@ impl Args {
             max_total_tokens: self.max_total_tokens,
             max_step_tokens: self.max_batch_prefill_tokens,
             max_best_of: self.max_best_of,
+            max_messages: self.max_messages,
+            max_message_parts: self.max_message_parts,
             max_tools: self.max_tools,
             max_response_store_bytes: self.max_response_store_bytes,
             max_stop_sequences: self.max_stop_sequences,

@@ -33,8 +33,7 @@ impl Deadline {
         flag: Option<Duration>,
     ) -> Result<Option<Self>, ApiError> {
         let timeout = timeout.map(|value| seconds("timeout", value)).transpose()?;
-        let named =
-            [(timeout, "timeout"), (header, REQUEST_TIMEOUT), (flag, "--request-timeout")];
+        let named = [(timeout, "timeout"), (header, REQUEST_TIMEOUT), (flag, "--request-timeout")];
         let set = named.into_iter().filter_map(|(after, by)| Some((after?, by)));
         let earliest = set.min_by_key(|(after, _)| *after);
         Ok(earliest.map(|(after, by)| Self { at: arrived + after, after, by }))
@@ -50,9 +49,8 @@ impl Deadline {
 pub fn header_timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let Some(value) = headers.get(REQUEST_TIMEOUT) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    let number: f64 = number.ok_or_else(|| {
-        ApiError::value(REQUEST_TIMEOUT, "is not a number of seconds; hint: such as 2.5")
-    })?;
+    let number: f64 = number
+        .ok_or_else(|| ApiError::value(REQUEST_TIMEOUT, "is not a number of seconds; hint: such as 2.5"))?;
     seconds(REQUEST_TIMEOUT, number).map(Some)
 }
 
@@ -95,9 +93,15 @@ mod tests {
             let error = Deadline::new(Instant::now(), None, Some(value), None).unwrap_err();
             assert_eq!((error.code(), error.param()), ("invalid_value", Some("timeout")), "{value}");
         }
-        assert!(Deadline::new(Instant::now(), None, Some(1e-12), None).unwrap().unwrap().after > Duration::ZERO);
+        assert!(
+            Deadline::new(Instant::now(), None, Some(1e-12), None).unwrap().unwrap().after > Duration::ZERO
+        );
         let header = |text: &str| {
-            header_timeout(&HeaderMap::from_iter([(HeaderName::from_static(REQUEST_TIMEOUT), text.try_into().unwrap())])).ok()
+            header_timeout(&HeaderMap::from_iter([(
+                HeaderName::from_static(REQUEST_TIMEOUT),
+                text.try_into().unwrap(),
+            )]))
+            .ok()
         };
         assert_eq!(header(" 2.5 "), Some(Some(SECOND * 5 / 2)));
         for text in ["", "soon", "0", "-1", "nan", "1e9", "2 s"] {

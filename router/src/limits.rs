@@ -5,14 +5,16 @@ use std::time::Duration;
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::PolicyKind;
 
+use crate::error::ApiError;
+
 /// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
-/// Most messages in one chat.
-pub const MAX_MESSAGES: usize = 16_384;
-/// Most parts, or blocks, of one message.
-pub const MAX_PARTS: usize = 1024;
+/// Most messages in one chat, whatever `--max-messages` says.
+pub const MAX_MESSAGES: usize = 65_536;
+/// Most parts, or blocks, of one message, whatever `--max-message-parts` says.
+pub const MAX_PARTS: usize = 65_536;
 /// Most decoded tokens waiting for one client; more, and the request is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
 /// Bodies that are being received hold together as much as so many of the largest ones,
@@ -25,8 +27,8 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a bare
-/// 431. Twice the sum is also the most that is buffered of a connection's requests and answers.
+/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a
+/// bare 431. The sum is also the most that is buffered of a connection's answers.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
 /// Bytes of answers that the kernel keeps for one connection (it doubles the number for its own needs).
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
@@ -69,6 +71,10 @@ pub struct Limits {
     pub max_step_tokens: Option<u32>,
     /// Most outputs computed for one prompt (`--max-best-of`).
     pub max_best_of: u32,
+    /// Most messages of a chat (`--max-messages`).
+    pub max_messages: usize,
+    /// Most parts, or blocks, of a message (`--max-message-parts`).
+    pub max_message_parts: usize,
     /// Most tools of a request (`--max-tools`).
     pub max_tools: usize,
     /// Most bytes of answers kept for requests that go on from them (`--max-response-store-bytes`).
@@ -96,6 +102,28 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Checks a chat's messages, which have so many parts each. `list`: what the client calls them.
+    pub fn check_messages(
+        &self,
+        list: &str,
+        num_parts: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<(), ApiError> {
+        let (num, limit) = (num_parts.len(), self.max_messages);
+        if num > limit {
+            let problem = format!("has {num} items, the limit is {limit}; hint: raise `--max-messages`");
+            return Err(ApiError::value(list, problem));
+        }
+        let limit = self.max_message_parts;
+        for (idx, num) in num_parts.enumerate() {
+            if num > limit {
+                let problem =
+                    format!("has {num} parts, the limit is {limit}; hint: raise `--max-message-parts`");
+                return Err(ApiError::value(format!("{list}[{idx}].content"), problem));
+            }
+        }
+        Ok(())
+    }
+
     /// What bodies that are being received may hold together, in KiB.
     pub fn max_reading_kib(&self) -> usize {
         self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(MIN_READING_BYTES) / 1024
@@ -111,6 +139,8 @@ impl Default for Limits {
             max_total_tokens: None,
             max_step_tokens: None,
             max_best_of: 128,
+            max_messages: 16_384,
+            max_message_parts: 1024,
             max_tools: 128,
             max_response_store_bytes: 64 << 20,
             max_stop_sequences: 16,

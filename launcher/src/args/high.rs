@@ -15,6 +15,8 @@ const MAX_THREADS: u32 = 1024;
 const MAX_OPEN_REQUESTS: u32 = 1 << 16;
 const MAX_STOP_SEQUENCES: u32 = 256;
 const MAX_BEST_OF: u32 = 1024;
+const MAX_MESSAGES: u32 = 1 << 16;
+const MAX_MESSAGE_PARTS: u32 = 1 << 16;
 const MAX_TOOLS: u32 = 4096;
 const MAX_SCHEMA_BYTES: u32 = 8 << 20;
 const MAX_SCHEMA_DEPTH: u32 = 128;
@@ -24,6 +26,8 @@ const MAX_STEP_SEQUENCES: u32 = 1 << 12;
 const MAX_STEP_TOKENS: u32 = 1 << 16;
 const MIN_BODY_BYTES: u64 = 1 << 10;
 const MAX_BODY_BYTES: u64 = 1 << 30;
+const MIN_HEADER_BYTES: u32 = 1 << 10;
+const MAX_HEADER_BYTES: u32 = 1 << 20;
 /// More tokens than any model's context or any machine's memory; keeps sums of two limits inside 32 bits.
 const MAX_TOKENS: u32 = 1 << 31;
 const MAX_NAME_BYTES: usize = 4096;
@@ -65,6 +69,10 @@ pub struct ServeConfig {
     pub port: u16,
     /// The file of the API keys, absolute.
     pub api_keys: Option<PathBuf>,
+    /// Certificate and key, absolute; in the clear without.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Origins whose scripts may call; the router checks them.
+    pub cors_allow_origin: Vec<String>,
     /// How long open requests may take to finish.
     pub graceful_termination_timeout: Duration,
     /// What to admit.
@@ -104,6 +112,10 @@ pub struct Limits {
     pub max_step_sequences: Option<u32>,
     /// Outputs of a prompt.
     pub max_best_of: u32,
+    /// Messages of a chat.
+    pub max_messages: u32,
+    /// Parts of a message.
+    pub max_message_parts: u32,
     /// Tools of a request.
     pub max_tools: u32,
     /// Bytes of answers that are kept.
@@ -118,6 +130,10 @@ pub struct Limits {
     pub max_schema_properties: u32,
     /// Bytes of a body.
     pub max_body_bytes: u64,
+    /// Bytes of a header.
+    pub max_header_bytes: u32,
+    /// How long a client may take nothing of its answer, in seconds.
+    pub client_stall_timeout_s: u32,
     /// Life of a request, in seconds; 0 is for ever.
     pub request_timeout_s: u32,
     /// A longer step makes the server not ready, in seconds.
@@ -140,6 +156,8 @@ impl ServeConfig {
             hostname: low.server.hostname,
             port: port(&low.server.port)?,
             api_keys: low.server.api_keys.map(|path| absolute("--api-keys", &path)).transpose()?,
+            tls: tls(low.server.tls_cert, low.server.tls_key)?,
+            cors_allow_origin: low.server.cors_allow_origin,
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
             backend: low.compute.backend,
@@ -223,6 +241,16 @@ fn weights_cache(path: PathBuf) -> Result<PathBuf, LauncherError> {
     })
 }
 
+/// Both files or none.
+fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<(PathBuf, PathBuf)>, LauncherError> {
+    match (cert, key) {
+        (None, None) => Ok(None),
+        (Some(cert), Some(key)) => Ok(Some((absolute("--tls-cert", &cert)?, absolute("--tls-key", &key)?))),
+        (Some(_), None) => Err(LauncherError::usage("`--tls-cert` needs `--tls-key`")),
+        (None, Some(_)) => Err(LauncherError::usage("`--tls-key` needs `--tls-cert`")),
+    }
+}
+
 /// A file relative to where the launcher was started.
 fn absolute(flag: &str, path: &std::path::Path) -> Result<PathBuf, LauncherError> {
     std::path::absolute(path).map_err(|error| {
@@ -265,6 +293,8 @@ impl Limits {
                 MAX_STEP_SEQUENCES,
             )?,
             max_best_of: in_range("--max-best-of", low.max_best_of, 1, MAX_BEST_OF)?,
+            max_messages: in_range("--max-messages", low.max_messages, 1, MAX_MESSAGES)?,
+            max_message_parts: in_range("--max-message-parts", low.max_message_parts, 1, MAX_MESSAGE_PARTS)?,
             max_tools: in_range("--max-tools", low.max_tools, 0, MAX_TOOLS)?,
             max_response_store_bytes: low.max_response_store_bytes,
             max_stop_sequences: in_range(
@@ -282,6 +312,18 @@ impl Limits {
                 MAX_SCHEMA_PROPERTIES,
             )?,
             max_body_bytes: in_range("--max-body-bytes", low.max_body_bytes, MIN_BODY_BYTES, MAX_BODY_BYTES)?,
+            max_header_bytes: in_range(
+                "--max-header-bytes",
+                low.max_header_bytes,
+                MIN_HEADER_BYTES,
+                MAX_HEADER_BYTES,
+            )?,
+            client_stall_timeout_s: in_range(
+                "--client-stall-timeout",
+                low.client_stall_timeout,
+                1,
+                MAX_TIMEOUT_S,
+            )?,
             request_timeout_s: in_range("--request-timeout", low.request_timeout, 0, MAX_TIMEOUT_S)?,
             stuck_step_timeout_s: in_range("--stuck-step-timeout", low.stuck_step_timeout, 1, MAX_TIMEOUT_S)?,
         };

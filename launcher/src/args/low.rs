@@ -115,6 +115,23 @@ pub struct LowServer {
     /// `TRUNKLINE_API_KEY`, which holds one key, everybody may come in
     #[arg(long, value_name = "FILE", env = "TRUNKLINE_API_KEYS", hide_env_values = true)]
     pub api_keys: Option<PathBuf>,
+    /// PEM file with the server's certificate: the server then speaks TLS alone. Read again when it
+    /// changes; needs `--tls-key`
+    #[arg(long, value_name = "FILE", env = "TRUNKLINE_TLS_CERT", hide_env_values = true)]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the certificate's private key
+    #[arg(long, value_name = "FILE", env = "TRUNKLINE_TLS_KEY", hide_env_values = true)]
+    pub tls_key: Option<PathBuf>,
+    /// Origins whose scripts in browsers may call, such as `https://chat.example.com`, parted by
+    /// commas; `*` is every one [default: none]
+    #[arg(
+        long,
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        env = "TRUNKLINE_CORS_ALLOW_ORIGIN",
+        hide_env_values = true
+    )]
+    pub cors_allow_origin: Vec<String>,
     /// Seconds that open requests may take to finish after SIGTERM
     #[arg(
         long,
@@ -168,6 +185,24 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_best_of: u32,
+    /// Most messages of a chat
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16_384,
+        env = "TRUNKLINE_MAX_MESSAGES",
+        hide_env_values = true
+    )]
+    pub max_messages: u32,
+    /// Most parts, or blocks, of a message
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        env = "TRUNKLINE_MAX_MESSAGE_PARTS",
+        hide_env_values = true
+    )]
+    pub max_message_parts: u32,
     /// Most tools that a request may offer
     #[arg(
         long,
@@ -231,6 +266,24 @@ pub struct LowLimits {
         hide_env_values = true
     )]
     pub max_body_bytes: u64,
+    /// Most bytes of a request's header
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 65_536,
+        env = "TRUNKLINE_MAX_HEADER_BYTES",
+        hide_env_values = true
+    )]
+    pub max_header_bytes: u32,
+    /// A client that takes nothing of its answer for so long loses it
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        env = "TRUNKLINE_CLIENT_STALL_TIMEOUT",
+        hide_env_values = true
+    )]
+    pub client_stall_timeout: u32,
     /// Longest life of a request, time in the queue included; 0 is for ever
     #[arg(
         long,

@@ -23,6 +23,16 @@ pub enum TextOrList<T> {
     List(Vec<T>),
 }
 
+impl<T> TextOrList<T> {
+    /// How many stand in the list; a text is none.
+    pub fn num_listed(&self) -> usize {
+        match self {
+            Self::Text(_) => 0,
+            Self::List(list) => list.len(),
+        }
+    }
+}
+
 impl<T> Default for TextOrList<T> {
     fn default() -> Self {
         Self::List(Vec::new())

@@ -94,7 +94,11 @@ mod tests {
         let error = read_body(pieces(101, 102), 1 << 20, &budget).await.unwrap_err();
         assert_eq!((error.code(), error.status().as_u16()), ("too_many_bodies", 429));
         assert_eq!(budget.available_permits(), 10);
-        let waiting = read_body(Body::from_stream(pieces(4, 1024).into_data_stream().chain(stream::pending())), 1 << 20, &budget);
+        let waiting = read_body(
+            Body::from_stream(pieces(4, 1024).into_data_stream().chain(stream::pending())),
+            1 << 20,
+            &budget,
+        );
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures::poll!(waiting.as_mut()).is_pending());
         assert_eq!(budget.available_permits(), 6);

@@ -23,15 +23,19 @@ impl std::str::FromStr for Origin {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let value = HeaderValue::from_str(text).map_err(|_| "holds a character that no header can".to_owned())?;
+        let value =
+            HeaderValue::from_str(text).map_err(|_| "holds a character that no header can".to_owned())?;
         if text == ANY {
             return Ok(Self(value));
         }
         let (scheme, host) = text.split_once("://").unwrap_or_default();
-        let is_scheme = scheme.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let is_scheme =
+            scheme.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let is_host = host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*\\,".contains(&byte));
         if scheme.is_empty() || host.is_empty() || !is_scheme || !is_host {
-            return Err("is no origin; hint: such as `https://chat.example.com`, without a path, or `*`".to_owned());
+            return Err(
+                "is no origin; hint: such as `https://chat.example.com`, without a path, or `*`".to_owned()
+            );
         }
         Ok(Self(HeaderValue::from_str(&text.to_ascii_lowercase()).unwrap_or(value)))
     }
@@ -63,11 +67,22 @@ mod tests {
 
     #[test]
     fn origins_are_scheme_and_host() {
-        for text in ["*", "https://chat.example.com", "http://localhost:3001", "http://[::1]:3", "app-x://main"] {
+        for text in
+            ["*", "https://chat.example.com", "http://localhost:3001", "http://[::1]:3", "app-x://main"]
+        {
             assert!(text.parse::<Origin>().is_ok(), "{text}");
         }
         assert_eq!("https://Chat.Example.com".parse::<Origin>().unwrap().0, "https://chat.example.com");
-        for text in ["", "example.com", "https://", "https://a/", "https://a/b", "https://*.a", "https://u@a", "a b://c"] {
+        for text in [
+            "",
+            "example.com",
+            "https://",
+            "https://a/",
+            "https://a/b",
+            "https://*.a",
+            "https://u@a",
+            "a b://c",
+        ] {
             let problem = text.parse::<Origin>().unwrap_err();
             assert!(problem.contains("is no origin"), "{text}: {problem}");
         }

@@ -72,8 +72,8 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
     response
 }
 
-/// The id that the client, or a proxy, gave the request: it goes into the log and the answer's header, so it is taken only
-/// if it is short and harmless in both.
+/// The id that the client, or a proxy, gave the request: it goes into the log and the answer's header, so it is taken
+/// only if it is short and harmless in both.
 fn sent_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let is_sane = (1..=MAX_ID_BYTES).contains(&id.len())

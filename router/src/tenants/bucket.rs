@@ -112,12 +112,18 @@ mod tests {
 
     #[test]
     fn who_waits_as_long_as_was_said_is_let_in_and_not_a_nanosecond_earlier() {
-        for (per_minute, amount) in [(1, 1), (7, 3), (60, 60), (61, 17), (1_000_003, 999_983), (u32::MAX, 1 << 31)] {
+        for (per_minute, amount) in
+            [(1, 1), (7, 3), (60, 60), (61, 17), (1_000_003, 999_983), (u32::MAX, 1 << 31)]
+        {
             let mut bucket = Bucket::new(per_minute, START);
             bucket.take(u64::from(per_minute), START);
             let wait = bucket.wait_for(amount, START);
             let nanosecond = Duration::from_nanos(1);
-            assert_eq!(bucket.clone().wait_for(amount, START + wait - nanosecond), nanosecond, "{per_minute}");
+            assert_eq!(
+                bucket.clone().wait_for(amount, START + wait - nanosecond),
+                nanosecond,
+                "{per_minute}"
+            );
             assert_eq!(bucket.wait_for(amount, START + wait), Duration::ZERO, "{per_minute}");
         }
     }

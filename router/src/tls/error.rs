@@ -28,7 +28,9 @@ pub enum TlsError {
         problem: String,
     },
     /// Two files that do not belong together.
-    #[error("`--tls-key`: the key in `{key}` is not that of the certificate in `{cert}`; hint: the server's own certificate stands first")]
+    #[error(
+        "`--tls-key`: the key in `{key}` is not that of the certificate in `{cert}`; hint: the server's own certificate stands first"
+    )]
     Mismatch {
         /// The certificate.
         cert: PathBuf,

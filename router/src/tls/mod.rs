@@ -120,8 +120,9 @@ fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     check_validity(cert, leaf)?;
     let bytes = read_file("--tls-key", key)?;
     // What is wrong with a key is not quoted.
-    let private = PrivateKeyDer::from_pem_slice(&bytes)
-        .map_err(|_| TlsError::invalid("--tls-key", key, "holds no private key in PEM, without a passphrase"))?;
+    let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+        TlsError::invalid("--tls-key", key, "holds no private key in PEM, without a passphrase")
+    })?;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|source| TlsError::Unusable { source })?

@@ -25,6 +25,13 @@ pub struct Message {
     pub content: Content,
 }
 
+impl Message {
+    /// Blocks of its content.
+    pub fn num_blocks(&self) -> usize {
+        self.content.num_listed()
+    }
+}
+
 /// A block of content; which fields it has depends on its kind.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Block {

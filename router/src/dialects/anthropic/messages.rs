@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, json};
 use trunkline_text::{ChatRequest, StopText};
 
-use super::blocks::Chat;
+use super::blocks::{Chat, Message};
 use super::stream::{Head, MessageStream};
 use super::tools::{thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
@@ -81,6 +81,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     if body.max_tokens.is_none() {
         return Err(ApiError::MissingField { field: "max_tokens".into() });
     }
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let asked = grammar(&mut body)?;
@@ -150,6 +151,7 @@ async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError
     let body = app.read_body(request.into_body()).await?;
     let body: CountBody = parse(&body, &[], "")?;
     app.model.check_name(body.model.as_deref())?;
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;
     let chat = Chat::new(body.system, body.messages, None)?;
     let (chat, _) = chat_request(chat, app.model.reply, thinks(body.thinking.as_ref())?);

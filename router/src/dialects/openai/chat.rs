@@ -9,7 +9,7 @@ use trunkline_text::{ChatRequest, StopText, Tokenizer};
 
 use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs, finish_reason_with_calls};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
-use super::messages::{last_mark, to_chat};
+use super::messages::{Message, last_mark, to_chat};
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
@@ -73,6 +73,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         prompt: "messages",
         stop: "stop",
     };
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;

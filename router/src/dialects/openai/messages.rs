@@ -88,6 +88,13 @@ impl Listed for Part {
     const NAMES: &'static str = "parts";
 }
 
+impl Message {
+    /// Parts of its content.
+    pub fn num_parts(&self) -> usize {
+        self.content.as_ref().map_or(0, TextOrList::num_listed)
+    }
+}
+
 /// The last `cache_control` of the messages.
 pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
     let mut last = None;

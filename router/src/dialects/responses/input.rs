@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::{MAX_MESSAGES, MAX_PARTS};
+use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
 
 /// A user's message, or messages, calls and results, oldest first.
 pub type Input = TextOrList<Item>;
@@ -35,6 +35,13 @@ pub struct Item {
     /// Of a result: a string, or parts of text.
     #[schema(value_type = Option<Object>)]
     pub output: Option<Texts>,
+}
+
+impl Item {
+    /// Parts of its content.
+    fn num_parts(&self) -> usize {
+        self.content.as_ref().map_or(0, TextOrList::num_listed)
+    }
 }
 
 /// A part.
@@ -79,7 +86,7 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
 }
 
 /// The messages of an input.
-pub fn messages(input: Input) -> Result<Vec<ChatMessage>, ApiError> {
+pub fn messages(input: Input, limits: &Limits) -> Result<Vec<ChatMessage>, ApiError> {
     let items = match input {
         TextOrList::Text(text) => return Ok(vec![ChatMessage::new("user", text)]),
         TextOrList::List(items) => items,
@@ -87,6 +94,7 @@ pub fn messages(input: Input) -> Result<Vec<ChatMessage>, ApiError> {
     if items.is_empty() {
         return Err(ApiError::value("input", "is empty; hint: send at least one item"));
     }
+    limits.check_messages("input", items.iter().map(Item::num_parts))?;
     let mut messages = Vec::new();
     for (idx, item) in items.into_iter().enumerate() {
         push(&mut messages, item, &format!("input[{idx}]"))?;

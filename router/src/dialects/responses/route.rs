@@ -122,7 +122,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         None => None,
         Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
     };
-    let own = messages(std::mem::take(&mut body.input))?;
+    let own = messages(std::mem::take(&mut body.input), &app.limits)?;
     let chat = chat_request(&body, before.as_deref(), &own);
     let conversation = Conversation { chat, mark: None, tools, hides_reasoning: false };
     let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;

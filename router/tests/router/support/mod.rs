@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_router::app::{App, Model};
+use trunkline_router::http::serve::Front;
 use trunkline_router::limits::Limits;
 use trunkline_router::server::{DriverEnded, Server};
 use trunkline_router::shutdown::Phase;
@@ -47,25 +48,33 @@ impl Router {
     }
 
     pub async fn start_without_shard(limits: Limits) -> Self {
-        Self::start_with(limits, Access::open(), None)
+        Self::start_with(limits, Access::open(), None, Front::default())
     }
 
     /// With an object tier and without a shard.
     pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
-        Self::start_with(limits, Access::open(), remote)
+        Self::start_with(limits, Access::open(), remote, Front::default())
     }
 
     /// With API keys, and no shard yet.
     pub fn start_with_access(limits: Limits, access: Access) -> Self {
-        Self::start_with(limits, access, None)
+        Self::start_with(limits, access, None, Front::default())
     }
 
-    fn start_with(limits: Limits, access: Access, remote: Option<Remote>) -> Self {
+    /// Behind a front of its own, with the default shard.
+    pub async fn start_behind(front: Front, limits: Limits, access: Access) -> Self {
+        let mut router = Self::start_with(limits, access, None, front);
+        router.start_shard(ShardPlan::default()).await;
+        router
+    }
+
+    fn start_with(limits: Limits, access: Access, remote: Option<Remote>, front: Front) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
         let model = Model::load(folder.path(), "test/model".into()).unwrap();
-        let server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
+        let mut server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
+        server.front = front;
         let app = server.app.clone();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -128,6 +137,12 @@ impl Router {
         assert_eq!(self.app.stats.borrow().unexpected_results, 0);
         let phase = *self.app.phase.borrow();
         assert!(phase == Phase::Serving || phase == Phase::Draining);
+    }
+
+    /// Waits until no request is open.
+    pub async fn wait_places(&self) {
+        let all = self.app.open.acquire_many(self.app.limits.max_concurrent_requests as u32);
+        drop(tokio::time::timeout(DEADLINE, all).await.expect("all places come back").unwrap());
     }
 
     pub async fn connect(&self) -> Connection {

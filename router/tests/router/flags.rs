@@ -1,0 +1,94 @@
+//! Every limit of a request that a flag sets is named by its flag where a request is refused for it.
+
+use serde_json::{Value, json};
+use trunkline_grammar::GrammarLimits;
+use trunkline_router::limits::Limits;
+
+use crate::support::{Router, ShardPlan};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn limits() -> Limits {
+    Limits {
+        max_body_bytes: 4096,
+        max_input_tokens: Some(50),
+        max_messages: 2,
+        max_message_parts: 2,
+        max_best_of: 3,
+        max_concurrent_requests: 2,
+        max_tools: 1,
+        max_stop_sequences: 1,
+        grammar: GrammarLimits {
+            max_bytes: 200,
+            max_depth: 3,
+            max_properties: 4,
+            ..GrammarLimits::default()
+        },
+        ..Limits::default()
+    }
+}
+
+/// A chat with these fields.
+fn chat(fields: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+fn cases() -> Vec<(&'static str, Value, &'static str, &'static str)> {
+    let (message, part) = (json!({"role": "user", "content": "x"}), json!({"type": "text", "text": "x"}));
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let parts = json!([{"role": "user", "content": [part, part, part]}]);
+    let schema = |schema: Value| chat(json!({"guided_json": schema}));
+    let deep = json!({"items": {"items": {"items": {"items": {"items": {}}}}}});
+    let wide = json!({"properties": {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}}});
+    vec![
+        (CHAT, chat(json!({"user": "x".repeat(5_000)})), "--max-body-bytes", "body_too_large"),
+        ("/v1/completions", json!({"prompt": vec![7; 60]}), "--max-input-tokens", "context_length_exceeded"),
+        (CHAT, json!({"messages": [message, message, message]}), "--max-messages", "invalid_value"),
+        (
+            "/v1/messages",
+            json!({"max_tokens": 1, "messages": [message, message, message]}),
+            "--max-messages",
+            "invalid_value",
+        ),
+        (
+            "/v1/messages/count_tokens",
+            json!({"messages": [message, message, message]}),
+            "--max-messages",
+            "invalid_value",
+        ),
+        ("/v1/responses", json!({"input": [message, message, message]}), "--max-messages", "invalid_value"),
+        (CHAT, json!({"messages": parts}), "--max-message-parts", "invalid_value"),
+        ("/v1/messages", json!({"max_tokens": 1, "messages": parts}), "--max-message-parts", "invalid_value"),
+        ("/v1/responses", json!({"input": parts}), "--max-message-parts", "invalid_value"),
+        (CHAT, chat(json!({"n": 4})), "--max-best-of", "invalid_value"),
+        (CHAT, chat(json!({"n": 3})), "--max-concurrent-requests", "invalid_value"),
+        (CHAT, chat(json!({"tools": [tool("a"), tool("b")]})), "--max-tools", "invalid_value"),
+        (CHAT, chat(json!({"stop": ["a", "b"]})), "--max-stop-sequences", "invalid_value"),
+        (CHAT, chat(json!({"guided_regex": "x".repeat(201)})), "--max-schema-bytes", "schema_too_large"),
+        (CHAT, schema(deep), "--max-schema-depth", "schema_too_large"),
+        (CHAT, schema(wide), "--max-schema-properties", "schema_too_large"),
+    ]
+}
+
+#[tokio::test]
+async fn every_refusal_names_its_flag() {
+    let router = Router::start(ShardPlan::default(), limits()).await;
+    for (path, body, flag, code) in cases() {
+        let answer = router.post(path, &body).await;
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], code, "{path} {flag}: {error}");
+        let text = error["message"].as_str().unwrap();
+        assert!(text.contains(&format!("`{flag}`")), "{path} {flag}: {text}");
+        assert!(
+            text.contains("limit") || text.contains("at most") || text.contains("larger"),
+            "no limit: {text}"
+        );
+        assert!((400..500).contains(&answer.status), "{path} {flag}: {}", answer.status);
+    }
+    // Nothing of it took a place, and what keeps the limits is served.
+    let message = json!({"role": "user", "content": "x"});
+    router.post(CHAT, &json!({"messages": [message, message], "n": 2, "stop": "a"})).await.ok();
+    router.wait_places().await;
+}

@@ -1,0 +1,173 @@
+//! What stands around the routes: headers in and out, browsers, what the log says.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use trunkline_router::http::serve::Front;
+use trunkline_router::limits::Limits;
+use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
+
+use crate::support::{Connection, MockShard, Router, ShardPlan, write_model};
+
+const ORIGIN: &str = "https://chat.example.com";
+const KEY: &str = "sk-marker-key-0123456789";
+
+async fn behind(origins: &[&str]) -> Router {
+    let origins = origins.iter().map(|origin| origin.parse().unwrap()).collect();
+    let access = Access::new(None, Some(KEY)).unwrap();
+    Router::start_behind(Front { tls: None, origins }, Limits::default(), access).await
+}
+
+#[tokio::test]
+async fn a_browser_is_told_what_its_scripts_may_do_before_it_has_a_key() {
+    for (origins, wanted) in [(&[ORIGIN, "http://localhost:3001"][..], ORIGIN), (&["*"], "*")] {
+        let router = behind(origins).await;
+        let asked = [
+            ("origin", ORIGIN),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization,content-type,x-stainless-os"),
+        ];
+        let told = router.connect().await.request_with("OPTIONS", "/v1/chat/completions", &asked, b"").await;
+        assert_eq!((told.status, told.header("access-control-allow-origin")), (200, Some(wanted)));
+        assert_eq!(told.header("access-control-allow-headers"), Some(asked[2].1));
+        assert!(told.header("access-control-allow-methods").unwrap().contains("POST"));
+        assert_eq!(told.header("access-control-allow-credentials"), None);
+        // Answers, refusals too, can be read.
+        let bearer = format!("Bearer {KEY}");
+        let with_key = [("origin", ORIGIN), ("authorization", bearer.as_str())];
+        for (headers, status) in [(&with_key[..], 200), (&with_key[..1], 401)] {
+            let answer = router.connect().await.request_with("GET", "/v1/models", headers, b"").await;
+            assert_eq!((answer.status, answer.header("access-control-allow-origin")), (status, Some(wanted)));
+            let exposed = answer.header("access-control-expose-headers").unwrap();
+            assert!(EXPOSED_HEADERS.iter().all(|name| exposed.contains(name.as_str())), "{exposed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_origins_and_servers_without_any_are_told_nothing() {
+    for origins in [&[ORIGIN][..], &[]] {
+        let router = behind(origins).await;
+        let headers = [("origin", "https://evil.example.com"), ("x-api-key", KEY)];
+        let answer = router.connect().await.request_with("GET", "/v1/models", &headers, b"").await;
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None));
+        let asked = [("origin", "https://evil.example.com"), ("access-control-request-method", "POST")];
+        let told = router.connect().await.request_with("OPTIONS", "/v1/completions", &asked, b"").await;
+        assert_eq!(told.header("access-control-allow-origin"), None);
+    }
+}
+
+#[tokio::test]
+async fn an_id_that_is_harmless_is_taken_over_and_another_is_replaced() {
+    let router = Router::default().await;
+    let id = |sent: &'static str, path: &'static str| {
+        let mut connection = Box::pin(router.connect());
+        async move {
+            let answer =
+                connection.as_mut().await.request_with("GET", path, &[("x-request-id", sent)], b"").await;
+            answer.header("x-request-id").unwrap().to_owned()
+        }
+    };
+    assert_eq!(id("req_0123-ab.c:9", "/livez").await, "req_0123-ab.c:9");
+    assert_eq!(id("same-in-errors", "/nothing").await, "same-in-errors");
+    let long: &'static str = Box::leak("x".repeat(129).into_boxed_str());
+    for sent in ["", "a b", "a\"b", "a=b", "\u{e9}", long] {
+        let answered = id(sent, "/livez").await;
+        assert!(answered != sent && answered.len() >= 16, "{sent}: {answered}");
+    }
+    let both =
+        router.connect().await.request_with("GET", "/v1/messages", &[("x-request-id", "abc")], b"").await;
+    assert_eq!((both.header("x-request-id"), both.header("request-id")), (Some("abc"), Some("abc")));
+}
+
+#[tokio::test]
+async fn a_large_header_is_refused_by_the_name_of_its_flag_and_a_huge_one_bare() {
+    let limits = Limits { max_header_bytes: 4096, ..Limits::default() };
+    let router = Router::start(ShardPlan::default(), limits).await;
+    let send = async |bytes: usize| {
+        let value = "x".repeat(bytes);
+        router.connect().await.request_with("GET", "/v1/models", &[("x-filler", &value)], b"").await
+    };
+    assert_eq!(send(3_900).await.status, 200);
+    for bytes in [4_096, 60_000] {
+        let refused = send(bytes).await;
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (431, &json!("header_too_large")));
+        let text = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert_eq!(text, "header is larger than 4096 bytes; hint: raise `--max-header-bytes`");
+    }
+    let mut connection = router.connect().await;
+    let head = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nx-filler: {}\r\n\r\n", "x".repeat(200_000));
+    // It may be answered before all of it was sent.
+    let _ = connection.stream.write_all(head.as_bytes()).await;
+    assert!(connection.read_until(|bytes| bytes.starts_with(b"HTTP/1.1 431")).await);
+}
+
+/// Asks a router process for all that could show a prompt or a key in its log, at the level that shows most.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let socket = folder.path().join("shard.sock");
+    let _shard = MockShard::start(&socket, ShardPlan::saying("marker-output"));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline-router"))
+        .args(["--served-model-name", "m", "--port", "0", "--log-level", "trace", "--lifeline"])
+        .arg("--shard-socket")
+        .arg(&socket)
+        .arg("--model-path")
+        .arg(folder.path())
+        .env("TRUNKLINE_API_KEY", KEY)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut log = String::new();
+    let address = loop {
+        let begin = log.len();
+        assert!(stderr.read_line(&mut log).unwrap() > 0, "{log}");
+        if let Some((_, address)) = log[begin..].split_once("address=") {
+            let address = address.trim().trim_matches('"').split_whitespace().next().unwrap();
+            break address.trim_matches('"').strip_prefix("http://").unwrap().parse().unwrap();
+        }
+    };
+    let reading = std::thread::spawn(move || {
+        stderr.read_to_string(&mut log).unwrap();
+        log
+    });
+    let key = [("authorization", format!("Bearer {KEY}"))];
+    let headers: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let messages = json!([{"role": "user", "content": "marker-prompt"}]);
+    let mut statuses = Vec::new();
+    let ready = [("x-api-key", KEY)];
+    while Connection::open(address).await.request_with("GET", "/readyz", &ready, b"").await.status != 200 {}
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": messages, "stream": true, "user": "marker-user"})),
+        ("/v1/chat/completions", json!({"messages": messages, "temperature": "marker-prompt"})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "marker-prompt", "content": "x"}]})),
+        ("/v1/completions", json!({"prompt": "marker-prompt", "stop": "marker-prompt"})),
+        ("/v1/completions", json!({"prompt": "x", "guided_regex": "marker-prompt("})),
+        ("/v1/messages", json!({"messages": messages, "system": "marker-prompt", "max_tokens": 9})),
+        ("/v1/responses", json!({"input": "marker-prompt"})),
+        ("/generate", json!({"inputs": "marker-prompt"})),
+        ("/tokenize", json!({"inputs": "marker-prompt"})),
+        ("/generate?marker-prompt", json!({"inputs": 5})),
+    ] {
+        let body = body.to_string();
+        let mut connection = Connection::open(address).await;
+        statuses.push(connection.request_with("POST", path, &headers, body.as_bytes()).await.status);
+    }
+    let wrong = [("authorization", "Bearer sk-marker-key-wrong-0000")];
+    statuses
+        .push(Connection::open(address).await.request_with("GET", "/v1/models", &wrong, b"").await.status);
+    assert_eq!(statuses, [200, 400, 400, 200, 400, 200, 200, 200, 200, 422, 401]);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let log = reading.join().unwrap();
+    assert!(log.contains(" DEBUG ") && log.contains(" TRACE "), "not the level that was asked for:\n{log}");
+    for marker in ["marker-prompt", "marker-output", "marker-key", "marker-user"] {
+        let line = log.lines().find(|line| line.contains(marker));
+        assert_eq!(line, None, "{marker} is in the log");
+    }
+}

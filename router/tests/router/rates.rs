@@ -1,0 +1,204 @@
+//! What a tenant may send: requests and tokens a minute, requests at once.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use trunkline_router::app::App;
+use trunkline_router::limits::Limits;
+use trunkline_router::tenants::Access;
+
+use crate::support::{Answer, Connection, Router, ShardPlan};
+
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+const COMPLETIONS: &str = "/v1/completions";
+
+fn keys(limits: &str) -> String {
+    format!("[tenants.alice]\nkeys = \"{ALICE}\"\n{limits}\n[tenants.bob]\nkeys = \"{BOB}\"\nadmin = true\n")
+}
+
+/// With these lines in the table of alice.
+async fn router(limits: &str, plan: ShardPlan) -> (Router, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, keys(limits)).unwrap();
+    let access = Access::new(Some(path), None).unwrap();
+    let mut router = Router::start_with_access(Limits::default(), access);
+    router.start_shard(plan).await;
+    (router, folder)
+}
+
+async fn post(router: &Router, key: &str, path: &str, body: &Value) -> Answer {
+    let body = body.to_string();
+    router.connect().await.request_with("POST", path, &[("x-api-key", key)], body.as_bytes()).await
+}
+
+async fn send(router: &Router, key: &str, body: &Value) -> Connection {
+    let mut connection = router.connect().await;
+    let body = body.to_string();
+    let head = format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    tokio::io::AsyncWriteExt::write_all(&mut connection.stream, head.as_bytes()).await.unwrap();
+    connection
+}
+
+fn number(answer: &Answer, header: &str) -> u64 {
+    answer.header(header).unwrap_or_else(|| panic!("no {header}")).parse().unwrap()
+}
+
+async fn num_rejections(router: &Router, limit: &str) -> f64 {
+    let text =
+        router.connect().await.request_with("GET", "/metrics", &[("x-api-key", BOB)], b"").await.text();
+    let name = format!("trunkline_tenant_rejections_total{{tenant=\"alice\",limit=\"{limit}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&name)).map_or(0.0, |value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn requests_a_minute_are_counted_told_and_refused_in_each_dialects_words() {
+    let (router, _folder) = router("requests_per_minute = 4", ShardPlan::default()).await;
+    let prompt = json!({"prompt": "x", "max_tokens": 1});
+    let message = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]});
+    let first = post(&router, ALICE, COMPLETIONS, &prompt).await;
+    assert_eq!((first.status, number(&first, "x-ratelimit-limit-requests")), (200, 4));
+    assert_eq!(number(&first, "x-ratelimit-remaining-requests"), 3);
+    assert_eq!(first.header("x-ratelimit-limit-tokens"), None);
+    let second = post(&router, ALICE, "/v1/messages", &message).await;
+    assert_eq!((second.status, number(&second, "anthropic-ratelimit-requests-limit")), (200, 4));
+    assert_eq!(number(&second, "anthropic-ratelimit-requests-remaining"), 2);
+    let reset = second.header("anthropic-ratelimit-requests-reset").unwrap();
+    assert!(reset.len() == 20 && reset.ends_with('Z') && reset.as_bytes()[10] == b'T', "{reset}");
+    assert_eq!(second.header("x-ratelimit-limit-requests"), None);
+    // A stream counts, and a request that is refused for its shape, as for OpenAI.
+    let streamed = json!({"prompt": "x", "max_tokens": 1, "stream": true});
+    assert_eq!(
+        number(&post(&router, ALICE, COMPLETIONS, &streamed).await, "x-ratelimit-remaining-requests"),
+        1
+    );
+    let wrong = post(&router, ALICE, COMPLETIONS, &json!({"prompt": 1.5})).await;
+    assert_eq!((wrong.status, number(&wrong, "x-ratelimit-remaining-requests")), (400, 0));
+
+    let refused = post(&router, ALICE, COMPLETIONS, &prompt).await;
+    let error = &refused.json()["error"];
+    assert_eq!((refused.status, &error["code"]), (429, &json!("rate_limit_exceeded")), "{error}");
+    assert_eq!(error["type"], "rate_limit_error");
+    let text = error["message"].as_str().unwrap();
+    assert!(text.starts_with("tenant `alice` is at its limit: `requests_per_minute` is 4; hint: "), "{text}");
+    // One comes every 15 seconds; some of the first have passed.
+    let wait = number(&refused, "retry-after");
+    assert!((10..=15).contains(&wait), "{wait}");
+    assert!(refused.header("x-ratelimit-reset-requests").unwrap().ends_with('s'));
+    let refused = post(&router, ALICE, "/v1/messages", &message).await;
+    assert_eq!((refused.status, &refused.json()["error"]["type"]), (429, &json!("rate_limit_error")));
+    assert!(
+        number(&refused, "retry-after") > 0 && refused.header("anthropic-ratelimit-requests-reset").is_some()
+    );
+    let refused = post(&router, ALICE, "/generate", &json!({"inputs": "x"})).await;
+    assert_eq!((refused.status, &refused.json()["error_type"]), (429, &json!("overloaded")));
+    assert_eq!(refused.json()["code"], "rate_limit_exceeded");
+
+    // Neither others nor other routes are concerned.
+    let other = post(&router, BOB, COMPLETIONS, &prompt).await;
+    assert_eq!((other.status, other.header("x-ratelimit-limit-requests")), (200, None));
+    let models = router.connect().await.request_with("GET", "/v1/models", &[("x-api-key", ALICE)], b"").await;
+    assert_eq!((models.status, models.header("x-ratelimit-limit-requests")), (200, None));
+    assert_eq!(num_rejections(&router, "requests_per_minute").await, 3.0);
+}
+
+#[tokio::test]
+async fn tokens_are_charged_for_prompts_at_once_and_for_outputs_as_they_come() {
+    let (router, folder) = router("tokens_per_minute = 6000", ShardPlan::endless()).await;
+    let body = |prompt: usize, output: u32| json!({"prompt": vec![7; prompt], "max_tokens": output, "n": 2});
+    let first = post(&router, ALICE, COMPLETIONS, &body(1_000, 100)).await;
+    // A prompt counts once, each output by itself. 100 come in a second.
+    let left = number(&first, "x-ratelimit-remaining-tokens");
+    assert!((4_800..5_300).contains(&left), "{left}");
+    assert_eq!(number(&first, "x-ratelimit-limit-tokens"), 6_000);
+    // What is not there yet is refused, though some is.
+    std::fs::write(folder.path().join("keys.toml"), keys("tokens_per_minute = 60")).unwrap();
+    router.app.access.reload().unwrap();
+    let refused = post(&router, ALICE, COMPLETIONS, &body(59, 1)).await;
+    assert_eq!((refused.status, refused.header("retry-after").is_some()), (429, true), "{}", refused.text());
+    let (wait, left) = (number(&refused, "retry-after"), number(&refused, "x-ratelimit-remaining-tokens"));
+    // One comes in a second.
+    assert!((59 - left).abs_diff(wait) <= 1, "{wait} s for {left} of 59");
+    // More than the limit at once: outputs leave a debt, and the next request waits for it.
+    let debt = post(&router, ALICE, COMPLETIONS, &body(1, 200)).await;
+    assert_eq!((debt.status, number(&debt, "x-ratelimit-remaining-tokens")), (200, 0));
+    let refused = post(&router, ALICE, COMPLETIONS, &body(1, 1)).await;
+    assert!(number(&refused, "retry-after") > 300, "{:?}", refused.headers);
+    assert_eq!(num_rejections(&router, "tokens_per_minute").await, 2.0);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_tenants_places_are_its_own_and_come_back() {
+    let plan = ShardPlan::endless().held();
+    let steps = plan.steps.clone();
+    let (router, _folder) = router("max_concurrent_requests = 3", plan).await;
+    let body = |n: u32| json!({"prompt": "x", "max_tokens": 5, "n": n});
+    // A second output waits for the prompt that the first one computes.
+    let num_open = |app: &App| app.stats.borrow().num_running + app.stats.borrow().num_waiting;
+    let two = send(&router, ALICE, &body(2)).await;
+    router.wait("two outputs", |app| num_open(app) == 2).await;
+    let refused = post(&router, ALICE, COMPLETIONS, &body(2)).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
+    assert_eq!(number(&refused, "retry-after"), 1);
+    let never = post(&router, ALICE, COMPLETIONS, &body(4)).await;
+    let text = never.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(never.status == 400 && text.contains("`max_concurrent_requests` of the tenant is 3"), "{text}");
+    let third = send(&router, ALICE, &body(1)).await;
+    router.wait("the third", |app| num_open(app) == 3).await;
+    assert_eq!(post(&router, ALICE, COMPLETIONS, &body(1)).await.status, 429);
+    let mut other = send(&router, BOB, &body(4)).await;
+    router.wait("those of another", |app| num_open(app) == 7).await;
+    drop((two, third));
+    router.wait("those to be gone", |app| num_open(app) == 4).await;
+    steps.add_permits(1_000);
+    assert_eq!(post(&router, ALICE, COMPLETIONS, &body(3)).await.status, 200);
+    assert_eq!(other.answer().await.status, 200);
+    assert_eq!(num_rejections(&router, "max_concurrent_requests").await, 2.0);
+    router.wait_idle().await;
+    assert_eq!(router.app.open.available_permits(), router.app.limits.max_concurrent_requests);
+}
+
+#[tokio::test]
+async fn what_the_server_has_no_room_for_costs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, keys("requests_per_minute = 100\ntokens_per_minute = 1000")).unwrap();
+    let limits = Limits { max_queued_requests: 1, ..Limits::default() };
+    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
+    let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };
+    router.start_shard(plan).await;
+    let body = json!({"prompt": vec![7; 100], "max_tokens": 5});
+    let _running = send(&router, BOB, &body).await;
+    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    let _waiting = send(&router, BOB, &body).await;
+    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    let refused = post(&router, ALICE, COMPLETIONS, &body).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    assert_eq!(number(&refused, "x-ratelimit-remaining-requests"), 100);
+    assert_eq!(number(&refused, "x-ratelimit-remaining-tokens"), 1000);
+}
+
+#[tokio::test]
+async fn other_limits_hold_from_the_next_request_on_and_keep_what_was_used() {
+    let (router, folder) = router("requests_per_minute = 10", ShardPlan::default()).await;
+    let body = json!({"prompt": "x", "max_tokens": 1});
+    for _ in 0..8 {
+        post(&router, ALICE, COMPLETIONS, &body).await.ok();
+    }
+    let path = folder.path().join("keys.toml");
+    let reload = |limits: &str| {
+        std::fs::write(&path, keys(limits)).unwrap();
+        router.app.access.reload().unwrap();
+    };
+    reload("requests_per_minute = 100");
+    let answer = post(&router, ALICE, COMPLETIONS, &body).await;
+    let left = number(&answer, "x-ratelimit-remaining-requests");
+    assert!((19..40).contains(&left), "{left}");
+    reload("");
+    let answer = post(&router, ALICE, COMPLETIONS, &body).await;
+    assert_eq!((answer.status, answer.header("x-ratelimit-limit-requests")), (200, None));
+}

@@ -1,0 +1,161 @@
+//! Clients that send slowly, do not read, or leave: what they hold is bounded, and nobody else waits for them.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use trunkline_router::limits::Limits;
+
+use crate::support::{DEADLINE, Router, ShardPlan};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+fn post(path: &str, body: &str) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A stream of events so large that no buffer holds it.
+fn large_stream() -> Vec<u8> {
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 900, "stream": true,
+                      "logprobs": true, "top_logprobs": 20});
+    post("/v1/chat/completions", &body.to_string())
+}
+
+/// With as little room for what it does not read as the kernel gives.
+async fn connect_narrow(router: &Router) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(router.address).await.unwrap()
+}
+
+#[tokio::test]
+async fn who_never_reads_loses_its_connection_and_gives_everything_back() {
+    let limits = Limits { client_stall_timeout: Duration::from_millis(200), ..Limits::default() };
+    let router = Router::start(ShardPlan::endless(), limits).await;
+    let mut slow = connect_narrow(&router).await;
+    slow.write_all(&large_stream()).await.unwrap();
+    // Its output is shorter than what may wait for it, so that nothing but the connection holds it up.
+    router.wait("its tokens", |app| app.stats.borrow().output_tokens == 900).await;
+    router.wait_idle().await;
+    router.wait_places().await;
+    assert_eq!(router.metric("trunkline_stalled_connections_total").await, 1.0);
+    let mut rest = Vec::new();
+    let ended =
+        tokio::time::timeout(DEADLINE, slow.read_to_end(&mut rest)).await.expect("the connection ends");
+    // It ends in the middle, by a reset or without the last chunk.
+    assert!(ended.is_err() || !rest.ends_with(b"0\r\n\r\n"), "{} bytes", rest.len());
+}
+
+#[tokio::test]
+async fn what_waits_for_a_client_is_bounded_in_bytes() {
+    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let mut slow = connect_narrow(&router).await;
+    // Some 2 KB for each token: 8,000 of them are far more than all bounds together.
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 8000, "stream": true,
+                      "logprobs": true, "top_logprobs": 20});
+    slow.write_all(&post("/v1/chat/completions", &body.to_string())).await.unwrap();
+    router.wait("tokens", |app| app.stats.borrow().output_tokens > 100).await;
+    router.wait_idle().await;
+    assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
+    let tokens = router.app.stats.borrow().output_tokens as usize;
+    // Beside the 1,024 tokens of the channel: hyper's buffer, one write, the kernel's two buffers.
+    let bytes_of_a_token = 1_000;
+    assert!(tokens < 1_024 + (1 << 20) / bytes_of_a_token, "{tokens} tokens");
+}
+
+#[tokio::test]
+async fn a_slow_body_takes_no_place() {
+    let limits = Limits { max_concurrent_requests: 2, ..Limits::default() };
+    let router = Router::start(ShardPlan::default(), limits).await;
+    let whole = post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1}).to_string());
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut connection = router.connect().await;
+        connection.stream.write_all(&whole[..whole.len() - 1]).await.unwrap();
+        slow.push(connection);
+    }
+    router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
+    assert_eq!(router.app.open.available_permits(), 2);
+    let mut last = slow.pop().unwrap();
+    last.stream.write_all(&whole[whole.len() - 1..]).await.unwrap();
+    assert_eq!(last.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn two_hundred_slow_connections_leave_normal_service_alone() {
+    let plan = ShardPlan { num_blocks: 16_384, ..ShardPlan::endless() };
+    let router = Router::start(plan, Limits::default()).await;
+    let body = json!({"prompt": vec![7; 40], "max_tokens": 5}).to_string();
+    let (whole, large) = (post(COMPLETIONS, &body), large_stream());
+    let mut slow = Vec::new();
+    for number in 0..200 {
+        let mut stream = connect_narrow(&router).await;
+        let sent = match number % 3 {
+            0 => &whole[..20],
+            1 => &whole[..whole.len() - 1 - number % 50],
+            _ => &large[..],
+        };
+        stream.write_all(sent).await.unwrap();
+        slow.push((stream, sent.len()));
+    }
+    // Meanwhile they dribble a byte each, or read one.
+    for round in 0..5 {
+        for (number, (stream, sent)) in slow.iter_mut().enumerate() {
+            if number % 3 == 2 {
+                // Those that were given up are gone.
+                let _ = tokio::time::timeout(Duration::from_millis(1), stream.read_u8()).await;
+            } else if number % 3 == 0 || *sent + 1 < whole.len() {
+                stream.write_all(&whole[*sent..=*sent]).await.unwrap();
+                *sent += 1;
+            }
+        }
+        let answer = router.post(COMPLETIONS, &json!({"prompt": [round + 1, 2], "max_tokens": 3})).await.ok();
+        assert_eq!(answer["choices"][0]["text"], "xxx");
+        assert_eq!(router.get("/readyz").await.status, 200);
+    }
+    // One of each kind goes on as if nothing had been.
+    let (mut stream, sent) = slow.swap_remove(0);
+    stream.write_all(&whole[sent..]).await.unwrap();
+    let mut begin = [0; 12];
+    stream.read_exact(&mut begin).await.unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    drop((stream, slow));
+    router.wait_idle().await;
+    router.wait_places().await;
+}
+
+#[tokio::test]
+async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
+    let plan = ShardPlan { num_blocks: 4_096, ..ShardPlan::endless() };
+    let router = Router::start(plan, Limits::default()).await;
+    for number in 0..1_000_u32 {
+        let body = json!({
+            "prompt": vec![number; 1 + (7 * number % 90) as usize], "max_tokens": 50 + number % 900,
+            "stream": number % 2 == 0, "n": 1 + number % 3,
+        });
+        let whole = post(COMPLETIONS, &body.to_string());
+        let mut stream = TcpStream::connect(router.address).await.unwrap();
+        // Some leave in the middle of the body, some after it, some after the first byte of the answer.
+        let sent = if number % 5 == 0 { whole.len() / 2 } else { whole.len() };
+        stream.write_all(&whole[..sent]).await.unwrap();
+        if number % 5 == 1 && number % 2 == 0 {
+            let first = tokio::time::timeout(DEADLINE, stream.read_u8()).await.expect("an answer");
+            assert_eq!(first.unwrap(), b'H');
+        }
+    }
+    router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
+    router.wait_idle().await;
+    router.wait_places().await;
+    for gauge in [
+        "trunkline_running_sequences",
+        "trunkline_queued_sequences",
+        "trunkline_steps_in_flight",
+        "trunkline_kv_blocks_held",
+        "trunkline_kv_usage_ratio",
+        "trunkline_unexpected_results_total",
+    ] {
+        assert_eq!(router.metric(gauge).await, 0.0, "{gauge}");
+    }
+    assert!(router.metric("trunkline_kv_blocks").await > 0.0);
+}

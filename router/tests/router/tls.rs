@@ -1,0 +1,240 @@
+//! TLS: handshakes, what is spoken inside, files that change or cannot be used.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use trunkline_router::http::serve::Front;
+use trunkline_router::limits::Limits;
+use trunkline_router::tenants::Access;
+use trunkline_router::tls::{Tls, TlsError};
+
+use crate::support::{DEADLINE, Router};
+
+/// A certificate that nobody else knows, and its files.
+struct Files {
+    folder: tempfile::TempDir,
+    certificate: CertificateDer<'static>,
+}
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let certificate = write(folder.path(), |_| {});
+        Self { folder, certificate }
+    }
+
+    fn cert(&self) -> PathBuf {
+        self.folder.path().join("cert.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.folder.path().join("key.pem")
+    }
+
+    fn load(&self) -> Result<Tls, TlsError> {
+        Tls::load(self.cert(), self.key())
+    }
+
+    fn replace(&mut self) {
+        self.certificate = write(self.folder.path(), |_| {});
+    }
+}
+
+fn write(folder: &Path, change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(folder.join("cert.pem"), certificate.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+    certificate.der().clone()
+}
+
+async fn connect(
+    router: &Router,
+    trusted: &CertificateDer<'static>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let stream = TcpStream::connect(router.address).await.unwrap();
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
+}
+
+/// The whole of an answer on a connection that ends with it.
+async fn ask(mut stream: TlsStream<TcpStream>, request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.expect("an answer").unwrap();
+    answer
+}
+
+async fn router(files: &Files) -> (Router, Arc<Tls>) {
+    let tls = Arc::new(files.load().unwrap());
+    let front = Front { tls: Some(tls.clone()), origins: Vec::new() };
+    (Router::start_behind(front, Limits::default(), Access::open()).await, tls)
+}
+
+const READY: &str = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+
+#[tokio::test]
+async fn clients_that_trust_the_certificate_are_served_over_http_1() {
+    let files = Files::new();
+    let (router, _) = router(&files).await;
+    let stream = connect(&router, &files.certificate).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
+    let body = json!({"prompt": "x", "stream": true}).to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: ";
+    let stream = connect(&router, &files.certificate).await.unwrap();
+    let answer = ask(stream, &format!("{head}{}\r\n\r\n{body}", body.len())).await;
+    assert!(answer.contains("text/event-stream") && answer.contains("data: [DONE]"), "{answer}");
+    // Others are not, and neither is who speaks in the clear.
+    assert!(connect(&router, &Files::new().certificate).await.is_err());
+    let mut clear = TcpStream::connect(router.address).await.unwrap();
+    clear.write_all(READY.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, clear.read_to_end(&mut answer)).await.expect("an end");
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn changed_files_are_for_new_connections_and_old_ones_go_on() {
+    let mut files = Files::new();
+    let (router, tls) = router(&files).await;
+    let mut before = connect(&router, &files.certificate).await.unwrap();
+    let old = files.certificate.clone();
+    files.replace();
+    assert!(tls.look().is_none(), "two files are not replaced at once: the first look does not read");
+    tls.look().expect("the second does").unwrap();
+    assert!(tls.look().is_none());
+    assert!(connect(&router, &old).await.is_err());
+    let stream = connect(&router, &files.certificate).await.unwrap();
+    assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
+    before.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut begin = [0; 12];
+    before.read_exact(&mut begin).await.unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
+    let mut files = Files::new();
+    let (router, _) = router(&files).await;
+    let metric = async |trusted: &CertificateDer<'static>, name: &str| {
+        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let text = ask(connect(&router, trusted).await.ok()?, request).await;
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} ")))?;
+        line.rsplit(' ').next()?.trim().parse::<f64>().ok()
+    };
+    files.replace();
+    // It looks once a second; until then nobody who trusts the new certificate gets in.
+    let seen = async {
+        while metric(&files.certificate, "trunkline_tls_reloads_total").await != Some(1.0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        std::fs::write(files.key(), "no key").unwrap();
+        while metric(&files.certificate, "trunkline_tls_reload_failures_total").await != Some(1.0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, seen).await.expect("the files are looked at");
+}
+
+#[tokio::test]
+async fn bad_new_files_change_nothing_and_are_told_once() {
+    let files = Files::new();
+    let (router, tls) = router(&files).await;
+    let read_again = || tls.look().or_else(|| tls.look());
+    write(files.folder.path(), |params| params.not_after = date_time_ymd(2001, 1, 1));
+    let error = read_again().unwrap().unwrap_err().to_string();
+    assert!(error.contains("expired at 2001-01-01T00:00:00"), "{error}");
+    assert!(read_again().is_none(), "told once");
+    std::fs::remove_file(files.cert()).unwrap();
+    assert!(matches!(read_again(), Some(Err(TlsError::Unreadable { .. }))));
+    assert!(read_again().is_none(), "told once");
+    let stream = connect(&router, &files.certificate).await.unwrap();
+    assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn what_no_client_would_take_is_refused_by_name() {
+    let problem = |change: &dyn Fn(&Files)| {
+        let files = Files::new();
+        change(&files);
+        files.load().unwrap_err().to_string()
+    };
+    let other = Files::new();
+    let (cert, key) = (std::fs::read(other.cert()).unwrap(), std::fs::read(other.key()).unwrap());
+    for (change, wanted) in [
+        (
+            &(|files: &Files| std::fs::write(files.key(), &key).unwrap()) as &dyn Fn(&Files),
+            "is not that of the certificate in",
+        ),
+        (&|files| std::fs::write(files.cert(), &key).unwrap(), "holds no `BEGIN CERTIFICATE`"),
+        (&|files| std::fs::write(files.key(), &cert).unwrap(), "holds no private key in PEM"),
+        (
+            &|files| {
+                std::fs::write(files.cert(), "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n")
+                    .unwrap()
+            },
+            "holds no X.509 certificate",
+        ),
+        (&|files| std::fs::write(files.cert(), [0xff; 9]).unwrap(), "`--tls-cert`: "),
+        (
+            &|files| std::fs::write(files.key(), vec![b'x'; (1 << 20) + 1]).unwrap(),
+            "is larger than 1048576 bytes",
+        ),
+        (&|files| std::fs::remove_file(files.key()).unwrap(), "`--tls-key`: cannot read"),
+        (
+            &|files| drop(write(files.folder.path(), |params| params.not_after = date_time_ymd(2020, 5, 1))),
+            "expired at 2020-05-01T",
+        ),
+        (
+            &|files| drop(write(files.folder.path(), |params| params.not_before = date_time_ymd(2999, 1, 1))),
+            "is not valid before 2999-01-01T",
+        ),
+    ] {
+        let problem = problem(change);
+        assert!(problem.contains(wanted), "{wanted}: {problem}");
+        assert!(!problem.contains("PRIVATE KEY"), "{problem}");
+    }
+}
+
+#[test]
+fn one_flag_without_the_other_and_an_expired_pair_end_the_start() {
+    let files = Files::new();
+    write(files.folder.path(), |params| params.not_after = date_time_ymd(2020, 1, 1));
+    crate::support::write_model(files.folder.path());
+    for (flags, wanted) in [
+        (vec![("--tls-cert", files.cert())], "`--tls-cert` needs `--tls-key`"),
+        (vec![("--tls-key", files.key())], "`--tls-key` needs `--tls-cert`"),
+        (vec![("--tls-cert", files.cert()), ("--tls-key", files.key())], "expired at 2020-01-01T00:00:00"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-router"));
+        command.args(["--served-model-name", "m", "--port", "0", "--shard-socket", "/nonexistent/socket"]);
+        command.arg("--model-path").arg(files.folder.path());
+        for (flag, path) in flags {
+            command.arg(flag).arg(path);
+        }
+        let done = command.output().unwrap();
+        let stderr = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2), "{stderr}");
+        let last = stderr.lines().last().unwrap();
+        assert!(last.starts_with("error: ") && last.contains(wanted), "{stderr}");
+    }
+}
