@@ -18,6 +18,7 @@ mod fairness;
 mod invariants;
 mod kv_events;
 mod late;
+mod late_masks;
 mod lifecycle;
 mod pins;
 pub mod plan;
@@ -37,9 +38,9 @@ pub use event::{
     SequenceRequest, ShardLimits, StoreContents, Update, Usage,
 };
 pub use plan::{
-    BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
-    SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, TokenMask, Transfers,
+    BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SamplingParams,
+    SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult,
+    StoreOutcome, TokenLogprob, TokenMask, Transfers,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;

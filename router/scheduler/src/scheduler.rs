@@ -13,7 +13,7 @@ use crate::event::{
 use crate::fairness::{Fairness, Fifo};
 use crate::kv_events::KvEventState;
 use crate::late::Restoring;
-use crate::plan::{Restore, StepPlan};
+use crate::plan::{LateMask, Restore, StepPlan};
 use crate::queue::{Queue, Rank};
 use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
 use crate::stats::Stats;
@@ -97,6 +97,8 @@ pub(crate) struct Shard {
     pub(crate) restoring: Restoring,
     /// Slots of the store for the next plan's `discards`.
     pub(crate) discards: Vec<SlotId>,
+    /// What steps in flight may sample, for the shard.
+    pub(crate) late_masks: Vec<LateMask>,
 }
 
 /// A plan whose result is out.
@@ -383,6 +385,7 @@ impl Scheduler {
             restores: Vec::new(),
             restoring: Restoring::default(),
             discards: Vec::new(),
+            late_masks: Vec::new(),
         };
         for key in self.sequences.keys_by_arrival() {
             let sequence = &self.sequences[key];
