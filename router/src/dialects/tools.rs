@@ -37,6 +37,29 @@ pub enum ToolChoice {
     Named(String),
 }
 
+impl ToolChoice {
+    /// OpenAI's `tool_choice`: a word, or an object with a function's name at the pointer `name` (RFC 6901), which
+    /// differs between its APIs.
+    pub fn from_openai(field: Option<&Value>, name: &str) -> Result<Self, ApiError> {
+        let Some(field) = field else { return Ok(Self::Auto) };
+        match field.as_str().or_else(|| field["type"].as_str()) {
+            Some("none") => Ok(Self::None),
+            Some("auto") => Ok(Self::Auto),
+            Some("required") => Ok(Self::Required),
+            Some("function") if field.is_object() => {
+                let missing =
+                    || ApiError::MissingField { field: format!("tool_choice{}", name.replace('/', ".")) };
+                Ok(Self::Named(field.pointer(name).and_then(Value::as_str).ok_or_else(missing)?.to_owned()))
+            }
+            _ => {
+                let problem =
+                    "must be `none`, `auto`, `required` or an object of the type `function` with a name";
+                Err(ApiError::value("tool_choice", problem))
+            }
+        }
+    }
+}
+
 /// The tools of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tools {

@@ -19,7 +19,7 @@ pub use chat_types::Chunk;
 pub use error::{ErrorBody, ErrorResponse};
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
-pub use messages::{Content, Message, Part, bounded};
+pub use messages::{Message, Part};
 
 use crate::generate::{self, FinishReason};
 use crate::http::Refused;
