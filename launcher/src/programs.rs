@@ -104,6 +104,8 @@ pub fn router_command(
     if let Some(api_keys) = &config.api_keys {
         command.arg("--api-keys").arg(api_keys);
     }
+    command.args(["--tool-call-parser", config.replies.tool_call_parser.as_flag()]);
+    command.args(["--reasoning-parser", config.replies.reasoning_parser.as_flag()]);
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);

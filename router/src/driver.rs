@@ -222,6 +222,7 @@ impl Driver {
     fn on_worked(&mut self, worked: Vec<Worked>) {
         self.turn = Instant::now();
         for worked in worked {
+            self.metrics.mask_seconds.observe(worked.time.as_secs_f64());
             if let Some((id, allowed)) = self.constraints.end(worked) {
                 self.handle(Event::Allow { id, allowed });
             }

@@ -25,8 +25,18 @@ fn grammars() -> Vec<(&'static str, Grammar)> {
                 "required": ["name", "count"], "additionalProperties": false}})),
         ),
         ("strings", schema(json!({"type": "array", "minItems": 50, "items": {"type": "string"}}))),
-        ("numbers", schema(json!({"type": "array", "minItems": 300, "items": {"type": "number", "minimum": 0.5, "maximum": 12.25}}))),
-        ("dates", schema(json!({"type": "array", "minItems": 99, "items": {"type": "string", "format": "date-time"}}))),
+        (
+            "numbers",
+            schema(
+                json!({"type": "array", "minItems": 300, "items": {"type": "number", "minimum": 0.5, "maximum": 12.25}}),
+            ),
+        ),
+        (
+            "dates",
+            schema(
+                json!({"type": "array", "minItems": 99, "items": {"type": "string", "format": "date-time"}}),
+            ),
+        ),
     ]
 }
 
@@ -64,7 +74,11 @@ fn main() {
                 }
                 let allowed = constraint.allowed(Forcing::Never).expect("a mask");
                 let us = begin.elapsed().as_secs_f64() * 1e6;
-                if index == 0 { firsts.push(us) } else { times.push(us) }
+                if index == 0 {
+                    firsts.push(us)
+                } else {
+                    times.push(us)
+                }
                 let Next::Mask(mask) = allowed.next else { break };
                 let ids: Vec<u32> = mask.iter().collect();
                 token_id = Some(ids[next(&mut state) as usize % ids.len()]);
@@ -75,7 +89,11 @@ fn main() {
         let mean = times.iter().sum::<f64>() / times.len() as f64;
         println!(
             "{name:12} compile {compile_ms:6.1} ms, fork {fork_us:6.0}, mask mean {mean:6.1}, p50 {:6.1}, p90 {:6.1}, p99 {:7.1}, max {:7.1}; {} masks",
-            at(0.5), at(0.9), at(0.99), at(1.0), times.len()
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            at(1.0),
+            times.len()
         );
     }
 }

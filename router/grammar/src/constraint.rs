@@ -5,7 +5,8 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
-use crate::{GrammarError, TokenMask};
+use crate::reasoning::{ReasoningTokens, Stage};
+use crate::{GrammarError, Reasoning, TokenMask};
 
 /// Tokens forced at once, at most: the rest come with the next call.
 pub const MAX_FORCED_TOKENS: usize = 256;
@@ -44,11 +45,24 @@ pub struct Constraint {
     permitted: Arc<SimpleVob>,
     end_token_ids: Arc<[u32]>,
     has_ended: bool,
+    reasoning_tokens: Arc<ReasoningTokens>,
+    /// Before the grammar begins.
+    reasoning: Option<Stage>,
 }
 
 impl Constraint {
-    pub(crate) fn new(matcher: Matcher, permitted: Arc<SimpleVob>, end_token_ids: Arc<[u32]>) -> Self {
-        Self { matcher, permitted, end_token_ids, has_ended: false }
+    pub(crate) fn new(
+        matcher: Matcher,
+        permitted: Arc<SimpleVob>,
+        end_token_ids: Arc<[u32]>,
+        reasoning_tokens: Arc<ReasoningTokens>,
+    ) -> Self {
+        Self { matcher, permitted, end_token_ids, has_ended: false, reasoning_tokens, reasoning: None }
+    }
+
+    /// At its beginning: the grammar begins after the reasoning, if there is any.
+    pub fn reason(&mut self, reasoning: Reasoning) {
+        self.reasoning = Some(Stage::new(reasoning));
     }
 
     /// The same state, for another sequence; nothing is shared, so both may be used at the same time.
@@ -58,11 +72,27 @@ impl Constraint {
             permitted: self.permitted.clone(),
             end_token_ids: self.end_token_ids.clone(),
             has_ended: self.has_ended,
+            reasoning_tokens: self.reasoning_tokens.clone(),
+            reasoning: self.reasoning.clone(),
         }
     }
 
     /// What may follow the tokens accepted so far. About 50 us, tens of milliseconds at the limits.
     pub fn allowed(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
+        let opening = match &self.reasoning {
+            Some(Stage::Inside(tail)) => {
+                let mask = Stage::mask(&self.reasoning_tokens, tail);
+                return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
+            }
+            Some(Stage::Start) => Stage::open(&self.reasoning_tokens),
+            None => None,
+        };
+        if let Some(open) = opening {
+            let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
+            let mut mask = TokenMask::new(&allowed, &self.permitted);
+            mask.insert(open);
+            return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
+        }
         let mut forced = Vec::new();
         loop {
             if self.has_ended || self.matcher.is_stopped() && !self.matcher.is_error() {
@@ -98,6 +128,12 @@ impl Constraint {
 
     /// Takes a token that was sampled under the last mask.
     pub fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
+        if let Some(stage) = self.reasoning.take() {
+            self.reasoning = stage.accept(&self.reasoning_tokens, token_id);
+            if self.reasoning.is_some() || matches!(stage, Stage::Inside(_)) {
+                return Ok(());
+            }
+        }
         self.matcher.consume_token(token_id).map_err(|error| failed(&error))?;
         self.has_ended |= self.end_token_ids.contains(&token_id);
         Ok(())

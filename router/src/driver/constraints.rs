@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use trunkline_grammar::{Constraint, Forcing, GrammarError, Next};
 use trunkline_scheduler::{Allowed, NextTokens, SequenceId, TokenMask};
 
-/// A mask that takes longer is slow: the next one of its sequence is worked out beside the others, and no step waits
+/// A mask that takes a core longer is slow: the next one of its sequence is worked out beside the others, and no step waits
 /// for it. About half of a step of a small model; a mask of a schema takes some 0.02 ms.
 const SLOW_MASK: Duration = Duration::from_millis(3);
 /// Threads that work masks out, at most.
@@ -32,15 +33,21 @@ pub(super) struct Worked {
     id: SequenceId,
     constraint: Constraint,
     allowed: Result<trunkline_grammar::Allowed, GrammarError>,
-    time: Duration,
+    /// Of a core.
+    pub(super) time: Duration,
 }
 
 impl Work {
     fn run(mut self) -> Worked {
-        let begin = Instant::now();
+        let begin = thread_time();
         let accepted = self.token_id.map_or(Ok(()), |token_id| self.constraint.accept(token_id));
         let allowed = accepted.and_then(|()| self.constraint.allowed(self.forcing));
-        Worked { id: self.id, constraint: self.constraint, allowed, time: begin.elapsed() }
+        Worked {
+            id: self.id,
+            constraint: self.constraint,
+            allowed,
+            time: thread_time().saturating_sub(begin),
+        }
     }
 }
 
@@ -148,6 +155,12 @@ impl Constraints {
             let _ = worked.blocking_send(vec![work.run()]);
         });
     }
+}
+
+/// Time that a core gave this thread: what others do on the machine does not make a mask slow.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// A thread that works until the driver is gone; none if the system has no more.

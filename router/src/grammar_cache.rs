@@ -1,0 +1,78 @@
+//! Compiled grammars that may be asked for again.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sha2::{Digest, Sha256};
+use trunkline_grammar::Grammar;
+
+use crate::grammars::CompiledGrammar;
+use crate::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
+
+/// Who asked for which grammar. Tenants do not share: from the time that an answer takes nobody learns what others ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GrammarKey {
+    digest: [u8; 32],
+    /// Of the grammar as text.
+    num_bytes: usize,
+}
+
+impl GrammarKey {
+    /// `tenant`: none where there are no keys.
+    pub fn new(tenant: Option<&str>, grammar: &Grammar) -> Self {
+        let (kind, texts): (u8, Vec<String>) = match grammar {
+            Grammar::JsonObject => (0, Vec::new()),
+            Grammar::JsonSchema(schema) => (1, vec![schema.to_string()]),
+            Grammar::Regex(regex) => (2, vec![regex.clone()]),
+            Grammar::Choices(choices) => (3, choices.clone()),
+            Grammar::Lark(text) => (4, vec![text.clone()]),
+        };
+        let mut hash = Sha256::new();
+        hash.update([kind, u8::from(tenant.is_some())]);
+        for text in tenant.into_iter().chain(texts.iter().map(String::as_str)) {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
+        Self { digest: hash.finalize().into(), num_bytes: texts.iter().map(String::len).sum() }
+    }
+}
+
+/// The least recently used goes first. Bounded by entries and by the text that they were compiled from.
+#[derive(Debug, Default)]
+pub struct GrammarCache {
+    entries: HashMap<GrammarKey, (u64, CompiledGrammar)>,
+    by_use: BTreeMap<u64, GrammarKey>,
+    num_uses: u64,
+    num_bytes: usize,
+}
+
+impl GrammarCache {
+    /// The grammar, which is used now.
+    pub fn get(&mut self, key: &GrammarKey) -> Option<CompiledGrammar> {
+        let (used, grammar) = self.entries.get_mut(key)?;
+        self.num_uses += 1;
+        self.by_use.remove(used);
+        *used = self.num_uses;
+        self.by_use.insert(self.num_uses, *key);
+        Some(grammar.clone())
+    }
+
+    /// Keeps a grammar, unless it alone is too large.
+    pub fn put(&mut self, key: GrammarKey, grammar: CompiledGrammar) {
+        if key.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
+            return;
+        }
+        self.num_uses += 1;
+        self.num_bytes += key.num_bytes;
+        self.by_use.insert(self.num_uses, key);
+        // Two requests may have compiled the same.
+        if let Some((used, _)) = self.entries.insert(key, (self.num_uses, grammar)) {
+            self.by_use.remove(&used);
+            self.num_bytes -= key.num_bytes;
+        }
+        while self.entries.len() > MAX_CACHED_GRAMMARS || self.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
+            let Some((_, oldest)) = self.by_use.pop_first() else { return };
+            self.entries.remove(&oldest);
+            self.num_bytes -= oldest.num_bytes;
+        }
+    }
+}
