@@ -96,16 +96,17 @@ impl GrammarCompiler {
             return Err(self.explain(grammar, &error));
         }
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
-        let constraint = Constraint::new(matcher, permitted, end_token_ids, self.reasoning_tokens.clone());
+        let reasoning_tokens = self.reasoning_tokens.clone();
+        let mut constraint = Constraint::new(matcher, permitted, end_token_ids, reasoning_tokens);
         // A schema that refers to nothing but itself compiles, and no text begins it.
-        constraint.fork().allowed(Forcing::Never).map_err(|error| match error {
+        constraint.allowed(Forcing::Never).map_err(|error| match error {
             GrammarError::Failed { detail } => invalid(
                 grammar,
                 format!("no finite text matches it, or its beginning is too complex ({detail})"),
             ),
             other => other,
         })?;
-        Ok(constraint)
+        Ok(constraint.warmed())
     }
 
     /// Compiles on a thread of its own, which is left to itself if it takes too long: the parser's compiler cannot be
