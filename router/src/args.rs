@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_TOOL_CALL_PARSER", default_value = "auto", help_heading = "Replies",
           value_parser = tool_call_parser)]
     pub tool_call_parser: Choice<ToolFormat>,
-    /// Whether the model reasons between `<think>` and `</think>`: `auto`, as its chat template shows; `think` or `off`.
+    /// Whether the model reasons between `<think>` and `</think>`: `auto`, as its chat template shows; `think`; or
+    /// `off`.
     #[arg(long, env = "TRUNKLINE_REASONING_PARSER", default_value = "auto", help_heading = "Replies",
           value_parser = reasoning_parser)]
     pub reasoning_parser: Choice<()>,

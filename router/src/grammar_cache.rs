@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use sha2::{Digest, Sha256};
 use trunkline_grammar::Grammar;
 
-use crate::grammars::CompiledGrammar;
 use crate::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
 
 /// Who asked for which grammar. Tenants do not share: from the time that an answer takes nobody learns what others ask.
@@ -37,17 +36,23 @@ impl GrammarKey {
 }
 
 /// The least recently used goes first. Bounded by entries and by the text that they were compiled from.
-#[derive(Debug, Default)]
-pub struct GrammarCache {
-    entries: HashMap<GrammarKey, (u64, CompiledGrammar)>,
+#[derive(Debug)]
+pub struct GrammarCache<T> {
+    entries: HashMap<GrammarKey, (u64, T)>,
     by_use: BTreeMap<u64, GrammarKey>,
     num_uses: u64,
     num_bytes: usize,
 }
 
-impl GrammarCache {
+impl<T> Default for GrammarCache<T> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), by_use: BTreeMap::new(), num_uses: 0, num_bytes: 0 }
+    }
+}
+
+impl<T: Clone> GrammarCache<T> {
     /// The grammar, which is used now.
-    pub fn get(&mut self, key: &GrammarKey) -> Option<CompiledGrammar> {
+    pub fn get(&mut self, key: &GrammarKey) -> Option<T> {
         let (used, grammar) = self.entries.get_mut(key)?;
         self.num_uses += 1;
         self.by_use.remove(used);
@@ -57,7 +62,7 @@ impl GrammarCache {
     }
 
     /// Keeps a grammar, unless it alone is too large.
-    pub fn put(&mut self, key: GrammarKey, grammar: CompiledGrammar) {
+    pub fn put(&mut self, key: GrammarKey, grammar: T) {
         if key.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
             return;
         }
@@ -74,5 +79,57 @@ impl GrammarCache {
             self.entries.remove(&oldest);
             self.num_bytes -= oldest.num_bytes;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key(tenant: Option<&str>, text: &str) -> GrammarKey {
+        GrammarKey::new(tenant, &Grammar::Regex(text.to_owned()))
+    }
+
+    #[test]
+    fn tenants_and_kinds_do_not_meet() {
+        let grammars = [
+            Grammar::Regex("ab".into()),
+            Grammar::Lark("ab".into()),
+            Grammar::Choices(vec!["ab".into()]),
+            Grammar::Choices(vec!["a".into(), "b".into()]),
+            Grammar::JsonSchema(json!("ab")),
+            Grammar::JsonObject,
+        ];
+        let tenants = [None, Some(""), Some("a"), Some("ab")];
+        let keys =
+            tenants.iter().flat_map(|tenant| grammars.iter().map(|g| GrammarKey::new(*tenant, g).digest));
+        assert_eq!(keys.collect::<std::collections::BTreeSet<_>>().len(), tenants.len() * grammars.len());
+    }
+
+    #[test]
+    fn members_in_another_order_are_another_grammar() {
+        let key =
+            |text: &str| GrammarKey::new(None, &Grammar::JsonSchema(serde_json::from_str(text).unwrap()));
+        assert_ne!(key(r#"{"a": 1, "b": 2}"#), key(r#"{"b": 2, "a": 1}"#));
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_both_bounds_hold() {
+        let mut cache = GrammarCache::default();
+        for number in 0..MAX_CACHED_GRAMMARS + 1 {
+            cache.put(key(None, &number.to_string()), number);
+            assert_eq!(cache.get(&key(None, "0")), Some(0), "it is used");
+        }
+        assert_eq!(cache.get(&key(None, "1")), None);
+        assert_eq!((cache.entries.len(), cache.by_use.len()), (MAX_CACHED_GRAMMARS, MAX_CACHED_GRAMMARS));
+        let large = "a".repeat(MAX_CACHED_GRAMMAR_BYTES);
+        cache.put(key(None, &format!("{large}a")), 7);
+        assert_eq!(cache.entries.len(), MAX_CACHED_GRAMMARS, "what is too large is not kept");
+        cache.put(key(None, &large), 8);
+        cache.put(key(None, &large), 9);
+        assert_eq!((cache.entries.len(), cache.num_bytes), (1, MAX_CACHED_GRAMMAR_BYTES));
+        assert_eq!(cache.get(&key(None, &large)), Some(9));
     }
 }

@@ -86,7 +86,7 @@ pub struct Grammars {
     compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
     /// One permit per grammar being compiled.
     compiling: Arc<Semaphore>,
-    cache: Mutex<GrammarCache>,
+    cache: Mutex<GrammarCache<CompiledGrammar>>,
     metrics: Arc<Metrics>,
 }
 

@@ -82,8 +82,8 @@ impl Constraint {
         }
     }
 
-    /// The same beginning after a walk into the grammar and back: the lexer's states that any output needs are made once,
-    /// not for each sequence while a step waits (some 4 ms of a core).
+    /// The same beginning after a walk into the grammar and back: the lexer's states that any output needs are made
+    /// once, not for each sequence while a step waits (some 4 ms of a core).
     pub(crate) fn warmed(self) -> Self {
         let mut walk = self.fork();
         // Not every grammar can go back.

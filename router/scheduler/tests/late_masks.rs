@@ -190,7 +190,9 @@ fn a_shard_that_chooses_before_it_is_told_fails_the_sequence() {
     world.plan().unwrap();
     world.result(1, &[wire_id]);
     world.result(2, &[wire_id]);
-    let is_failed = |update: &Update| matches!(update, Update::Ended { reason: trunkline_scheduler::EndReason::Failed(_), .. });
+    let is_failed = |update: &Update| {
+        matches!(update, Update::Ended { reason: trunkline_scheduler::EndReason::Failed(_), .. })
+    };
     assert!(world.updates.iter().any(is_failed));
     assert_eq!(world.late().len(), 1);
 }

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use trunkline_grammar::{Constraint, Forcing, GrammarError, Next};
 use trunkline_scheduler::{Allowed, NextTokens, SequenceId, TokenMask};
 
-/// A mask that takes a core longer is slow: the next one of its sequence is worked out beside the others, and no step waits
-/// for it. About half of a step of a small model; a mask of a schema takes some 0.02 ms.
+/// A mask that takes a core longer is slow: the next one of its sequence is worked out beside the others, and no step
+/// waits for it. About half of a step of a small model; a mask of a schema takes some 0.01 ms.
 const SLOW_MASK: Duration = Duration::from_millis(3);
 /// Threads that work masks out, at most.
 const MAX_MASK_THREADS: usize = 4;

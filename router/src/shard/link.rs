@@ -22,8 +22,8 @@ use super::{
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 use crate::object::ObjectTier;
 
-/// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends, and
-/// for late masks, of which each turn of the driver sends one list.
+/// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends,
+/// and for late masks, of which each turn of the driver sends one list.
 const MAX_WAITING_PLANS: usize = 64;
 /// Largest message taken from the shard, in bytes: 1024 sequences with 20 logprobs each stay below 1 MiB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;

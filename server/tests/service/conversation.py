@@ -94,10 +94,7 @@ def plans() -> list[pb.StepPlan]:
         pb.StepPlan(
             step_id=7,
             starts=[_start(6, [], len(prompt), sampling(logprobs=True))],
-            chunks=[
-                _chunk(6, 12, 2, [3, 5, 4, 2], sample=True),
-                _chunk(2, 12, 3, [8], sample=True, appended=[30, 31], awaits=True),
-            ],
+            chunks=_chunks_of_step_7(),
         ),
         # Its first block is read back from the slot that step 1 wrote, onto another one; an empty slot is emptied.
         pb.StepPlan(
@@ -119,6 +116,11 @@ def plans() -> list[pb.StepPlan]:
             discards=[3],
         ),
     ]
+
+
+def _chunks_of_step_7() -> list[pb.Chunk]:
+    awaits = _chunk(2, 12, 3, [8], sample=True, appended=[30, 31], awaits=True)
+    return [_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), awaits]
 
 
 def late_masks() -> dict[int, list[pb.LateMask]]:

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_router::app::{App, Model};
+use trunkline_router::dialects::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
 use trunkline_router::server::{DriverEnded, Server};
 use trunkline_router::shutdown::Phase;
@@ -47,24 +48,38 @@ impl Router {
     }
 
     pub async fn start_without_shard(limits: Limits) -> Self {
-        Self::start_with(limits, Access::open(), None)
+        Self::start_with(limits, Access::open(), None, |_| {})
     }
 
     /// With an object tier and without a shard.
     pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
-        Self::start_with(limits, Access::open(), remote)
+        Self::start_with(limits, Access::open(), remote, |_| {})
     }
 
     /// With API keys, and no shard yet.
     pub fn start_with_access(limits: Limits, access: Access) -> Self {
-        Self::start_with(limits, access, None)
+        Self::start_with(limits, access, None, |_| {})
     }
 
-    fn start_with(limits: Limits, access: Access, remote: Option<Remote>) -> Self {
+    /// With a model whose replies are read in a certain way.
+    pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
+        let edit = |model: &mut Model| model.reply = replies;
+        let mut router = Self::start_with(Limits::default(), Access::open(), None, edit);
+        router.start_shard(plan).await;
+        router
+    }
+
+    fn start_with(
+        limits: Limits,
+        access: Access,
+        remote: Option<Remote>,
+        edit: impl FnOnce(&mut Model),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
-        let model = Model::load(folder.path(), "test/model".into()).unwrap();
+        let mut model = Model::load(folder.path(), "test/model".into()).unwrap();
+        edit(&mut model);
         let server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
         let app = server.app.clone();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
