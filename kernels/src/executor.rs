@@ -6,6 +6,7 @@ mod build;
 mod calibrate;
 mod constrain;
 mod failure;
+mod late_masks;
 mod profile;
 mod run;
 mod sequence;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memmap2::{MmapMut, MmapOptions};
 
 pub use failure::{ExecutorError, SequenceFailure};
+pub use late_masks::LateMasks;
 pub use profile::InstructionTime;
 pub use sequence::Chunk;
 
@@ -329,10 +331,11 @@ impl Executor {
         self.forward(None);
         let mut fates = std::mem::take(&mut self.fates);
         for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
-            let outcome = match fate {
-                Fate::Silent => continue,
-                Fate::Failed(failure) => Err(failure),
-                Fate::Samples(index) => self.finish_sample(self.samplers[index], index),
+            let late = self.settle_late(chunk.sequence_id);
+            let outcome = match (late, fate) {
+                (_, Fate::Silent) | (Some(Ok(())), Fate::Samples(_)) => continue,
+                (_, Fate::Failed(failure)) | (Some(Err(failure)), Fate::Samples(_)) => Err(failure),
+                (None, Fate::Samples(index)) => self.finish_sample(self.samplers[index], index),
             };
             results.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
         }

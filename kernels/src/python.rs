@@ -1,5 +1,6 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
+mod late_masks;
 mod store;
 mod weight_cache;
 
@@ -16,6 +17,7 @@ use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use crate::python::late_masks::PyLateMasks;
 use crate::python::store::PyStore;
 use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
 use crate::sampling::SamplingParams;
@@ -307,6 +309,10 @@ impl PyExecutor {
         Ok(self.executor.end(sequence_id)?)
     }
 
+    fn await_mask(&mut self, sequence_id: u64, masks: &PyLateMasks) -> PyResult<()> {
+        Ok(self.executor.await_mask(sequence_id, masks.masks.clone())?)
+    }
+
     fn reset(&mut self, py: Python<'_>) {
         py.detach(|| self.executor.reset());
     }
@@ -480,5 +486,6 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;
     module.add_class::<PyStore>()?;
+    module.add_class::<PyLateMasks>()?;
     module.add_class::<PyExecutor>()
 }

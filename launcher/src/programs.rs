@@ -110,6 +110,8 @@ pub fn router_command(
     if !config.cors_allow_origin.is_empty() {
         command.arg("--cors-allow-origin").arg(config.cors_allow_origin.join(","));
     }
+    command.args(["--tool-call-parser", config.replies.tool_call_parser.as_flag()]);
+    command.args(["--reasoning-parser", config.replies.reasoning_parser.as_flag()]);
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
+use trunkline_reply::ToolFormat;
 use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
 
@@ -44,11 +45,21 @@ pub struct Model {
 impl Model {
     /// Reads the model's text files.
     pub fn load(path: &Path, served_name: String) -> Result<Self, TextError> {
+        Self::load_with(path, served_name, Choice::Auto, Choice::Auto)
+    }
+
+    /// Reads the model's text files. `tools`, `reasoning`: how its replies are read.
+    pub fn load_with(
+        path: &Path,
+        served_name: String,
+        tools: Choice<ToolFormat>,
+        reasoning: Choice<()>,
+    ) -> Result<Self, TextError> {
         let text = ModelText::load(path)?;
         if let Some(problem) = &text.chat_template_problem {
             tracing::warn!(problem, "the model's chat template cannot be used; chats will be refused");
         }
-        let reply = ReplyStyle::of_model(&text, Choice::Auto, Choice::Auto);
+        let reply = ReplyStyle::of_model(&text, tools, reasoning);
         Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
     }
 
@@ -174,9 +185,9 @@ impl App {
     }
 
     /// Compiles the grammar that a request asks for, if it does. To be called once the request was checked.
-    pub async fn compile(&self, raw: &mut RawParams) -> Result<(), ApiError> {
+    pub async fn compile(&self, raw: &mut RawParams, caller: &Caller) -> Result<(), ApiError> {
         if let Some(RequestGrammar::Asked { field, grammar }) = raw.grammar.take() {
-            let compiled = self.grammars.compile(field, grammar).await?;
+            let compiled = self.grammars.get(caller, field, grammar).await?;
             raw.grammar = Some(RequestGrammar::Compiled(compiled));
         }
         Ok(())

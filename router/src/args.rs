@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::dialects::reply::Choice;
 use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
 use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
 use trunkline_grammar::GrammarLimits;
+use trunkline_reply::ToolFormat;
 use trunkline_scheduler::PolicyKind;
 
 /// HTTP front of Trunkline: text to tokens, scheduling, and back. Started by `trunkline serve`.
@@ -51,6 +53,17 @@ pub struct Args {
         help_heading = "Access"
     )]
     pub cors_allow_origin: Vec<Origin>,
+
+    /// How the model writes tool calls: `auto`, as its chat template shows; `hermes`, `llama3`, `mistral`, `pythonic`,
+    /// `json`; or `off`.
+    #[arg(long, env = "TRUNKLINE_TOOL_CALL_PARSER", default_value = "auto", help_heading = "Replies",
+          value_parser = tool_call_parser)]
+    pub tool_call_parser: Choice<ToolFormat>,
+    /// Whether the model reasons between `<think>` and `</think>`: `auto`, as its chat template shows; `think`; or
+    /// `off`.
+    #[arg(long, env = "TRUNKLINE_REASONING_PARSER", default_value = "auto", help_heading = "Replies",
+          value_parser = reasoning_parser)]
+    pub reasoning_parser: Choice<()>,
 
     /// Most requests open at once; more are answered 429.
     #[arg(long, env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS", default_value_t = 128, help_heading = "Limits",
@@ -167,6 +180,22 @@ pub struct Args {
     pub lifeline: bool,
 }
 
+fn tool_call_parser(text: &str) -> Result<Choice<ToolFormat>, String> {
+    let formats = ToolFormat::ALL.map(|format| (format.name(), Choice::Is(format)));
+    choice(text, &formats)
+}
+
+fn reasoning_parser(text: &str) -> Result<Choice<()>, String> {
+    choice(text, &[("think", Choice::Is(()))])
+}
+
+fn choice<T: Copy>(text: &str, named: &[(&str, Choice<T>)]) -> Result<Choice<T>, String> {
+    let known = [("auto", Choice::Auto), ("off", Choice::Off)];
+    let found = known.iter().chain(named).find(|(name, _)| *name == text).map(|(_, choice)| *choice);
+    let names = || known.iter().chain(named).map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("is none of {}", names()))
+}
+
 fn eviction_policy(text: &str) -> Result<PolicyKind, String> {
     let names = PolicyKind::ALL.map(PolicyKind::name);
     let kind = PolicyKind::ALL.into_iter().find(|kind| kind.name() == text);
@@ -212,6 +241,17 @@ impl Args {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn parsers_are_chosen_by_name() {
+        assert_eq!(tool_call_parser("auto"), Ok(Choice::Auto));
+        assert_eq!(tool_call_parser("off"), Ok(Choice::Off));
+        for format in ToolFormat::ALL {
+            assert_eq!(tool_call_parser(format.name()), Ok(Choice::Is(format)));
+        }
+        assert_eq!(reasoning_parser("think"), Ok(Choice::Is(())));
+        assert_eq!(reasoning_parser("no"), Err("is none of auto, off, think".to_owned()));
+    }
 
     #[test]
     fn flags_are_consistent() {

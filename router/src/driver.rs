@@ -19,13 +19,13 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepPlan, TenantUsage, Update,
+    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
-use crate::shard::{LinkEvent, ShardStatus};
+use crate::shard::{LinkEvent, ShardStatus, StepMessage};
 
 use constraints::{Constraints, Worked};
 use handle::{Client, Command, Submission};
@@ -44,12 +44,12 @@ pub struct Driver {
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     link: mpsc::Receiver<LinkEvent>,
-    plans: Option<mpsc::Sender<StepPlan>>,
+    plans: Option<mpsc::Sender<StepMessage>>,
     clients: HashMap<SequenceId, Client>,
     /// Of the sequences under a grammar.
     constraints: Constraints,
     /// What came of their masks.
-    worked: mpsc::Receiver<Worked>,
+    worked: mpsc::Receiver<Vec<Worked>>,
     updates: Vec<Update>,
     begin: Instant,
     /// When the event that is being handled was taken.
@@ -137,6 +137,7 @@ impl Driver {
                 () = until(deadline) => {}
             }
             self.take_waiting();
+            self.constraints.flush();
             if std::mem::take(&mut self.is_crowded) {
                 // Its queue is first in, first out: when this is done, the tasks woken before had their turn. It fails
                 // only if the runtime is shutting down, and then nobody waits for tokens.
@@ -218,10 +219,13 @@ impl Driver {
         }
     }
 
-    fn on_worked(&mut self, worked: Worked) {
+    fn on_worked(&mut self, worked: Vec<Worked>) {
         self.turn = Instant::now();
-        if let Some((id, allowed)) = self.constraints.end(worked) {
-            self.handle(Event::Allow { id, allowed });
+        for worked in worked {
+            self.metrics.mask_seconds.observe(worked.time.as_secs_f64());
+            if let Some((id, allowed)) = self.constraints.end(worked) {
+                self.handle(Event::Allow { id, allowed });
+            }
         }
     }
 
@@ -273,18 +277,28 @@ impl Driver {
         loop {
             let plan = self.scheduler.plan(self.now(), &mut self.updates);
             self.route();
-            let Some(plan) = plan else { return };
-            self.metrics.step_tokens.observe(plan.num_tokens() as f64);
+            let late_masks = self.scheduler.take_late_masks();
+            let is_last = plan.is_none();
+            if is_last && late_masks.is_empty() {
+                return;
+            }
+            if let Some(plan) = &plan {
+                self.metrics.step_tokens.observe(plan.num_tokens() as f64);
+            }
             let Some(plans) = &self.plans else {
-                tracing::error!(step_id = plan.step_id, "the scheduler planned a step without a shard");
+                let step_id = plan.map(|plan| plan.step_id);
+                tracing::error!(step_id, "the scheduler planned a step without a shard");
                 return;
             };
-            if let Err(error) = plans.try_send(plan) {
+            if let Err(error) = plans.try_send(StepMessage { plan, late_masks }) {
                 if matches!(error, TrySendError::Full(_)) {
                     tracing::error!("the scheduler planned further ahead than the link has room for");
                 }
                 // Closing the channel ends the Step stream; the link then reports the shard as lost.
                 self.plans = None;
+                return;
+            }
+            if is_last {
                 return;
             }
         }

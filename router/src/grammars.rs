@@ -1,14 +1,19 @@
-//! Grammars of requests: compiled on the blocking pool, a few at a time.
+//! Grammars of requests: compiled on the blocking pool, a few at a time, and kept for the tenant's next request.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Semaphore;
-use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits};
+use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning};
+use trunkline_reply::ReasoningStart;
 
 use crate::app::Model;
 use crate::error::ApiError;
+use crate::grammar_cache::{GrammarCache, GrammarKey};
 use crate::limits::{GRAMMAR_TIMEOUT, MAX_COMPILING_GRAMMARS};
+use crate::metrics::Metrics;
+use crate::tenants::Caller;
 
 /// A grammar as a client sent it, or compiled.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,15 +29,39 @@ pub enum RequestGrammar {
     Compiled(CompiledGrammar),
 }
 
+impl RequestGrammar {
+    /// A compiled grammar begins after the reply's reasoning.
+    pub fn begin_after(&mut self, reasoning: Option<ReasoningStart>) {
+        if let Self::Compiled(grammar) = self {
+            grammar.reasoning = reasoning.map(|start| match start {
+                ReasoningStart::InPrompt => Reasoning::Begun,
+                ReasoningStart::InReply => Reasoning::Possible,
+            });
+        }
+    }
+}
+
 /// The beginning of an output under a grammar. Cheap to clone.
 #[derive(Clone)]
-pub struct CompiledGrammar(Arc<Mutex<Constraint>>);
+pub struct CompiledGrammar {
+    beginning: Arc<Mutex<Constraint>>,
+    /// What comes before the grammar.
+    reasoning: Option<Reasoning>,
+}
 
 impl CompiledGrammar {
+    fn new(constraint: Constraint) -> Self {
+        Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None }
+    }
+
     /// A constraint for one sequence.
     pub fn constraint(&self) -> Constraint {
         // Forking changes nothing, so a panic in it leaves the state whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).fork()
+        let mut constraint = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).fork();
+        if let Some(reasoning) = self.reasoning {
+            constraint.reason(reasoning);
+        }
+        constraint
     }
 }
 
@@ -45,7 +74,7 @@ impl fmt::Debug for CompiledGrammar {
 /// The same one, not one that says the same.
 impl PartialEq for CompiledGrammar {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.beginning, &other.beginning) && self.reasoning == other.reasoning
     }
 }
 
@@ -57,17 +86,38 @@ pub struct Grammars {
     compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
     /// One permit per grammar being compiled.
     compiling: Arc<Semaphore>,
+    cache: Mutex<GrammarCache<CompiledGrammar>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Grammars {
     /// For a model.
-    pub fn new(model: Arc<Model>, limits: GrammarLimits) -> Self {
+    pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
         let compiling = Arc::new(Semaphore::new(MAX_COMPILING_GRAMMARS));
-        Self { model, limits, compiler: OnceLock::new(), compiling }
+        let cache = Mutex::new(GrammarCache::default());
+        Self { model, limits, compiler: OnceLock::new(), compiling, cache, metrics }
+    }
+
+    /// As compiled for this caller before, or compiled now.
+    pub async fn get(
+        self: &Arc<Self>,
+        caller: &Caller,
+        field: &'static str,
+        grammar: Grammar,
+    ) -> Result<CompiledGrammar, ApiError> {
+        let key = GrammarKey::new(caller.name(), &grammar);
+        // A panic leaves the cache whole: entries are moved in and out.
+        if let Some(compiled) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            self.metrics.grammar_hits.inc();
+            return Ok(compiled);
+        }
+        let compiled = self.compile(field, grammar).await?;
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key, compiled.clone());
+        Ok(compiled)
     }
 
     /// Compiles what a client asked for; waits for its turn a while, others go on meanwhile.
-    pub async fn compile(
+    async fn compile(
         self: &Arc<Self>,
         field: &'static str,
         grammar: Grammar,
@@ -84,10 +134,13 @@ impl Grammars {
         let grammars = self.clone();
         let compiled = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            grammars.compiler()?.compile(&grammar)
+            let begin = Instant::now();
+            let compiled = grammars.compiler()?.compile(&grammar);
+            grammars.metrics.grammar_compile_seconds.observe(begin.elapsed().as_secs_f64());
+            compiled
         });
         match compiled.await {
-            Ok(Ok(constraint)) => Ok(CompiledGrammar(Arc::new(Mutex::new(constraint)))),
+            Ok(Ok(constraint)) => Ok(CompiledGrammar::new(constraint)),
             Ok(Err(error)) => Err(ApiError::Grammar { field, error }),
             // A panic in the parser is a defect, as one in a handler.
             Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -24,6 +24,7 @@ pub mod dialects;
 pub mod driver;
 pub mod error;
 pub mod generate;
+pub mod grammar_cache;
 pub mod grammars;
 pub mod http;
 pub mod kv_events;

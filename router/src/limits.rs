@@ -55,6 +55,10 @@ pub const INLINE_TOKENIZE_BYTES: usize = 4096;
 pub const MAX_COMPILING_GRAMMARS: usize = 4;
 /// Longest wait for that turn.
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most compiled grammars kept for requests that ask for them again.
+pub const MAX_CACHED_GRAMMARS: usize = 64;
+/// Most bytes of text that they were compiled from; compiled they take some ten times as much.
+pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
 /// Limits that flags set.
 #[derive(Debug, Clone)]

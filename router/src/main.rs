@@ -94,7 +94,8 @@ async fn serve(args: Args) -> Result<(), End> {
     };
     let path = args.model_path.clone();
     let name = args.served_model_name.clone();
-    let model = tokio::task::spawn_blocking(move || Model::load(&path, name))
+    let (tools, reasoning) = (args.tool_call_parser, args.reasoning_parser);
+    let model = tokio::task::spawn_blocking(move || Model::load_with(&path, name, tools, reasoning))
         .await
         .map_err(|error| End::Bug(error.into()))?
         .map_err(|error| End::User(error.into()))?;

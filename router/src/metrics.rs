@@ -69,6 +69,12 @@ pub struct Metrics {
     pub itl_seconds: Histogram,
     /// Submission to first chunk.
     pub queue_seconds: Histogram,
+    /// Time that the masks of a step's sequences take, each.
+    pub mask_seconds: Histogram,
+    /// Time to compile a grammar.
+    pub grammar_compile_seconds: Histogram,
+    /// Grammars that were compiled before.
+    pub grammar_hits: Counter,
     /// Prompt lengths of ended requests.
     prompt_tokens: Histogram,
     /// Output lengths of ended requests.
@@ -94,6 +100,9 @@ impl Default for Metrics {
             ttft_seconds: seconds(),
             itl_seconds: seconds(),
             queue_seconds: seconds(),
+            mask_seconds: Histogram::new(exponential_buckets(1e-6, 4.0, 10)),
+            grammar_compile_seconds: seconds(),
+            grammar_hits: Counter::default(),
             prompt_tokens: tokens(),
             output_tokens: tokens(),
             tenants: TenantMetrics::default(),
@@ -154,11 +163,18 @@ impl Metrics {
         for (name, help, counter) in counters {
             own.register(name, help, counter.clone());
         }
+        own.register(
+            "grammar_hits",
+            "Grammars that were compiled for an earlier request",
+            self.grammar_hits.clone(),
+        );
         let seconds = [
             ("step_duration", "Time the device worked on a step", &self.step_seconds),
             ("time_to_first_token", "Arrival of a request to its first output token", &self.ttft_seconds),
             ("inter_token", "Time between two output tokens of a request", &self.itl_seconds),
             ("queue_time", "Submission of a request to its first chunk", &self.queue_seconds),
+            ("grammar_mask", "Time to work out what a sequence may sample", &self.mask_seconds),
+            ("grammar_compile", "Time to compile a grammar", &self.grammar_compile_seconds),
         ];
         for (name, help, histogram) in seconds {
             own.register_with_unit(name, help, Unit::Seconds, histogram.clone());

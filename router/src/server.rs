@@ -77,7 +77,7 @@ impl Server {
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let model = Arc::new(model);
         let app = Arc::new(App {
-            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar)),
+            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar, metrics.clone())),
             model,
             access,
             driver: ends.handle,

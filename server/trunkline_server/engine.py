@@ -16,7 +16,7 @@ from trunkline_server.plan import SequenceStart, StepPlan, StepResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server.backends.interface import Backend, Store, Transfers
+    from trunkline_server.backends.interface import Backend, LateMasks, Store, Transfers
 
 
 class Engine:
@@ -60,6 +60,10 @@ class Engine:
         outcomes = self._run(plan.chunks) if plan.chunks else []
         self._last_step_id = plan.step_id
         return StepResult(plan.step_id, outcomes, (time.perf_counter_ns() - began_ns) // 1000)
+
+    def make_late_masks(self) -> LateMasks:
+        """For the late masks of one stream."""
+        return self._backend.make_late_masks()
 
     def take_transfers(self) -> Transfers | None:
         """What became of transfers since the last call; None if there is nothing to tell."""

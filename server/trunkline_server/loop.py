@@ -56,6 +56,10 @@ class EngineLoop:
         if self._engine.store is not None:
             self._outcomes_thread.start()
 
+    def make_stream(self) -> StepStream:
+        """A stream for `open`."""
+        return StepStream(self._engine.make_late_masks())
+
     def open(self, stream: StepStream) -> None:
         """Hands the loop a new stream; the one before it, if any, ends now and its running step's result is dropped."""
         with self._stream_opened:

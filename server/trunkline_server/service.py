@@ -21,11 +21,11 @@ from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.stream import StepStream, StreamEnd
-from trunkline_server.wire import PlanLimits, decode_plan, encode_response
+from trunkline_server.wire import PlanLimits, decode_request, encode_response
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 3
+CONTRACT_VERSION = 4
 # One for the open Step stream, one for the stream that takes over from it, the rest for Describe and Health.
 MAX_HANDLER_THREADS = 8
 # A call beyond this many open ones is refused with RESOURCE_EXHAUSTED rather than queued behind the others.
@@ -87,7 +87,7 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
         self, request_iterator: Iterator[shard_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[shard_pb2.StepResponse]:
         """One stream of plans; see `StepStream` for how its threads meet."""
-        stream = StepStream()
+        stream = self._loop.make_stream()
         # False: the call ended before it began.
         if not context.add_callback(lambda: stream.cancel(StreamEnd.DISCONNECTED)):
             return
@@ -111,11 +111,11 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
         try:
             for request in requests:
                 try:
-                    plan = decode_plan(request, self._limits)
+                    plan = decode_request(request, self._limits, stream.late_masks)
                 except PlanError as error:
                     stream.put_plan(error)
                     return
-                if not stream.put_plan(plan):
+                if plan is not None and not stream.put_plan(plan):
                     return
             stream.end_plans()
         except grpc.RpcError:

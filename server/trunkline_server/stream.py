@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
 
+from trunkline_server.backends.interface import LateMasks
 from trunkline_server.errors import PlanError
 from trunkline_server.plan import StepPlan, StepResponse
 
@@ -38,7 +39,7 @@ class StepStream:
     end wins. All methods are thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, late_masks: LateMasks) -> None:
         lock = threading.Lock()
         self._plan_queued = threading.Condition(lock)
         self._plan_taken = threading.Condition(lock)
@@ -50,6 +51,8 @@ class StepStream:
         self._plans_ended = False
         self._end: StreamEnd | None = None
         self.plan_error: PlanError | None = None
+        # Closed with the plans: then the step that runs waits for none.
+        self.late_masks = late_masks
 
     @property
     def end(self) -> StreamEnd | None:
@@ -71,6 +74,7 @@ class StepStream:
         """No plan follows: the router closed its side, or the shard stops."""
         with self._lock:
             self._plans_ended = True
+            self.late_masks.close()
             for condition in (self._plan_queued, self._plan_taken, self._response_taken):
                 condition.notify_all()
 
@@ -137,5 +141,6 @@ class StepStream:
             return
         self._end = end
         self._plans.clear()
+        self.late_masks.close()
         for condition in (self._plan_queued, self._plan_taken, self._response_queued, self._response_taken):
             condition.notify_all()

@@ -17,6 +17,7 @@ from trunkline_server.backends.interface import (
     BlockRestore,
     BlockStore,
     Chunk,
+    LateMasks,
     Restore,
     Sampled,
     SamplingParams,
@@ -63,11 +64,19 @@ class PlanLimits:
         )
 
 
-def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
-    """Reads and checks one plan. Raises PlanError."""
-    if not request.HasField("plan"):
-        raise PlanError("step request holds no `plan`")
-    plan = request.plan
+def decode_request(request: shard_pb2.StepRequest, limits: PlanLimits, late_masks: LateMasks) -> StepPlan | None:
+    """Leaves what is said of plans before in `late_masks`; reads and checks the plan, if any. Raises PlanError."""
+    for late in request.late_masks:
+        late_masks.tell(late.sequence_id, late.allowed_tokens)
+    if request.HasField("plan"):
+        return decode_plan(request.plan, limits, late_masks)
+    if not request.late_masks:
+        raise PlanError("step request holds neither `plan` nor `late_masks`")
+    return None
+
+
+def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMasks) -> StepPlan:
+    """Reads and checks one plan, whose late masks come there. Raises PlanError."""
     chunks = [
         Chunk(
             chunk.sequence_id,
@@ -78,6 +87,7 @@ def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
             [BlockStore(store.block_index, store.slot) for store in chunk.stores] if chunk.stores else (),
             tuple(chunk.appended_token_ids) if chunk.appended_token_ids else (),
             chunk.allowed_tokens,
+            late_masks if chunk.awaits_mask else None,
         )
         for chunk in plan.chunks
     ]
@@ -146,6 +156,8 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
     for chunk in chunks:
         if chunk.num_tokens < 1:
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} has no tokens")
+        if chunk.late_masks is not None and (not chunk.sample or chunk.allowed_tokens):
+            raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} awaits a mask that it cannot use")
         num_tokens += chunk.num_tokens
     if num_tokens > limits.max_step_tokens:
         raise PlanError(

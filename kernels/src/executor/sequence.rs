@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::block_transfers::KeyChain;
+use super::late_masks::LateMask;
 use crate::sampling::{SamplingParams, TokenCounts};
 
 /// Tokens of a sequence that starts, at most: positions are u32, and a longer list is a mistake.
@@ -45,6 +46,8 @@ pub(super) enum Allowed {
     All,
     /// Those whose bit is set: bit `i % 8` of byte `i / 8` is token `i`.
     Mask(Vec<u8>),
+    /// Those of a mask that comes while the step runs.
+    Late(LateMask),
     /// A mask that is none; the text says why, and the chunk fails with it.
     Invalid(String),
 }
@@ -108,10 +111,11 @@ impl Sequence {
         token_ids.iter().for_each(|token_id| self.push_sampled(*token_id));
     }
 
-    /// The mask of the next sample.
+    /// The mask of the next sample; waits for it if it comes late.
     pub(super) fn mask(&self) -> Option<&[u8]> {
         match &self.allowed {
             Allowed::Mask(mask) => Some(mask),
+            Allowed::Late(late) => Some(late.wait()),
             Allowed::All | Allowed::Invalid(_) => None,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::cache::CacheConfig;
 use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
+use super::replies::Replies;
 use crate::cache::CacheCommand;
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
@@ -77,6 +78,8 @@ pub struct ServeConfig {
     pub graceful_termination_timeout: Duration,
     /// What to admit.
     pub limits: Limits,
+    /// How replies are read.
+    pub replies: Replies,
     /// What computes.
     pub backend: Backend,
     /// How K and V are kept.
@@ -160,6 +163,7 @@ impl ServeConfig {
             cors_allow_origin: low.server.cors_allow_origin,
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
+            replies: low.replies,
             backend: low.compute.backend,
             cache: CacheConfig::new(low.cache)?,
             threads: threads(&low.compute)?,

@@ -6,6 +6,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::cache::LowCache;
+use super::replies::Replies;
 use crate::cache::CacheCommand;
 use crate::log::Level;
 
@@ -66,6 +67,9 @@ pub struct LowServe {
     /// What to admit.
     #[command(flatten)]
     pub limits: LowLimits,
+    /// How replies are read.
+    #[command(flatten)]
+    pub replies: Replies,
     /// How to compute.
     #[command(flatten)]
     pub compute: LowCompute,

@@ -5,6 +5,7 @@ pub mod cache;
 pub mod file;
 pub mod high;
 pub mod low;
+pub mod replies;
 
 use std::ffi::OsString;
 

@@ -11,6 +11,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use trunkline_text::Tokenizer;
 
+use crate::reasoning::ReasoningTokens;
 use crate::schema;
 use crate::vocabulary::Vocabulary;
 use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
@@ -54,6 +55,7 @@ pub struct GrammarCompiler {
     factory: Arc<ParserFactory>,
     permitted: Arc<SimpleVob>,
     end_token_ids: Arc<[u32]>,
+    reasoning_tokens: Arc<ReasoningTokens>,
     limits: GrammarLimits,
     /// Threads that compile now, those that nobody waits for any more included.
     num_compiling: Arc<AtomicUsize>,
@@ -73,10 +75,12 @@ impl GrammarCompiler {
             .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
         factory.quiet();
         *factory.limits_mut() = limits.of_parser();
+        let reasoning_tokens = ReasoningTokens::new(tokenizer, env, &permitted, end_token_ids);
         Ok(Self {
             factory: Arc::new(factory),
             permitted: Arc::new(permitted),
             end_token_ids: end_token_ids.into(),
+            reasoning_tokens: Arc::new(reasoning_tokens),
             limits,
             num_compiling: Arc::default(),
         })
@@ -91,16 +95,18 @@ impl GrammarCompiler {
         if let Some(error) = matcher.get_error() {
             return Err(self.explain(grammar, &error));
         }
-        let constraint = Constraint::new(matcher, self.permitted.clone(), self.end_token_ids.clone());
+        let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
+        let reasoning_tokens = self.reasoning_tokens.clone();
+        let mut constraint = Constraint::new(matcher, permitted, end_token_ids, reasoning_tokens);
         // A schema that refers to nothing but itself compiles, and no text begins it.
-        constraint.fork().allowed(Forcing::Never).map_err(|error| match error {
+        constraint.allowed(Forcing::Never).map_err(|error| match error {
             GrammarError::Failed { detail } => invalid(
                 grammar,
                 format!("no finite text matches it, or its beginning is too complex ({detail})"),
             ),
             other => other,
         })?;
-        Ok(constraint)
+        Ok(constraint.warmed())
     }
 
     /// Compiles on a thread of its own, which is left to itself if it takes too long: the parser's compiler cannot be

@@ -26,6 +26,7 @@ mod constraint;
 mod error;
 mod limits;
 mod mask;
+mod reasoning;
 mod schema;
 mod vocabulary;
 
@@ -34,4 +35,5 @@ pub use constraint::{Allowed, Constraint, Forcing, MAX_FORCED_TOKENS, Next};
 pub use error::GrammarError;
 pub use limits::GrammarLimits;
 pub use mask::TokenMask;
+pub use reasoning::Reasoning;
 pub use schema::{FORMATS, IGNORED_KEYWORDS, KEYWORDS, REFUSED_KEYWORDS};

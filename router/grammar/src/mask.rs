@@ -26,6 +26,13 @@ impl TokenMask {
         bytes
     }
 
+    /// One more. An id beyond the vocabulary is left out.
+    pub(crate) fn insert(&mut self, token_id: u32) {
+        if let Some(byte) = self.bytes.get_mut(token_id as usize / 8) {
+            *byte |= 1 << (token_id % 8);
+        }
+    }
+
     /// Whether a token may be sampled.
     pub fn contains(&self, token_id: u32) -> bool {
         self.bytes.get(token_id as usize / 8).is_some_and(|byte| byte >> (token_id % 8) & 1 == 1)

@@ -184,6 +184,7 @@ impl Scheduler {
             planned: hit.num_tokens() + hit.num_stored_tokens(),
             acknowledged: hit.num_block_tokens(),
             pending_samples: 0,
+            late_step_id: None,
             num_unsent_tokens: 0,
             steps_in_flight: u32::from(restore.is_some()),
             copy: hit.partial().map(|(source, num_tokens)| PartialCopy { source, num_tokens }),

@@ -137,6 +137,23 @@ pub struct Allowed {
     pub forced: Vec<u32>,
     /// What follows them.
     pub next: NextTokens,
+    /// It took long to work out: the next one is not to keep others waiting.
+    pub is_slow: bool,
+}
+
+impl Allowed {
+    /// The mask, where nothing else is to be done; else all of it.
+    pub(crate) fn into_mask(self) -> Result<TokenMask, Self> {
+        match self {
+            Self { forced, next: NextTokens::Mask(mask), .. } if forced.is_empty() => Ok(mask),
+            other => Err(other),
+        }
+    }
+
+    /// Nothing forced, and one of these.
+    pub(crate) fn from_mask(mask: TokenMask) -> Self {
+        Self { forced: Vec::new(), next: NextTokens::Mask(mask), is_slow: false }
+    }
 }
 
 /// What follows the forced tokens.

@@ -48,6 +48,14 @@ impl Scheduler {
                 !sequence.constrained || sequence.allowed.is_none() || run.pending_samples == 0,
                 "what may be sampled is known once the last sample is"
             );
+            if let Some(step_id) = run.late_step_id {
+                assert!(
+                    sequence.constrained && run.phase != Phase::Ending,
+                    "it awaits a mask that will come"
+                );
+                assert!(shard.in_flight.iter().any(|step| step.step_id == step_id), "and its step with it");
+                assert!(sequence.awaits == (run.pending_samples == 1), "for the token that is known");
+            }
             assert!(run.num_unsent_tokens == 0 || sequence.constrained, "others have only sampled tokens");
             num_needs += run.table.num_needed_parts() as u64;
             num_parked -= run.waiters.len() as i64;

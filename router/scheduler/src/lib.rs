@@ -20,6 +20,7 @@ mod give_way;
 mod invariants;
 mod kv_events;
 mod late;
+mod late_masks;
 mod lifecycle;
 mod pins;
 pub mod plan;
@@ -41,9 +42,9 @@ pub use event::{
 };
 pub use fairness::MAX_WEIGHT;
 pub use plan::{
-    BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
-    SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, TokenMask, Transfers,
+    BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SamplingParams,
+    SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult,
+    StoreOutcome, TokenLogprob, TokenMask, Transfers,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;

@@ -61,6 +61,7 @@ impl Scheduler {
 
     /// The final update of a sequence. It goes at once, or with its steps in flight.
     pub(crate) fn end(&mut self, key: SequenceKey, reason: EndReason, updates: &mut Vec<Update>) {
+        self.cancel_late(key);
         let sequence = &mut self.sequences[key];
         updates.push(Update::Ended { id: sequence.id, reason, usage: sequence.usage() });
         if let Some(deadline) = sequence.deadline.take() {

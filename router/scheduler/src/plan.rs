@@ -137,6 +137,17 @@ pub struct Chunk {
     pub appended_token_ids: Vec<u32>,
     /// The only tokens that may be sampled; none: any.
     pub allowed_tokens: Option<TokenMask>,
+    /// Which tokens may be sampled comes later, as a [`LateMask`]: the step samples when it is there.
+    pub awaits_mask: bool,
+}
+
+/// What a chunk with `awaits_mask` may sample. Each such chunk gets one, after its plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateMask {
+    /// Wire id.
+    pub sequence_id: u64,
+    /// The only tokens that may be sampled; none: nothing is sampled.
+    pub allowed_tokens: Option<TokenMask>,
 }
 
 /// Which tokens may be sampled: bit `i % 8` of byte `i / 8` is token `i`, one bit for each of the shard's vocabulary.

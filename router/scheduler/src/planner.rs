@@ -30,7 +30,7 @@ impl Shard {
 impl Scheduler {
     pub(crate) fn make_plan(&mut self, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
         let shard = self.shard.as_ref()?;
-        if shard.in_flight.len() >= RUN_AHEAD {
+        if shard.in_flight.len() >= RUN_AHEAD || self.awaits_masks() {
             return None;
         }
         let budget = StepBudget { tokens: self.max_step_tokens(), chunks: shard.limits.max_step_sequences };
@@ -158,7 +158,11 @@ impl Scheduler {
         let end = run.planned + num_tokens;
         shard.kv.begin_fill(&run.table, run.planned, num_tokens);
         let is_known = !sequence.constrained || sequence.allowed.is_some();
-        let sample = is_known && end == num_known + run.pending_samples;
+        let is_late = !is_known && run.pending_samples == 1 && end == num_known + 1;
+        let sample = is_late || is_known && end == num_known + run.pending_samples;
+        if is_late {
+            run.late_step_id = Some(draft.plan.step_id);
+        }
         let num_unsent = std::mem::take(&mut run.num_unsent_tokens) as usize;
         let appended_token_ids = sequence.tokens[sequence.tokens.len() - num_unsent..].to_vec();
         let allowed_tokens = if sample { sequence.allowed.take() } else { None };
@@ -176,6 +180,7 @@ impl Scheduler {
             stores,
             appended_token_ids,
             allowed_tokens,
+            awaits_mask: is_late,
         });
         draft.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample });
         run.num_sent_blocks = run.table.blocks().len();

@@ -129,11 +129,17 @@ impl Scheduler {
             self.fail_result(key, "the result names a token outside the vocabulary", updates);
             return;
         }
+        let run = self.sequences[key].run();
+        if run.late_step_id.is_some() && run.pending_samples == 1 {
+            self.fail_result(key, "the result has a token that could not be chosen yet", updates);
+            return;
+        }
         self.pin_prompt(key, updates);
         let sequence = &mut self.sequences[key];
         sequence.run_mut().pending_samples -= 1;
         let (id, constrained, token_id) = (sequence.id, sequence.constrained, token.token_id);
         if !self.append_token(now, key, token, updates) && constrained {
+            self.sequences[key].awaits = true;
             updates.push(Update::Awaits { id, token_id });
         }
     }
@@ -149,8 +155,11 @@ impl Scheduler {
         let is_asked = sequence.constrained
             && sequence.allowed.is_none()
             && sequence.early.is_none()
-            && run.is_none_or(|run| run.pending_samples == 0);
+            && run.is_none_or(|run| run.pending_samples == u32::from(run.late_step_id.is_some()));
         assert!(is_asked, "who is told what may follow waits for it: {}", id.0);
+        (sequence.awaits, sequence.is_slow) = (false, allowed.is_slow);
+        let Some(allowed) = self.tell_late(key, allowed) else { return };
+        let sequence = &mut self.sequences[key];
         if sequence.first_start.is_none() && !allowed.forced.is_empty() {
             sequence.early = Some(allowed);
         } else {

@@ -14,7 +14,7 @@ use crate::event::{
 use crate::fairness::Fairness;
 use crate::kv_events::KvEventState;
 use crate::late::Restoring;
-use crate::plan::{Restore, StepPlan};
+use crate::plan::{LateMask, Restore, StepPlan};
 use crate::queue::{Place, Queue, Rank};
 use crate::sequence::{Phase, Sequence, SequenceKey, SequenceMap};
 use crate::stats::Stats;
@@ -100,6 +100,8 @@ pub(crate) struct Shard {
     pub(crate) restoring: Restoring,
     /// Slots of the store for the next plan's `discards`.
     pub(crate) discards: Vec<SlotId>,
+    /// What steps in flight may sample, for the shard.
+    pub(crate) late_masks: Vec<LateMask>,
 }
 
 /// A plan whose result is out.
@@ -327,6 +329,7 @@ impl Scheduler {
             restores: Vec::new(),
             restoring: Restoring::default(),
             discards: Vec::new(),
+            late_masks: Vec::new(),
         };
         for key in self.sequences.keys_by_arrival() {
             let sequence = &self.sequences[key];

@@ -45,6 +45,10 @@ pub(crate) struct Sequence {
     /// What may follow the prompt, if tokens are forced: taken when the first chunk is planned, as tokens come after
     /// `Update::Started`.
     pub(crate) early: Option<Allowed>,
+    /// `Update::Awaits` was told, and not answered.
+    pub(crate) awaits: bool,
+    /// The last answer took long: it sits out the run-ahead, and nobody waits for it.
+    pub(crate) is_slow: bool,
     pub(crate) submitted_at: Millis,
     /// Since when it waits in its class; while it runs, when it last began to.
     pub(crate) waiting_since: Millis,
@@ -105,6 +109,8 @@ pub(crate) struct Run {
     pub(crate) acknowledged: u32,
     /// Tokens that steps in flight will sample.
     pub(crate) pending_samples: u32,
+    /// The step in flight whose chunk was not told what it may sample.
+    pub(crate) late_step_id: Option<u64>,
     /// The last tokens that the shard was not told: they were not sampled, and go with the next chunk.
     pub(crate) num_unsent_tokens: u32,
     pub(crate) steps_in_flight: u32,
@@ -170,6 +176,8 @@ impl Sequence {
             constrained: request.constrained,
             allowed: None,
             early: None,
+            awaits: false,
+            is_slow: false,
             submitted_at,
             waiting_since: submitted_at,
             arrival,
@@ -210,9 +218,16 @@ impl Sequence {
         match &self.run {
             Some(run) if run.phase == Phase::Running && !self.is_finishing(run) => {
                 if self.constrained {
-                    // Its last token's chunk samples, and waits for what may be sampled: no run-ahead.
                     let is_known = self.allowed.is_some() || self.early.is_some();
-                    let num_ready = self.num_tokens() - u32::from(!is_known);
+                    // Its last token's chunk samples, and waits for what may be sampled; the one after it may be on its
+                    // way then.
+                    let num_ready = if is_known {
+                        self.num_tokens()
+                    } else if self.may_run_ahead(run) {
+                        self.num_tokens() + 1
+                    } else {
+                        self.num_tokens() - 1
+                    };
                     num_ready.saturating_sub(run.planned)
                 } else {
                     self.num_tokens() + run.pending_samples - run.planned
@@ -228,6 +243,12 @@ impl Sequence {
         let is_off =
             self.run.as_ref().is_some_and(|run| run.last_step_id == step_id || run.restore.is_some());
         if is_off { 0 } else { self.num_unplanned() }
+    }
+
+    /// Under a grammar: a step in flight samples a token and knows what it may sample, so that the next chunk may begin
+    /// before that is known for it.
+    pub(crate) fn may_run_ahead(&self, run: &Run) -> bool {
+        run.pending_samples == 1 && run.late_step_id.is_none() && !self.is_slow
     }
 
     /// True if the steps in flight sample its last token.

@@ -27,13 +27,17 @@ pub struct Prompt {
     pub num_marked: Option<u32>,
     /// It ends inside of the reply's reasoning.
     pub opens_reasoning: bool,
+    /// It ends right behind the reply's reasoning: there is none.
+    pub closes_reasoning: bool,
 }
 
 /// The prompt.
 pub fn encode(text: &ModelText, chat: &ChatRequest, mark: Option<Mark>) -> Result<Prompt, TextError> {
     let whole = text.encode_chat(chat)?;
     let opens_reasoning = whole.text.trim_end().ends_with("<think>");
-    let mut prompt = Prompt { token_ids: whole.token_ids, num_marked: None, opens_reasoning };
+    let closes_reasoning = whole.text.trim_end().ends_with("</think>");
+    let mut prompt =
+        Prompt { token_ids: whole.token_ids, num_marked: None, opens_reasoning, closes_reasoning };
     let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok(prompt) };
     let mut before = chat.clone();
     before.add_generation_prompt = false;

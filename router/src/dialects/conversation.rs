@@ -36,14 +36,16 @@ impl Conversation {
         mut raw: RawParams,
         names: FieldNames,
     ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {
-        app.compile(&mut raw).await?;
+        app.compile(&mut raw, &admitted.caller).await?;
         let prompt = prompt(app, self.chat, self.mark, &self.tools).await?;
         let num_tokens = prompt.num_marked;
         raw.retention.breakpoint = self.mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
-        let reply = if raw.grammar.is_some() {
-            ReplyPlan::constrained(&self.tools)
+        let reasoning = app.model.reply.reasoning(&prompt);
+        let reply = if let Some(grammar) = &mut raw.grammar {
+            grammar.begin_after(reasoning);
+            ReplyPlan::constrained(&self.tools, reasoning, self.hides_reasoning)
         } else {
-            ReplyPlan::new(app.model.reply, &self.tools, prompt.opens_reasoning, self.hides_reasoning)
+            ReplyPlan::new(app.model.reply, &self.tools, reasoning, self.hides_reasoning)
         };
         let defaults = &app.model.text.generation_defaults;
         let arrived = (admitted.arrived, &admitted.caller);

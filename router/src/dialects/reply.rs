@@ -3,6 +3,7 @@
 use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
 use trunkline_text::{ModelText, Tokenizer};
 
+use super::chat_prompt::Prompt;
 use super::tools::Tools;
 
 /// What the model's replies hold, by its chat template or as flags say.
@@ -10,6 +11,8 @@ use super::tools::Tools;
 pub struct ReplyStyle {
     /// How it writes calls; none if its template does not speak of tools.
     pub tools: Option<ToolFormat>,
+    /// What looks like a call is text, unless a call is required.
+    pub ignores_calls: bool,
     /// It may think before it answers.
     pub reasons: bool,
 }
@@ -36,16 +39,24 @@ impl ReplyStyle {
         let source = source.unwrap_or_default();
         Self {
             tools: match tools {
-                Choice::Auto => ToolFormat::of_template(&source),
+                Choice::Auto | Choice::Off => ToolFormat::of_template(&source),
                 Choice::Is(format) => Some(format),
-                Choice::Off => None,
             },
+            ignores_calls: tools == Choice::Off,
             reasons: match reasons {
                 Choice::Auto => source.contains("</think>"),
                 Choice::Is(()) => true,
                 Choice::Off => false,
             },
         }
+    }
+
+    /// Where the reasoning of a reply to this prompt begins, if there may be any.
+    pub fn reasoning(self, prompt: &Prompt) -> Option<ReasoningStart> {
+        if prompt.opens_reasoning {
+            return self.reasons.then_some(ReasoningStart::InPrompt);
+        }
+        (self.reasons && !prompt.closes_reasoning).then_some(ReasoningStart::InReply)
     }
 
     /// Whether its template writes tools into the prompt by itself.
@@ -64,14 +75,15 @@ pub struct ReplyPlan {
 }
 
 impl ReplyPlan {
-    /// `opens_reasoning`: the prompt ends inside of it.
-    pub fn new(style: ReplyStyle, tools: &Tools, opens_reasoning: bool, hides_reasoning: bool) -> Self {
-        let reasoning = style.reasons.then_some(if opens_reasoning {
-            ReasoningStart::InPrompt
-        } else {
-            ReasoningStart::InReply
-        });
-        let names = tools.callable();
+    /// `reasoning`: where it begins, if there may be any.
+    pub fn new(
+        style: ReplyStyle,
+        tools: &Tools,
+        reasoning: Option<ReasoningStart>,
+        hides_reasoning: bool,
+    ) -> Self {
+        let reads_calls = tools.must_call() || !style.ignores_calls;
+        let names = if reads_calls { tools.callable() } else { Vec::new() };
         let format = if tools.must_call() {
             // The grammar of such replies is JSON, whatever the model's own form is.
             ToolFormat::Json
@@ -81,11 +93,11 @@ impl ReplyPlan {
         Self { reasoning, tools: (!names.is_empty()).then_some((format, names)), hides_reasoning }
     }
 
-    /// Of a reply that a grammar holds from its first token on: no reasoning, and calls only if it must be calls.
-    pub fn constrained(tools: &Tools) -> Self {
+    /// Of a reply that a grammar holds, behind its reasoning: calls only if it must be calls.
+    pub fn constrained(tools: &Tools, reasoning: Option<ReasoningStart>, hides_reasoning: bool) -> Self {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
-        Self { reasoning: None, tools, hides_reasoning: false }
+        Self { reasoning, tools, hides_reasoning }
     }
 
     /// Control tokens whose spelling the parser needs to see.

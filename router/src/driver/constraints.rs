@@ -1,18 +1,54 @@
-//! Masks of sequences under a grammar: computed on the blocking pool of the threads of HTTP, while the device works on
-//! other sequences.
+//! Masks of sequences under a grammar: those of a step are worked out together, on threads of their own, while the
+//! device works on the step that will use them.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use trunkline_grammar::{Constraint, Forcing, GrammarError, Next};
 use trunkline_scheduler::{Allowed, NextTokens, SequenceId, TokenMask};
+
+/// A mask that takes a core longer is slow: the next one of its sequence is worked out beside the others, and no step
+/// waits for it. About half of a step of a small model; a mask of a schema takes some 0.01 ms.
+const SLOW_MASK: Duration = Duration::from_millis(3);
+/// Threads that work masks out, at most.
+const MAX_MASK_THREADS: usize = 4;
+/// Masks that are worth another thread.
+const MIN_MASKS_PER_THREAD: usize = 4;
+
+/// A constraint to be worked on.
+struct Work {
+    id: SequenceId,
+    constraint: Constraint,
+    forcing: Forcing,
+    /// Sampled last; none at the beginning.
+    token_id: Option<u32>,
+}
 
 /// A constraint that was worked on, and what may follow.
 pub(super) struct Worked {
     id: SequenceId,
     constraint: Constraint,
     allowed: Result<trunkline_grammar::Allowed, GrammarError>,
+    /// Of a core.
+    pub(super) time: Duration,
+}
+
+impl Work {
+    fn run(mut self) -> Worked {
+        let begin = thread_time();
+        let accepted = self.token_id.map_or(Ok(()), |token_id| self.constraint.accept(token_id));
+        let allowed = accepted.and_then(|()| self.constraint.allowed(self.forcing));
+        Worked {
+            id: self.id,
+            constraint: self.constraint,
+            allowed,
+            time: thread_time().saturating_sub(begin),
+        }
+    }
 }
 
 /// Where a sequence's constraint is.
@@ -20,21 +56,31 @@ struct Entry {
     /// None while it is being worked on.
     constraint: Option<Constraint>,
     forcing: Forcing,
+    /// Its last mask was.
+    is_slow: bool,
 }
 
 /// The constraints of all sequences that have one.
 pub(super) struct Constraints {
     entries: HashMap<SequenceId, Entry>,
+    /// What this turn leaves to the threads.
+    batch: Vec<Work>,
+    threads: Vec<Sender<Vec<Work>>>,
     /// Each sequence has one piece of work at most.
-    worked: mpsc::Sender<Worked>,
+    worked: mpsc::Sender<Vec<Worked>>,
+    /// Where the first masks and slow ones are worked out.
     workers: Handle,
     vocab_size: u32,
 }
 
 impl Constraints {
-    pub(super) fn new(max_requests: usize, workers: Handle) -> (Self, mpsc::Receiver<Worked>) {
+    pub(super) fn new(max_requests: usize, workers: Handle) -> (Self, mpsc::Receiver<Vec<Worked>>) {
         let (worked, worked_out) = mpsc::channel(max_requests.max(1));
-        (Self { entries: HashMap::new(), worked, workers, vocab_size: 0 }, worked_out)
+        let num_cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let num_threads = (num_cores / 2).clamp(1, MAX_MASK_THREADS);
+        let threads = (0..num_threads).filter_map(|_| start_thread(worked.clone())).collect();
+        let entries = HashMap::new();
+        (Self { entries, batch: Vec::new(), threads, worked, workers, vocab_size: 0 }, worked_out)
     }
 
     /// Masks have a bit for each of so many tokens.
@@ -45,36 +91,56 @@ impl Constraints {
     /// A sequence begins: works out what may follow its prompt. With logprobs every token is sampled.
     pub(super) fn begin(&mut self, id: SequenceId, constraint: Constraint, wants_logprobs: bool) {
         let forcing = if wants_logprobs { Forcing::Never } else { Forcing::Allow };
-        self.entries.insert(id, Entry { constraint: None, forcing });
-        self.work(id, constraint, forcing, None);
+        self.entries.insert(id, Entry { constraint: None, forcing, is_slow: true });
+        self.work_beside(Work { id, constraint, forcing, token_id: None });
     }
 
-    /// Works out what may follow a token that was sampled.
+    /// Works out what may follow a token that was sampled, with all others of this turn: see `flush`.
     pub(super) fn follow(&mut self, id: SequenceId, token_id: u32) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let forcing = entry.forcing;
-        if let Some(constraint) = entry.constraint.take() {
-            self.work(id, constraint, forcing, Some(token_id));
-        } else {
+        let Some(constraint) = entry.constraint.take() else {
             tracing::error!(sequence_id = id.0, "a token came before its mask was told");
+            return;
+        };
+        let work = Work { id, constraint, forcing: entry.forcing, token_id: Some(token_id) };
+        if entry.is_slow {
+            self.work_beside(work);
+        } else {
+            self.batch.push(work);
         }
+    }
+
+    /// Hands the turn's work to the threads.
+    pub(super) fn flush(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        let num_parts = batch.len().div_ceil(MIN_MASKS_PER_THREAD).min(self.threads.len());
+        for index in 0..num_parts {
+            let rest = batch.split_off(batch.len().div_ceil(num_parts - index));
+            let part = std::mem::replace(&mut batch, rest);
+            if let Err(SendError(part)) = self.threads[index].send(part) {
+                part.into_iter().for_each(|work| self.work_beside(work));
+            }
+        }
+        // Where no thread could be started.
+        batch.into_iter().for_each(|work| self.work_beside(work));
     }
 
     /// Takes a constraint back; none if its sequence has ended meanwhile.
     pub(super) fn end(&mut self, worked: Worked) -> Option<(SequenceId, Allowed)> {
         let entry = self.entries.get_mut(&worked.id)?;
         entry.constraint = Some(worked.constraint);
-        let allowed = match worked.allowed {
-            Ok(allowed) => Allowed {
-                forced: allowed.forced,
-                next: match allowed.next {
+        entry.is_slow = worked.time > SLOW_MASK;
+        let (forced, next) = match worked.allowed {
+            Ok(allowed) => {
+                let next = match allowed.next {
                     Next::Mask(mask) => NextTokens::Mask(TokenMask(mask.for_rows(self.vocab_size).into())),
                     Next::End => NextTokens::End,
-                },
-            },
-            Err(error) => Allowed { forced: Vec::new(), next: NextTokens::Failed(error.to_string()) },
+                };
+                (allowed.forced, next)
+            }
+            Err(error) => (Vec::new(), NextTokens::Failed(error.to_string())),
         };
-        Some((worked.id, allowed))
+        Some((worked.id, Allowed { forced, next, is_slow: entry.is_slow }))
     }
 
     /// The sequence has ended.
@@ -82,13 +148,36 @@ impl Constraints {
         self.entries.remove(&id);
     }
 
-    fn work(&self, id: SequenceId, mut constraint: Constraint, forcing: Forcing, token_id: Option<u32>) {
+    fn work_beside(&self, work: Work) {
         let worked = self.worked.clone();
         self.workers.spawn_blocking(move || {
-            let accepted = token_id.map_or(Ok(()), |token_id| constraint.accept(token_id));
-            let allowed = accepted.and_then(|()| constraint.allowed(forcing));
             // It fails only if the driver is gone, and with it the process.
-            let _ = worked.blocking_send(Worked { id, constraint, allowed });
+            let _ = worked.blocking_send(vec![work.run()]);
         });
+    }
+}
+
+/// Time that a core gave this thread: what others do on the machine does not make a mask slow.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// A thread that works until the driver is gone; none if the system has no more.
+fn start_thread(worked: mpsc::Sender<Vec<Worked>>) -> Option<Sender<Vec<Work>>> {
+    let (sender, batches): (_, Receiver<Vec<Work>>) = channel();
+    let work = move || {
+        for batch in batches {
+            if worked.blocking_send(batch.into_iter().map(Work::run).collect()).is_err() {
+                return;
+            }
+        }
+    };
+    match std::thread::Builder::new().name("masks".to_owned()).spawn(work) {
+        Ok(_) => Some(sender),
+        Err(error) => {
+            tracing::warn!(%error, "no thread for masks");
+            None
+        }
     }
 }

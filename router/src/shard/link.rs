@@ -9,16 +9,22 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use trunkline_scheduler::{ShardLimits, StepPlan, StepResult, StoreContents, Transfers, WindowLimits};
+use trunkline_scheduler::{
+    LateMask, ShardLimits, StepPlan, StepResult, StoreContents, Transfers, WindowLimits,
+};
 
 use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
-use super::{CONTRACT_VERSION, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
+use super::{
+    CONTRACT_VERSION, ShardError, late_mask_to_proto, plan_to_proto, proto, result_from_proto,
+    transfers_from_proto,
+};
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 use crate::object::ObjectTier;
 
-/// Plans waiting for the socket. The scheduler keeps two in flight; the rest is room for plans of only ends.
-const MAX_WAITING_PLANS: usize = 16;
+/// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends,
+/// and for late masks, of which each turn of the driver sends one list.
+const MAX_WAITING_PLANS: usize = 64;
 /// Largest message taken from the shard, in bytes: 1024 sequences with 20 logprobs each stay below 1 MiB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
@@ -143,6 +149,15 @@ fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Windo
     Ok(Some(limits))
 }
 
+/// What the driver tells the shard: at least one of both.
+#[derive(Debug, Default, PartialEq)]
+pub struct StepMessage {
+    /// The plan of a step.
+    pub plan: Option<StepPlan>,
+    /// What steps may sample whose plans were sent before.
+    pub late_masks: Vec<LateMask>,
+}
+
 /// What the link tells the driver.
 #[derive(Debug)]
 pub enum LinkEvent {
@@ -153,7 +168,7 @@ pub enum LinkEvent {
         /// What its store holds.
         store: Option<StoreContents>,
         /// Where its plans go.
-        plans: mpsc::Sender<StepPlan>,
+        plans: mpsc::Sender<StepMessage>,
     },
     /// A step is done.
     Result(StepResult),
@@ -239,10 +254,12 @@ async fn run_once(
     if let Some(gate) = &mut gate {
         gate.set(&info, store.is_some()).await;
     }
-    let (plans, outgoing) = mpsc::channel::<StepPlan>(MAX_WAITING_PLANS);
-    let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), |plan| proto::StepRequest {
-        plan: Some(plan_to_proto(plan)),
-    });
+    let (plans, outgoing) = mpsc::channel::<StepMessage>(MAX_WAITING_PLANS);
+    let requests =
+        tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), |message| proto::StepRequest {
+            plan: message.plan.map(plan_to_proto),
+            late_masks: message.late_masks.into_iter().map(late_mask_to_proto).collect(),
+        });
     // A server may send its response header only with the first result, so the driver must be able to plan before
     // `step` returns: the stream is open once the request is on its way.
     if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {

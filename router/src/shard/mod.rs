@@ -6,12 +6,15 @@ mod health;
 mod link;
 mod store;
 
-pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
+pub use convert::{
+    late_mask_from_proto, late_mask_to_proto, plan_from_proto, plan_to_proto, result_from_proto,
+    transfers_from_proto,
+};
 pub use health::{Health, watch_health};
-pub use link::{LinkEvent, ShardInfo, connect, run_link};
+pub use link::{LinkEvent, ShardInfo, StepMessage, connect, run_link};
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 3;
+pub const CONTRACT_VERSION: u32 = 4;
 
 /// What the router knows of its shard now.
 #[derive(Debug, Clone, Default)]

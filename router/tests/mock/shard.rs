@@ -222,9 +222,14 @@ async fn serve_steps(
 ) {
     let (queue, mut queued) = mpsc::channel::<proto::StepPlan>(4);
     let watch = plan.watch.clone();
+    let (masks, mut late_masks) = mpsc::unbounded_channel::<proto::LateMask>();
     tokio::spawn(async move {
         while let Ok(Some(request)) = requests.message().await {
-            let step = request.plan.unwrap();
+            for late in request.late_masks {
+                // Who serves may be gone.
+                let _ = masks.send(late);
+            }
+            let Some(step) = request.plan else { continue };
             if let Some(watch) = &watch {
                 watch.plan_read(step.step_id);
             }
@@ -236,7 +241,7 @@ async fn serve_steps(
     let mut sequences = HashMap::new();
     let mut next_step = 1;
     let mut done = Instant::now();
-    while let Some(step) = queued.recv().await {
+    while let Some(mut step) = queued.recv().await {
         plan.steps.acquire().await.unwrap().forget();
         if !plan.pace.is_zero() {
             tokio::time::sleep_until(done + plan.pace).await;
@@ -244,6 +249,11 @@ async fn serve_steps(
         }
         if plan.keep_plans {
             plans.lock().unwrap().push(step.clone());
+        }
+        while let Some(chunk) = step.chunks.iter_mut().find(|chunk| chunk.awaits_mask) {
+            assert!(chunk.sample && chunk.allowed_tokens.is_empty(), "it is told once what it may sample");
+            let Some(late) = late_masks.recv().await else { return };
+            take_late_mask(&mut step, late);
         }
         assert_eq!(step.step_id, next_step, "gap in step ids");
         next_step += 1;
@@ -266,6 +276,15 @@ async fn serve_steps(
             return;
         }
     }
+}
+
+/// Tells a chunk what it may sample, if anything.
+fn take_late_mask(step: &mut proto::StepPlan, late: proto::LateMask) {
+    let is_it = |chunk: &&mut proto::Chunk| chunk.sequence_id == late.sequence_id && chunk.awaits_mask;
+    let chunk = step.chunks.iter_mut().find(is_it).expect("a mask is for a chunk of the step under way");
+    chunk.awaits_mask = false;
+    chunk.sample = !late.allowed_tokens.is_empty();
+    chunk.allowed_tokens = late.allowed_tokens;
 }
 
 /// What a step restores, once the disk answers.

@@ -4,7 +4,8 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 use trunkline_router::shard::proto::{self, sequence_result::Outcome};
 use trunkline_router::shard::{
-    ShardInfo, plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto,
+    ShardInfo, late_mask_from_proto, late_mask_to_proto, plan_from_proto, plan_to_proto, result_from_proto,
+    transfers_from_proto,
 };
 use trunkline_scheduler::{
     BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
@@ -16,7 +17,7 @@ const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.js
 
 #[test]
 fn recorded_conversation_reads_the_same_on_this_side() {
-    let (mut plans, mut results) = (0, 0);
+    let (mut plans, mut results, mut late_masks) = (0, 0, 0);
     for line in CONVERSATION.lines() {
         let record: Value = serde_json::from_str(line).unwrap();
         if let Some(describe) = record.get("describe") {
@@ -29,6 +30,13 @@ fn recorded_conversation_reads_the_same_on_this_side() {
             assert_eq!(plan_to_json(&plain), *plan);
             assert_eq!(plan_to_proto(plain), message);
             plans += 1;
+        } else if let Some(late) = record.get("late_mask") {
+            let sequence_id = u64_of(late, "sequence_id");
+            let message = proto::LateMask { sequence_id, allowed_tokens: key_of(late, "allowed_tokens") };
+            let plain = late_mask_from_proto(message.clone());
+            assert!(plain.allowed_tokens.is_some());
+            assert_eq!(late_mask_to_proto(plain), message);
+            late_masks += 1;
         } else {
             let plain = result_from_proto(result_from_json(&record["result"])).unwrap();
             assert_eq!(result_to_json(&plain), record["result"]);
@@ -36,6 +44,7 @@ fn recorded_conversation_reads_the_same_on_this_side() {
         }
     }
     assert!(plans >= 5 && plans == results, "{plans} plans, {results} results");
+    assert!(late_masks > 0, "no late mask");
 }
 
 #[test]
@@ -94,6 +103,7 @@ fn transfers_cross_the_line_whole() {
             stores: vec![BlockStore { block_index: 1, slot: SlotId(11) }],
             appended_token_ids: vec![6, 1],
             allowed_tokens: Some(TokenMask([0b101, 0].as_slice().into())),
+            awaits_mask: false,
         }],
         restores: vec![Restore {
             restore_id: 2,
@@ -210,6 +220,7 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             }),
             appended_token_ids: ids(chunk, "appended_token_ids"),
             allowed_tokens: key_of(chunk, "allowed_tokens"),
+            awaits_mask: chunk["awaits_mask"].as_bool().unwrap(),
         }),
         restores: list(value, "restores", |restore| proto::Restore {
             restore_id: u64_of(restore, "restore_id"),
@@ -299,7 +310,7 @@ fn plan_to_json(plan: &StepPlan) -> Value {
             json!({"sequence_id": chunk.sequence_id, "first_position": chunk.first_position,
                    "num_tokens": chunk.num_tokens, "new_block_ids": chunk.new_block_ids, "sample": chunk.sample,
                    "stores": stores, "appended_token_ids": chunk.appended_token_ids,
-                   "allowed_tokens": BASE64_STANDARD.encode(mask)})
+                   "allowed_tokens": BASE64_STANDARD.encode(mask), "awaits_mask": chunk.awaits_mask})
         })
         .collect();
     let restores: Vec<Value> = plan.restores.iter().map(restore_to_json).collect();

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use trunkline_grammar::GrammarLimits;
+use trunkline_router::dialects::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
 
 use crate::support::{END, Router, ShardPlan, bytes};
@@ -249,4 +250,63 @@ async fn every_event_of_tgi_has_a_token_also_where_the_grammar_ends_the_output()
     let last = events.last().unwrap();
     assert_eq!((&last["token"]["special"], &last["generated_text"]), (&json!(true), &json!("ab")));
     assert_eq!(last["details"]["finish_reason"], "eos_token");
+}
+
+#[tokio::test]
+async fn a_grammar_begins_behind_the_reasoning_that_the_prompt_opened() {
+    let plan = ShardPlan::saying("{ hm </think>no json at all");
+    let style = ReplyStyle { reasons: true, ..ReplyStyle::default() };
+    let router = Router::start_with_replies(plan.clone(), style).await;
+    let asked = |fields: Value| {
+        let mut body = chat(fields);
+        body["messages"] =
+            json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]);
+        body["continue_final_message"] = true.into();
+        body["add_generation_prompt"] = false.into();
+        body
+    };
+    for fields in [json!({"guided_json": schema()}), json!({"guided_json": schema(), "logprobs": true})] {
+        let answer = router.post(CHAT, &asked(fields)).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["reasoning_content"], "{ hm ", "{answer}");
+        check(message["content"].as_str().unwrap());
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    // Its calls are behind it too.
+    let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": schema()}});
+    let answer = router.post(CHAT, &asked(json!({"tools": [tool], "tool_choice": "required"}))).await.ok();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "{ hm ");
+    check(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
+    // A reply that does not end its reasoning has no content, and is not complete.
+    let mut endless = asked(json!({"guided_json": schema()}));
+    endless["max_tokens"] = 3.into();
+    let answer = router.post(CHAT, &endless).await.ok();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    // Without reasoning the grammar holds from the first token on.
+    let router = Router::start(plan, Limits::default()).await;
+    let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
+    check(answer["choices"][0]["message"]["content"].as_str().unwrap());
+}
+
+#[tokio::test]
+async fn a_grammar_is_compiled_once() {
+    let router = router().await;
+    for num_hits in 0..3 {
+        let answer = router.post(CHAT, &chat(json!({"guided_json": schema()}))).await.ok();
+        check(answer["choices"][0]["message"]["content"].as_str().unwrap());
+        assert_eq!(router.metric("trunkline_grammar_hits_total").await, f64::from(num_hits));
+        assert_eq!(router.metric("trunkline_grammar_compile_seconds_count").await, 1.0);
+    }
+    // The same text of another kind is another grammar.
+    for (fields, num_compiled) in [
+        (json!({"guided_regex": "ab"}), 2.0),
+        (json!({"guided_choice": ["ab"]}), 3.0),
+        (json!({"guided_regex": "ab"}), 3.0),
+    ] {
+        let answer = router.post(CHAT, &chat(fields)).await.ok();
+        assert_eq!(answer["choices"][0]["message"]["content"], "ab");
+        assert_eq!(router.metric("trunkline_grammar_compile_seconds_count").await, num_compiled);
+    }
+    assert!(router.metric("trunkline_grammar_mask_seconds_count").await > 6.0);
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan, bytes};
+use trunkline_router::dialects::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -117,4 +118,21 @@ async fn wrong_tools_are_named() {
         let answer = router.post(CHAT, &with(fields)).await;
         assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn replies_are_text_where_the_parser_is_off() {
+    let call = "<tool_call>{\"name\": \"look_up\", \"arguments\": {}}</tool_call>";
+    let style = ReplyStyle { ignores_calls: true, ..ReplyStyle::default() };
+    let router = Router::start_with_replies(ShardPlan::saying(call), style).await;
+    let tools = json!([{"type": "function", "function": {"name": "look_up"}}]);
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": tools, "max_tokens": 200});
+    let answer = router.post("/v1/chat/completions", &body).await.ok();
+    assert_eq!(answer["choices"][0]["message"]["content"], call);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    // A call that is required is read all the same.
+    let mut required = body;
+    required["tool_choice"] = "required".into();
+    let answer = router.post("/v1/chat/completions", &required).await.ok();
+    assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "look_up");
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,34 @@ def test_a_wrong_mask_fails_its_sequence_alone(backend: Backend) -> None:
         assert good.token_id == free.token_id
         assert isinstance(bad, SequenceFailure) and bad.sequence_id == 2
         assert code is None or bad.code == code
+
+
+def test_a_mask_that_comes_while_the_step_runs_is_as_one_that_came_before(backend: Backend) -> None:
+    sampling = replace(GREEDY, temperature=1.0, seed=4)
+    allowed = mask_of([3, 8, 21, 40])
+    expected = sample(backend, allowed, sampling)
+    masks = backend.make_late_masks()
+    backend.start(1, PROMPT, len(PROMPT), sampling)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(masks.tell, 1, allowed)
+        (outcome,) = backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)])
+    assert isinstance(expected, Sampled)
+    assert outcome == expected
+    # Told nothing, it samples nothing, and goes on from there.
+    masks.tell(1, b"")
+    first = len(PROMPT)
+    assert backend.step([Chunk(1, first, 1, [], True, late_masks=masks)]) == []
+    (outcome,) = backend.step([Chunk(1, first + 1, 1, [], True, appended_token_ids=[9])])
+    assert isinstance(outcome, Sampled)
+    masks.tell(1, b"\xff")
+    (outcome,) = backend.step([Chunk(1, first + 2, 1, [], True, late_masks=masks)])
+    assert isinstance(outcome, SequenceFailure) and outcome.code == "invalid_plan"
+    backend.end(1)
+    # Who tells is gone.
+    masks.close()
+    backend.start(1, PROMPT, len(PROMPT), sampling)
+    assert backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)]) == []
+    backend.end(1)
 
 
 def test_appended_tokens_are_as_if_sampled(backend: Backend) -> None:

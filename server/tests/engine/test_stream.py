@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.errors import PlanError
 from trunkline_server.plan import StepPlan, StepResponse, StepResult
 from trunkline_server.stream import MAX_QUEUED_PLANS, MAX_QUEUED_RESPONSES, StepStream, StreamEnd
@@ -36,7 +37,7 @@ class Background:
 
 
 def full_of_plans() -> StepStream:
-    stream = StepStream()
+    stream = StepStream(LateMasks())
     for step_id in range(1, MAX_QUEUED_PLANS + 1):
         assert stream.put_plan(StepPlan(step_id))
     return stream
@@ -63,7 +64,7 @@ def test_every_end_wakes_a_reader_that_waits_for_room(end: Callable[[StepStream]
 
 @pytest.mark.parametrize("end", [lambda s: s.cancel(StreamEnd.SUPERSEDED), lambda s: s.end_plans()])
 def test_every_end_wakes_a_loop_that_waits_for_its_results_to_be_read(end: Callable[[StepStream], None]) -> None:
-    stream = StepStream()
+    stream = StepStream(LateMasks())
     for step_id in range(MAX_QUEUED_RESPONSES):
         stream.put_response(result(step_id))
     waiting = Background(lambda: stream.put_response(result(99)))
@@ -73,7 +74,7 @@ def test_every_end_wakes_a_loop_that_waits_for_its_results_to_be_read(end: Calla
 
 
 def test_results_before_an_error_come_first() -> None:
-    stream = StepStream()
+    stream = StepStream(LateMasks())
     stream.put_response(result(1))
     stream.fail(PlanError("wrong"))
     stream.put_response(result(2))
@@ -91,7 +92,7 @@ def test_cancel_drops_plans_and_results() -> None:
 
 
 def test_the_first_end_wins() -> None:
-    stream = StepStream()
+    stream = StepStream(LateMasks())
     stream.cancel(StreamEnd.SUPERSEDED)
     stream.cancel(StreamEnd.DISCONNECTED)
     stream.fail(PlanError("late"))
@@ -102,3 +103,15 @@ def test_plans_queued_before_the_side_was_closed_are_still_taken() -> None:
     stream = full_of_plans()
     stream.end_plans()
     assert [bool(stream.take_plan()) for _ in range(MAX_QUEUED_PLANS + 1)] == [True] * MAX_QUEUED_PLANS + [False]
+
+
+@pytest.mark.parametrize("end", [lambda s: s.cancel(StreamEnd.DISCONNECTED), lambda s: s.end_plans()])
+def test_every_end_wakes_a_step_that_waits_for_a_mask(end: Callable[[StepStream], None]) -> None:
+    stream = StepStream(LateMasks())
+    waiting = Background(lambda: stream.late_masks.wait(7))
+    assert waiting.is_waiting
+    end(stream)
+    assert waiting.join() == b""
+    # What was told before the end still counts.
+    stream.late_masks.tell(7, b"mask")
+    assert stream.late_masks.wait(7) == b"mask"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
 from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.backends.late_masks import LateMasks
 
 VOCAB_SIZE = 64
 # A sequence that computes this token fails with NOT_FINITE, as if its logits were NaN.
@@ -128,6 +129,9 @@ class FakeBackend:
                 outcomes.append(outcome)
         return outcomes
 
+    def make_late_masks(self) -> LateMasks:
+        return LateMasks()
+
     def reset(self) -> None:
         self._check_thread()
         self.num_resets += 1
@@ -163,6 +167,9 @@ class FakeBackend:
             digest = mix(digest, token_id)
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
+        if chunk.late_masks is not None:
+            mask = chunk.late_masks.wait(chunk.sequence_id)
+            chunk = replace(chunk, allowed_tokens=mask, sample=bool(mask), late_masks=None)
         return self._sample(chunk, sequence, digest) if chunk.sample else None
 
     def _keep(self, chunk: Chunk) -> None:

@@ -84,6 +84,9 @@ class Stream:
     def send(self, plan: shard_pb2.StepPlan) -> None:
         self._plans.put(shard_pb2.StepRequest(plan=plan))
 
+    def tell(self, *late_masks: shard_pb2.LateMask) -> None:
+        self._plans.put(shard_pb2.StepRequest(late_masks=late_masks))
+
     def send_raw(self, request: shard_pb2.StepRequest) -> None:
         self._plans.put(request)
 

@@ -3,8 +3,8 @@
     PYTHONPATH=server python -m tests.service.conversation        records proto/testdata/conversation.jsonl again
 
 Two streams, one of a shard with a store and one of a shard whose blocks are in two parts. One JSON object a line, in
-the order of the wire: `{"describe": ...}` first, then `{"plan": ...}` and `{"result": ...}` (two plans may be ahead of
-their results). Messages are in proto3's JSON form with the field names of shard.proto, all
+the order of the wire: `{"describe": ...}` first, then `{"plan": ...}`, `{"late_mask": ...}` and `{"result": ...}` (two
+plans may be ahead of their results). Messages are in proto3's JSON form with the field names of shard.proto, all
 fields written out, 64-bit numbers as numbers. `device_time_us` is 0 in the record and not compared.
 """
 
@@ -22,7 +22,7 @@ from tests.fakes.store import block_key
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.engine import Engine
 from trunkline_server.service import describe
-from trunkline_server.wire import PlanLimits, decode_plan, encode_result
+from trunkline_server.wire import PlanLimits, decode_request, encode_result
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
 
@@ -89,11 +89,12 @@ def plans() -> list[pb.StepPlan]:
         ),
         # Sequence 1 is preempted; the failed ones end. Sequence 2 may only sample 9, 40 or 41.
         pb.StepPlan(step_id=6, ends=[1, 3, 4, 5], chunks=[_chunk(2, 11, 1, sample=True, allowed=[9, 40, 41])]),
-        # It comes back as 6 with its output, hits three blocks and computes the rest. Two tokens follow in sequence 2.
+        # It comes back as 6 with its output, hits three blocks and computes the rest. Two tokens follow in sequence 2,
+        # and what may follow these comes late.
         pb.StepPlan(
             step_id=7,
             starts=[_start(6, [], len(prompt), sampling(logprobs=True))],
-            chunks=[_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), _chunk(2, 12, 3, [8], sample=True, appended=[30, 31])],
+            chunks=_chunks_of_step_7(),
         ),
         # Its first block is read back from the slot that step 1 wrote, onto another one; an empty slot is emptied.
         pb.StepPlan(
@@ -115,6 +116,16 @@ def plans() -> list[pb.StepPlan]:
             discards=[3],
         ),
     ]
+
+
+def _chunks_of_step_7() -> list[pb.Chunk]:
+    awaits = _chunk(2, 12, 3, [8], sample=True, appended=[30, 31], awaits=True)
+    return [_chunk(6, 12, 2, [3, 5, 4, 2], sample=True), awaits]
+
+
+def late_masks() -> dict[int, list[pb.LateMask]]:
+    """What is said of a plan of the first stream after it was sent."""
+    return {7: [pb.LateMask(sequence_id=2, allowed_tokens=_mask([50, 51, 52]))]}
 
 
 def windowed_plans() -> list[pb.StepPlan]:
@@ -156,10 +167,15 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
         for start in plan.starts:
             if start.sequence_id == 6:
                 start.token_ids.extend([7, 3, 9, 3, 7, 1, 20, 21, 22, 5, *output])
-        response = encode_result(engine.step(decode_plan(pb.StepRequest(plan=plan), PlanLimits.of(fake.info))))
+        late = late_masks().get(plan.step_id, []) if any(chunk.awaits_mask for chunk in plan.chunks) else []
+        request = pb.StepRequest(plan=plan, late_masks=late)
+        decoded = decode_request(request, PlanLimits.of(fake.info), engine.make_late_masks())
+        assert decoded is not None
+        response = encode_result(engine.step(decoded))
         response.result.device_time_us = 0
         output.extend(s.token.token_id for s in response.result.sequences if s.sequence_id == 1 and s.HasField("token"))
         lines.append({"plan": to_json(plan)})
+        lines.extend({"late_mask": to_json(mask)} for mask in late)
         results.append({"result": to_json(response.result)})
         if len(results) == 2:
             lines.append(results.pop(0))
@@ -225,8 +241,8 @@ def _chunk(
     stores: list[tuple[int, int]] | None = None,
     appended: list[int] | None = None,
     allowed: list[int] | None = None,
+    awaits: bool = False,
 ) -> pb.Chunk:
-    mask = sum(1 << token_id for token_id in allowed or [])
     return pb.Chunk(
         sequence_id=sequence_id,
         first_position=first_position,
@@ -235,8 +251,13 @@ def _chunk(
         sample=sample,
         stores=[pb.BlockStore(block_index=index, slot=slot) for index, slot in stores or []],
         appended_token_ids=appended or [],
-        allowed_tokens=mask.to_bytes(VOCAB_SIZE // 8, "little") if allowed else b"",
+        allowed_tokens=_mask(allowed) if allowed else b"",
+        awaits_mask=awaits,
     )
+
+
+def _mask(token_ids: list[int]) -> bytes:
+    return sum(1 << token_id for token_id in token_ids).to_bytes(VOCAB_SIZE // 8, "little")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ def test_recorded_conversation_replays_through_the_socket(client: Client, backen
             assert conversation.to_json(client.describe()) == line["describe"]
         elif "plan" in line:
             stream.send(json_format.ParseDict(line["plan"], pb.StepPlan()))
+        elif "late_mask" in line:
+            stream.tell(json_format.ParseDict(line["late_mask"], pb.LateMask()))
         else:
             result = stream.receive()
             result.device_time_us = 0
@@ -52,10 +54,12 @@ def test_recorded_conversation_shows_every_field_of_the_plan_and_the_result() ->
     for line in conversation.read():
         if "plan" in line:
             walk(json_format.ParseDict(line["plan"], pb.StepPlan()))
+        elif "late_mask" in line:
+            walk(json_format.ParseDict(line["late_mask"], pb.LateMask()))
         elif "result" in line:
             walk(json_format.ParseDict({**line["result"], "device_time_us": 1}, pb.StepResult()))
     names = ("StepPlan", "SequenceStart", "SamplingParams", "BlockCopy", "Chunk", "BlockStore", "Restore",
              "BlockRestore", "StepResult", "SequenceResult", "SampledToken", "TokenLogprob",
-             "SequenceError")  # fmt: skip
+             "SequenceError", "LateMask")  # fmt: skip
     declared = {f.full_name for name in names for f in pb.DESCRIPTOR.message_types_by_name[name].fields}
     assert declared - seen == set()

@@ -188,6 +188,10 @@ def _copy(source: int, destination: int, num_tokens: int) -> pb.StepPlan:
         (_copy(1, 2, 0), "copies 0 tokens of a block, expected 1 to 4"),
         (_copy(1, 2, 5), "copies 5 tokens"),
         (_plan(chunks=[pb.Chunk(sequence_id=1)]), "chunk of sequence 1 has no tokens"),
+        (
+            _plan(chunks=[pb.Chunk(sequence_id=1, num_tokens=1, awaits_mask=True)]),
+            "chunk of sequence 1 awaits a mask that it cannot use",
+        ),
         (_plan(chunks=[pb.Chunk(sequence_id=i, num_tokens=1) for i in range(9)]), "9 chunks, more than"),
         (_plan(chunks=[pb.Chunk(sequence_id=1, num_tokens=33)]), "33 tokens, more than `max_step_tokens` (32)"),
         (_plan(chunks=[pb.Chunk(sequence_id=1, num_tokens=1)] * 2), "two chunks of one sequence"),
@@ -210,7 +214,7 @@ def test_a_plan_that_cannot_be_ends_the_stream_after_the_results_before_it(
 def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None:
     stream = client.open()
     stream.send_raw(pb.StepRequest())
-    assert stream.error().details() == "step request holds no `plan`"
+    assert stream.error().details() == "step request holds neither `plan` nor `late_masks`"
 
 
 @pytest.mark.parametrize(

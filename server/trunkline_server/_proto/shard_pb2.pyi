@@ -69,10 +69,20 @@ class DescribeResponse(_message.Message):
     def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("plan",)
+    __slots__ = ("plan", "late_masks")
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    LATE_MASKS_FIELD_NUMBER: _ClassVar[int]
     plan: StepPlan
-    def __init__(self, plan: _Optional[_Union[StepPlan, _Mapping]] = ...) -> None: ...
+    late_masks: _containers.RepeatedCompositeFieldContainer[LateMask]
+    def __init__(self, plan: _Optional[_Union[StepPlan, _Mapping]] = ..., late_masks: _Optional[_Iterable[_Union[LateMask, _Mapping]]] = ...) -> None: ...
+
+class LateMask(_message.Message):
+    __slots__ = ("sequence_id", "allowed_tokens")
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    sequence_id: int
+    allowed_tokens: bytes
+    def __init__(self, sequence_id: _Optional[int] = ..., allowed_tokens: _Optional[bytes] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("result", "transfers")
@@ -157,7 +167,7 @@ class BlockCopy(_message.Message):
     def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens")
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens", "awaits_mask")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +176,7 @@ class Chunk(_message.Message):
     STORES_FIELD_NUMBER: _ClassVar[int]
     APPENDED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_MASK_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     first_position: int
     num_tokens: int
@@ -174,7 +185,8 @@ class Chunk(_message.Message):
     stores: _containers.RepeatedCompositeFieldContainer[BlockStore]
     appended_token_ids: _containers.RepeatedScalarFieldContainer[int]
     allowed_tokens: bytes
-    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ...) -> None: ...
+    awaits_mask: bool
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ..., awaits_mask: _Optional[bool] = ...) -> None: ...
 
 class BlockStore(_message.Message):
     __slots__ = ("block_index", "slot")

@@ -81,6 +81,22 @@ class Transfers:
     restores: Sequence[RestoreOutcome] = ()
 
 
+class LateMasks(Protocol):
+    """Where masks are left for the step that waits for them. All methods may be called from any thread."""
+
+    def tell(self, sequence_id: int, mask: bytes) -> None:
+        """What the next sample of a sequence may choose; empty: it chooses nothing."""
+        ...
+
+    def close(self) -> None:
+        """No mask follows: who waits for one samples nothing."""
+        ...
+
+    def wait(self, sequence_id: int) -> bytes:
+        """Waits for the mask of a sequence and takes it; empty if nothing is to be sampled."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """As `Chunk` in shard.proto."""
@@ -94,6 +110,8 @@ class Chunk:
     appended_token_ids: Sequence[int] = ()
     # Empty: any token.
     allowed_tokens: bytes = b""
+    # If not None, the mask comes there while the step runs.
+    late_masks: LateMasks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +231,15 @@ class Backend(Protocol):
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         """One forward pass over `chunks`; samples where asked and appends the token to its sequence.
 
-        A chunk's `appended_token_ids` are appended first; `allowed_tokens` are the only ones that it may sample.
+        A chunk's `appended_token_ids` are appended first; `allowed_tokens` are the only ones that it may sample. With
+        `late_masks` the step waits there for them, and samples nothing if none are left.
 
         Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if one cannot be.
         """
+        ...
+
+    def make_late_masks(self) -> LateMasks:
+        """For the late masks of one Step stream."""
         ...
 
     def reset(self) -> None:

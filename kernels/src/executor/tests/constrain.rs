@@ -1,5 +1,7 @@
 //! Masks, and tokens that follow without being sampled.
 
+use std::sync::Arc;
+
 use super::*;
 
 /// One sequence: a chunk over all that is known and not computed, under a mask.
@@ -53,6 +55,41 @@ fn appended_tokens_are_as_sampled_ones() {
     assert_eq!(token(step(&mut executor, 0, 20, None)), sampled[0]);
     executor.append(1, &[sampled[1].token_id, sampled[2].token_id]).unwrap();
     assert_eq!(token(step(&mut executor, 20, 23, None)), sampled[3]);
+}
+
+#[test]
+fn a_late_mask_gives_what_the_same_mask_gives_at_once() {
+    let mut executor = build(PLAIN, 2, best());
+    let tokens = prompt(35, 20);
+    let params = SamplingParams { temperature: 1.0, seed: 9, ..observant() };
+    let mask = mask_of(&[3, 4, 5, 70]);
+    executor.start(1, tokens.clone(), 20, params.clone()).unwrap();
+    let first = token(step(&mut executor, 0, 20, Some(mask.clone())));
+    let second = token(step(&mut executor, 20, 21, Some(mask.clone())));
+    executor.end(1).unwrap();
+
+    executor.start(1, tokens, 20, params).unwrap();
+    let masks = Arc::new(LateMasks::default());
+    executor.await_mask(1, masks.clone()).unwrap();
+    let late = std::thread::scope(|scope| {
+        let running = scope.spawn(|| token(step(&mut executor, 0, 20, None)));
+        masks.tell(1, mask.clone());
+        running.join().unwrap()
+    });
+    assert_eq!(late, first);
+    // Told nothing it samples nothing: the position is computed, and the next step goes on from there.
+    executor.await_mask(1, masks.clone()).unwrap();
+    masks.tell(1, Vec::new());
+    assert!(step(&mut executor, 20, 21, None).is_empty());
+    executor.append(1, &[second.token_id]).unwrap();
+    // A mask of another size, and none after the end.
+    executor.await_mask(1, masks.clone()).unwrap();
+    masks.tell(1, vec![255]);
+    let failed = step(&mut executor, 21, 22, None);
+    assert!(matches!(failed[0].outcome, Err(SequenceFailure::InvalidPlan(_))));
+    masks.close();
+    executor.await_mask(1, masks).unwrap();
+    assert!(step(&mut executor, 22, 23, None).len() == 1, "the position is not known: that is its result");
 }
 
 #[test]

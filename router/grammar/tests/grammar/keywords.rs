@@ -1,7 +1,7 @@
 //! Each keyword that is supported holds.
 
 use serde_json::{Value, json};
-use trunkline_grammar::{FORMATS, KEYWORDS};
+use trunkline_grammar::{FORMATS, IGNORED_KEYWORDS, KEYWORDS};
 
 use crate::support::{check_schema, compiler, model};
 
@@ -114,4 +114,24 @@ fn every_format_holds() {
         faults.extend(check.faults);
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn ignored_keywords_change_nothing() {
+    let model = model();
+    let compiler = compiler(&model);
+    for keyword in IGNORED_KEYWORDS {
+        let value = match keyword {
+            "$schema" => json!("https://json-schema.org/draft/2020-12/schema"),
+            "$defs" | "definitions" => json!({"unused": {"type": "null"}}),
+            "$id" | "id" => json!("urn:example:of-an-id"),
+            "deprecated" | "readOnly" | "writeOnly" => json!(true),
+            "examples" => json!([1, "a"]),
+            _ => json!("text"),
+        };
+        let schema = json!({"type": "integer", "minimum": 11, "maximum": 13, keyword: value});
+        let check = check_schema(keyword, &schema, &model, &compiler, NUM_OUTPUTS).unwrap();
+        assert_eq!(check.faults, [""; 0]);
+        assert_eq!(check.num_finished as u64, NUM_OUTPUTS, "{keyword}");
+    }
 }

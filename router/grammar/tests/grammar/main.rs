@@ -7,4 +7,5 @@ mod bombs;
 mod keywords;
 mod kinds;
 mod real_schemas;
+mod reasoning;
 mod support;

@@ -5,9 +5,35 @@ use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarEr
 use trunkline_text::{ModelText, Tokenizer};
 
 /// Tokens longer than a byte, as models have them: across the borders of lexemes too.
-const WORDS: [&str; 24] = [
-    "tr", "tru", "true", "fa", "false", "nu", "null", "\":", "\": ", "{\"", "\",", "\"}", "\"]", "},", "[{",
-    "]]", "00", "12", "-1", "  ", "\n  ", "é", "日本", "ab",
+const WORDS: [&str; 28] = [
+    "tr",
+    "tru",
+    "true",
+    "fa",
+    "false",
+    "nu",
+    "null",
+    "\":",
+    "\": ",
+    "{\"",
+    "\",",
+    "\"}",
+    "\"]",
+    "},",
+    "[{",
+    "]]",
+    "00",
+    "12",
+    "-1",
+    "  ",
+    "\n  ",
+    "é",
+    "日本",
+    "ab",
+    "<think>",
+    "</think>",
+    "</think>x",
+    ">y",
 ];
 const END: &str = "<|end|>";
 const CONTROL: &str = "<|control|>";

@@ -96,6 +96,8 @@ struct World<'a> {
     store: Option<FakeStore>,
     num_shards: u64,
     shard_free_at: Millis,
+    /// Of the step that is not told yet what it may sample.
+    blocked: Option<StepResult>,
     known: BTreeMap<u64, Known>,
     arrivals: BTreeMap<SequenceId, &'a Arrival>,
     submitted: BTreeMap<SequenceId, Millis>,
@@ -131,6 +133,7 @@ impl<'a> World<'a> {
             store: None,
             num_shards: 0,
             shard_free_at: Millis(0),
+            blocked: None,
             known: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             submitted: BTreeMap::new(),
@@ -228,6 +231,7 @@ impl<'a> World<'a> {
             Happening::ShardLost(outage) => {
                 if self.shard.take().is_some() {
                     self.kill_transfers();
+                    self.blocked = None;
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
                     self.tell(Event::ShardLost);
                 }
@@ -324,6 +328,7 @@ impl<'a> World<'a> {
             self.scheduler.check_invariants();
             let has_updates = !updates.is_empty();
             self.take(updates);
+            self.tell_late();
             match plan {
                 Some(plan) => self.execute(&plan),
                 None if has_updates => {}
@@ -342,12 +347,17 @@ impl<'a> World<'a> {
     fn execute(&mut self, plan: &StepPlan) {
         self.trace(plan);
         let shard = self.shard.as_mut().expect("plans are for a shard that is there");
+        assert!(self.blocked.is_none(), "no step is planned behind one that is not told what it may sample");
         let result = shard.execute(plan, &self.known, &mut self.rng);
         let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
         self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
         let writes = std::mem::take(&mut shard.writes);
         let number = self.num_shards;
-        self.at(self.shard_free_at, Happening::Result { shard: number, result });
+        if shard.num_late() > 0 {
+            self.blocked = Some(result);
+        } else {
+            self.at(self.shard_free_at, Happening::Result { shard: number, result });
+        }
         let Some(store) = &mut self.store else {
             assert!(
                 writes.is_empty() && plan.restores.is_empty() && plan.discards.is_empty(),
@@ -367,6 +377,26 @@ impl<'a> World<'a> {
         if !writes.is_empty() {
             let at = self.shard_free_at.plus(self.rng.range(0, times.max_delay_ms));
             self.at(at, Happening::Written { shard: number, writes });
+        }
+    }
+
+    /// What the step that is under way may sample.
+    fn tell_late(&mut self) {
+        for late in self.scheduler.take_late_masks() {
+            self.trace(&late);
+            let shard = self.shard.as_mut().expect("masks are for a shard that is there");
+            let result = shard.tell_late(&late, &mut self.rng);
+            let is_last = shard.num_late() == 0;
+            if let Some(blocked) = &mut self.blocked {
+                blocked.sequences.extend(result);
+            } else {
+                assert!(result.is_none(), "who samples keeps its step from its end");
+            }
+            if is_last && let Some(result) = self.blocked.take() {
+                let shard = self.num_shards;
+                self.shard_free_at = self.shard_free_at.max(self.now);
+                self.at(self.shard_free_at, Happening::Result { shard, result });
+            }
         }
     }
 

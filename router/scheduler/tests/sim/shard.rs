@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    Allowed, BlockKey, Chunk, NextTokens, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
-    SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask,
+    Allowed, BlockKey, Chunk, LateMask, NextTokens, RestoredBlock, SampledToken, SequenceError,
+    SequenceErrorCode, SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask,
 };
 
 use super::rng::{Rng, mix};
@@ -85,10 +85,12 @@ impl Model {
 
     /// What may follow, with all that is forced.
     pub fn follow(self, seed: u64, output: &[u32]) -> Allowed {
+        // Some masks take long.
+        let is_slow = mix(seed ^ output.len() as u64) % 5 == 0;
         let (mut output, mut forced) = (output.to_vec(), Vec::new());
         loop {
             let Some(mask) = self.allowed(seed, &output) else {
-                return Allowed { forced, next: NextTokens::End };
+                return Allowed { forced, next: NextTokens::End, is_slow };
             };
             let mut ids = (0..self.vocab_size).filter(|id| mask.0[*id as usize / 8] >> (id % 8) & 1 == 1);
             match (ids.next(), ids.next()) {
@@ -96,7 +98,7 @@ impl Model {
                     output.push(id);
                     forced.push(id);
                 }
-                _ => return Allowed { forced, next: NextTokens::Mask(mask) },
+                _ => return Allowed { forced, next: NextTokens::Mask(mask), is_slow },
             }
         }
     }
@@ -136,6 +138,16 @@ struct ShardSequence {
     has_failed: bool,
     is_constrained: bool,
     root_key: Option<BlockKey>,
+    /// The chunk that is to be told what it may sample.
+    late: Option<Late>,
+}
+
+/// A chunk that awaits a mask.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Late {
+    Waits,
+    /// It failed meanwhile, or its step is over: what it is told is of no use.
+    Failed,
 }
 
 /// Chances of what may go wrong, one in so many; 0: never.
@@ -295,6 +307,7 @@ impl FakeShard {
                 has_failed: false,
                 is_constrained: request.is_constrained,
                 root_key: start.root_key,
+                late: None,
             };
             assert_ne!(start.sequence_id, 0, "a wire id is not 0");
             let previous = self.sequences.insert(start.sequence_id, sequence);
@@ -378,6 +391,7 @@ impl FakeShard {
             }
             self.compute_windows(chunk.sequence_id, first, end, false);
             let message = "made to fail".to_owned();
+            sequence_late(&mut self.sequences, chunk, Late::Failed);
             return Some(SequenceOutcome::Error(SequenceError {
                 code: SequenceErrorCode::NotFinite,
                 message,
@@ -389,7 +403,9 @@ impl FakeShard {
                 !chunk.sample || end == sequence.tokens.len(),
                 "a token is sampled after the last known one"
             );
-            assert_eq!(chunk.sample, chunk.allowed_tokens.is_some(), "every sample has a mask");
+            let has_mask = chunk.allowed_tokens.is_some();
+            assert!(!(has_mask && chunk.awaits_mask), "a mask comes once");
+            assert_eq!(chunk.sample, has_mask || chunk.awaits_mask, "every sample has a mask");
         } else {
             assert_eq!(
                 chunk.sample,
@@ -397,7 +413,7 @@ impl FakeShard {
                 "a token is sampled after the last known one"
             );
             assert!(
-                chunk.allowed_tokens.is_none() && chunk.appended_token_ids.is_empty(),
+                chunk.allowed_tokens.is_none() && chunk.appended_token_ids.is_empty() && !chunk.awaits_mask,
                 "none is constrained"
             );
         }
@@ -412,10 +428,38 @@ impl FakeShard {
         }
         self.compute_windows(chunk.sequence_id, first, end, true);
         let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
-        if !chunk.sample {
+        if chunk.awaits_mask {
+            sequence.late = Some(Late::Waits);
+        }
+        if !chunk.sample || chunk.awaits_mask {
             return None;
         }
-        let token_id = match &chunk.allowed_tokens {
+        self.sample(chunk.sequence_id, chunk.allowed_tokens.as_ref(), rng)
+    }
+
+    /// Of how many chunks it is not known what they may sample.
+    pub fn num_late(&self) -> usize {
+        self.sequences.values().filter(|sequence| sequence.late == Some(Late::Waits)).count()
+    }
+
+    /// Tells a chunk what it may sample; its result, if it has one.
+    pub fn tell_late(&mut self, late: &LateMask, rng: &mut Rng) -> Option<SequenceResult> {
+        let sequence = self.sequences.get_mut(&late.sequence_id).expect("a started sequence");
+        let was = sequence.late.take().expect("each chunk that waits is told once");
+        let mask = late.allowed_tokens.as_ref().filter(|_| was == Late::Waits)?;
+        let outcome = self.sample(late.sequence_id, Some(mask), rng)?;
+        Some(SequenceResult { sequence_id: late.sequence_id, outcome })
+    }
+
+    fn sample(
+        &mut self,
+        sequence_id: u64,
+        mask: Option<&TokenMask>,
+        rng: &mut Rng,
+    ) -> Option<SequenceOutcome> {
+        let sequence = self.sequences.get_mut(&sequence_id).expect("only started sequences compute");
+        let end = sequence.tokens.len();
+        let token_id = match mask {
             Some(mask) => self.model.sample_allowed(sequence.hashes[end], sequence.seed, mask),
             None => self.model.sample(sequence.hashes[end], sequence.seed),
         };
@@ -427,5 +471,12 @@ impl FakeShard {
         let is_foreign = rng.once_in(self.faults.foreign_token);
         let token_id = if is_foreign { self.limits.vocab_size } else { token_id };
         Some(SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }))
+    }
+}
+
+/// A chunk that cannot sample is told so all the same.
+fn sequence_late(sequences: &mut BTreeMap<u64, ShardSequence>, chunk: &Chunk, late: Late) {
+    if chunk.awaits_mask {
+        sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute").late = Some(late);
     }
 }

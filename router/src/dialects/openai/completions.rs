@@ -209,7 +209,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     // Outputs are ranked by their logprobs.
     raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
 
-    app.compile(&mut raw).await?;
+    app.compile(&mut raw, &admitted.caller).await?;
     let (echo, prompts) = (body.echo == Some(true), body.prompt.0);
     let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
     let encoded = app.tokenize(num_bytes, move |model| encode(model, prompts, echo)).await?;

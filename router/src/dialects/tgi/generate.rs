@@ -138,7 +138,7 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     // Outputs are ranked by their logprobs.
     raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
 
-    app.compile(&mut raw).await?;
+    app.compile(&mut raw, &admitted.caller).await?;
 
     let inputs: Arc<str> = body.inputs.into();
     let text = inputs.clone();

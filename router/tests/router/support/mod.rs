@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_router::app::{App, Model};
+use trunkline_router::dialects::reply::ReplyStyle;
 use trunkline_router::http::serve::Front;
 use trunkline_router::limits::Limits;
 use trunkline_router::server::{DriverEnded, Server};
@@ -48,31 +49,46 @@ impl Router {
     }
 
     pub async fn start_without_shard(limits: Limits) -> Self {
-        Self::start_with(limits, Access::open(), None, Front::default())
+        Self::start_with(limits, Access::open(), None, Front::default(), None)
     }
 
     /// With an object tier and without a shard.
     pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
-        Self::start_with(limits, Access::open(), remote, Front::default())
+        Self::start_with(limits, Access::open(), remote, Front::default(), None)
     }
 
     /// With API keys, and no shard yet.
     pub fn start_with_access(limits: Limits, access: Access) -> Self {
-        Self::start_with(limits, access, None, Front::default())
+        Self::start_with(limits, access, None, Front::default(), None)
     }
 
     /// Behind a front of its own, with the default shard.
     pub async fn start_behind(front: Front, limits: Limits, access: Access) -> Self {
-        let mut router = Self::start_with(limits, access, None, front);
+        let mut router = Self::start_with(limits, access, None, front, None);
         router.start_shard(ShardPlan::default()).await;
         router
     }
 
-    fn start_with(limits: Limits, access: Access, remote: Option<Remote>, front: Front) -> Self {
+    /// With a model whose replies are read in a certain way.
+    pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
+        let mut router =
+            Self::start_with(Limits::default(), Access::open(), None, Front::default(), Some(replies));
+        router.start_shard(plan).await;
+        router
+    }
+
+    fn start_with(
+        limits: Limits,
+        access: Access,
+        remote: Option<Remote>,
+        front: Front,
+        replies: Option<ReplyStyle>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
-        let model = Model::load(folder.path(), "test/model".into()).unwrap();
+        let mut model = Model::load(folder.path(), "test/model".into()).unwrap();
+        model.reply = replies.unwrap_or(model.reply);
         let mut server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
         server.front = front;
         let app = server.app.clone();

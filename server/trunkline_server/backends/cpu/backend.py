@@ -7,6 +7,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from trunkline_server._kernels import LateMasks
 from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
 from trunkline_server.errors import PlanError
 
@@ -65,12 +66,19 @@ class CpuBackend:
         stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
         appends = [(chunk.sequence_id, chunk.appended_token_ids) for chunk in chunks if chunk.appended_token_ids]
         masks = [(chunk.sequence_id, chunk.allowed_tokens) for chunk in chunks if chunk.allowed_tokens]
+        for chunk in chunks:
+            if chunk.late_masks is not None:
+                assert isinstance(chunk.late_masks, LateMasks), "made by this backend"
+                self._executor.await_mask(chunk.sequence_id, chunk.late_masks)
         try:
             outcomes = self._executor.step([_chunk_fields(chunk) for chunk in chunks], stores, appends, masks)
         except ValueError as error:
             raise PlanError(str(error)) from error
         # A sampled token has four fields, a failure three, both in the order of their classes.
         return [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
+
+    def make_late_masks(self) -> LateMasks:
+        return LateMasks()
 
     def reset(self) -> None:
         self._executor.reset()

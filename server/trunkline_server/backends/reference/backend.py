@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
@@ -116,6 +118,9 @@ class ReferenceBackend:
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
 
+    def make_late_masks(self) -> LateMasks:
+        return LateMasks()
+
     def reset(self) -> None:
         self._sequences.clear()
 
@@ -140,7 +145,9 @@ class ReferenceBackend:
             logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
             sampling = [chunk for chunk in accepted if chunk.sample]
             for chunk, row in zip(sampling, logits, strict=True):
-                outcomes[chunk.sequence_id] = self._sample(chunk, row)
+                outcome = self._sample(chunk, row)
+                if outcome is not None:
+                    outcomes[chunk.sequence_id] = outcome
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -167,10 +174,13 @@ class ReferenceBackend:
         num_tokens = sum(other.num_tokens for other in accepted) + chunk.num_tokens
         if num_tokens > self.info.max_step_tokens:
             return f"the step has {num_tokens} tokens, the limit is {self.info.max_step_tokens}"
+        return self._mask_problem(chunk.allowed_tokens) or self._sequences.problem(chunk)
+
+    def _mask_problem(self, mask: bytes) -> str | None:
         num_bytes = -(-self._config.vocab_size // 8)
-        if chunk.allowed_tokens and len(chunk.allowed_tokens) != num_bytes:
-            return f"a mask of {len(chunk.allowed_tokens)} bytes, expected {num_bytes}"
-        return self._sequences.problem(chunk)
+        if mask and len(mask) != num_bytes:
+            return f"a mask of {len(mask)} bytes, expected {num_bytes}"
+        return None
 
     def _row_tokens(self, chunk: Chunk) -> list[int]:
         token_ids = self._sequences[chunk.sequence_id].token_ids
@@ -194,8 +204,16 @@ class ReferenceBackend:
         logits: NDArray[np.float32] = registry.forward(ops, self._config).numpy()
         return logits
 
-    def _sample(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure:
+    def _sample(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         sequence_id = chunk.sequence_id
+        if chunk.late_masks is not None:
+            mask = chunk.late_masks.wait(sequence_id)
+            if not mask:
+                return None
+            problem = self._mask_problem(mask)
+            if problem is not None:
+                return SequenceFailure(sequence_id, "invalid_plan", problem)
+            chunk = replace(chunk, allowed_tokens=mask)
         sequence = self._sequences[sequence_id]
         params = sequence.sampling
         try:

@@ -1,0 +1,70 @@
+//! Masks that come while a step runs: who chooses tokens under a grammar works them out beside the device.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+/// Where masks are left for the step that waits for them. All methods may be called from any thread.
+#[derive(Debug, Default)]
+pub struct LateMasks {
+    state: Mutex<State>,
+    has_changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By sequence; empty: nothing is to be sampled.
+    masks: HashMap<u64, Vec<u8>>,
+    is_closed: bool,
+}
+
+impl LateMasks {
+    /// What the next sample of a sequence may choose, as in `Executor::allow`; empty: it chooses nothing.
+    pub fn tell(&self, sequence_id: u64, mask: Vec<u8>) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).masks.insert(sequence_id, mask);
+        self.has_changed.notify_all();
+    }
+
+    /// No mask follows: who waits for one samples nothing.
+    pub fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        self.has_changed.notify_all();
+    }
+
+    /// Waits for the mask of a sequence and takes it; empty if nothing is to be sampled.
+    pub fn wait(&self, sequence_id: u64) -> Vec<u8> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(mask) = state.masks.remove(&sequence_id) {
+                return mask;
+            }
+            if state.is_closed {
+                return Vec::new();
+            }
+            state = self.has_changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The mask of one sample, once it is there.
+#[derive(Debug)]
+pub(super) struct LateMask {
+    sequence_id: u64,
+    masks: Arc<LateMasks>,
+    told: OnceLock<Vec<u8>>,
+}
+
+impl LateMask {
+    pub(super) fn new(sequence_id: u64, masks: Arc<LateMasks>) -> Self {
+        Self { sequence_id, masks, told: OnceLock::new() }
+    }
+
+    /// Waits for it.
+    pub(super) fn wait(&self) -> &[u8] {
+        self.told.get_or_init(|| self.masks.wait(self.sequence_id))
+    }
+
+    /// It, if somebody waited for it.
+    pub(super) fn told(&self) -> Option<&[u8]> {
+        self.told.get().map(Vec::as_slice)
+    }
+}

@@ -1,0 +1,99 @@
+//! How long a mask takes, by kind of grammar: `cargo run --release -p trunkline-grammar --example mask_time MODEL`.
+//!
+//! MODEL is a `.gguf` file or a folder. Tokens are drawn evenly from each mask, so that the paths are many; a model's
+//! own are fewer. Times are of one thread, in microseconds.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use trunkline_grammar::{Forcing, Grammar, GrammarCompiler, GrammarLimits, Next};
+use trunkline_text::ModelText;
+
+const NUM_SEQUENCES: u64 = 8;
+const NUM_TOKENS: usize = 200;
+
+fn grammars() -> Vec<(&'static str, Grammar)> {
+    let schema = |schema: Value| Grammar::JsonSchema(schema);
+    vec![
+        ("any object", Grammar::JsonObject),
+        ("regex", Grammar::Regex("[a-zA-Z ,.]{2000,4000}".into())),
+        (
+            "objects",
+            schema(json!({"type": "array", "minItems": 200, "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "minLength": 30}, "count": {"type": "integer"}},
+                "required": ["name", "count"], "additionalProperties": false}})),
+        ),
+        ("strings", schema(json!({"type": "array", "minItems": 50, "items": {"type": "string"}}))),
+        (
+            "numbers",
+            schema(
+                json!({"type": "array", "minItems": 300, "items": {"type": "number", "minimum": 0.5, "maximum": 12.25}}),
+            ),
+        ),
+        (
+            "dates",
+            schema(
+                json!({"type": "array", "minItems": 99, "items": {"type": "string", "format": "date-time"}}),
+            ),
+        ),
+    ]
+}
+
+/// SplitMix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn main() {
+    let path = std::env::args().nth(1).expect("usage: mask_time MODEL");
+    let text = ModelText::load(std::path::Path::new(&path)).expect("the model's tokenizer is read");
+    let begin = Instant::now();
+    let compiler = GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, GrammarLimits::default());
+    let compiler = compiler.expect("the vocabulary can be walked");
+    println!("vocabulary {:.1} ms", begin.elapsed().as_secs_f64() * 1e3);
+    for (name, grammar) in grammars() {
+        let begin = Instant::now();
+        let compiled = compiler.compile(&grammar).expect("the grammar is right");
+        let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+        let begin = Instant::now();
+        drop(compiled.fork());
+        let fork_us = begin.elapsed().as_secs_f64() * 1e6;
+        let mut times = Vec::new();
+        let mut firsts = Vec::new();
+        for seed in 0..NUM_SEQUENCES {
+            let (mut constraint, mut state) = (compiled.fork(), seed);
+            let mut token_id = None;
+            for index in 0..NUM_TOKENS {
+                let begin = Instant::now();
+                if let Some(token_id) = token_id {
+                    constraint.accept(token_id).expect("the mask has it");
+                }
+                let allowed = constraint.allowed(Forcing::Never).expect("a mask");
+                let us = begin.elapsed().as_secs_f64() * 1e6;
+                if index == 0 {
+                    firsts.push(us)
+                } else {
+                    times.push(us)
+                }
+                let Next::Mask(mask) = allowed.next else { break };
+                let ids: Vec<u32> = mask.iter().collect();
+                token_id = Some(ids[next(&mut state) as usize % ids.len()]);
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        println!(
+            "{name:12} compile {compile_ms:6.1} ms, fork {fork_us:6.0}, mask mean {mean:6.1}, p50 {:6.1}, p90 {:6.1}, p99 {:7.1}, max {:7.1}; {} masks",
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            at(1.0),
+            times.len()
+        );
+    }
+}
