@@ -38,4 +38,5 @@ pub mod shard;
 pub mod shutdown;
 pub mod step_thread;
 pub mod tenants;
+pub mod token_fields;
 pub mod validate;

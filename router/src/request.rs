@@ -23,8 +23,6 @@ pub struct GenerationRequest {
     pub end_token_ids: Vec<u32>,
     /// Go on after an end token.
     pub ignore_eos: bool,
-    /// What of those the request adds.
-    pub stop_token_ids: Vec<u32>,
     /// Control tokens that have text in the output, their own names: what begins tool calls.
     pub shown_token_ids: Vec<u32>,
     /// Whether control tokens have text in the output at all.

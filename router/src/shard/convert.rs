@@ -2,9 +2,8 @@
 
 use trunkline_scheduler::{
     BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, Restore, RestoreOutcome, RestoredBlock,
-    SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
-    SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, TokenScore,
-    Transfers,
+    SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, SlotId,
+    StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers,
 };
 
 use super::sampling::{sampling_from_proto, sampling_to_proto};

@@ -360,7 +360,8 @@ fn run_step(
         let known = sequences.insert(sequence_id, Sequence::start(plan, start));
         assert!(known.is_none(), "sequence started twice");
     }
-    assert!(step.chunks.len() <= plan.max_step_sequences as usize);
+    let num_rows = |chunk: &proto::Chunk| if chunk.score { chunk.num_tokens } else { 1 };
+    assert!(step.chunks.iter().map(num_rows).sum::<u32>() <= plan.max_step_sequences);
     assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
     let (mut results, mut stores) = (Vec::new(), Vec::new());
     for chunk in step.chunks {
@@ -372,7 +373,8 @@ fn run_step(
         for block in &chunk.stores {
             stores.push(store.unwrap().store(&sequence.root, &sequence.known, block));
         }
-        let scores = if chunk.score { sequence.scores(chunk.first_position as usize, end) } else { Vec::new() };
+        let scores =
+            if chunk.score { sequence.scores(chunk.first_position as usize, end) } else { Vec::new() };
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
         }

@@ -353,8 +353,7 @@ fn result_to_json(result: &StepResult) -> Value {
             let top = top_to_json(&score.top_logprobs);
             json!({"logprob": score.logprob, "rank": score.rank, "top_logprobs": top})
         });
-        let mut value =
-            json!({"sequence_id": sequence.sequence_id, "scores": scores.collect::<Vec<_>>()});
+        let mut value = json!({"sequence_id": sequence.sequence_id, "scores": scores.collect::<Vec<_>>()});
         match &sequence.outcome {
             SequenceOutcome::Token(token) => {
                 let top = top_to_json(&token.top_logprobs);
