@@ -94,8 +94,11 @@ class _Signals:
     """SIGTERM, and SIGINT unless the launcher forwards it: ends the process with 0 until `hold` is called."""
 
     def __init__(self, *, ignore_interrupt: bool) -> None:
-        # A pipe, since a handler runs between any two instructions of the main thread and may take no lock.
-        self._read_end, self._write_end = os.pipe()
+        # The interpreter's own handler writes the number to the pipe, in whichever thread the system runs it. A handler
+        # in Python runs in the main thread alone, which a signal that another thread received does not wake.
+        self._read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_interrupt else self._handle)
         self._is_held = False
@@ -111,7 +114,6 @@ class _Signals:
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if not self._is_held:
             os._exit(0)
-        os.write(self._write_end, b"\0")
 
 
 def _backend_options(options: argparse.Namespace) -> BackendOptions:

@@ -2,6 +2,8 @@
 
 pub mod anthropic;
 mod chat_prompt;
+mod conversation;
+mod lists;
 pub mod openai;
 pub mod reply;
 pub mod responses;

@@ -10,5 +10,5 @@ mod key_ring;
 
 pub use access::{Access, AccessError, PUBLIC, require_key};
 pub use caller::Caller;
-pub use key_file::{KeyFileError, Place};
+pub use key_file::{KeyFileError, Place, read as read_key_file};
 pub use key_ring::{KeyRing, Tenant};

@@ -152,6 +152,34 @@ def test_an_idle_shard_stops_at_a_signal(start: Start, number: int) -> None:
     assert not process.socket_path.exists()
 
 
+def test_a_signal_that_another_thread_receives_ends_the_wait() -> None:
+    """The system gives a process's signal to any of its threads, and then interrupts no read of the main one."""
+    program = """
+import signal, threading
+from trunkline_server.serve import _Signals
+
+signals = _Signals(ignore_interrupt=False)
+signals.hold()
+other = threading.Thread(target=threading.Event().wait, daemon=True)
+other.start()
+
+def send():
+    with open("/proc/self/stat") as stat:
+        # Until the main thread sleeps, which by then it does in `wait` alone.
+        while stat.seek(0) or stat.read().rpartition(")")[2].split()[0] != "S":
+            pass
+    signal.pthread_kill(other.ident, signal.SIGTERM)
+
+threading.Thread(target=send, daemon=True).start()
+signals.wait()
+print("stopping")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SERVER)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
+
+
 def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> None:
     process = start("--json-output")
     process.wait_ready()

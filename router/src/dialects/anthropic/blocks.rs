@@ -1,18 +1,18 @@
 //! The messages of a request, and the chat that they are for a template.
 
-use std::fmt;
-
-use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
 use crate::dialects::chat_prompt::Mark;
-use crate::dialects::openai::bounded;
+use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
 use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 use crate::retention::CacheControl;
+
+/// Text, or blocks of it and of other kinds.
+pub type Content = TextOrList<Block>;
 
 /// One message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -23,15 +23,6 @@ pub struct Message {
     /// A string, or a list of blocks.
     #[schema(value_type = String)]
     pub content: Content,
-}
-
-/// Text, or blocks of it and of other kinds.
-#[derive(Debug, Clone)]
-pub enum Content {
-    /// Plain text.
-    Text(String),
-    /// Blocks.
-    Blocks(Vec<Block>),
 }
 
 /// A block of content; which fields it has depends on its kind.
@@ -60,47 +51,14 @@ pub struct Block {
     pub thinking: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
-    }
+impl Listed for Message {
+    const LIMIT: usize = MAX_MESSAGES;
+    const NAMES: &'static str = "messages";
 }
 
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a string or a list of blocks")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Content, E> {
-        Ok(Content::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Content, E> {
-        Ok(Content::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Content, A::Error> {
-        bounded(list, MAX_PARTS, "at most 1024 blocks").map(Content::Blocks)
-    }
-}
-
-/// For `#[serde(deserialize_with)]`: a list of messages, bounded.
-pub fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Message>, D::Error> {
-    struct Messages;
-    impl<'de> Visitor<'de> for Messages {
-        type Value = Vec<Message>;
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("a list of messages")
-        }
-        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<Message>, A::Error> {
-            bounded(list, MAX_MESSAGES, "at most 16384 messages")
-        }
-    }
-    deserializer.deserialize_seq(Messages)
+impl Listed for Block {
+    const LIMIT: usize = MAX_PARTS;
+    const NAMES: &'static str = "blocks";
 }
 
 /// A conversation as templates take it.
@@ -153,11 +111,11 @@ impl Chat {
         };
         let field = format!("{field}.content");
         let blocks = match message.content {
-            Content::Text(text) => {
+            TextOrList::Text(text) => {
                 self.text_of(role).push_str(&text);
                 return Ok(());
             }
-            Content::Blocks(blocks) => blocks,
+            TextOrList::List(blocks) => blocks,
         };
         if blocks.is_empty() {
             return Err(ApiError::value(field, "is empty; hint: send at least one block"));
@@ -220,11 +178,11 @@ impl Chat {
     /// Appends texts to the last message.
     fn push_texts(&mut self, content: Content, field: &str) -> Result<(), ApiError> {
         let blocks = match content {
-            Content::Text(text) => {
+            TextOrList::Text(text) => {
                 self.last_text().push_str(&text);
                 return Ok(());
             }
-            Content::Blocks(blocks) => blocks,
+            TextOrList::List(blocks) => blocks,
         };
         for (idx, block) in blocks.into_iter().enumerate() {
             let field = format!("{field}[{idx}]");

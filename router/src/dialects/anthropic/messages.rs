@@ -13,17 +13,17 @@ use super::tools::{thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
 use super::{ErrorResponse, stop_reason};
 use crate::app::{App, unix_s};
+use crate::dialects::Dialect;
 use crate::dialects::chat_prompt::Mark;
-use crate::dialects::reply::{Reply, ReplyPlan, ReplyStyle};
+use crate::dialects::conversation::{Conversation, prompt};
+use crate::dialects::reply::{Reply, ReplyStyle};
 use crate::dialects::structured::request_grammar;
-use crate::dialects::tools::Tools;
-use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::generate::FinishReason;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
 use crate::http::{Refused, parse, read_body};
-use crate::retention::{Breakpoint, RawRetention};
+use crate::retention::RawRetention;
 use crate::validate::{FieldNames, RawParams};
 
 const NAMES: FieldNames = FieldNames {
@@ -89,7 +89,6 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     raw.grammar = tools.grammar().or(asked);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
-    app.compile(&mut raw).await?;
     let thinks = thinks(body.thinking.as_ref())?;
     let mut chat =
         Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
@@ -98,22 +97,10 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         // Tools stand before all messages.
         chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
     }
-    let style = app.model.reply;
-    let (chat, mark) = chat_request(chat, &tools, style, thinks);
-    let num_bytes = chat_prompt::num_bytes(&chat);
-    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
-    let num_tokens = prompt.num_marked;
-    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
-    let reply = if raw.grammar.is_some() {
-        ReplyPlan::constrained(&tools)
-    } else {
-        ReplyPlan::new(style, &tools, prompt.opens_reasoning, !thinks)
-    };
-    let defaults = &app.model.text.generation_defaults;
+    let (chat, mark) = chat_request(chat, app.model.reply, thinks);
     let stops = raw.stops.clone();
-    let arrived = (admitted.arrived, &admitted.caller);
-    let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, NAMES)?;
-    request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
+    let conversation = Conversation { chat, mark, tools, hides_reasoning: !thinks };
+    let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
 
     let head = Head { id: format!("msg_{}", crate::random::id()), model: app.model.served_name.clone() };
     let choices = app.generate(vec![request], 1, admitted.permit).await?;
@@ -160,20 +147,18 @@ async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError
     app.model.check_name(body.model.as_deref())?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;
     let chat = Chat::new(body.system, body.messages, None)?;
-    let (chat, _) = chat_request(chat, &tools, app.model.reply, thinks(body.thinking.as_ref())?);
-    let num_bytes = chat_prompt::num_bytes(&chat);
-    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
+    let (chat, _) = chat_request(chat, app.model.reply, thinks(body.thinking.as_ref())?);
+    let prompt = prompt(app, chat, None, &tools).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
-fn chat_request(chat: Chat, tools: &Tools, style: ReplyStyle, thinks: bool) -> (ChatRequest, Option<Mark>) {
+fn chat_request(chat: Chat, style: ReplyStyle, thinks: bool) -> (ChatRequest, Option<Mark>) {
     let is_prefilled = chat.is_prefilled();
-    let mut mark = chat.mark;
     let mut kwargs = Map::new();
     if style.reasons {
         kwargs.insert("enable_thinking".into(), thinks.into());
     }
-    let mut request = ChatRequest {
+    let request = ChatRequest {
         messages: chat.messages,
         add_generation_prompt: !is_prefilled,
         continue_final_message: is_prefilled,
@@ -181,8 +166,7 @@ fn chat_request(chat: Chat, tools: &Tools, style: ReplyStyle, thinks: bool) -> (
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
     };
-    tools.describe(&mut request, style.knows_tools(), &mut mark);
-    (request, mark)
+    (request, chat.mark)
 }
 
 /// `output_format`, or what newer clients send in its place: `output_config.format`.

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::blocks::{Content, Message, messages};
+use super::blocks::{Content, Message};
 use super::tools::{ThinkingField, ToolChoiceField, ToolField};
+use crate::dialects::lists::list;
 use crate::dialects::openai::Seed;
 use crate::generate;
 use crate::retention::CacheControl;
@@ -20,7 +21,7 @@ pub struct Body {
     #[schema(minimum = 1, required = true, nullable = false)]
     pub max_tokens: Option<i64>,
     /// The conversation, oldest first.
-    #[serde(deserialize_with = "messages")]
+    #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
     /// What the model is told before the conversation: a string or a list of text blocks.
     #[schema(value_type = Option<String>)]
@@ -78,7 +79,7 @@ pub struct CountBody {
     /// The served model's name, or nothing.
     pub model: Option<String>,
     /// The conversation, oldest first.
-    #[serde(deserialize_with = "messages")]
+    #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
     /// What the model is told before the conversation: a string or a list of text blocks.
     #[schema(value_type = Option<String>)]

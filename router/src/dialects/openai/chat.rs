@@ -14,7 +14,8 @@ use super::prompt_logprobs::PromptLogprobs;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
-use crate::dialects::reply::{Reply, ReplyPlan};
+use crate::dialects::conversation::{Conversation, reasoning_kwargs};
+use crate::dialects::reply::Reply;
 use crate::dialects::structured::StructuredFields;
 use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
@@ -22,7 +23,7 @@ use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse, read_body};
-use crate::retention::{Breakpoint, RawRetention};
+use crate::retention::RawRetention;
 use crate::token_fields::{PromptLogprobsField, TokenFields};
 use crate::validate::{FieldNames, RawParams};
 
@@ -77,33 +78,20 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let mut raw = raw_params(&mut body)?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     raw.grammar = grammar(&mut body, &tools)?;
-    let mut mark = last_mark(&body.messages)?;
+    let mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
-    app.compile(&mut raw).await?;
 
-    let style = app.model.reply;
-    let mut chat = chat_request(&mut body)?;
-    tools.describe(&mut chat, style.knows_tools(), &mut mark);
-    let num_bytes = chat_prompt::num_bytes(&chat);
-    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await?;
-    let num_tokens = prompt.num_marked;
-    raw.retention.breakpoint = mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
+    let chat = chat_request(&mut body)?;
+    let names_tool = tools.is_named();
     let hides_reasoning = body.include_reasoning == Some(false);
-    let reply = if raw.grammar.is_some() {
-        ReplyPlan::constrained(&tools)
-    } else {
-        ReplyPlan::new(style, &tools, prompt.opens_reasoning, hides_reasoning)
-    };
-    let defaults = &app.model.text.generation_defaults;
-    let arrived = (admitted.arrived, &admitted.caller);
-    let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
+    let conversation = Conversation { chat, mark, tools, hides_reasoning };
+    let (request, reply) = conversation.request(app, &admitted, &validator, raw, names).await?;
     let tokenizer = app.model.text.tokenizer.clone();
-    request.shown_token_ids = reply.shown_token_ids(&tokenizer);
     let shown = Shown {
         reply,
-        names_tool: tools.is_named(),
+        names_tool,
         logprobs: request.sampling.logprobs,
         usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         predicted: body.prediction.is_some(),
@@ -186,11 +174,7 @@ fn chat_request(body: &mut Body) -> Result<ChatRequest, ApiError> {
 
 /// What the client tells the template; the field of its own goes before what `reasoning_effort` means.
 fn kwargs(body: &mut Body) -> Map<String, Value> {
-    let mut kwargs = Map::new();
-    if let Some(effort) = body.reasoning_effort.take() {
-        kwargs.insert("enable_thinking".into(), (effort != "none").into());
-        kwargs.insert("reasoning_effort".into(), effort.into());
-    }
+    let mut kwargs = reasoning_kwargs(body.reasoning_effort.as_deref());
     kwargs.extend(body.chat_template_kwargs.take().unwrap_or_default());
     kwargs
 }

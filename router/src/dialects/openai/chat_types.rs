@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::messages::{Message, messages};
+use super::messages::Message;
 use super::prediction::Prediction;
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
-use super::tools::{ToolCall, ToolCallDelta, ToolChoiceField, ToolField};
+use super::tools::{ToolCall, ToolCallDelta, ToolField};
 use super::{ChatLogprobs, OneOrMany, Seed, StreamOptions, Usage};
+use crate::dialects::lists::list;
 use crate::retention::CacheRetention;
 use crate::token_fields::LogitBias;
 
@@ -19,7 +20,7 @@ pub struct Body {
     /// The served model's name, or nothing.
     pub model: Option<String>,
     /// The conversation, oldest first.
-    #[serde(deserialize_with = "messages")]
+    #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
     /// Most tokens to generate; default: as many as the context has room for. Older name of the next.
     #[schema(minimum = 1)]
@@ -100,8 +101,7 @@ pub struct Body {
     /// Functions that the model may call.
     pub tools: Option<Vec<ToolField>>,
     /// `none`, `auto`, `required`, or one function: `{"type": "function", "function": {"name": ...}}`.
-    #[schema(value_type = Option<Value>)]
-    pub tool_choice: Option<ToolChoiceField>,
+    pub tool_choice: Option<Value>,
     /// Several calls in one reply; default true.
     pub parallel_tool_calls: Option<bool>,
     /// What the output is: `{"type": "text"}`, `{"type": "json_object"}`, or

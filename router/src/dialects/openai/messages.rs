@@ -1,14 +1,12 @@
 //! The messages of a chat.
 
-use std::fmt;
-
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
 use crate::dialects::chat_prompt::Mark;
+use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
 use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 use crate::retention::CacheControl;
@@ -21,7 +19,7 @@ pub struct Message {
     pub role: String,
     /// A string, or a list of text parts, which are joined.
     #[schema(value_type = Option<String>)]
-    pub content: Option<Content>,
+    pub content: Option<TextOrList<Part>>,
     /// Name of the speaker, for templates that know it.
     pub name: Option<String>,
     /// An assistant's calls of tools, as it was answered.
@@ -30,6 +28,11 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// What an assistant thought before; the template decides what becomes of it.
     pub reasoning_content: Option<String>,
+}
+
+impl Listed for Message {
+    const LIMIT: usize = MAX_MESSAGES;
+    const NAMES: &'static str = "messages";
 }
 
 /// A call of a tool.
@@ -68,15 +71,6 @@ impl CallField {
     }
 }
 
-/// Content of a message.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Content {
-    /// Plain text.
-    Text(String),
-    /// Parts.
-    Parts(Vec<Part>),
-}
-
 /// A part of a message's content.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Part {
@@ -89,11 +83,16 @@ pub struct Part {
     pub cache_control: Option<CacheControl>,
 }
 
+impl Listed for Part {
+    const LIMIT: usize = MAX_PARTS;
+    const NAMES: &'static str = "parts";
+}
+
 /// The last `cache_control` of the messages.
 pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
     let mut last = None;
     for (message_idx, message) in messages.iter().enumerate() {
-        let Some(Content::Parts(parts)) = &message.content else { continue };
+        let Some(TextOrList::List(parts)) = &message.content else { continue };
         let mut num_bytes = 0;
         for (part_idx, part) in parts.iter().enumerate() {
             num_bytes += part.text.as_ref().map_or(0, String::len);
@@ -104,65 +103,6 @@ pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
         }
     }
     Ok(last)
-}
-
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
-    }
-}
-
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a string or a list of parts")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
-        Ok(Content::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
-        Ok(Content::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Content, A::Error> {
-        bounded(list, MAX_PARTS, "at most 1024 parts").map(Content::Parts)
-    }
-}
-
-/// For `#[serde(deserialize_with)]`: a list of messages, bounded.
-pub fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Message>, D::Error> {
-    struct Messages;
-    impl<'de> Visitor<'de> for Messages {
-        type Value = Vec<Message>;
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("a list of messages")
-        }
-        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<Message>, A::Error> {
-            bounded(list, MAX_MESSAGES, "at most 16384 messages")
-        }
-    }
-    deserializer.deserialize_seq(Messages)
-}
-
-/// A list of at most so many.
-pub fn bounded<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
-    mut list: A,
-    limit: usize,
-    expected: &'static str,
-) -> Result<Vec<T>, A::Error> {
-    let mut items = Vec::new();
-    while let Some(item) = list.next_element()? {
-        if items.len() == limit {
-            return Err(Error::invalid_length(limit + 1, &expected));
-        }
-        items.push(item);
-    }
-    Ok(items)
 }
 
 /// The messages as templates take them.
@@ -195,8 +135,8 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
         return Err(ApiError::MissingField { field: field("tool_call_id") });
     }
     let content = match message.content {
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => join(idx, parts)?,
+        Some(TextOrList::Text(text)) => text,
+        Some(TextOrList::List(parts)) => join(idx, parts)?,
         None if !calls.is_empty() => String::new(),
         None => return Err(ApiError::MissingField { field: field("content") }),
     };

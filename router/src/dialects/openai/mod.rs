@@ -23,7 +23,7 @@ pub use chat_types::{Body as ChatBody, Chunk};
 pub use error::{ErrorBody, ErrorResponse};
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
-pub use messages::{Content, Message, Part, bounded};
+pub use messages::{Message, Part};
 pub use prediction::CompletionTokensDetails;
 
 use crate::generate::{self, FinishReason};

@@ -33,33 +33,6 @@ pub struct FunctionField {
     pub parameters: Option<Value>,
 }
 
-/// `tool_choice`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub enum ToolChoiceField {
-    /// `none`, `auto` or `required`.
-    Word(String),
-    /// One function.
-    Named(NamedChoice),
-}
-
-/// One function.
-#[derive(Debug, Clone, Deserialize)]
-pub struct NamedChoice {
-    /// `function`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// It.
-    pub function: NamedFunction,
-}
-
-/// A function's name.
-#[derive(Debug, Clone, Deserialize)]
-pub struct NamedFunction {
-    /// It.
-    pub name: String,
-}
-
 /// A call in a whole answer.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatToolCall)]
@@ -120,7 +93,7 @@ pub struct FunctionDelta<'a> {
 /// The checked tools of a request.
 pub fn tools(
     fields: Option<Vec<ToolField>>,
-    choice: Option<&ToolChoiceField>,
+    choice: Option<&Value>,
     is_parallel: Option<bool>,
     limits: &Limits,
 ) -> Result<Tools, ApiError> {
@@ -128,24 +101,7 @@ pub fn tools(
     if let Some(idx) = fields.iter().position(|field| field.kind != "function") {
         return Err(ApiError::value(format!("tools[{idx}].type"), "must be `function`"));
     }
-    let choice = match choice {
-        None => ToolChoice::Auto,
-        Some(ToolChoiceField::Word(word)) => match word.as_str() {
-            "none" => ToolChoice::None,
-            "auto" => ToolChoice::Auto,
-            "required" => ToolChoice::Required,
-            _ => {
-                let problem = "must be `none`, `auto`, `required` or an object that names a function";
-                return Err(ApiError::value("tool_choice", problem));
-            }
-        },
-        Some(ToolChoiceField::Named(named)) if named.kind == "function" => {
-            ToolChoice::Named(named.function.name.clone())
-        }
-        Some(ToolChoiceField::Named(_)) => {
-            return Err(ApiError::value("tool_choice.type", "must be `function`"));
-        }
-    };
+    let choice = ToolChoice::from_openai(choice, "/function/name")?;
     let tool = |field: ToolField| Tool {
         name: field.function.name,
         description: field.function.description,

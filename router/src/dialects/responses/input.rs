@@ -5,18 +5,14 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
+use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::MAX_MESSAGES;
+use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 
-/// Text, or items.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub enum Input {
-    /// A user's message.
-    Text(String),
-    /// Messages, calls and results, oldest first.
-    Items(Vec<Item>),
-}
+/// A user's message, or messages, calls and results, oldest first.
+pub type Input = TextOrList<Item>;
+/// A string, or parts of text.
+type Texts = TextOrList<TextPart>;
 
 /// An item; which fields it has depends on its type.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -41,16 +37,6 @@ pub struct Item {
     pub output: Option<Texts>,
 }
 
-/// A string, or parts of text.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub enum Texts {
-    /// A string.
-    Text(String),
-    /// Parts.
-    Parts(Vec<TextPart>),
-}
-
 /// A part.
 #[derive(Debug, Clone, Deserialize)]
 pub struct TextPart {
@@ -61,43 +47,45 @@ pub struct TextPart {
     pub text: Option<String>,
 }
 
-impl Texts {
-    fn join(self, field: &str) -> Result<String, ApiError> {
-        let parts = match self {
-            Self::Text(text) => return Ok(text),
-            Self::Parts(parts) => parts,
-        };
-        let mut joined = String::new();
-        for (idx, part) in parts.into_iter().enumerate() {
-            let is_text = matches!(
-                part.kind.as_str(),
-                "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text"
-            );
-            if !is_text {
-                let problem = "is no text; this server takes text alone";
-                return Err(ApiError::value(format!("{field}[{idx}].type"), problem));
-            }
-            let missing = || ApiError::MissingField { field: format!("{field}[{idx}].text") };
-            joined.push_str(&part.text.ok_or_else(missing)?);
+impl Listed for Item {
+    const LIMIT: usize = MAX_MESSAGES;
+    const NAMES: &'static str = "items";
+}
+
+impl Listed for TextPart {
+    const LIMIT: usize = MAX_PARTS;
+    const NAMES: &'static str = "parts";
+}
+
+fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
+    let parts = match texts {
+        TextOrList::Text(text) => return Ok(text),
+        TextOrList::List(parts) => parts,
+    };
+    let mut joined = String::new();
+    for (idx, part) in parts.into_iter().enumerate() {
+        let is_text = matches!(
+            part.kind.as_str(),
+            "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text"
+        );
+        if !is_text {
+            let problem = "is no text; this server takes text alone";
+            return Err(ApiError::value(format!("{field}[{idx}].type"), problem));
         }
-        Ok(joined)
+        let missing = || ApiError::MissingField { field: format!("{field}[{idx}].text") };
+        joined.push_str(&part.text.ok_or_else(missing)?);
     }
+    Ok(joined)
 }
 
 /// The messages of an input.
 pub fn messages(input: Input) -> Result<Vec<ChatMessage>, ApiError> {
     let items = match input {
-        Input::Text(text) => return Ok(vec![ChatMessage::new("user", text)]),
-        Input::Items(items) => items,
+        TextOrList::Text(text) => return Ok(vec![ChatMessage::new("user", text)]),
+        TextOrList::List(items) => items,
     };
     if items.is_empty() {
         return Err(ApiError::value("input", "is empty; hint: send at least one item"));
-    }
-    if items.len() > MAX_MESSAGES {
-        return Err(ApiError::value(
-            "input",
-            format!("has {} items, the limit is {MAX_MESSAGES}", items.len()),
-        ));
     }
     let mut messages = Vec::new();
     for (idx, item) in items.into_iter().enumerate() {
@@ -121,7 +109,7 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
                 None => return Err(missing("role")),
             };
             let content = item.content.ok_or_else(|| missing("content"))?;
-            let text = content.join(&format!("{field}.content"))?;
+            let text = join(content, &format!("{field}.content"))?;
             match messages.last_mut() {
                 // The text of a reply whose reasoning or calls came before.
                 Some(last) if role == "assistant" && last.role == role && last.content.is_none() => {
@@ -149,12 +137,12 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
         }
         "function_call_output" => {
             let id = item.call_id.ok_or_else(|| missing("call_id"))?;
-            let output = item.output.ok_or_else(|| missing("output"))?.join(&format!("{field}.output"))?;
+            let output = join(item.output.ok_or_else(|| missing("output"))?, &format!("{field}.output"))?;
             let extra = Map::from_iter([("tool_call_id".to_owned(), Value::String(id))]);
             messages.push(ChatMessage { role: "tool".into(), content: Some(output), extra });
         }
         "reasoning" => {
-            let text = item.content.map(|content| content.join(&format!("{field}.content"))).transpose()?;
+            let text = item.content.map(|content| join(content, &format!("{field}.content"))).transpose()?;
             let extra = text.map(|text| ("reasoning_content".to_owned(), Value::String(text)));
             let extra = extra.into_iter().collect();
             messages.push(ChatMessage { role: "assistant".into(), content: None, extra });

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
 use super::store::Turn;
-use super::types::{Body, Deleted, ReasoningField, ResponseObject, ToolField, plain, plain_text};
+use super::types::{Body, Deleted, ResponseObject, ToolField, plain, plain_text};
 use super::writer::{Keeping, ResponseWriter};
 use crate::app::{App, unix_s};
+use crate::dialects::Dialect;
+use crate::dialects::conversation::{Conversation, reasoning_kwargs};
 use crate::dialects::openai::ErrorResponse;
-use crate::dialects::reply::ReplyPlan;
 use crate::dialects::structured::request_grammar;
 use crate::dialects::tools::{Tool, ToolChoice, Tools, no_parameters};
-use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, KeepTokens};
@@ -116,27 +116,15 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     raw.grammar = tools.grammar().or(grammar(&body)?);
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, NAMES)?;
-    app.compile(&mut raw).await?;
     let owner = admitted.caller.name().map(str::to_owned);
     let before = match &body.previous_response_id {
         None => None,
         Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
     };
-    let own = messages(std::mem::replace(&mut body.input, super::input::Input::Items(Vec::new())))?;
-    let style = app.model.reply;
-    let mut chat = chat_request(&body, before.as_deref(), &own);
-    tools.describe(&mut chat, style.knows_tools(), &mut None);
-    let num_bytes = chat_prompt::num_bytes(&chat);
-    let prompt = app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, None)).await?;
-    let reply = if raw.grammar.is_some() {
-        ReplyPlan::constrained(&tools)
-    } else {
-        ReplyPlan::new(style, &tools, prompt.opens_reasoning, false)
-    };
-    let defaults = &app.model.text.generation_defaults;
-    let arrived = (admitted.arrived, &admitted.caller);
-    let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, NAMES)?;
-    request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
+    let own = messages(std::mem::take(&mut body.input))?;
+    let chat = chat_request(&body, before.as_deref(), &own);
+    let conversation = Conversation { chat, mark: None, tools, hides_reasoning: false };
+    let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
 
     let is_kept = body.store.unwrap_or(true) && app.responses.is_on();
     let is_stream = body.stream == Some(true);
@@ -184,15 +172,11 @@ fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> Chat
     let mut messages: Vec<ChatMessage> = instructions.into_iter().collect();
     messages.extend(before.map(Turn::conversation).unwrap_or_default());
     messages.extend_from_slice(own);
-    let mut kwargs = Map::new();
-    if let Some(ReasoningField { effort: Some(effort), .. }) = &body.reasoning {
-        kwargs.insert("enable_thinking".into(), (effort != "none").into());
-        kwargs.insert("reasoning_effort".into(), effort.as_str().into());
-    }
+    let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     ChatRequest {
         messages,
         add_generation_prompt: true,
-        kwargs,
+        kwargs: reasoning_kwargs(effort),
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
     }
@@ -209,27 +193,10 @@ fn grammar(body: &Body) -> Result<Option<RequestGrammar>, ApiError> {
 }
 
 fn tools(body: &Body, limits: &Limits) -> Result<Tools, ApiError> {
-    let choice = match &body.tool_choice {
-        None => ToolChoice::Auto,
-        Some(Value::String(word)) => match word.as_str() {
-            "none" => ToolChoice::None,
-            "auto" => ToolChoice::Auto,
-            "required" => ToolChoice::Required,
-            _ => return Err(wrong_choice()),
-        },
-        Some(choice) if choice["type"] == json!("function") => {
-            ToolChoice::Named(choice["name"].as_str().ok_or_else(wrong_choice)?.to_owned())
-        }
-        Some(_) => return Err(wrong_choice()),
-    };
+    let choice = ToolChoice::from_openai(body.tool_choice.as_ref(), "/name")?;
     let fields = body.tools.iter().flatten().enumerate();
     let tools: Result<Vec<Tool>, ApiError> = fields.map(|(idx, field)| tool(idx, field)).collect();
     Tools::new(tools?, choice, body.parallel_tool_calls.unwrap_or(true), limits)
-}
-
-fn wrong_choice() -> ApiError {
-    let problem = "must be `none`, `auto`, `required` or an object with the type `function` and a name";
-    ApiError::value("tool_choice", problem)
 }
 
 fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {

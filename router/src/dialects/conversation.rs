@@ -1,0 +1,75 @@
+//! What the dialects that have chats do alike: from a checked chat to a request for the device.
+
+use serde_json::{Map, Value};
+use trunkline_text::ChatRequest;
+
+use super::chat_prompt::{self, Mark, Prompt};
+use super::reply::ReplyPlan;
+use super::tools::Tools;
+use crate::app::{Admitted, App};
+use crate::error::ApiError;
+use crate::request::GenerationRequest;
+use crate::retention::Breakpoint;
+use crate::validate::{FieldNames, RawParams, Validator};
+
+/// A chat, and how its reply is to be read.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    /// The messages and what the template is told.
+    pub chat: ChatRequest,
+    /// The last `cache_control`.
+    pub mark: Option<Mark>,
+    /// What the model may call.
+    pub tools: Tools,
+    /// Reasoning is left out of the answer.
+    pub hides_reasoning: bool,
+}
+
+impl Conversation {
+    /// The request for the device. `raw` was checked.
+    pub async fn request(
+        self,
+        app: &App,
+        admitted: &Admitted,
+        validator: &Validator,
+        mut raw: RawParams,
+        names: FieldNames,
+    ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {
+        app.compile(&mut raw).await?;
+        let prompt = prompt(app, self.chat, self.mark, &self.tools).await?;
+        let num_tokens = prompt.num_marked;
+        raw.retention.breakpoint = self.mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
+        let reply = if raw.grammar.is_some() {
+            ReplyPlan::constrained(&self.tools)
+        } else {
+            ReplyPlan::new(app.model.reply, &self.tools, prompt.opens_reasoning, self.hides_reasoning)
+        };
+        let defaults = &app.model.text.generation_defaults;
+        let arrived = (admitted.arrived, &admitted.caller);
+        let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
+        request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
+        Ok((request, reply))
+    }
+}
+
+/// A chat's prompt, with the tools in it.
+pub async fn prompt(
+    app: &App,
+    mut chat: ChatRequest,
+    mut mark: Option<Mark>,
+    tools: &Tools,
+) -> Result<Prompt, ApiError> {
+    tools.describe(&mut chat, app.model.reply.knows_tools(), &mut mark);
+    let num_bytes = chat_prompt::num_bytes(&chat);
+    app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await
+}
+
+/// What OpenAI's `reasoning_effort` means for a template.
+pub fn reasoning_kwargs(effort: Option<&str>) -> Map<String, Value> {
+    let mut kwargs = Map::new();
+    if let Some(effort) = effort {
+        kwargs.insert("enable_thinking".into(), (effort != "none").into());
+        kwargs.insert("reasoning_effort".into(), effort.into());
+    }
+    kwargs
+}

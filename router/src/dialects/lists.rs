@@ -1,0 +1,113 @@
+//! Lists of a bounded length in a body, alone or where a text may stand in their place.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// What stands in a list.
+pub trait Listed {
+    /// Most of them in one list.
+    const LIMIT: usize;
+    /// What several of them are called, for the error.
+    const NAMES: &'static str;
+}
+
+/// A text, or a list in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextOrList<T> {
+    /// The text.
+    Text(String),
+    /// The list.
+    List(Vec<T>),
+}
+
+impl<T> Default for TextOrList<T> {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl<'de, T: Listed + Deserialize<'de>> Deserialize<'de> for TextOrList<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextOrListVisitor(PhantomData))
+    }
+}
+
+/// For `#[serde(deserialize_with)]`: a list alone.
+pub fn list<'de, T: Listed + Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor(PhantomData))
+}
+
+struct TextOrListVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Listed + Deserialize<'de>> Visitor<'de> for TextOrListVisitor<T> {
+    type Value = TextOrList<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "a string or a list of at most {} {}", T::LIMIT, T::NAMES)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(TextOrList::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Self::Value, E> {
+        Ok(TextOrList::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+        ListVisitor(PhantomData).visit_seq(list).map(TextOrList::List)
+    }
+}
+
+struct ListVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Listed + Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "a list of at most {} {}", T::LIMIT, T::NAMES)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            if items.len() == T::LIMIT {
+                return Err(Error::invalid_length(T::LIMIT + 1, &Self(PhantomData)));
+            }
+            items.push(item);
+        }
+        Ok(items)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Digit(u8);
+
+    impl Listed for Digit {
+        const LIMIT: usize = 2;
+        const NAMES: &'static str = "digits";
+    }
+
+    #[test]
+    fn a_text_or_a_short_list_is_taken_and_others_are_told_what_would_be() {
+        let read = |json| serde_json::from_str::<TextOrList<Digit>>(json);
+        assert_eq!(read("\"a\\n\"").ok(), Some(TextOrList::Text("a\n".into())));
+        assert_eq!(read("[1, 2]").ok(), Some(TextOrList::List(vec![Digit(1), Digit(2)])));
+        let problem = |json| read(json).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(problem("[1, 2, 3]").starts_with("invalid length 3, expected a list of at most 2 digits"));
+        assert!(
+            problem("1")
+                .starts_with("invalid type: integer `1`, expected a string or a list of at most 2 digits")
+        );
+        assert!(problem("[\"1\"]").starts_with("invalid type: string \"1\", expected u8"));
+    }
+}
