@@ -146,8 +146,8 @@ fn build(threads: usize) -> Executor {
     model.builder.build(threads, Pinning::Off).unwrap()
 }
 
-/// Ways to sample: greedy with everything reported, penalties and bias, a flat distribution with filters, few candidates
-/// and typical ones.
+/// Ways to sample: greedy with everything reported, penalties and bias, a flat distribution with filters, typical ones,
+/// few candidates.
 fn sampling(sequence: usize) -> SamplingParams {
     let plain = SamplingParams { seed: sequence as u64, ..Default::default() };
     match sequence {

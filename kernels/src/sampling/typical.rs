@@ -1,4 +1,5 @@
-//! The draw among typical tokens: those whose information is nearest to what a token of the distribution has on average.
+//! The draw among typical tokens: those whose information is nearest to what a token of the distribution has on
+//! average.
 //!
 //! Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536.
 

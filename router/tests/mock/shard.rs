@@ -321,8 +321,8 @@ impl Sequence {
         (first + 1..=end.min(self.num_prompt_tokens - 1)).map(score).collect()
     }
 
-    /// The script's next token, or the next one, in a circle, that mask, list and bias (-100) do not rule out. Logprobs are made up: -1/8,
-    /// -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
+    /// The script's next token, or the next one, in a circle, that mask, list and bias (-100) do not rule out. Logprobs
+    /// are made up: -1/8, -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
     fn sample(&mut self, mask: &[u8]) -> proto::SampledToken {
         let output = self.known.len() - self.num_prompt_tokens;
         let mut token_id = self.reply.get(output).copied().unwrap_or(END);

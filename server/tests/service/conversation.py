@@ -54,12 +54,6 @@ def plans() -> list[pb.StepPlan]:
         frequency_penalty=-0.25, repetition_penalty=1.125, min_tokens=2, end_token_ids=[2, 0], num_top_logprobs=3,
         logprobs=True,
     )  # fmt: skip
-    scored = sampling(
-        logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
-        allowed_token_ids=[3, 4, 5],
-        typical_p=0.875,
-        num_top_prompt_logprobs=2,
-    )
     return [
         # A prompt in two chunks; the second samples.
         pb.StepPlan(
@@ -120,10 +114,22 @@ def plans() -> list[pb.StepPlan]:
             ],
             discards=[3],
         ),
-        # A prompt whose logprobs are reported, in two chunks.
+        *scored_plans(prompt[:5]),
+    ]
+
+
+def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
+    """A prompt whose logprobs are reported, in two chunks: steps 9 to 11."""
+    scored = sampling(
+        logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
+        allowed_token_ids=[3, 4, 5],
+        typical_p=0.875,
+        num_top_prompt_logprobs=2,
+    )
+    return [
         pb.StepPlan(
             step_id=9,
-            starts=[_start(8, prompt[:5], 5, scored)],
+            starts=[_start(8, prompt, len(prompt), scored)],
             chunks=[_chunk(8, 0, 3, [13], score=True)],
         ),
         pb.StepPlan(step_id=10, chunks=[_chunk(8, 3, 2, [14], sample=True, score=True)]),

@@ -78,7 +78,8 @@ fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
     (order[num_kept - 1] as u32, 0.0)
 }
 
-/// Which of the weights, of sum `kept`, are typical by the definition of Meister et al., and how near one is to the edge.
+/// Which of the weights, of sum `kept`, are typical by the definition of Meister et al., and how near one is to the
+/// edge.
 fn typical(weights: &[f64], kept: f64, typical_p: f64) -> (Vec<bool>, f64) {
     // What has no probability has no information that counts.
     let information = |w: &f64| -(w / kept).max(1e-300).ln();
