@@ -24,6 +24,7 @@ fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
     let outcome = |id: u64| SequenceResult {
         sequence_id: id,
         outcome: SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }),
+        scores: Vec::new(),
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
@@ -97,7 +98,7 @@ fn main() {
         let mut scheduler = scheduler(64 * (10_000 + NUM_STEPS) / 16 + 10_000);
         for id in 0..num_sequences {
             let request = request(id, num_prompt_tokens, NUM_STEPS * 2);
-            scheduler.handle(Millis(0), Event::Submit(request), &mut Vec::new());
+            scheduler.handle(Millis(0), Event::Submit(Box::new(request)), &mut Vec::new());
         }
         let what = format!("{num_sequences} x {num_prompt_tokens} tokens");
         while scheduler.stats().output_tokens < num_sequences || scheduler.stats().num_waiting > 0 {
@@ -110,7 +111,7 @@ fn main() {
         let mut long = request(1, 100_000, 2);
         long.id = SequenceId(id);
         let begin = Instant::now();
-        scheduler.handle(Millis(0), Event::Submit(long), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::Submit(Box::new(long)), &mut Vec::new());
         let submit_us = begin.elapsed().as_nanos() as f64 / 1e3;
         let what = if id == 1 { "100000 tokens, new" } else { "100000 tokens, found again" };
         show(what, &drive(&mut scheduler, 1_000));

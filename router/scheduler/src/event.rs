@@ -5,7 +5,9 @@ use std::sync::Arc;
 use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
 
 use crate::config::TenantWeight;
-use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, Transfers};
+use crate::plan::{
+    SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, TokenScore, Transfers,
+};
 
 /// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,7 +111,7 @@ pub struct SequenceRequest {
     pub id: SequenceId,
     /// The prompt; at least one token.
     pub token_ids: Vec<u32>,
-    /// Most tokens to generate. 0 ends at once with `EndReason::Length`.
+    /// Most tokens to generate. 0 ends with `EndReason::Length`: at once, or when the prompt's logprobs are reported.
     pub max_new_tokens: u32,
     /// How to choose tokens; its `end_token_ids` are filled from the field below.
     pub sampling: SamplingParams,
@@ -175,7 +177,7 @@ pub enum Event {
     /// The shard has a store, with this in it. Right after `ShardReady`.
     StoreReady(StoreContents),
     /// A new sequence. Answered by exactly one `Update::Ended` or `Update::Rejected` in the end.
-    Submit(SequenceRequest),
+    Submit(Box<SequenceRequest>),
     /// What may follow in a constrained sequence. Once for each time that it waits for it; unknown ids (ended already)
     /// are ignored.
     Allow {
@@ -218,6 +220,14 @@ pub enum Update {
         id: SequenceId,
         /// What stays.
         pinned: Pinned,
+    },
+    /// More of the prompt's logprobs: what was reported so far covers its beginning. All of them come before the first
+    /// token that is sampled.
+    Scored {
+        /// Which.
+        id: SequenceId,
+        /// Of the prompt's next tokens.
+        scores: Vec<TokenScore>,
     },
     /// One output token.
     Token {

@@ -29,6 +29,7 @@ mod queue;
 mod refuse;
 mod results;
 pub mod scheduler;
+mod score;
 mod sequence;
 pub mod stats;
 mod transfer;
@@ -44,7 +45,7 @@ pub use fairness::MAX_WEIGHT;
 pub use plan::{
     BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SamplingParams,
     SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult,
-    StoreOutcome, TokenLogprob, TokenMask, Transfers,
+    StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;

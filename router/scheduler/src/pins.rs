@@ -117,13 +117,14 @@ mod tests {
         let sequences = sampled.map(|chunk| SequenceResult {
             sequence_id: chunk.sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
+            scores: Vec::new(),
         });
         StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
     }
 
     fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
         let mut updates = Vec::new();
-        scheduler.handle(Millis(0), Event::Submit(request), &mut updates);
+        scheduler.handle(Millis(0), Event::Submit(Box::new(request)), &mut updates);
         while let Some(plan) = scheduler.plan(Millis(0), &mut updates) {
             scheduler.handle(Millis(0), Event::StepResult(result(&plan)), &mut updates);
         }
@@ -162,7 +163,7 @@ mod tests {
         let mut updates = Vec::new();
         let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
         let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
-        scheduler.handle(Millis(0), Event::Submit(long), &mut updates);
+        scheduler.handle(Millis(0), Event::Submit(Box::new(long)), &mut updates);
         let mut now = 0;
         while !matches!(updates.last(), Some(Update::Ended { .. })) {
             let plan = scheduler.plan(Millis(now), &mut updates).expect("there is something to do");

@@ -84,10 +84,19 @@ pub struct SamplingParams {
     pub num_top_logprobs: u32,
     /// Report the logprob of the sampled token.
     pub logprobs: bool,
+    /// Added to the logits of these tokens, before the penalties. -100 .. 100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// If not empty: the only tokens that are sampled.
+    pub allowed_token_ids: Vec<u32>,
+    /// Keep the tokens whose information is nearest to the entropy, up to this probability; 1 keeps all. (0, 1].
+    pub typical_p: f32,
+    /// Report the logprob of each token of the prompt but the first, with so many of the likeliest, 0 .. 20; none: do
+    /// not. Every position of the prompt is computed then, whatever the KV index has. Not in a constrained sequence.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Default for SamplingParams {
-    /// Greedy, nothing filtered, nothing penalised, no logprobs.
+    /// Greedy, nothing filtered, biased or penalised, no logprobs.
     fn default() -> Self {
         Self {
             temperature: 0.0,
@@ -103,6 +112,10 @@ impl Default for SamplingParams {
             end_token_ids: Vec::new(),
             num_top_logprobs: 0,
             logprobs: false,
+            logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            typical_p: 1.0,
+            prompt_logprobs: None,
         }
     }
 }
@@ -139,6 +152,8 @@ pub struct Chunk {
     pub allowed_tokens: Option<TokenMask>,
     /// Which tokens may be sampled comes later, as a [`LateMask`]: the step samples when it is there.
     pub awaits_mask: bool,
+    /// Report the logprob of each token of the prompt that follows a position of the chunk.
+    pub score: bool,
 }
 
 /// What a chunk with `awaits_mask` may sample. Each such chunk gets one, after its plan.
@@ -214,7 +229,7 @@ pub struct RestoreOutcome {
 pub struct StepResult {
     /// The plan's.
     pub step_id: u64,
-    /// One for each chunk with `sample`, in the order of the chunks, and one for each chunk that failed.
+    /// One for each chunk with `sample` or `score`, in the order of the chunks, and one for each chunk that failed.
     pub sequences: Vec<SequenceResult>,
     /// Time the device worked on the step, in microseconds.
     pub device_time_us: u64,
@@ -227,6 +242,8 @@ pub struct SequenceResult {
     pub sequence_id: u64,
     /// Token or error.
     pub outcome: SequenceOutcome,
+    /// If the chunk has `score`: of the prompt's tokens that follow its positions, in order. Empty with an error.
+    pub scores: Vec<TokenScore>,
 }
 
 /// Token or error.
@@ -234,6 +251,8 @@ pub struct SequenceResult {
 pub enum SequenceOutcome {
     /// The token sampled after the chunk.
     Token(SampledToken),
+    /// The chunk did not sample.
+    Computed,
     /// This sequence failed; the others of the step are not touched.
     Error(SequenceError),
 }
@@ -245,6 +264,17 @@ pub struct SampledToken {
     pub token_id: u32,
     /// Natural logarithm; 0 if logprobs were not asked for.
     pub logprob: f32,
+    /// Likeliest first; as many as were asked for.
+    pub top_logprobs: Vec<TokenLogprob>,
+}
+
+/// A token of the prompt in the model's own distribution.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenScore {
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// How many tokens are at least as likely, itself included.
+    pub rank: u32,
     /// Likeliest first; as many as were asked for.
     pub top_logprobs: Vec<TokenLogprob>,
 }

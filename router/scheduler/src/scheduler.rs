@@ -36,11 +36,11 @@ const SHARED_FOR_MS: u64 = 10_000;
 ///     block_size: 16, num_blocks: 8, max_step_tokens: 64, max_step_sequences: 4, vocab_size: 100,
 ///     windows: None,
 /// }), &mut updates);
-/// scheduler.handle(Millis(1), Event::Submit(SequenceRequest {
+/// scheduler.handle(Millis(1), Event::Submit(Box::new(SequenceRequest {
 ///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
 ///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
 ///     retention: Retention::default(), constrained: false,
-/// }), &mut updates);
+/// })), &mut updates);
 /// let plan = scheduler.plan(Millis(1), &mut updates).unwrap();
 /// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
 /// let token = SampledToken { token_id: 4, ..Default::default() };
@@ -48,6 +48,7 @@ const SHARED_FOR_MS: u64 = 10_000;
 ///     step_id: plan.step_id,
 ///     sequences: vec![SequenceResult {
 ///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
+///         scores: Vec::new(),
 ///     }],
 ///     device_time_us: 900,
 /// }), &mut updates);
@@ -120,6 +121,8 @@ pub(crate) struct PlannedChunk {
     /// One past its last position.
     pub(crate) end: u32,
     pub(crate) sample: bool,
+    /// Its first position, if it is scored.
+    pub(crate) scored_from: Option<u32>,
 }
 
 impl Scheduler {
@@ -155,7 +158,7 @@ impl Scheduler {
         match event {
             Event::ShardReady(limits) => self.shard_ready(limits, updates),
             Event::StoreReady(contents) => self.store_ready(contents),
-            Event::Submit(request) => self.submit(now, request, updates),
+            Event::Submit(request) => self.submit(now, *request, updates),
             Event::Allow { id, allowed } => self.allow(now, id, allowed, updates),
             Event::Finish(id) => self.end_by_id(id, EndReason::Finished, updates),
             Event::Abort(id) => self.end_by_id(id, EndReason::Aborted, updates),
@@ -255,7 +258,8 @@ impl Scheduler {
             self.reject(id, reason, updates);
             return;
         }
-        if request.max_new_tokens == 0 {
+        let is_scored = request.sampling.prompt_logprobs.is_some() && request.token_ids.len() > 1;
+        if request.max_new_tokens == 0 && !is_scored {
             let usage = Usage { prompt_tokens: request.token_ids.len() as u32, ..Usage::default() };
             updates.push(Update::Ended { id, reason: EndReason::Length, usage });
             return;
@@ -406,7 +410,7 @@ impl Scheduler {
     pub(crate) fn rank(&self, key: SequenceKey) -> (Rank, u32) {
         let sequence = &self.sequences[key];
         let num_tokens = sequence.num_tokens();
-        let hit = self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, &sequence.tokens));
+        let hit = self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, sequence.shareable()));
         let num_cached =
             hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()));
         let window_ms = self.config.cached_first_window_ms;

@@ -87,6 +87,7 @@ fn answer(plan: &StepPlan) -> StepResult {
     let outcome = |id: u64| SequenceResult {
         sequence_id: id,
         outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
+        scores: Vec::new(),
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
@@ -118,7 +119,7 @@ fn main() {
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::ShardReady(limits), &mut updates);
     for id in 0..NUM_SEQUENCES {
-        scheduler.handle(Millis(0), Event::Submit(request(id)), &mut updates);
+        scheduler.handle(Millis(0), Event::Submit(Box::new(request(id))), &mut updates);
     }
     let mut now = 0;
     while scheduler.stats().output_tokens < NUM_SEQUENCES * WARM_UP_STEPS {

@@ -145,7 +145,7 @@ fn nobody_waits_for_a_prefix_of_a_lower_class_or_another_salt() {
     driver.known.insert(3, Known { salt: 1, prompt: foreign.token_ids.clone(), is_constrained: false });
     driver.submit(request(4, text(5, 100), 1));
     driver.step();
-    driver.handle(Event::Submit(foreign));
+    driver.handle(Event::Submit(Box::new(foreign)));
     driver.step();
     assert_eq!(driver.started(3), Some((0, 0)));
     assert_eq!(driver.scheduler.stats().prefix_waits, 0);
@@ -173,7 +173,7 @@ fn the_next_turn_of_a_conversation_hits_prompt_and_output() {
     foreign.salt = salt(1);
     let foreign_prompt = foreign.token_ids.clone();
     driver.known.insert(3, Known { salt: 1, prompt: foreign_prompt, is_constrained: false });
-    driver.handle(Event::Submit(foreign));
+    driver.handle(Event::Submit(Box::new(foreign)));
     driver.step();
     assert_eq!(driver.started(3).unwrap().0, 0, "another salt hits nothing");
 }

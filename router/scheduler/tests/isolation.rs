@@ -93,6 +93,7 @@ impl World {
         let sequences = sampling.map(|chunk| SequenceResult {
             sequence_id: chunk.sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 999, ..SampledToken::default() }),
+            scores: Vec::new(),
         });
         let result =
             StepResult { step_id: plan.step_id, sequences: sequences.collect(), device_time_us: 10_000 };
@@ -118,11 +119,11 @@ impl World {
             Before::Foreign => ("a", 0),
             Before::Cold => ("a", 500),
         };
-        self.handle(Event::Submit(request(1, tenant, prompt(begin))));
+        self.handle(Event::Submit(Box::new(request(1, tenant, prompt(begin)))));
     }
 
     fn submit_asked(&mut self) {
-        self.handle(Event::Submit(request(2, "b", prompt(0))));
+        self.handle(Event::Submit(Box::new(request(2, "b", prompt(0)))));
     }
 
     fn cached_tokens(&self) -> u32 {
@@ -185,7 +186,7 @@ fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
         for id in 0..80 {
             let noise = (0..PROMPT_TOKENS).map(|position| (position * 7 + id) % 900).rev().collect();
             let tenant = ["a", "b"][id as usize % 2];
-            world.handle(Event::Submit(request(100 + u64::from(id), tenant, noise)));
+            world.handle(Event::Submit(Box::new(request(100 + u64::from(id), tenant, noise))));
             world.run();
         }
         world.submit_asked();
@@ -202,7 +203,7 @@ fn a_foreign_prompt_does_not_change_who_goes_first() {
         world.run();
         for id in 10..30 {
             let token_ids = (0..PROMPT_TOKENS).map(|position| (position * 3 + id) % 900).collect();
-            world.handle(Event::Submit(request(u64::from(id), "b", token_ids)));
+            world.handle(Event::Submit(Box::new(request(u64::from(id), "b", token_ids))));
         }
         world.now = world.now.plus(100);
         world.submit_asked();
@@ -219,7 +220,7 @@ fn a_flood_of_concurrent_requests_leaves_a_history_within_its_share_alone() {
         world.run();
         for id in 10..50 {
             let token_ids = (0..PROMPT_TOKENS).map(|position| (position * 3 + id) % 900 + 50).collect();
-            world.handle(Event::Submit(request(u64::from(id), flooding, token_ids)));
+            world.handle(Event::Submit(Box::new(request(u64::from(id), flooding, token_ids))));
         }
         world.run();
         let num_evicted = world.scheduler.stats().evicted_blocks;

@@ -54,7 +54,7 @@ impl World {
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
         world.handle(Event::ShardReady(limits));
         for id in 0..num_sequences {
-            world.handle(Event::Submit(request(id, id % 2 == 0)));
+            world.handle(Event::Submit(Box::new(request(id, id % 2 == 0))));
             if id % 2 == 0 {
                 world.allow(id, allowed(0b11));
             }
@@ -82,6 +82,7 @@ impl World {
         let token = |&sequence_id: &u64| SequenceResult {
             sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 1, ..SampledToken::default() }),
+            scores: Vec::new(),
         };
         let sequences = wire_ids.iter().map(token).collect();
         self.handle(Event::StepResult(StepResult { step_id, sequences, device_time_us: 1 }));

@@ -4,6 +4,7 @@
 mod convert;
 mod health;
 mod link;
+mod sampling;
 mod store;
 
 pub use convert::{

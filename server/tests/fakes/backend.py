@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    Store,
+    TokenScore,
+)
 from trunkline_server.backends.late_masks import LateMasks
 
 VOCAB_SIZE = 64
@@ -38,6 +46,7 @@ class _Sequence:
     token_ids: list[int]
     sampling: SamplingParams
     root_key: bytes
+    num_prompt_tokens: int
     block_ids: list[int] = field(default_factory=list)
 
 
@@ -99,7 +108,7 @@ class FakeBackend:
         self._check_thread()
         assert sequence_id not in self._sequences
         assert 1 <= num_prompt_tokens <= len(token_ids)
-        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key)
+        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key, num_prompt_tokens)
 
     def end(self, sequence_id: int) -> None:
         self._check_thread()
@@ -167,10 +176,24 @@ class FakeBackend:
             digest = mix(digest, token_id)
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
+        scores = self._scores(chunk, sequence) if chunk.score else []
         if chunk.late_masks is not None:
             mask = chunk.late_masks.wait(chunk.sequence_id)
             chunk = replace(chunk, allowed_tokens=mask, sample=bool(mask), late_masks=None)
-        return self._sample(chunk, sequence, digest) if chunk.sample else None
+        if chunk.sample:
+            return replace(self._sample(chunk, sequence, digest), scores=scores)
+        return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
+
+    def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:
+        """Made up of the tokens: eighths, which are exact in f32 and in JSON."""
+        end = min(chunk.first_position + chunk.num_tokens, sequence.num_prompt_tokens - 1)
+        count = sequence.sampling.num_top_prompt_logprobs
+        scores = []
+        for token_id in sequence.token_ids[chunk.first_position + 1 : end + 1]:
+            logprob = -(1 + token_id % 64) / 8
+            top = [((token_id + i) % VOCAB_SIZE, logprob - i / 8) for i in range(count)]
+            scores.append(TokenScore(logprob, 1, top))
+        return scores
 
     def _keep(self, chunk: Chunk) -> None:
         sequence, block_size = self._sequences[chunk.sequence_id], self.info.block_size

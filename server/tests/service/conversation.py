@@ -43,7 +43,7 @@ def windowed_backend() -> FakeBackend:
 
 
 def sampling(**fields: Any) -> pb.SamplingParams:
-    return pb.SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, **fields})
+    return pb.SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, "typical_p": 1.0, **fields})
 
 
 def plans() -> list[pb.StepPlan]:
@@ -115,6 +115,26 @@ def plans() -> list[pb.StepPlan]:
             ],
             discards=[3],
         ),
+        *scored_plans(prompt[:5]),
+    ]
+
+
+def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
+    """A prompt whose logprobs are reported, in two chunks: steps 9 to 11."""
+    scored = sampling(
+        logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
+        allowed_token_ids=[3, 4, 5],
+        typical_p=0.875,
+        num_top_prompt_logprobs=2,
+    )
+    return [
+        pb.StepPlan(
+            step_id=9,
+            starts=[_start(8, prompt, len(prompt), scored)],
+            chunks=[_chunk(8, 0, 3, [13], score=True)],
+        ),
+        pb.StepPlan(step_id=10, chunks=[_chunk(8, 3, 2, [14], sample=True, score=True)]),
+        pb.StepPlan(step_id=11, ends=[8]),
     ]
 
 
@@ -242,6 +262,7 @@ def _chunk(
     appended: list[int] | None = None,
     allowed: list[int] | None = None,
     awaits: bool = False,
+    score: bool = False,
 ) -> pb.Chunk:
     return pb.Chunk(
         sequence_id=sequence_id,
@@ -253,6 +274,7 @@ def _chunk(
         appended_token_ids=appended or [],
         allowed_tokens=_mask(allowed) if allowed else b"",
         awaits_mask=awaits,
+        score=score,
     )
 
 

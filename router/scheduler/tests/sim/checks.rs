@@ -12,6 +12,23 @@ impl World<'_> {
         assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
     }
 
+    /// Each token of the prompt but the first was scored once, if that was asked for.
+    pub(super) fn check_scores(&self, id: SequenceId) {
+        let arrival = self.arrivals[&id];
+        let request = &arrival.request;
+        let mut expected = Vec::new();
+        let mut prefix = Model::start(arrival.salt);
+        for pair in request.token_ids.windows(2) {
+            prefix = Model::extend(prefix, pair[0]);
+            expected.push(Model::score(prefix, pair[1]));
+        }
+        if request.sampling.prompt_logprobs.is_none() {
+            expected.clear();
+        }
+        let scores = self.scores.get(&id).map_or(&[][..], |scores| scores);
+        assert!(scores == expected, "sequence {}: {scores:?}, not {expected:?}", id.0);
+    }
+
     pub(super) fn check_text(&self, id: SequenceId, reason: &EndReason) {
         let arrival = self.arrivals[&id];
         let request = &arrival.request;

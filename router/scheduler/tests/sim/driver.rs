@@ -102,7 +102,7 @@ impl Driver {
         let prompt = request.token_ids.clone();
         self.known
             .insert(request.sampling.seed, Known { salt: 0, prompt, is_constrained: request.constrained });
-        self.handle(Event::Submit(request));
+        self.handle(Event::Submit(Box::new(request)));
     }
 
     /// One plan, executed; its result waits for `acknowledge`.

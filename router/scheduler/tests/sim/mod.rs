@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
     EndReason, Event, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats, StepPlan,
-    StepResult, StoreOutcome, Transfers, Update,
+    StepResult, StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use rng::{Rng, mix};
@@ -103,6 +103,8 @@ struct World<'a> {
     submitted: BTreeMap<SequenceId, Millis>,
     /// Told what came of their wish to be pinned.
     pinned: BTreeSet<SequenceId>,
+    /// Logprobs of the prompts.
+    scores: BTreeMap<SequenceId, Vec<TokenScore>>,
     report: Report,
 }
 
@@ -138,6 +140,7 @@ impl<'a> World<'a> {
             arrivals: BTreeMap::new(),
             submitted: BTreeMap::new(),
             pinned: BTreeSet::new(),
+            scores: BTreeMap::new(),
             report: Report {
                 trace_hash: 0,
                 num_events: 0,
@@ -215,7 +218,7 @@ impl<'a> World<'a> {
                 if let Client::AbortsAfterMs(ms) = arrival.client {
                     self.at(self.now.plus(ms), Happening::Leave(id));
                 }
-                self.tell(Event::Submit(arrival.request.clone()));
+                self.tell(Event::Submit(Box::new(arrival.request.clone())));
                 if arrival.request.constrained {
                     self.allow_soon(id);
                 }
@@ -421,8 +424,14 @@ impl<'a> World<'a> {
                     assert!(has_none || request.constrained, "before the first token that is sampled");
                     assert!(self.pinned.insert(id), "once");
                 }
+                Update::Scored { id, scores } => {
+                    self.check_open(id);
+                    assert!(!scores.is_empty(), "something is told");
+                    self.scores.entry(id).or_default().extend(scores);
+                }
                 Update::Token { id, token } => {
                     self.check_open(id);
+                    self.check_scores(id);
                     let request = &self.arrivals[&id].request;
                     // What a grammar forces may come before the prompt is computed.
                     let is_told = request.retention.pinned_ms.is_none() || self.pinned.contains(&id);
@@ -445,6 +454,9 @@ impl<'a> World<'a> {
                     assert_eq!(usage.output_tokens as usize, output.len());
                     assert_eq!(usage.cached_tokens, self.report.cached_tokens.get(&id).copied().unwrap_or(0));
                     self.check_text(id, &reason);
+                    if matches!(reason, EndReason::EndToken | EndReason::Length) {
+                        self.check_scores(id);
+                    }
                     self.report.ends.insert(id, reason);
                 }
                 Update::Rejected { id, reason, retry_after_ms } => {
