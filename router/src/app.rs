@@ -24,8 +24,7 @@ use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shard::{Health, ShardInfo, ShardStatus};
 use crate::shutdown::Phase;
-use crate::tenants::Caller;
-use crate::tenants::{Access, SharedPlaces};
+use crate::tenants::{Access, Caller, SharedPlaces};
 use crate::validate::{RawParams, Validator};
 
 /// Names that stand for "the model that is served": what clients of other servers send.
