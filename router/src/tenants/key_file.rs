@@ -219,6 +219,7 @@ fn from_hex(text: &str) -> Option<KeyDigest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::TenantLimits;
 
     const SECRET: &str = "sk-secret-0123456789";
 
