@@ -113,6 +113,19 @@ test-clients: build .venv-clients/.stamp ## packages that others wrote, against 
 test-schemas: build .venv-test/.stamp ## structured output under every real schema of the sample (TRUNKLINE_SCHEMAS=file.jsonl.gz)
 	$(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
 
+# Coverage by the compiler's own flags, so that the stable toolchain does; a folder of its own, as all is built with them.
+.PHONY: fuzz
+fuzz: ## look for inputs that break a parser: make fuzz TARGET=body SECONDS=60 (body, template, event, reply, gguf, keys)
+	@scripts/require.sh cargo cc
+	mkdir -p target/fuzz/corpus/$(or $(TARGET),body)
+	RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cdebug-assertions \
+	    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+	    -Cllvm-args=-sanitizer-coverage-trace-compares" \
+	    cargo build --release --quiet -p trunkline-fuzz --features libfuzzer --bin fuzz \
+	    --target-dir target/fuzz --target $$(rustc -vV | sed -n 's/^host: //p')
+	TRUNKLINE_FUZZ_TARGET=$(or $(TARGET),body) target/fuzz/$$(rustc -vV | sed -n 's/^host: //p')/release/fuzz \
+	    -max_total_time=$(or $(SECONDS),60) -artifact_prefix=target/fuzz/ target/fuzz/corpus/$(or $(TARGET),body) $(ARGS)
+
 .PHONY: snapshots
 snapshots: build .venv-test/.stamp ## record the whole-system snapshots again (review the diff)
 	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record

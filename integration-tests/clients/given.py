@@ -1,8 +1,10 @@
-"""What every client is given: keys, prompts, a tool."""
+"""What every client is given: keys, prompts, a tool, a model of an answer."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 KEY = "a-key-of-the-clients"
 WRONG_KEY = "a-key-of-nobody"
@@ -11,6 +13,17 @@ PROMPT = "Write a short poem about the sea."
 LONG_PROMPT = "sea and sand " * 4000
 WEATHER_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"city": {"type": "string", "description": "name of the city"}},
+    "properties": {"city": {"type": "string", "maxLength": 40, "description": "name of the city"}},
     "required": ["city"],
 }
+WEATHER_QUESTION = "What is the weather in Paris?"
+
+
+class City(BaseModel):
+    """A city, for clients that take the model of an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=40)
+    continent: Literal["Africa", "America", "Asia", "Europe", "Oceania"]
+    millions: int = Field(ge=0, le=40)

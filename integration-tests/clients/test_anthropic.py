@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import anthropic
+import jsonschema
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
 from harness import Trunkline
 
 USER = [{"role": "user", "content": PROMPT}]
 GREEDY = {"temperature": 0}
+TOOL = {"name": "get_weather", "description": "The weather in a city", "input_schema": WEATHER_SCHEMA}
 
 
 @pytest.fixture
@@ -70,6 +72,52 @@ def test_says_which_stop_sequence_it_met(client: anthropic.Anthropic, model: str
     assert answer.stop_reason == "stop_sequence"
     assert answer.stop_sequence in (" the", " of")
     assert answer.stop_sequence not in answer.content[0].text
+
+
+def test_a_required_call_validates_whole_and_streamed(client: anthropic.Anthropic, model: str) -> None:
+    fields = {
+        "model": model,
+        "messages": [{"role": "user", "content": WEATHER_QUESTION}],
+        "tools": [TOOL],
+        "tool_choice": {"type": "any"},
+        "max_tokens": 256,
+        "extra_body": GREEDY,
+    }
+    answer = client.messages.create(**fields)
+    assert answer.stop_reason == "tool_use"
+    assert [block.type for block in answer.content] == ["tool_use"] * len(answer.content)
+    for block in answer.content:
+        assert block.name == "get_weather"
+        jsonschema.validate(block.input, WEATHER_SCHEMA)
+    with client.messages.stream(**fields) as stream:
+        streamed = stream.get_final_message()
+    assert [block.input for block in streamed.content] == [block.input for block in answer.content]
+    assert streamed.stop_reason == "tool_use"
+
+
+def test_takes_results_of_tools(client: anthropic.Anthropic, model: str) -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "18 degrees, rain"}
+    answer = client.messages.create(
+        model=model,
+        messages=[
+            {"role": "user", "content": WEATHER_QUESTION},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ],
+        tools=[TOOL],
+        tool_choice={"type": "none"},
+        max_tokens=16,
+        extra_body=GREEDY,
+    )
+    assert [block.type for block in answer.content] == ["text"]
+
+
+def test_parses_the_model_of_an_answer(client: anthropic.Anthropic, model: str) -> None:
+    answer = client.messages.parse(
+        model=model, messages=[{"role": "user", "content": "Tell of Paris."}], max_tokens=256, output_format=City
+    )
+    assert isinstance(answer.parsed_output, City)
 
 
 def test_errors_are_its_own(client: anthropic.Anthropic, model: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
+import jsonschema
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
 from harness import Trunkline
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, UnknownError, ValidationError
@@ -59,6 +62,34 @@ def test_speaks_as_openai_does(server: Trunkline, model: str) -> None:
     client = InferenceClient(base_url=f"{server.base_url}/v1", api_key=KEY)
     answer = client.chat.completions.create(model=model, messages=USER, max_tokens=4, temperature=0)
     assert answer.model == model
+
+
+def test_a_required_call_validates(client: InferenceClient) -> None:
+    function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
+    answer = client.chat_completion(
+        [{"role": "user", "content": WEATHER_QUESTION}],
+        tools=[{"type": "function", "function": function}],
+        tool_choice="required",
+        max_tokens=256,
+        temperature=0,
+    )
+    for call in answer.choices[0].message.tool_calls:
+        assert call.function.name == "get_weather"
+        jsonschema.validate(json.loads(call.function.arguments), WEATHER_SCHEMA)
+
+
+def test_holds_text_and_chats_to_a_schema(client: InferenceClient) -> None:
+    grammar = {"type": "json", "value": WEATHER_SCHEMA}
+    text = client.text_generation("The weather as JSON:", grammar=grammar, max_new_tokens=256, seed=3, do_sample=True)
+    jsonschema.validate(json.loads(text), WEATHER_SCHEMA)
+    schema = {"name": "city", "strict": True, "schema": City.model_json_schema()}
+    answer = client.chat_completion(
+        [{"role": "user", "content": "Tell of Paris."}],
+        response_format={"type": "json_schema", "json_schema": schema},
+        max_tokens=256,
+        seed=3,
+    )
+    City.model_validate_json(answer.choices[0].message.content)
 
 
 def test_errors_are_its_own(server: Trunkline, client: InferenceClient) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import instructor
 import openai
 import pytest
-from clients.given import KEY, PROMPT, WRONG_KEY
+from clients.given import KEY, PROMPT, WRONG_KEY, City
 from harness import Trunkline
 
 USER = [{"role": "user", "content": PROMPT}]
 
 
-def patched(server: Trunkline, key: str = KEY) -> instructor.Instructor:
+def patched(
+    server: Trunkline, key: str = KEY, mode: instructor.Mode = instructor.Mode.MD_JSON
+) -> instructor.Instructor:
     client = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=key, max_retries=0)
-    return instructor.from_openai(client, mode=instructor.Mode.MD_JSON)
+    return instructor.from_openai(client, mode=mode)
 
 
 def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, model: str) -> None:
@@ -23,6 +25,20 @@ def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, mode
     chunks = patched(server).chat.completions.create(**fields, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("mode", [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS_STRICT])
+def test_gives_the_model_of_an_answer(server: Trunkline, model: str, mode: instructor.Mode) -> None:
+    fields = {"model": model, "messages": [{"role": "user", "content": "Tell of Paris."}], "max_tokens": 256}
+    city = patched(server, mode=mode).chat.completions.create(**fields, response_model=City, max_retries=0)
+    assert isinstance(city, City)
+
+
+def test_streams_the_model_of_an_answer(server: Trunkline, model: str) -> None:
+    parts = patched(server, mode=instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
+        model=model, messages=[{"role": "user", "content": "Tell of Paris."}], max_tokens=256, response_model=City
+    )
+    assert City.model_validate(list(parts)[-1].model_dump())
 
 
 def test_errors_are_those_of_the_package_below(server: Trunkline, model: str) -> None:

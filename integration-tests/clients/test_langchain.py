@@ -5,7 +5,7 @@ from __future__ import annotations
 import anthropic
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WRONG_KEY, City
 from harness import Trunkline
 from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
@@ -24,14 +24,13 @@ def get_weather(city: str) -> str:
     return f"rain in {city}"
 
 
-def through_openai(server: Trunkline, model: str, key: str = KEY) -> ChatOpenAI:
-    return ChatOpenAI(
-        base_url=f"{server.base_url}/v1", api_key=key, model=model, temperature=0, max_tokens=12, max_retries=0
-    )
+def through_openai(server: Trunkline, model: str, key: str = KEY, max_tokens: int = 12) -> ChatOpenAI:
+    base_url = f"{server.base_url}/v1"
+    return ChatOpenAI(base_url=base_url, api_key=key, model=model, temperature=0, max_tokens=max_tokens, max_retries=0)
 
 
-def through_anthropic(server: Trunkline, model: str, key: str = KEY) -> ChatAnthropic:
-    return ChatAnthropic(base_url=server.base_url, api_key=key, model=model, max_tokens=12, max_retries=0)
+def through_anthropic(server: Trunkline, model: str, key: str = KEY, max_tokens: int = 12) -> ChatAnthropic:
+    return ChatAnthropic(base_url=server.base_url, api_key=key, model=model, max_tokens=max_tokens, max_retries=0)
 
 
 def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None:
@@ -70,6 +69,20 @@ def test_chats_and_streams_through_anthropic(server: Trunkline, model: str) -> N
     whole = sum(chunks[1:], chunks[0])
     assert whole.content
     assert whole.usage_metadata["input_tokens"] == answer.usage_metadata["input_tokens"]
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_structures_output_through_openai(server: Trunkline, model: str, method: str) -> None:
+    chat = through_openai(server, model, max_tokens=256).with_structured_output(City, method=method)
+    assert isinstance(chat.invoke("Tell of Paris."), City)
+
+
+def test_structures_output_and_calls_through_anthropic(server: Trunkline, model: str) -> None:
+    chat = through_anthropic(server, model, max_tokens=256)
+    assert isinstance(chat.with_structured_output(City).invoke("Tell of Paris."), City)
+    answer = chat.bind_tools([get_weather], tool_choice="any").invoke(WEATHER_QUESTION)
+    assert {call["name"] for call in answer.tool_calls} == {"get_weather"}
+    assert all(isinstance(call["args"]["city"], str) for call in answer.tool_calls)
 
 
 def test_errors_are_those_of_the_packages_below(server: Trunkline, model: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import jsonschema
 import litellm
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_SCHEMA, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
 from harness import Trunkline
 
 USER = [{"role": "user", "content": PROMPT}]
@@ -59,6 +61,29 @@ def test_chats_and_streams_through_anthropic(server: Trunkline, model: str) -> N
         for chunk in litellm.completion(messages=USER, temperature=0, stream=True, **given)
     ]
     assert "".join(parts) == answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_required_call_validates(server: Trunkline, model: str, provider: str) -> None:
+    function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
+    answer = litellm.completion(
+        messages=[{"role": "user", "content": WEATHER_QUESTION}],
+        tools=[{"type": "function", "function": function}],
+        tool_choice="required",
+        **fields(server, model, provider=provider) | {"max_tokens": 256},
+    )
+    assert answer.choices[0].finish_reason == "tool_calls"
+    for call in answer.choices[0].message.tool_calls:
+        jsonschema.validate(json.loads(call.function.arguments), WEATHER_SCHEMA)
+
+
+def test_structures_output(server: Trunkline, model: str) -> None:
+    answer = litellm.completion(
+        messages=[{"role": "user", "content": "Tell of Paris."}],
+        response_format=City,
+        **fields(server, model) | {"max_tokens": 256},
+    )
+    City.model_validate_json(answer.choices[0].message.content)
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])

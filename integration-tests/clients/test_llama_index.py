@@ -6,23 +6,33 @@ import asyncio
 
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WRONG_KEY, City
 from harness import Trunkline
 from llama_index.core.llms import ChatMessage
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
+from pydantic import BaseModel
 
 MESSAGES = [ChatMessage(role="system", content="You are a poet."), ChatMessage(role="user", content=PROMPT)]
 
 
-def llm(server: Trunkline, model: str, key: str = KEY, chat: bool = True) -> OpenAILike:
+class Question(BaseModel):
+    """What the tool is asked."""
+
+    city: str
+
+
+def llm(server: Trunkline, model: str, key: str = KEY, chat: bool = True, max_tokens: int = 12) -> OpenAILike:
     return OpenAILike(
         api_base=f"{server.base_url}/v1",
         api_key=key,
         model=model,
         is_chat_model=chat,
+        is_function_calling_model=True,
         context_window=2048,
         temperature=0,
-        max_tokens=12,
+        max_tokens=max_tokens,
         max_retries=0,
     )
 
@@ -44,6 +54,16 @@ def test_completes_and_streams(server: Trunkline, model: str) -> None:
 def test_chats_async(server: Trunkline, model: str) -> None:
     answer = asyncio.run(llm(server, model).achat(MESSAGES))
     assert answer.message.content == llm(server, model).chat(MESSAGES).message.content
+
+
+def test_calls_and_structures_output(server: Trunkline, model: str) -> None:
+    chat = llm(server, model, max_tokens=256)
+    tool = FunctionTool.from_defaults(fn=lambda city: f"rain in {city}", name="get_weather", fn_schema=Question)
+    answer = chat.chat_with_tools([tool], user_msg=WEATHER_QUESTION, tool_required=True)
+    calls = chat.get_tool_calls_from_response(answer)
+    assert {call.tool_name for call in calls} == {"get_weather"}
+    assert all(Question.model_validate(call.tool_kwargs) for call in calls)
+    assert isinstance(chat.structured_predict(City, PromptTemplate("Tell of Paris.")), City)
 
 
 def test_errors_are_those_of_the_package_below(server: Trunkline, model: str) -> None:

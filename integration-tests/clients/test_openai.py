@@ -6,9 +6,10 @@ import asyncio
 import json
 import math
 
+import jsonschema
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_SCHEMA, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
 from harness import Trunkline
 
 USER = [{"role": "user", "content": PROMPT}]
@@ -143,6 +144,32 @@ def test_retrieves_models(client: openai.OpenAI, model: str) -> None:
     assert client.models.retrieve(model).id == model
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nobody/none")
+
+
+def test_a_required_call_validates_whole_and_streamed(client: openai.OpenAI, model: str) -> None:
+    fields = {
+        "model": model,
+        "messages": [{"role": "user", "content": WEATHER_QUESTION}],
+        "tools": [TOOL],
+        "tool_choice": "required",
+        "max_tokens": 256,
+        "temperature": 0,
+    }
+    answer = client.chat.completions.create(**fields)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    calls = answer.choices[0].message.tool_calls
+    for call in calls:
+        assert call.function.name == "get_weather"
+        jsonschema.validate(json.loads(call.function.arguments), WEATHER_SCHEMA)
+    with client.chat.completions.stream(**fields) as stream:
+        streamed = stream.get_final_completion().choices[0].message.tool_calls
+    assert [call.function.arguments for call in streamed] == [call.function.arguments for call in calls]
+
+
+def test_parses_the_model_of_an_answer(client: openai.OpenAI, model: str) -> None:
+    fields = {"messages": [{"role": "user", "content": "Tell of Paris."}], "max_tokens": 256, "seed": 5}
+    answer = client.chat.completions.parse(model=model, response_format=City, **fields)
+    assert isinstance(answer.choices[0].message.parsed, City)
 
 
 def test_errors_are_its_own(client: openai.OpenAI, model: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 
+import jsonschema
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY
 from harness import Trunkline
 from text_generation import AsyncClient, Client
 from text_generation.errors import UnknownError, ValidationError
-from text_generation.types import Message
+from text_generation.types import Grammar, GrammarType, Message, Tool
 
 TIMEOUT_S = 60
 
@@ -58,6 +61,30 @@ def test_its_async_client_streams(server: Trunkline) -> None:
         return "".join([event.token.text async for event in client.generate_stream("The sea is", max_new_tokens=8)])
 
     assert asyncio.run(stream())
+
+
+def test_holds_text_to_a_schema_and_to_an_expression(client: Client) -> None:
+    fields = {"max_new_tokens": 256, "do_sample": True, "seed": 3}
+    schema = Grammar(type=GrammarType.Json, value=WEATHER_SCHEMA)
+    answer = client.generate("The weather as JSON:", grammar=schema, **fields)
+    jsonschema.validate(json.loads(answer.generated_text), WEATHER_SCHEMA)
+    date = Grammar(type=GrammarType.Regex, value="[0-9]{4}-[01][0-9]")
+    events = list(client.generate_stream("Today is", grammar=date, **fields))
+    assert re.fullmatch("[0-9]{4}-[01][0-9]", events[-1].generated_text)
+    assert events[-1].details.finish_reason == "eos_token"
+
+
+def test_a_named_call_validates(client: Client) -> None:
+    function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
+    answer = client.chat(
+        messages=[Message(role="user", content=WEATHER_QUESTION)],
+        tools=[Tool(type="function", function=function)],
+        tool_choice="get_weather",
+        max_tokens=256,
+        seed=1,
+    )
+    for call in answer.choices[0].message.tool_calls:
+        assert call["function"]["name"] == "get_weather"
 
 
 def test_errors_are_its_own(server: Trunkline, client: Client) -> None:

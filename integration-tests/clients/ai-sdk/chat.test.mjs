@@ -3,18 +3,19 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, generateText, stepCountIs, streamText, tool } from "ai";
+import { APICallError, Output, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 
 const { TRUNKLINE_URL, TRUNKLINE_KEY, TRUNKLINE_WRONG_KEY, TRUNKLINE_MODEL } = process.env;
 const prompt = "Write a short poem about the sea.";
 
-function provider(apiKey = TRUNKLINE_KEY) {
+function provider(apiKey = TRUNKLINE_KEY, supportsStructuredOutputs = false) {
   return createOpenAICompatible({
     name: "trunkline",
     baseURL: `${TRUNKLINE_URL}/v1`,
     apiKey,
     includeUsage: true,
+    supportsStructuredOutputs,
   });
 }
 
@@ -72,6 +73,33 @@ test("takes tools", async () => {
     assert.ok(step.text || step.toolCalls.length > 0);
     assert.ok(step.toolCalls.every((call) => call.toolName === "get_weather"));
   }
+});
+
+test("a required call validates", async () => {
+  const inputSchema = z.object({ city: z.string() });
+  const options = asking({
+    prompt: "What is the weather in Paris?",
+    tools: { get_weather: tool({ description: "The weather in a city", inputSchema }) },
+    toolChoice: "required",
+    maxOutputTokens: 64,
+  });
+  const whole = await generateText(options);
+  assert.equal(whole.finishReason, "tool-calls");
+  const { errors, result } = await streamed(options);
+  assert.deepEqual(errors, []);
+  for (const calls of [whole.toolCalls, await result.toolCalls]) {
+    assert.ok(calls.length > 0);
+    assert.ok(calls.every((call) => call.toolName === "get_weather" && inputSchema.parse(call.input)));
+  }
+});
+
+test("structures output", async () => {
+  const schema = z.object({ name: z.string(), continent: z.enum(["Africa", "America", "Asia", "Europe", "Oceania"]) });
+  const model = provider(TRUNKLINE_KEY, true)(TRUNKLINE_MODEL);
+  const whole = await generateText(
+    asking({ model, prompt: "Tell of Paris.", maxOutputTokens: 256, output: Output.object({ schema }) }),
+  );
+  assert.ok(schema.parse(whole.output));
 });
 
 async function refused(options) {

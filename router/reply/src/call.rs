@@ -57,6 +57,8 @@ pub struct CallReader {
     state: State,
     /// Bytes that are read.
     at: usize,
+    /// Bytes up to the end of the last whole member: what is broken after it is text again.
+    whole: usize,
     name: Option<String>,
     /// Arguments that came before the name.
     early: Option<String>,
@@ -66,7 +68,7 @@ pub struct CallReader {
 impl CallReader {
     /// Before the object, which begins at this byte of the text.
     pub fn new(at: usize) -> Self {
-        Self { state: State::Open, at, name: None, early: None, is_begun: false }
+        Self { state: State::Open, at, whole: at, name: None, early: None, is_begun: false }
     }
 
     /// Whether pieces were given: it is a call now, whatever comes.
@@ -88,6 +90,7 @@ impl CallReader {
                     };
                     push(&text[self.at..self.at + len], out);
                     self.at += len;
+                    self.whole = self.at;
                     self.state = State::After;
                     if matches!(scan, Scan::Broken(_)) {
                         // What was given cannot be taken back; what comes is text again.
@@ -108,6 +111,7 @@ impl CallReader {
                     if !self.take(member, &text[start..self.at], is_known, out) {
                         return self.fail(out);
                     }
+                    self.whole = self.at;
                 }
                 _ => match rest.first() {
                     None => return Reading::Open,
@@ -185,7 +189,7 @@ impl CallReader {
     }
 
     fn fail(&mut self, out: &mut Vec<Piece>) -> Reading {
-        if self.is_begun { self.end(self.at, out) } else { Reading::NoCall }
+        if self.is_begun { self.end(self.whole, out) } else { Reading::NoCall }
     }
 
     /// The object ended before this byte.

@@ -107,6 +107,12 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"<tool_call>{"name": "f", "arguments": "{\"a\": [1, \"}\"]}"}</tool_call> Done."#,
             Reply::of(" Done.").calling("f", r#"{"a": [1, "}"]}"#),
         ),
+        // Broken after its arguments, which stand: what follows the last whole member is text.
+        (
+            Hermes,
+            r#"<tool_call>{"name": "f", "arguments": {"a": 1}, "arguments": {"b": nulll}}</tool_call>"#,
+            Reply::of(r#", "arguments": {"b": nulll}}</tool_call>"#).calling("f", r#"{"a": 1}"#),
+        ),
         // Llama-3.1-8B-Instruct.
         (Llama3, r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
         (Llama3, r#"<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),

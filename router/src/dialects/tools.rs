@@ -42,21 +42,22 @@ impl ToolChoice {
     /// differs between its APIs.
     pub fn from_openai(field: Option<&Value>, name: &str) -> Result<Self, ApiError> {
         let Some(field) = field else { return Ok(Self::Auto) };
-        match field.as_str().or_else(|| field["type"].as_str()) {
-            Some("none") => Ok(Self::None),
-            Some("auto") => Ok(Self::Auto),
-            Some("required") => Ok(Self::Required),
-            Some("function") if field.is_object() => {
-                let missing =
-                    || ApiError::MissingField { field: format!("tool_choice{}", name.replace('/', ".")) };
-                Ok(Self::Named(field.pointer(name).and_then(Value::as_str).ok_or_else(missing)?.to_owned()))
-            }
-            _ => {
-                let problem =
-                    "must be `none`, `auto`, `required` or an object of the type `function` with a name";
-                Err(ApiError::value("tool_choice", problem))
-            }
+        if let Some(word) = field.as_str() {
+            return Ok(match word {
+                "none" => Self::None,
+                "auto" => Self::Auto,
+                "required" => Self::Required,
+                // As clients of TGI name one.
+                tool => Self::Named(tool.to_owned()),
+            });
         }
+        if field["type"] != "function" {
+            let problem =
+                "must be `none`, `auto`, `required`, a tool's name or an object of the type `function`";
+            return Err(ApiError::value("tool_choice", problem));
+        }
+        let missing = || ApiError::MissingField { field: format!("tool_choice{}", name.replace('/', ".")) };
+        Ok(Self::Named(field.pointer(name).and_then(Value::as_str).ok_or_else(missing)?.to_owned()))
     }
 }
 
@@ -101,7 +102,9 @@ impl Tools {
         }
         match &choice {
             ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                Err(ApiError::value("tool_choice", "names a tool that is not in `tools`"))
+                let problem =
+                    "names a tool that is not in `tools`; hint: `none`, `auto`, `required` or one of these";
+                Err(ApiError::value("tool_choice", problem))
             }
             ToolChoice::Required if tools.is_empty() => {
                 Err(ApiError::value("tool_choice", "needs `tools`; hint: send at least one"))

@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(access.ring().unwrap().num_keys(), 2);
         std::fs::write(&path, "[tenants.a]\nkeys = \"short\"").unwrap();
         let error = access.reload().unwrap_err().to_string();
-        assert!(error.contains("line 2: a key of `a` has 5 characters"), "{error}");
+        assert!(error.contains("line 2: a key of this tenant has 5 characters"), "{error}");
         assert!(access.ring().unwrap().find(KEY.as_bytes()).is_some());
         std::fs::write(&path, "[tenants.b]\nkeys = \"sk-fedcba9876543210\"\nshare = 3").unwrap();
         access.reload().unwrap();

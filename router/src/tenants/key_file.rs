@@ -119,12 +119,13 @@ impl Reader<'_> {
                         value.get_ref().as_bool().ok_or_else(|| self.error(value.span(), problem))?;
                 }
                 "keys" => self.texts(value, "keys", &mut digests, |key| match key_problem(key) {
-                    Some(problem) => Err(format!("a key of `{name}` {problem}")),
+                    Some(problem) => Err(format!("a key of this tenant {problem}")),
                     None => Ok(digest(key.as_bytes())),
                 })?,
                 "key_sha256" => self.texts(value, "key_sha256", &mut digests, |text| {
                     from_hex(text).ok_or_else(|| {
-                        format!("a `key_sha256` of `{name}` is not 64 hexadecimal digits; hint: `sha256sum`")
+                        "a `key_sha256` of this tenant is not 64 hexadecimal digits; hint: `sha256sum`"
+                            .to_owned()
                     })
                 })?,
                 _ => {
@@ -135,14 +136,13 @@ impl Reader<'_> {
             }
         }
         if digests.is_empty() {
-            let problem = format!("`{name}` has no key; hint: `keys = [\"...\"]`");
+            let problem = "this tenant has no key; hint: `keys = [\"...\"]`";
             return Err(self.error(place, problem));
         }
         let index = ring.add_tenant(tenant);
         for (digest, span) in digests {
-            ring.add_key(digest, index).map_err(|DuplicateKey| {
-                self.error(span, format!("a key of `{name}` stands twice in the file"))
-            })?;
+            ring.add_key(digest, index)
+                .map_err(|DuplicateKey| self.error(span, "a key of this tenant stands twice in the file"))?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ mod rate_headers;
 
 pub use access::{Access, AccessError, PUBLIC, require_key};
 pub use caller::Caller;
-pub use key_file::{KeyFileError, Place};
+pub use key_file::{KeyFileError, Place, read as read_key_file};
 pub use key_ring::{KeyRing, Tenant};
 pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rate, Rates, TenantLimits};
 pub use rate_headers::{EXPOSED_HEADERS, RateSlot};

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trunkline_grammar::GrammarLimits;
 use trunkline_router::limits::Limits;
 
-use crate::support::{Router, ShardPlan, bytes};
+use crate::support::{END, Router, ShardPlan, bytes};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -236,4 +236,17 @@ async fn flags_set_the_limits() {
         assert_eq!(answer.status, 400);
         assert!(answer.text().contains(flag), "{}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn every_event_of_tgi_has_a_token_also_where_the_grammar_ends_the_output() {
+    let router = router().await;
+    let parameters = json!({"grammar": {"type": "regex", "value": "ab"}, "details": true});
+    let body = json!({"inputs": "x", "parameters": parameters});
+    let events = router.post("/generate_stream", &body).await.events();
+    let ids: Vec<&Value> = events.iter().map(|event| &event["token"]["id"]).collect();
+    assert_eq!(json!(ids), json!([97, 98, END]));
+    let last = events.last().unwrap();
+    assert_eq!((&last["token"]["special"], &last["generated_text"]), (&json!(true), &json!("ab")));
+    assert_eq!(last["details"]["finish_reason"], "eos_token");
 }

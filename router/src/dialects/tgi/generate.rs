@@ -169,7 +169,8 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     let choices = app.generate(vec![request], num_choices.computed, admitted.permit).await?;
     let tokenizer = app.model.text.tokenizer.clone();
     if as_events {
-        let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0 };
+        let end_token_id = app.model.text.end_token_ids.first().copied().unwrap_or_default();
+        let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0, end_token_id };
         return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
     let keep = if details || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
@@ -310,9 +311,22 @@ struct GenerateStream {
     /// The output so far, for the last event.
     text: String,
     index: u32,
+    /// What the last event shows if the output ended without a token of its own.
+    end_token_id: u32,
 }
 
 impl GenerateStream {
+    /// TGI's events have a token each. An output that its grammar ended has no last one: it could only have been this.
+    fn token(&self, output: &Output) -> Token {
+        match &output.token {
+            Some(output) => token(&self.tokenizer, output),
+            None => {
+                let id = self.end_token_id;
+                Token { id, text: name(&self.tokenizer, id), logprob: 0.0, special: true }
+            }
+        }
+    }
+
     fn details(&self, (reason, usage): (FinishReason, Usage)) -> Option<StreamDetails> {
         self.shown.details.then(|| StreamDetails {
             finish_reason: finish_reason(reason),
@@ -326,14 +340,14 @@ impl GenerateStream {
 impl Render for GenerateStream {
     fn output(&mut self, _index: usize, output: Output, events: &mut Events) {
         self.text.push_str(&output.text);
-        self.index += u32::from(output.token.is_some());
+        self.index += 1;
         let top_tokens = match (&output.token, self.shown.top_tokens) {
             (Some(output), true) => Some(top_tokens(&self.tokenizer, &output.top_logprobs)),
             _ => None,
         };
         events.json(&StreamAnswer {
             index: self.index,
-            token: output.token.as_ref().map(|output| token(&self.tokenizer, output)),
+            token: self.token(&output),
             top_tokens,
             generated_text: output.finish.map(|_| std::mem::take(&mut self.text)),
             details: output.finish.and_then(|finish| self.details(finish)),

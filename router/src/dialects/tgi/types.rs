@@ -159,8 +159,8 @@ pub struct Token {
 pub struct StreamAnswer {
     /// Number of the token, from 1.
     pub index: u32,
-    /// The token.
-    pub token: Option<Token>,
+    /// The token; the end token if a grammar ended the output.
+    pub token: Token,
     /// The likeliest tokens in its place, with `top_n_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_tokens: Option<Vec<Token>>,

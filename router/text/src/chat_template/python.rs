@@ -246,7 +246,7 @@ pub fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}").map(|at| at + 2) else { break };
+        let Some(len) = rest[start + 2..].find("%}").map(|at| at + 4) else { break };
         let tag = &rest[start..start + len];
         let inner = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
         out.push_str(&rest[..start]);

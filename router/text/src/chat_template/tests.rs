@@ -178,7 +178,7 @@ fn generation_tags_print_nothing_and_strip_alike() {
     );
     let plain = python::without_generation_tags(stripped);
     assert_eq!(render(&rewritten, &hi()).unwrap(), render(&plain, &hi()).unwrap());
-    for unclosed in ["{%", "a {% generation", "%} {%"] {
+    for unclosed in ["{%", "a {% generation", "%} {%", "{%}", "{%} %}"] {
         assert_eq!(python::without_generation_tags(unclosed), unclosed);
     }
 }

@@ -1,0 +1,197 @@
+//! Bodies of requests, through the whole router with a mock shard behind it: every answer is a success or an error of
+//! the client's that says something, in the dialect's own shape; and it comes.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode, header};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+use trunkline_router::app::Model;
+use trunkline_router::http::serve::routes;
+use trunkline_router::limits::Limits;
+use trunkline_router::openapi::ApiDoc;
+use trunkline_router::server::Server;
+use trunkline_router::tenants::Access;
+use utoipa::OpenApi;
+
+use crate::event::parse_events;
+use crate::mock::{MockShard, ShardPlan, bytes, write_model};
+
+/// The first byte of an input picks one.
+const ROUTES: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/generate",
+    "/generate_stream",
+    "/",
+    "/tokenize",
+];
+/// Longest wait for an answer; reached only when something hangs.
+const DEADLINE: Duration = Duration::from_secs(20);
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+
+struct Fixture {
+    runtime: Runtime,
+    routes: axum::Router,
+    // They end when they are dropped.
+    _server: Server,
+    _shard: MockShard,
+    _folder: tempfile::TempDir,
+}
+
+fn fixture() -> &'static Fixture {
+    static FIXTURE: OnceLock<Fixture> = OnceLock::new();
+    FIXTURE.get_or_init(|| {
+        let runtime = Runtime::new().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path());
+        let socket = folder.path().join("shard.sock");
+        let model = Model::load(folder.path(), "test/model".into()).unwrap();
+        let replies = [
+            "Hi",
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>",
+            "<think>x</think>y",
+        ];
+        let plan =
+            ShardPlan { replies: replies.map(bytes).to_vec(), keep_plans: false, ..ShardPlan::default() };
+        let (server, shard) = runtime.block_on(async {
+            let server = Server::start(model, Limits::default(), Access::open(), socket.clone()).unwrap();
+            let shard = MockShard::start(&socket, plan);
+            let mut status = server.app.shard.clone();
+            tokio::time::timeout(DEADLINE, async {
+                while server.app.shard_info().is_err() {
+                    status.changed().await.unwrap();
+                }
+            })
+            .await
+            .expect("the router finds its shard");
+            (server, shard)
+        });
+        let routes = routes(server.app.clone());
+        Fixture { runtime, routes, _server: server, _shard: shard, _folder: folder }
+    })
+}
+
+/// An input: a byte that picks the route, then the body.
+pub fn run(data: &[u8]) {
+    let Some((&route, body)) = data.split_first() else { return };
+    let route = ROUTES[usize::from(route) % ROUTES.len()];
+    let fixture = fixture();
+    let request = Request::post(route).header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(Body::from(body.to_vec())).unwrap();
+    let answered = async {
+        let response = fixture.routes.clone().oneshot(request).await.unwrap();
+        let is_stream = response
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        let status = response.status();
+        (status, is_stream, to_bytes(response.into_body(), MAX_ANSWER_BYTES).await.unwrap())
+    };
+    let answered = fixture.runtime.block_on(async { tokio::time::timeout(DEADLINE, answered).await });
+    let (status, is_stream, answer) = answered.expect("an answer comes in time");
+    if is_stream {
+        for event in parse_events(&answer) {
+            assert!(event == "[DONE]" || serde_json::from_str::<Value>(&event).is_ok(), "{event}");
+        }
+        return;
+    }
+    let value: Value = serde_json::from_slice(&answer).expect("answers are JSON");
+    if status == StatusCode::OK {
+        return;
+    }
+    assert!(status.is_client_error(), "{route} answers {status} {value}");
+    let message = if route.starts_with("/v1") { &value["error"]["message"] } else { &value["error"] };
+    assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{route} answers {value}");
+    assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
+}
+
+/// Names of all fields of all bodies.
+pub fn words() -> Vec<String> {
+    let document = serde_json::to_value(ApiDoc::openapi()).unwrap();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let names = schemas.values().filter_map(|schema| schema["properties"].as_object());
+    names.flat_map(|properties| properties.keys().map(|name| format!("\"{name}\":"))).collect()
+}
+
+/// One of each kind.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let user = json!([{"role": "user", "content": "x"}]);
+    let schema =
+        json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]});
+    let function = json!({"name": "f", "description": "d", "parameters": schema});
+    let parts = json!([{"role": "system", "content": "s"}, {"role": "user", "content": [
+        {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}]);
+    let called = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "2"}]);
+    let blocks = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "t", "signature": ""}, {"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "2"}]}]}]);
+    let bodies = [
+        (
+            0,
+            json!({"messages": user, "max_tokens": 4, "stream": true, "stream_options": {"include_usage": true},
+            "logprobs": true, "top_logprobs": 2, "n": 2, "seed": -1, "stop": ["a", "b"], "temperature": 0.5,
+            "top_p": 0.9, "top_k": 3, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1}),
+        ),
+        (
+            0,
+            json!({"messages": parts, "max_completion_tokens": 4, "prompt_cache_key": "k", "cache_salt": "s",
+            "prompt_cache_retention": "24h", "cache_retention": {"priority": "high", "ttl_s": 9}}),
+        ),
+        (
+            0,
+            json!({"messages": called, "tools": [{"type": "function", "function": function}],
+            "tool_choice": "required", "parallel_tool_calls": false, "max_tokens": 40}),
+        ),
+        (
+            0,
+            json!({"messages": user, "max_tokens": 40, "response_format": {"type": "json_schema",
+            "json_schema": {"name": "n", "strict": true, "schema": schema}}, "reasoning_effort": "low",
+            "chat_template_kwargs": {"a": [1]}, "include_reasoning": false}),
+        ),
+        (
+            0,
+            json!({"messages": user, "max_tokens": 9, "guided_regex": "[a-c]{2,3}", "continue_final_message": true}),
+        ),
+        (
+            1,
+            json!({"prompt": ["ab", [97, 98]], "max_tokens": 4, "best_of": 3, "n": 2, "echo": true, "logprobs": 2}),
+        ),
+        (1, json!({"prompt": [97], "max_tokens": 9, "guided_grammar": "start: /a+/", "stream": true})),
+        (
+            2,
+            json!({"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "2"}], "instructions": "i", "store": true,
+            "tools": [{"type": "function", "name": "f", "parameters": schema}], "max_output_tokens": 4, "stream": true,
+            "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "metadata": {"a": "b"}}),
+        ),
+        (
+            3,
+            json!({"messages": blocks, "system": [{"type": "text", "text": "s"}], "max_tokens": 4, "stream": true,
+            "tools": [{"name": "f", "input_schema": schema}], "tool_choice": {"type": "auto"},
+            "thinking": {"type": "enabled", "budget_tokens": 1024}, "stop_sequences": ["z"]}),
+        ),
+        (4, json!({"messages": user, "system": "s"})),
+        (
+            5,
+            json!({"inputs": "x", "parameters": {"max_new_tokens": 4, "details": true, "do_sample": true, "best_of": 2,
+            "top_n_tokens": 2, "truncate": 3, "return_full_text": true, "stop": ["q"], "seed": 1}}),
+        ),
+        (
+            6,
+            json!({"inputs": "x", "parameters": {"max_new_tokens": 40, "grammar": {"type": "json", "value": schema}}}),
+        ),
+        (8, json!({"inputs": "xé🙂", "add_special_tokens": false})),
+    ];
+    let seed = |(route, body): (u8, Value)| [&[route], body.to_string().as_bytes()].concat();
+    bodies.into_iter().map(seed).collect()
+}

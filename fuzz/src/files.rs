@@ -1,0 +1,71 @@
+//! Files that a server reads at its start: what is wrong with them is an error.
+
+use trunkline_router::tenants::read_key_file;
+use trunkline_text::GgufMetadata;
+
+/// An input: a GGUF file.
+pub fn gguf(data: &[u8]) {
+    // What it holds is checked by whoever takes it; here it only has to end, and within the file's own size.
+    let _ = GgufMetadata::parse(data);
+}
+
+/// A header with a value of every type.
+pub fn gguf_seeds() -> Vec<Vec<u8>> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let value = |key: &str, kind: u32, bytes: &[u8]| [&text(key), &kind.to_le_bytes()[..], bytes].concat();
+    let list =
+        |kind: u32, len: u64, bytes: &[u8]| [&kind.to_le_bytes()[..], &len.to_le_bytes(), bytes].concat();
+    let names = [text("a"), text("b")].concat();
+    let values = [
+        value("general.architecture", 8, &text("llama")),
+        value("llama.context_length", 4, &2048_u32.to_le_bytes()),
+        value("tokenizer.ggml.tokens", 9, &list(8, 2, &names)),
+        value("tokenizer.ggml.scores", 9, &list(6, 2, &[0; 8])),
+        value("u8", 0, &[1]),
+        value("i64", 11, &[255; 8]),
+        value("f64", 12, &1.5_f64.to_le_bytes()),
+        value("bool", 7, &[1]),
+        value("nested", 9, &list(9, 1, &list(0, 2, &[1, 2]))),
+    ];
+    let head = |num_tensors: u64, num_values: u64| {
+        [&b"GGUF"[..], &3_u32.to_le_bytes(), &num_tensors.to_le_bytes(), &num_values.to_le_bytes()].concat()
+    };
+    vec![[head(0, values.len() as u64), values.concat()].concat(), head(u64::MAX, u64::MAX)]
+}
+
+/// An input: a key file.
+pub fn keys(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Err(error) = read_key_file(&text) {
+        assert!(error.place.line >= 1 && error.place.line <= 1 + text.matches('\n').count(), "{error}");
+        assert!(!error.to_string().contains("sk-secret"), "an error quotes a key: {error}");
+    }
+}
+
+/// Files with all that a tenant may have.
+pub fn key_seeds() -> Vec<Vec<u8>> {
+    [
+        "[tenants.alice]\nkeys = [\"sk-secret-of-alice-1\"]\nshare = 2\nadmin = true\n\n[tenants.bob]\nkey_sha256 = \
+         [\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"]\n",
+        "tenants.x.keys = [\"sk-secret-of-x-12345\", \"sk-secret-of-x-12345\"]",
+    ]
+    .map(Vec::from)
+    .to_vec()
+}
+
+/// Of the format.
+pub fn key_words() -> Vec<String> {
+    [
+        "keys = [",
+        "[tenants.",
+        "share = ",
+        "\"sk-secret-again-12\"",
+        "]\n",
+        "'''",
+        "#",
+        "= {a = 1}",
+        "99999999999999",
+    ]
+    .map(String::from)
+    .to_vec()
+}

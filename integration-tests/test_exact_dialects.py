@@ -1,0 +1,170 @@
+"""A seed gives the same text alone and among others, through every dialect, whole and streamed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from harness import Trunkline, sse_events
+
+NUM_TOKENS = 20
+NUM_OTHERS = 32
+TIMEOUT_S = 120.0
+
+Events = list[dict[str, Any]]
+
+
+class Dialect:
+    """How one route is asked for text, and where it tells it."""
+
+    def __init__(
+        self,
+        path: str,
+        body: Callable[[str, int], dict[str, Any]],
+        whole: Callable[[dict[str, Any]], str],
+        streamed: Callable[[dict[str, Any]], str],
+        stream_path: str | None = None,
+    ) -> None:
+        self.path = path
+        self.stream_path = stream_path or path
+        self.body = body
+        self.whole = whole
+        self.streamed = streamed
+
+
+def user(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+def sampled(seed: int, limit: str) -> dict[str, Any]:
+    return {"seed": seed, "temperature": 0.9, "top_p": 0.95, limit: NUM_TOKENS}
+
+
+def chat_delta(event: dict[str, Any]) -> str:
+    return event["choices"][0]["delta"].get("content") or "" if event["choices"] else ""
+
+
+DIALECTS = {
+    "chat": Dialect(
+        "/v1/chat/completions",
+        lambda prompt, seed: {"messages": user(prompt)} | sampled(seed, "max_tokens"),
+        lambda answer: answer["choices"][0]["message"]["content"],
+        chat_delta,
+    ),
+    "completions": Dialect(
+        "/v1/completions",
+        lambda prompt, seed: {"prompt": prompt} | sampled(seed, "max_tokens"),
+        lambda answer: answer["choices"][0]["text"],
+        lambda event: event["choices"][0]["text"] if event["choices"] else "",
+    ),
+    "responses": Dialect(
+        "/v1/responses",
+        lambda prompt, seed: {"input": prompt, "store": False} | sampled(seed, "max_output_tokens"),
+        lambda answer: answer["output"][0]["content"][0]["text"],
+        lambda event: event["delta"] if event["type"] == "response.output_text.delta" else "",
+    ),
+    "messages": Dialect(
+        "/v1/messages",
+        lambda prompt, seed: {"messages": user(prompt)} | sampled(seed, "max_tokens"),
+        lambda answer: answer["content"][0]["text"],
+        lambda event: event["delta"]["text"] if event["type"] == "content_block_delta" else "",
+    ),
+    "tgi": Dialect(
+        "/generate",
+        lambda prompt, seed: {
+            "inputs": prompt,
+            "parameters": sampled(seed, "max_new_tokens") | {"do_sample": True},
+        },
+        lambda answer: answer["generated_text"],
+        lambda event: "" if event["token"]["special"] else event["token"]["text"],
+        stream_path="/generate_stream",
+    ),
+}
+
+
+def ask(server: Trunkline, dialect: Dialect, prompt: str, seed: int) -> str:
+    answer = httpx.post(server.base_url + dialect.path, json=dialect.body(prompt, seed), timeout=TIMEOUT_S)
+    assert answer.status_code == 200, answer.text
+    return dialect.whole(answer.json())
+
+
+def ask_streamed(server: Trunkline, dialect: Dialect, prompt: str, seed: int) -> str:
+    body = dialect.body(prompt, seed) | {"stream": True}
+    url = server.base_url + dialect.stream_path
+    with httpx.stream("POST", url, json=body, timeout=TIMEOUT_S) as answer:
+        assert answer.status_code == 200, answer.read()
+        return "".join(dialect.streamed(event) for event in sse_events(answer.iter_lines()) if event != "[DONE]")
+
+
+@pytest.fixture(scope="module")
+def crowd(server: Trunkline) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Runs something while others, through all dialects, keep the server busy from its first to its last token."""
+
+    def beside_others(work: Callable[[], Any]) -> Any:
+        done = False
+        names = itertools.cycle(DIALECTS.values())
+
+        def other(number: int, dialect: Dialect) -> int:
+            count = 0
+            while not done:
+                asker = (ask, ask_streamed)[number % 2]
+                asker(server, dialect, f"Story {number} of {count} begins: " + "once " * (number * 7 % 90), number)
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(NUM_OTHERS) as pool:
+            others = [pool.submit(other, number, next(names)) for number in range(NUM_OTHERS)]
+            try:
+                result = work()
+            finally:
+                done = True
+            assert sum(each.result() for each in others) >= NUM_OTHERS
+        return result
+
+    yield beside_others
+
+
+def test_a_seed_gives_the_same_text_alone_and_among_others_through_every_dialect(
+    server: Trunkline, crowd: Callable[[Callable[[], Any]], Any]
+) -> None:
+    def all_texts() -> dict[tuple[str, str], list[str]]:
+        return {
+            (name, kind): [asker(server, dialect, f"Tell of the number {seed}.", seed) for seed in (1, 2**63 - 1)]
+            for name, dialect in DIALECTS.items()
+            for kind, asker in (("whole", ask), ("streamed", ask_streamed))
+        }
+
+    alone = all_texts()
+    assert crowd(all_texts) == alone
+    for name in DIALECTS:
+        assert alone[name, "whole"] == alone[name, "streamed"], name
+    # The same prompt, seed and settings: the chats agree with one another, and so do the plain ones.
+    assert alone["chat", "whole"] == alone["responses", "whole"] == alone["messages", "whole"]
+    assert alone["completions", "whole"] == alone["tgi", "whole"]
+
+
+def test_greedy_logprobs_are_the_same_json_numbers_alone_and_among_others(
+    server: Trunkline, crowd: Callable[[Callable[[], Any]], Any]
+) -> None:
+    def logprobs() -> list[bytes]:
+        chat = {"messages": user("Count to ten."), "temperature": 0, "max_tokens": NUM_TOKENS, "logprobs": True}
+        text = {"prompt": "One, two,", "temperature": 0, "max_tokens": NUM_TOKENS, "logprobs": 4}
+        tgi = {"inputs": "One, two,", "parameters": {"max_new_tokens": NUM_TOKENS, "details": True, "top_n_tokens": 3}}
+        numbers = []
+        for path, body in (
+            ("/v1/chat/completions", chat | {"top_logprobs": 5}),
+            ("/v1/completions", text),
+            ("/generate", tgi),
+        ):
+            answer = httpx.post(server.base_url + path, json=body, timeout=TIMEOUT_S)
+            assert answer.status_code == 200, answer.text
+            raw = answer.content
+            begin = raw.index(b'"tokens"' if path == "/generate" else b'"logprobs"')
+            numbers.append(raw[begin : raw.index(b'"usage"') if b'"usage"' in raw else None])
+        return numbers
+
+    assert crowd(logprobs) == logprobs()
