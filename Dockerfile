@@ -25,5 +25,5 @@ VOLUME /models
 EXPOSE 3000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=2s --start-period=120s --retries=3 \
-    CMD ["python3", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['TRUNKLINE_PORT']}/readyz\", timeout=2)"]
+    CMD ["python3", "-c", "import os, ssl, urllib.request as r; s = 's' if os.environ.get('TRUNKLINE_TLS_CERT') else ''; r.urlopen(f\"http{s}://127.0.0.1:{os.environ['TRUNKLINE_PORT']}/readyz\", timeout=2, context=ssl._create_unverified_context())"]
 ENTRYPOINT ["trunkline", "serve"]

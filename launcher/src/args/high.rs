@@ -160,7 +160,7 @@ impl ServeConfig {
             port: port(&low.server.port)?,
             api_keys: low.server.api_keys.map(|path| absolute("--api-keys", &path)).transpose()?,
             tls: tls(low.server.tls_cert, low.server.tls_key)?,
-            cors_allow_origin: low.server.cors_allow_origin,
+            cors_allow_origin: origins(low.server.cors_allow_origin)?,
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
             replies: low.replies,
@@ -243,6 +243,22 @@ fn weights_cache(path: PathBuf) -> Result<PathBuf, LauncherError> {
             path.display()
         ))
     })
+}
+
+/// Scheme and host as browsers write them, or every origin. The router is as strict, but its line would not be one.
+fn origins(origins: Vec<String>) -> Result<Vec<String>, LauncherError> {
+    for origin in &origins {
+        let (scheme, host) = origin.split_once("://").unwrap_or_default();
+        let is_scheme = scheme.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        let is_host = host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*\\,".contains(&byte));
+        if origin != "*" && (scheme.is_empty() || host.is_empty() || !is_scheme || !is_host) {
+            return Err(LauncherError::usage(format!(
+                "`--cors-allow-origin` is `{origin}`, which is no origin; hint: such as `https://chat.example.com`, \
+                 without a path, or `*`"
+            )));
+        }
+    }
+    Ok(origins)
 }
 
 /// Both files or none.

@@ -152,3 +152,24 @@ fn an_object_store_lies_below_a_store_on_disk() {
     let config = serve(&["--kv-object-store", "s3://bucket/a", "--kv-disk-path", "/srv/kv"]).unwrap();
     assert_eq!(config.cache.disk.unwrap().object_store.as_deref(), Some("s3://bucket/a"));
 }
+
+#[test]
+fn certificate_and_key_come_together_and_origins_are_origins() {
+    let config = serve(&["--tls-cert", "c.pem", "--tls-key", "/k.pem"]).unwrap();
+    let (cert, key) = config.tls.unwrap();
+    assert!(cert.is_absolute() && cert.ends_with("c.pem") && key.ends_with("k.pem"));
+    assert_eq!(serve(&["--tls-cert", "c.pem"]).unwrap_err(), "`--tls-cert` needs `--tls-key`");
+    assert_eq!(serve(&["--tls-key", "k.pem"]).unwrap_err(), "`--tls-key` needs `--tls-cert`");
+    let origins = ["--cors-allow-origin", "https://a.example,http://localhost:3", "--cors-allow-origin", "*"];
+    let config = serve(&origins).unwrap();
+    assert_eq!(config.cors_allow_origin, ["https://a.example", "http://localhost:3", "*"]);
+    let config = with_config("cors-allow-origin = \"https://a.example,*\"", &[]).unwrap();
+    assert_eq!(config.cors_allow_origin, ["https://a.example", "*"]);
+    for origin in ["a.example", "https://a.example/", "https://", "", "HTTPS://a"] {
+        let error = serve(&["--cors-allow-origin", origin]).unwrap_err();
+        assert!(
+            error.contains(&format!("`--cors-allow-origin` is `{origin}`, which is no origin")),
+            "{error}"
+        );
+    }
+}

@@ -309,6 +309,11 @@ impl Fairness {
         }
     }
 
+    /// Whether there are several tenants.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.by_name.len() > 1
+    }
+
     /// Whether another tenant has sequences that wait or run. O(tenants).
     pub(crate) fn has_others(&self, key: TenantKey) -> bool {
         self.tenants().any(|(other, tenant)| other != key && tenant.is_active())

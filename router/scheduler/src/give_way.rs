@@ -88,7 +88,7 @@ impl Scheduler {
     /// If all places are taken and the next in the queue belongs to a tenant with less than its part of them, takes one
     /// back before the step's decodes are planned: so it is free in this very step.
     pub(crate) fn take_place_back(&mut self) {
-        if self.num_lent_places() < self.max_running() {
+        if !self.fairness.is_shared() || self.num_lent_places() < self.max_running() {
             return;
         }
         let Some(key) = self.queue.first(&mut self.fairness) else { return };
@@ -123,6 +123,9 @@ impl Scheduler {
     /// The tenant whose prompts are computed before anything of others is: in the highest class, one that got less
     /// than every other which runs there, as far as its credit goes.
     pub(crate) fn urgent_tenant(&mut self, step_id: u64) -> Option<TenantKey> {
+        if !self.fairness.is_shared() {
+            return None;
+        }
         let first = self.queue.first(&mut self.fairness);
         let waits = first.filter(|_| self.num_lent_places() < self.max_running());
         let prefills = self.running.iter().copied().filter(|&key| {

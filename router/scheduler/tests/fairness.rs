@@ -91,11 +91,14 @@ struct Tenants {
     service: Service,
     num_submitted: u64,
     /// Of those that wait: what all tenants had got when it came.
-    waiting: BTreeMap<SequenceId, (u64, BTreeMap<u64, u64>)>,
+    waiting: BTreeMap<SequenceId, (u64, Got)>,
     open: BTreeMap<SequenceId, u64>,
     /// In the last step.
     was_idle: bool,
 }
+
+/// What each tenant got.
+type Got = BTreeMap<u64, u64>;
 
 const NUM_TENANTS: u64 = 3;
 const MAX_PROMPT: u64 = 40;
@@ -136,7 +139,7 @@ impl Tenants {
     }
 
     /// Plans as far as may be, and takes a result. Returns who started, with what all had got when it came and now.
-    fn step(&mut self) -> Vec<(u64, BTreeMap<u64, u64>, BTreeMap<u64, u64>)> {
+    fn step(&mut self) -> Vec<(u64, Got, Got)> {
         let mut started = Vec::new();
         while let Some(plan) = self.driver.plan() {
             // Before the plan counts: it is there because of who waited.

@@ -132,7 +132,7 @@ mod tests {
     fn a_debt_is_waited_for() {
         let mut bucket = Bucket::new(100, START);
         bucket.take(350, START);
-        assert_eq!((bucket.remaining(START), bucket.remaining(after_ms(149_000))), (0, 0));
+        assert_eq!((bucket.remaining(START), bucket.clone().remaining(after_ms(149_000))), (0, 0));
         assert_eq!(bucket.wait_for(1, START), Duration::from_millis(150_600));
         assert_eq!(bucket.full_in(START), Duration::from_secs(210));
         bucket.give_back(350, START);

@@ -171,3 +171,75 @@ async fn keys_that_are_read_again_open_and_close_at_once() {
     assert!(router.app.access.reload().is_err());
     assert_eq!(get(&router, "/v1/models", &[("x-api-key", "sk-carol-0123456789")]).await.status, 200);
 }
+
+#[tokio::test]
+async fn no_tenant_takes_the_places_of_all_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, KEYS).unwrap();
+    let plan = ShardPlan::default().held();
+    let steps = plan.steps.clone();
+    let limits = Limits { max_concurrent_requests: 8, ..Limits::default() };
+    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
+    router.start_shard(plan).await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 1}).to_string();
+    let bearer = |key: &str| format!("Bearer {key}");
+    let mut open = Vec::new();
+    for num_open in 1..=7 {
+        let mut connection = router.connect().await;
+        connection
+            .send_with("POST", "/v1/completions", &[("authorization", &bearer(ALICE))], body.as_bytes())
+            .await;
+        open.push(connection);
+        router.wait("one more place to be taken", |app| app.open.available_permits() == 8 - num_open).await;
+    }
+    let refused = complete(&router, ALICE, &json!({"prompt": vec![7; 20], "max_tokens": 1})).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("7 of 8 open requests are this tenant's"), "{message}");
+    assert!(refused.header("retry-after").is_some());
+    let mut other = router.connect().await;
+    other.send_with("POST", "/v1/completions", &[("authorization", &bearer(BOB))], body.as_bytes()).await;
+    router.wait("the last place to be taken", |app| app.open.available_permits() == 0).await;
+    steps.add_permits(1000);
+    for connection in open.iter_mut().chain([&mut other]) {
+        assert_eq!(connection.answer().await.status, 200);
+    }
+    router.wait_idle().await;
+    complete(&router, ALICE, &json!({"prompt": vec![7; 20], "max_tokens": 1})).await.ok();
+}
+
+#[tokio::test]
+async fn a_class_is_what_the_key_may_have_and_the_answer_says_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    let keys = KEYS.replace("share = 3\n", "max_priority = \"high\"\n");
+    std::fs::write(&path, keys).unwrap();
+    let mut router = Router::start_with_access(Limits::default(), Access::new(Some(path), None).unwrap());
+    router.start_shard(ShardPlan::default()).await;
+    let post = async |path: &str, key: &str, tier: &str| {
+        let body = json!({
+            "model": "tgi", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "max_tokens": 3,
+            "service_tier": tier,
+        });
+        let headers = [("x-api-key", key)];
+        let answer =
+            router.connect().await.request_with("POST", path, &headers, body.to_string().as_bytes()).await;
+        answer.ok()
+    };
+    for (key, asked, got) in [
+        (ALICE, "priority", "priority"),
+        (ALICE, "auto", "default"),
+        (BOB, "priority", "default"),
+        (BOB, "flex", "flex"),
+    ] {
+        for path in ["/v1/chat/completions", "/v1/responses"] {
+            assert_eq!(post(path, key, asked).await["service_tier"], got, "{path} {asked}");
+        }
+    }
+    for (key, asked, got) in
+        [(ALICE, "auto", "priority"), (ALICE, "standard_only", "standard"), (BOB, "auto", "standard")]
+    {
+        assert_eq!(post("/v1/messages", key, asked).await["usage"]["service_tier"], got, "{asked}");
+    }
+}

@@ -96,6 +96,7 @@ impl Scenario {
     }
 
     /// Tenants that have requests.
+    #[allow(dead_code)]
     pub fn num_tenants(&self) -> usize {
         let tenants: BTreeSet<_> =
             self.arrivals.iter().map(|arrival| arrival.request.salt.tenant()).collect();

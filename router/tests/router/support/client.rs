@@ -77,12 +77,17 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Answer {
+        self.send_with(method, path, headers, body).await;
+        self.answer().await
+    }
+
+    /// Sends a request with more headers; its answer is read later.
+    pub async fn send_with(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = body.len();
         let head =
             format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {length}\r\n\r\n");
         self.stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
-        self.answer().await
     }
 
     pub async fn send(&mut self, method: &str, path: &str, body: &[u8]) {
