@@ -320,7 +320,12 @@ impl Driver {
                     Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
                     Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),
                     Update::Token { id, token } => self.on_token(id, token),
-                    Update::Awaits { id, token_id } => self.constraints.follow(id, token_id),
+                    Update::Awaits { id, token_id } => {
+                        if let Some(allowed) = self.constraints.follow(id, token_id) {
+                            let event = Event::Allow { id, allowed };
+                            self.scheduler.handle(self.now(), event, &mut self.updates);
+                        }
+                    }
                     Update::Ended { id, reason, usage } => {
                         self.constraints.forget(id);
                         self.metrics.observe_end(&reason, usage);

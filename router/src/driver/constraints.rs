@@ -2,6 +2,7 @@
 //! device works on the step that will use them.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::time::Duration;
 
@@ -40,8 +41,14 @@ pub(super) struct Worked {
 impl Work {
     fn run(mut self) -> Worked {
         let begin = thread_time();
-        let accepted = self.token_id.map_or(Ok(()), |token_id| self.constraint.accept(token_id));
-        let allowed = accepted.and_then(|()| self.constraint.allowed(self.forcing));
+        // A step waits for this: a panic in the parser ends its sequence, and nothing else.
+        let work = AssertUnwindSafe(|| {
+            let accepted = self.token_id.map_or(Ok(()), |token_id| self.constraint.accept(token_id));
+            accepted.and_then(|()| self.constraint.allowed(self.forcing))
+        });
+        let allowed = catch_unwind(work).unwrap_or_else(|_| {
+            Err(GrammarError::Failed { detail: "the parser failed; see the log".to_owned() })
+        });
         Worked {
             id: self.id,
             constraint: self.constraint,
@@ -95,12 +102,14 @@ impl Constraints {
         self.work_beside(Work { id, constraint, forcing, token_id: None });
     }
 
-    /// Works out what may follow a token that was sampled, with all others of this turn: see `flush`.
-    pub(super) fn follow(&mut self, id: SequenceId, token_id: u32) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+    /// Works out what may follow a token that was sampled, with all others of this turn: see `flush`. What is returned
+    /// is to be told at once.
+    pub(super) fn follow(&mut self, id: SequenceId, token_id: u32) -> Option<Allowed> {
+        let entry = self.entries.get_mut(&id)?;
         let Some(constraint) = entry.constraint.take() else {
             tracing::error!(sequence_id = id.0, "a token came before its mask was told");
-            return;
+            let next = NextTokens::Failed("a token came before its mask was told".to_owned());
+            return Some(Allowed { forced: Vec::new(), next, is_slow: false });
         };
         let work = Work { id, constraint, forcing: entry.forcing, token_id: Some(token_id) };
         if entry.is_slow {
@@ -108,6 +117,7 @@ impl Constraints {
         } else {
             self.batch.push(work);
         }
+        None
     }
 
     /// Hands the turn's work to the threads.
