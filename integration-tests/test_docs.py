@@ -41,6 +41,7 @@ REQUESTS = {
     "GenerateRequest": "## `POST /generate`",
     "GenerateParameters": "## `POST /generate`",
     "TokenizeRequest": "## `POST /tokenize`",
+    "VertexRequest": "## `POST /vertex`",
 }
 # Source with a table of refused fields → the sections where they stand.
 REFUSED = {

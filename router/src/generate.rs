@@ -111,6 +111,8 @@ pub struct Generation {
     /// Of the prompt, until they are complete and told.
     scores: Option<Vec<TokenScore>>,
     ended: bool,
+    /// There is no output, and nobody will say so.
+    ends_at_once: bool,
     /// Ready when the drain took too long. Kept, so that a token does not register it again.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<Limits>,
@@ -159,8 +161,11 @@ impl Generation {
             )
             .await
             .map_err(|DriverGone| bug())?;
+        let mut ends_at_once = false;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
+            // Nothing was to be generated, and nothing of the prompt to be reported.
+            Some(SequenceUpdate::Ended(EndReason::Length)) => ends_at_once = true,
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
                 return Err(rejected(reason, retry_after_ms, &request));
             }
@@ -178,6 +183,7 @@ impl Generation {
             tokenizer: around.tokenizer,
             detokenizer,
             ended: false,
+            ends_at_once,
             terminated: Box::pin(terminated(around.phase)),
             limits: around.limits,
             place,
@@ -199,6 +205,9 @@ impl Generation {
         while !self.ended {
             if let Some(prompt) = self.take_scored_prompt() {
                 return Poll::Ready(Some(GenerationEvent::Prompt(prompt)));
+            }
+            if self.ends_at_once {
+                return Poll::Ready(Some(self.end_without_token(FinishReason::Length)));
             }
             let update = match self.sequence.poll_next(cx) {
                 Poll::Ready(update) => update,
