@@ -91,7 +91,12 @@ impl App {
             return Err(self.too_many_requests());
         }
         let header_timeout = header_timeout(request.headers())?;
-        let body = self.read_body(request.into_body()).await?;
+        let mut phase = self.phase.clone();
+        let body = tokio::select! {
+            body = self.read_body(request.into_body()) => body?,
+            // At its end it would be refused; the drain does not wait for that.
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
+        };
         let shard = self.serving()?;
         let permit = self.place(tenant, limiter.as_ref())?;
         let flag_timeout = self.limits.request_timeout;

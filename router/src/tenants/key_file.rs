@@ -248,7 +248,7 @@ mod tests {
             ("\ntenants = \"sk-secret-0123456789\"", 2, "`tenants` is not a table"),
             ("[tenants]\nalice = \"sk-secret-0123456789\"", 2, "a tenant is not a table"),
             ("[tenants.a]\nsk-secret-0123456789 = 1", 2, "this is another name"),
-            ("[tenants.a]\nshare = 1", 1, "`a` has no key"),
+            ("[tenants.a]\nshare = 1", 1, "this tenant has no key"),
             ("[tenants.a]\nkeys = [\"sk-secret-01234\"]", 2, "has 15 characters, must have at least 16"),
             ("[tenants.a]\nkeys = [\n\"sk-secret-0123456789\",\n7]", 4, "is not a list of strings"),
             ("[tenants.a]\nkeys = [\"sk-secret-0123456789 \"]", 2, "holds a blank"),
