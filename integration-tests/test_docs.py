@@ -41,6 +41,7 @@ REQUESTS = {
     "GenerateRequest": "## `POST /generate`",
     "GenerateParameters": "## `POST /generate`",
     "TokenizeRequest": "## `POST /tokenize`",
+    "VertexRequest": "## `POST /vertex`",
 }
 # Source with a table of refused fields → the sections where they stand.
 REFUSED = {
@@ -148,7 +149,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
         ("/v1/chat/completions", {}, openai),
         ("/v1/chat/completions", {"messages": 1}, openai),
         ("/v1/chat/completions", {"messages": []}, openai),
-        ("/v1/chat/completions", {"messages": user, "logit_bias": {"5": 1}}, openai),
+        ("/v1/chat/completions", {"messages": user, "bad_words": ["x"]}, openai),
         ("/v1/chat/completions", {"messages": user, "model": "other"}, openai),
         ("/v1/chat/completions", {"messages": user, "max_tokens": 10**9}, openai),
         ("/v1/chat/completions", {"messages": user, "chat_template_kwargs": {"tools": 1}}, openai),
@@ -162,7 +163,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
         ("/generate", b"{", tgi),
         ("/generate", {"inputs": 1}, tgi),
         ("/generate", {"inputs": ""}, tgi),
-        ("/generate", {"inputs": "x", "parameters": {"typical_p": 0.5}}, tgi),
+        ("/generate", {"inputs": "x", "parameters": {"num_beams": 2}}, tgi),
         ("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 10**9}}, tgi),
         ("/nothing", {}, tgi),
         ("/info", {}, tgi),

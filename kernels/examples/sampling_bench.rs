@@ -49,7 +49,8 @@ fn main() -> Result<()> {
                 for position in 0..DRAWS as u32 {
                     row.copy_from_slice(&logits);
                     let start = Instant::now();
-                    let drawn = sampler.sample(isa, &mut row, &params, &counts, 0, None, position, &mut list);
+                    let drawn =
+                        sampler.sample(isa, &mut row, &params, &counts, 0, [None; 2], position, &mut list);
                     best = best.min(start.elapsed());
                     list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
                 }

@@ -8,6 +8,7 @@ mod constrain;
 mod failure;
 mod profile;
 mod run;
+mod score;
 mod sequence;
 mod shares;
 #[cfg(test)]
@@ -20,13 +21,14 @@ use memmap2::{MmapMut, MmapOptions};
 
 pub use failure::{ExecutorError, SequenceFailure};
 pub use profile::InstructionTime;
+pub use score::ChunkScores;
 pub use sequence::Chunk;
 
 use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
 use crate::ops::attention::{Scratch, Window};
 use crate::program::{Program, ProgramError};
-use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams};
+use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams, TokenScore};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
@@ -50,9 +52,21 @@ pub struct SequenceResult {
 #[derive(Debug)]
 enum Fate {
     Failed(SequenceFailure),
-    /// It samples, as the i-th of the rows that do.
-    Samples(usize),
-    Silent,
+    /// Logits are computed of `num_scored` of its positions, the i-th of all rows and those behind it, and then of the
+    /// one that samples.
+    Runs {
+        first_row: usize,
+        num_scored: usize,
+    },
+}
+
+/// What the logits of a position are for.
+#[derive(Clone, Copy, Debug)]
+struct LogitsRow {
+    /// The sequence's slot.
+    slot: usize,
+    /// The token that follows, which is scored; none: one is sampled.
+    known: Option<u32>,
 }
 
 /// One thread's working memory.
@@ -89,18 +103,20 @@ pub struct Executor {
     counters: Vec<AtomicUsize>,
     cursors: Cursors,
     scratch: Vec<ThreadScratch>,
-    /// Slots of the sequences that sample in this step.
-    samplers: Vec<usize>,
+    /// Positions whose logits this step computes.
+    logits_rows: Vec<LogitsRow>,
     fates: Vec<Fate>,
     outcomes: Vec<Outcome>,
+    scores: Vec<ChunkScores>,
     /// Lists of likeliest tokens from results that the caller gave back.
     spare_lists: Vec<Vec<(u32, f32)>>,
 }
 
-/// What sampling led to, for one of the step's samplers.
+/// What one of the step's rows of logits led to.
 #[derive(Debug, Default)]
 struct Outcome {
     token: Option<Result<SampledToken, NotFinite>>,
+    score: Option<Result<TokenScore, NotFinite>>,
     /// Taken for the token's list.
     list: Vec<(u32, f32)>,
 }
@@ -154,9 +170,10 @@ impl Executor {
             cursors: Cursors::new(threads),
             counters: (0..program.num_attentions).map(|_| AtomicUsize::new(0)).collect(),
             scratch: (0..threads).map(|_| scratch()).collect(),
-            samplers: Vec::with_capacity(config.max_step_sequences),
+            logits_rows: Vec::with_capacity(config.max_step_sequences),
             fates: Vec::with_capacity(config.max_step_sequences),
             outcomes: Vec::with_capacity(config.max_step_sequences),
+            scores: Vec::new(),
             spare_lists: Vec::with_capacity(config.max_step_sequences),
             program,
             isa,
@@ -297,11 +314,12 @@ impl Executor {
         results
     }
 
-    /// One forward pass over `chunks`: one result for each that samples, and one for each that failed, in order.
+    /// One forward pass over `chunks`: one result for each that samples, and one for each that failed, in order; what
+    /// those with `score` report is in [`Executor::scores`] until the next step.
     ///
     /// A sampled token is appended to its sequence. A chunk that cannot be fails alone; the others are not touched.
     /// `results` is overwritten and its memory used again: with the same `results` from step to step, steps that fail
-    /// nowhere allocate nothing.
+    /// and score nowhere allocate nothing.
     pub fn step_into(&mut self, chunks: &[Chunk], results: &mut Vec<SequenceResult>) {
         for result in results.drain(..) {
             if let Ok(SampledToken { top_logprobs, .. }) = result.outcome
@@ -311,82 +329,42 @@ impl Executor {
             }
         }
         self.rows.clear();
-        self.samplers.clear();
+        self.logits_rows.clear();
         self.fates.clear();
+        self.scores.clear();
         self.num_steps += 1;
         for chunk in chunks {
             let fate = match self.admit(chunk) {
                 Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
-                Ok(slot) if chunk.sample => {
-                    self.rows.push_sample(self.rows.token_ids.len() - 1);
-                    self.samplers.push(slot);
-                    Fate::Samples(self.samplers.len() - 1)
+                Ok(slot) => {
+                    let first_row = self.logits_rows.len();
+                    Fate::Runs { first_row, num_scored: self.push_logits_rows(slot, chunk) }
                 }
-                Ok(_) => Fate::Silent,
             };
             self.fates.push(fate);
         }
         self.forward(None);
         let mut fates = std::mem::take(&mut self.fates);
         for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
+            let sequence_id = chunk.sequence_id;
             let outcome = match fate {
-                Fate::Silent => continue,
                 Fate::Failed(failure) => Err(failure),
-                Fate::Samples(index) => self.finish_sample(self.samplers[index], index),
+                Fate::Runs { first_row, num_scored } => {
+                    let scored = if chunk.score {
+                        self.finish_scores(sequence_id, first_row, num_scored)
+                    } else {
+                        Ok(())
+                    };
+                    match scored {
+                        Err(failure) => Err(failure),
+                        Ok(()) if chunk.sample => self.finish_sample(first_row + num_scored),
+                        Ok(()) => continue,
+                    }
+                }
             };
-            results.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
+            results.push(SequenceResult { sequence_id, outcome });
         }
         self.fates = fates;
-    }
-
-    /// Logits [tokens, V] of every position of one text, row after row.
-    ///
-    /// Uses the pool's first blocks; may only be called while no sequence is started.
-    pub fn score(&mut self, token_ids: &[u32]) -> Result<Vec<f32>, ExecutorError> {
-        let fail = |what: String| ExecutorError::Score { what };
-        if !self.sequences.is_empty() {
-            return Err(fail("a sequence is started; hint: end it first".to_owned()));
-        }
-        let config = self.program.config;
-        let most = config.num_blocks * config.geometry.block_size;
-        if token_ids.len() > most {
-            return Err(fail(format!("{} tokens, but the pool holds {most}", token_ids.len())));
-        }
-        self.drop_window_parts(&(0..config.num_blocks as u32).collect::<Vec<_>>())?;
-        let sequence_id = 0;
-        self.start(sequence_id, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
-        let outcome = self.score_started(sequence_id, token_ids.len());
-        self.reset();
-        outcome.map_err(fail)
-    }
-
-    fn score_started(&mut self, sequence_id: u64, num_tokens: usize) -> Result<Vec<f32>, String> {
-        let config = self.program.config;
-        let slice = config.max_step_tokens.min(config.max_step_sequences);
-        let mut scores = Vec::with_capacity(num_tokens * self.program.vocab_size);
-        let num_blocks = num_tokens.div_ceil(config.geometry.block_size) as u32;
-        for first in (0..num_tokens).step_by(slice) {
-            let count = slice.min(num_tokens - first);
-            self.drop_scored(first)?;
-            self.rows.clear();
-            self.samplers.clear();
-            self.num_steps += 1;
-            let new_block_ids = if first == 0 { (0..num_blocks).collect() } else { Vec::new() };
-            self.admit(&Chunk {
-                sequence_id,
-                first_position: first as u32,
-                num_tokens: count as u32,
-                new_block_ids,
-                sample: false,
-            })?;
-            (0..count).for_each(|row| self.rows.push_sample(row));
-            self.forward(None);
-            let logits = &self.program.buffers[self.program.logits.buffer];
-            let start = logits.offset;
-            let floats = as_floats(&mut self.floats);
-            scores.extend_from_slice(&floats[start..start + count * self.program.vocab_size]);
-        }
-        Ok(scores)
     }
 
     /// Takes a chunk into the step's rows if it can be; returns its slot in the sequence table.
@@ -413,6 +391,7 @@ impl Executor {
             block_size,
             num_embeddings: self.program.num_embeddings,
         };
+        self.check_logits_rows(self.sequences.at(slot), chunk)?;
         self.sequences.at_mut(slot).accept(chunk, &limits)?;
         let blocks = self.sequences.at(slot).written_blocks(chunk, block_size);
         let stamp = self.num_steps;
@@ -430,7 +409,7 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Runs the step's rows; then chooses a token for each of the samplers.
+    /// Runs the step's rows; then chooses or scores a token for each row of logits.
     fn forward(&mut self, probe: Option<&Probe<'_>>) {
         if self.rows.token_ids.is_empty() {
             return;
@@ -438,12 +417,13 @@ impl Executor {
         self.plans.rebuild(&self.rows, &self.limits);
         self.cursors.reset();
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
-        let samplers = &self.samplers[..];
-        if self.outcomes.len() < samplers.len() {
-            self.outcomes.resize_with(samplers.len(), Outcome::default);
+        let logits_rows = &self.logits_rows[..];
+        if self.outcomes.len() < logits_rows.len() {
+            self.outcomes.resize_with(logits_rows.len(), Outcome::default);
         }
-        for outcome in &mut self.outcomes[..samplers.len()] {
+        for outcome in &mut self.outcomes[..logits_rows.len()] {
             outcome.token = None;
+            outcome.score = None;
             if outcome.list.capacity() == 0 {
                 outcome.list = self.spare_lists.pop().unwrap_or_default();
             }
@@ -471,25 +451,32 @@ impl Executor {
             // SAFETY: each thread has its own index.
             let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
             step.run(thread_idx, barrier, &mut scratch.attention, scratch.profile.as_mut());
-            if samplers.is_empty() {
+            if logits_rows.is_empty() {
                 return;
             }
             barrier.wait();
             loop {
                 let index = next_sample.fetch_add(1, Ordering::Relaxed);
-                let Some(slot) = samplers.get(index) else { return };
+                let Some(row) = logits_rows.get(index) else { return };
                 // SAFETY: the counter gives each index to one thread.
                 let (logits, outcome) =
                     unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
-                let sequence = step.sequences.at(*slot);
+                let sequence = step.sequences.at(row.slot);
+                let params = &sequence.sampling;
+                if let Some(token_id) = row.known {
+                    let num_top = params.num_top_prompt_logprobs as usize;
+                    let score = scratch.sampler.score(step.isa, logits, token_id, num_top, Vec::new());
+                    outcome.score = Some(score);
+                    continue;
+                }
                 let num_output = sequence.token_ids.len() - sequence.num_prompt_tokens;
                 let sampled = scratch.sampler.sample(
                     step.isa,
                     logits,
-                    &sequence.sampling,
+                    params,
                     &sequence.counts,
                     num_output,
-                    sequence.mask(),
+                    sequence.masks(),
                     sequence.token_ids.len() as u32,
                     &mut outcome.list,
                 );
@@ -498,9 +485,9 @@ impl Executor {
         });
     }
 
-    /// Appends the token that was chosen as the `index`-th of the step to its sequence.
-    fn finish_sample(&mut self, slot: usize, index: usize) -> Result<SampledToken, SequenceFailure> {
-        let sequence = self.sequences.at_mut(slot);
+    /// Appends the token that was chosen for the `index`-th row of logits to its sequence.
+    fn finish_sample(&mut self, index: usize) -> Result<SampledToken, SequenceFailure> {
+        let sequence = self.sequences.at_mut(self.logits_rows[index].slot);
         sequence.allowed = Allowed::All;
         match self.outcomes[index].token.take() {
             Some(Ok(token)) => {

@@ -18,7 +18,7 @@ use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::store::PyStore;
 use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
-use crate::sampling::SamplingParams;
+use crate::sampling::{SamplingParams, TokenScore};
 use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
 use crate::weight_cache::{CacheState, Miss};
 
@@ -266,7 +266,7 @@ struct PyExecutor {
     cache: Option<CacheState>,
 }
 
-type PyChunk = (u64, u32, u32, Vec<u32>, bool);
+type PyChunk = (u64, u32, u32, Vec<u32>, bool, bool);
 
 #[pymethods]
 impl PyExecutor {
@@ -342,12 +342,13 @@ impl PyExecutor {
         }
         let chunks: Vec<Chunk> = chunks
             .into_iter()
-            .map(|(sequence_id, first_position, num_tokens, new_block_ids, sample)| Chunk {
+            .map(|(sequence_id, first_position, num_tokens, new_block_ids, sample, score)| Chunk {
                 sequence_id,
                 first_position,
                 num_tokens,
                 new_block_ids,
                 sample,
+                score,
             })
             .collect();
         let Self { executor, results, .. } = self;
@@ -361,6 +362,16 @@ impl PyExecutor {
         })?;
         let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, results)
+    }
+
+    /// What the last step's chunks that score reported: (sequence id, [(logprob, rank, [(id, logprob)...])...]).
+    fn scores<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let token = |token: &TokenScore| (token.logprob, token.rank, token.top_logprobs.clone());
+        let scores = self.executor.scores().iter();
+        PyList::new(
+            py,
+            scores.map(|chunk| (chunk.sequence_id, chunk.tokens.iter().map(token).collect::<Vec<_>>())),
+        )
     }
 
     fn score<'py>(&mut self, py: Python<'py>, token_ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
@@ -463,6 +474,10 @@ fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<SamplingParams> {
             "end_token_ids" => params.end_token_ids = value.extract()?,
             "num_top_logprobs" => params.num_top_logprobs = value.extract()?,
             "logprobs" => params.logprobs = value.extract()?,
+            "logit_bias" => params.logit_bias = value.extract()?,
+            "allowed_token_ids" => params.allowed_token_ids = value.extract()?,
+            "typical_p" => params.typical_p = value.extract()?,
+            "num_top_prompt_logprobs" => params.num_top_prompt_logprobs = value.extract()?,
             _ => return Err(PyValueError::new_err(format!("`sampling` has no field {name:?}"))),
         }
     }

@@ -146,13 +146,22 @@ fn build(threads: usize) -> Executor {
     model.builder.build(threads, Pinning::Off).unwrap()
 }
 
-/// Ways to sample: greedy with everything reported, penalties, a flat distribution with filters, few candidates.
+/// Ways to sample: greedy with everything reported, penalties and bias, a flat distribution with filters, typical ones,
+/// few candidates.
 fn sampling(sequence: usize) -> SamplingParams {
     let plain = SamplingParams { seed: sequence as u64, ..Default::default() };
     match sequence {
-        0 => SamplingParams { logprobs: true, num_top_logprobs: 20, ..plain },
-        1 => SamplingParams { temperature: 0.8, repetition_penalty: 1.1, frequency_penalty: 0.1, ..plain },
+        0 => SamplingParams { logprobs: true, num_top_logprobs: 20, logit_bias: vec![(3, 5.0)], ..plain },
+        1 => SamplingParams {
+            temperature: 0.8,
+            repetition_penalty: 1.1,
+            frequency_penalty: 0.1,
+            logit_bias: (0..300).map(|id| (id, 1.5)).collect(),
+            allowed_token_ids: (0..VOCAB as u32 / 2).collect(),
+            ..plain
+        },
         2 => SamplingParams { temperature: 100.0, top_p: 0.9, min_p: 0.01, ..plain },
+        3 => SamplingParams { temperature: 100.0, typical_p: 0.9, ..plain },
         _ => SamplingParams { temperature: 1.0, top_k: 40, logprobs: true, presence_penalty: 0.5, ..plain },
     }
 }
@@ -183,6 +192,7 @@ impl Run {
                 .map(|block| (sequence * BLOCKS_PER_SEQUENCE + block) as u32)
                 .collect(),
             sample: end >= num_prompt_tokens,
+            score: false,
         };
         let share = MAX_STEP_TOKENS / NUM_SEQUENCES;
         let plan = |first: usize, end: usize| -> Vec<Chunk> {

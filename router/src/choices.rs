@@ -42,6 +42,12 @@ impl Choices {
         for _ in 0..self.generations.len() {
             let index = self.turn;
             self.turn = (index + 1) % self.generations.len();
+            // A prompt is told of before any of its outputs.
+            let first = index - index % self.per_prompt;
+            if index != first && self.generations[first].awaits_prompt() {
+                is_waiting = true;
+                continue;
+            }
             match self.generations[index].poll_next(cx) {
                 Poll::Ready(Some(event)) => {
                     self.count(index, &event);
@@ -56,7 +62,7 @@ impl Choices {
 
     fn count(&mut self, index: usize, event: &GenerationEvent) {
         match event {
-            GenerationEvent::Started(_) => {}
+            GenerationEvent::Started(_) | GenerationEvent::Prompt(_) => {}
             GenerationEvent::Output(output) => {
                 let Some((_, usage)) = output.finish else { return };
                 self.num_open -= 1;

@@ -304,6 +304,7 @@ impl Driver {
                         self.tell(id, SequenceUpdate::Started { cached_tokens });
                     }
                     Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
+                    Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),
                     Update::Token { id, token } => self.on_token(id, token),
                     Update::Awaits { id, token_id } => self.constraints.follow(id, token_id),
                     Update::Ended { id, reason, usage } => {

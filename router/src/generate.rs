@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
     EndReason, Pinned, Priority, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
-    TokenLogprob,
+    TokenLogprob, TokenScore,
 };
 use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokenizer};
 
@@ -78,11 +78,22 @@ pub struct Output {
     pub finish: Option<(FinishReason, Usage)>,
 }
 
+/// The prompt and its logprobs.
+#[derive(Debug, Default, PartialEq)]
+pub struct ScoredPrompt {
+    /// The prompt.
+    pub token_ids: Vec<u32>,
+    /// Of all its tokens but the first.
+    pub scores: Vec<TokenScore>,
+}
+
 /// What a dialect renders.
 #[derive(Debug)]
 pub enum GenerationEvent {
     /// The first step is planned: what the prompt has and what of it was cached.
     Started(Usage),
+    /// The prompt's logprobs, if they are asked for: before the first output.
+    Prompt(Arc<ScoredPrompt>),
     /// A piece of output.
     Output(Output),
     /// The end, without a finish reason.
@@ -97,7 +108,11 @@ pub struct Generation {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     usage: Usage,
+    /// Of the prompt, until they are complete and told.
+    scores: Option<Vec<TokenScore>>,
     ended: bool,
+    /// There is no output, and nobody will say so.
+    ends_at_once: bool,
     /// Ready when the drain took too long. Kept, so that a token does not register it again.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<Limits>,
@@ -127,7 +142,9 @@ impl Generation {
         around: Surroundings,
         place: Place,
     ) -> Result<Self, ApiError> {
-        if let Some(objects) = &around.objects {
+        // What is scored is computed anyway.
+        let objects = around.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
+        if let Some(objects) = objects {
             objects.fetch(&request.salt, &request.prompt_token_ids).await;
         }
         if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
@@ -144,8 +161,11 @@ impl Generation {
             )
             .await
             .map_err(|DriverGone| bug())?;
+        let mut ends_at_once = false;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
+            // Nothing was to be generated, and nothing of the prompt to be reported.
+            Some(SequenceUpdate::Ended(EndReason::Length)) => ends_at_once = true,
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
                 return Err(rejected(reason, retry_after_ms, &request));
             }
@@ -153,15 +173,17 @@ impl Generation {
             _ => return Err(bug()),
         }
         let detokenizer =
-            Detokenizer::new(around.tokenizer.clone(), DecodeSpecial::Skip, TextStart::Continuation);
+            Detokenizer::new(around.tokenizer.clone(), request.special_tokens, TextStart::Continuation);
         Ok(Self {
             sequence,
             stops: StopMatcher::new(&request.stops, request.stop_text),
             usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
+            scores: request.sampling.prompt_logprobs.map(|_| Vec::new()),
             request,
             tokenizer: around.tokenizer,
             detokenizer,
             ended: false,
+            ends_at_once,
             terminated: Box::pin(terminated(around.phase)),
             limits: around.limits,
             place,
@@ -181,6 +203,12 @@ impl Generation {
     /// As `next`. Tokens that are there go before the end of the server.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
         while !self.ended {
+            if let Some(prompt) = self.take_scored_prompt() {
+                return Poll::Ready(Some(GenerationEvent::Prompt(prompt)));
+            }
+            if self.ends_at_once {
+                return Poll::Ready(Some(self.end_without_token(FinishReason::Length)));
+            }
             let update = match self.sequence.poll_next(cx) {
                 Poll::Ready(update) => update,
                 Poll::Pending => {
@@ -196,11 +224,27 @@ impl Generation {
         Poll::Ready(None)
     }
 
+    /// Whether the prompt's logprobs are still to come.
+    pub fn awaits_prompt(&self) -> bool {
+        self.scores.is_some() && !self.ended
+    }
+
+    /// The prompt's logprobs, once, when they are complete.
+    fn take_scored_prompt(&mut self) -> Option<Arc<ScoredPrompt>> {
+        let num_expected = self.request.prompt_token_ids.len() - 1;
+        let scores = self.scores.take_if(|scores| scores.len() == num_expected)?;
+        Some(Arc::new(ScoredPrompt { token_ids: self.request.prompt_token_ids.clone(), scores }))
+    }
+
     /// What an update, or the end of them, says to the client.
     fn on_update(&mut self, update: Option<SequenceUpdate>) -> Option<GenerationEvent> {
         Some(match update {
             Some(SequenceUpdate::Token(token)) => self.on_token(token),
             Some(SequenceUpdate::Accepted) => return None,
+            Some(SequenceUpdate::Scored(more)) => {
+                self.scores.iter_mut().for_each(|scores| scores.extend_from_slice(&more));
+                return None;
+            }
             Some(SequenceUpdate::Started { cached_tokens }) => {
                 self.usage.cached_tokens = cached_tokens;
                 GenerationEvent::Started(self.usage)
@@ -240,7 +284,8 @@ impl Generation {
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.
         let mut text = if is_end { String::new() } else { self.detokenizer.push(token.token_id) };
-        if special && self.request.shown_token_ids.contains(&token.token_id) {
+        let is_hidden = self.request.special_tokens == DecodeSpecial::Skip;
+        if special && is_hidden && self.request.shown_token_ids.contains(&token.token_id) {
             let name = self.tokenizer.token_bytes(token.token_id).unwrap_or_default();
             text.push_str(&String::from_utf8_lossy(name));
         }

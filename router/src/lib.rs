@@ -41,4 +41,5 @@ pub mod shutdown;
 pub mod step_thread;
 pub mod tenants;
 pub mod tls;
+pub mod token_fields;
 pub mod validate;

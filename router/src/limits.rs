@@ -9,6 +9,12 @@ use crate::error::ApiError;
 
 /// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
+/// Most logprobs of a prompt in one answer: its tokens, each with the likeliest in its place.
+pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
+/// Most tokens that `logit_bias` names.
+pub const MAX_LOGIT_BIAS: usize = 1024;
+/// Most ids of `stop_token_ids`.
+pub const MAX_STOP_TOKEN_IDS: usize = 128;
 /// Longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
 /// Most messages in one chat, whatever `--max-messages` says.

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use trunkline_scheduler::{Retention, Salt, SamplingParams};
-use trunkline_text::StopText;
+use trunkline_text::{DecodeSpecial, StopText};
 
 use crate::deadline::Deadline;
 use crate::grammars::CompiledGrammar;
@@ -16,18 +16,20 @@ pub struct GenerationRequest {
     pub deadline: Option<Deadline>,
     /// The prompt; 1 to `max_input_tokens` ids below the vocabulary's size.
     pub prompt_token_ids: Vec<u32>,
-    /// Most tokens to generate; prompt and output fit the context. At least 1.
+    /// Most tokens to generate; prompt and output fit the context. 0 only where the answer shows the prompt.
     pub max_new_tokens: u32,
     /// What the client calls `max_new_tokens`, for messages.
     pub max_new_tokens_field: &'static str,
     /// How to choose tokens, all defaults filled in.
     pub sampling: SamplingParams,
-    /// Tokens that end the output unless `ignore_eos`.
+    /// Tokens that end the output unless `ignore_eos`: the model's, and those that the request adds.
     pub end_token_ids: Vec<u32>,
     /// Go on after an end token.
     pub ignore_eos: bool,
     /// Control tokens that have text in the output, their own names: what begins tool calls.
     pub shown_token_ids: Vec<u32>,
+    /// Whether control tokens have text in the output at all.
+    pub special_tokens: DecodeSpecial,
     /// Strings that end the output; none of them empty.
     pub stops: Vec<String>,
     /// Whether the output keeps the stop string that ended it.
@@ -42,11 +44,14 @@ pub struct GenerationRequest {
 
 impl GenerationRequest {
     /// The same request for each of its choices: they differ in the choice's number alone, the second part of the
-    /// generator's key.
+    /// generator's key, and the first one alone reports the logprobs of the prompt that they share.
     pub fn into_choices(self, num_choices: usize) -> Vec<Self> {
         let mut choices = vec![self; num_choices];
         for (idx, choice) in choices.iter_mut().enumerate() {
             choice.sampling.choice = idx as u32;
+            if idx > 0 {
+                choice.sampling.prompt_logprobs = None;
+            }
         }
         choices
     }

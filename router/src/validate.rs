@@ -15,6 +15,7 @@ use crate::random;
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
 use crate::tenants::Caller;
+use crate::token_fields::TokenFields;
 
 /// Highest temperature; the shard's own limit.
 const MAX_TEMPERATURE: f64 = 100.0;
@@ -75,6 +76,12 @@ pub struct RawParams {
     pub stop_text: Option<StopText>,
     /// Report logprobs, and with them so many of the likeliest tokens.
     pub logprobs: Option<i64>,
+    /// Nearest to the entropy.
+    pub typical_p: Option<f64>,
+    /// What is said of single tokens.
+    pub tokens: TokenFields,
+    /// The answer shows the prompt, so that there need be no output.
+    pub shows_prompt: bool,
     /// What the output has to be; to be compiled before `validate`.
     pub grammar: Option<RequestGrammar>,
     /// Namespace of the KV index.
@@ -145,10 +152,12 @@ impl Validator {
 
     /// Everything that can be checked before the prompt is tokenized.
     pub fn check(&self, raw: &RawParams, names: FieldNames) -> Result<(), ApiError> {
-        let sampling = sampling(raw, &GenerationDefaults::default(), names)?;
+        let mut sampling = sampling(raw, &GenerationDefaults::default(), names)?;
+        raw.tokens.check(&mut sampling, self.vocab_size)?;
         if let Some(asked) = raw.max_new_tokens {
-            if asked < 1 {
-                return Err(too_small(names.max_new_tokens, asked, 1));
+            let least = i64::from(!raw.shows_prompt);
+            if asked < least {
+                return Err(too_small(names.max_new_tokens, asked, least));
             }
             if i64::from(sampling.min_tokens) > asked {
                 let problem =
@@ -233,12 +242,14 @@ impl Validator {
     pub fn validate(
         &self,
         (arrived, caller): (Instant, &Caller),
-        prompt_token_ids: Vec<u32>,
+        mut prompt_token_ids: Vec<u32>,
         raw: RawParams,
         defaults: &GenerationDefaults,
         names: FieldNames,
     ) -> Result<GenerationRequest, ApiError> {
         self.check(&raw, names)?;
+        raw.tokens.truncate(&mut prompt_token_ids, self.prompt_room(&raw));
+        raw.tokens.check_prompt(prompt_token_ids.len())?;
         self.check_prompt(&prompt_token_ids, names)?;
         let room = self.max_total_tokens - prompt_token_ids.len() as u32;
         let max_new_tokens = match raw.max_new_tokens {
@@ -263,7 +274,13 @@ impl Validator {
                 return Err(ApiError::Bug { request_id });
             }
         };
-        let sampling = sampling(&raw, defaults, names)?;
+        let mut sampling = sampling(&raw, defaults, names)?;
+        let stop_token_ids = raw.tokens.check(&mut sampling, self.vocab_size)?;
+        // With `ignore_eos` those that the request names still end the output.
+        let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();
+        let mut end_token_ids =
+            if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.end_token_ids.clone() };
+        end_token_ids.extend(stop_token_ids);
         if sampling.min_tokens > max_new_tokens {
             let problem =
                 format!("is {}, but only {max_new_tokens} tokens will be generated", sampling.min_tokens);
@@ -276,15 +293,22 @@ impl Validator {
             max_new_tokens,
             max_new_tokens_field: names.max_new_tokens,
             sampling,
-            end_token_ids: self.end_token_ids.clone(),
-            ignore_eos: raw.ignore_eos,
+            end_token_ids,
+            ignore_eos,
             shown_token_ids: Vec::new(),
+            special_tokens: raw.tokens.special_tokens(),
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
             grammar,
             retention: raw.retention.retention()?,
             salt: caller.salt(raw.cache_salt.as_deref()),
         })
+    }
+
+    /// Most tokens of a prompt beside the output that is asked for.
+    fn prompt_room(&self, raw: &RawParams) -> usize {
+        let asked = raw.max_new_tokens.and_then(|asked| u32::try_from(asked).ok()).unwrap_or(1);
+        self.max_input_tokens.min(self.max_total_tokens.saturating_sub(asked)) as usize
     }
 
     fn check_prompt(&self, token_ids: &[u32], names: FieldNames) -> Result<(), ApiError> {
@@ -306,9 +330,14 @@ impl Validator {
     }
 }
 
-/// A grammar says where its output ends, so nothing else may put that off.
+/// A grammar says where its output ends, so nothing else may put that off; what it forces may be there before the
+/// prompt's logprobs.
 fn check_end(raw: &RawParams, names: FieldNames) -> Result<(), ApiError> {
     let Some(RequestGrammar::Asked { field, .. }) = raw.grammar else { return Ok(()) };
+    if let Some(asked) = raw.tokens.prompt_logprobs {
+        let problem = format!("cannot go with `{field}`; hint: ask for them in a request of its own");
+        return Err(ApiError::value(asked.field, problem));
+    }
     if let Some(asked) = raw.min_tokens.filter(|asked| *asked > 0) {
         let problem =
             format!("is {asked}, but `{field}` says where the output ends; hint: leave one of them out");
@@ -362,6 +391,8 @@ fn sampling(
         end_token_ids: Vec::new(),
         num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
         logprobs: raw.logprobs.is_some(),
+        typical_p: bounded("typical_p", raw.typical_p.unwrap_or(1.0), Bound::Above(0.0), 1.0)?,
+        ..SamplingParams::default()
     };
     Ok(params)
 }

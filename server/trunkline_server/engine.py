@@ -89,6 +89,10 @@ class Engine:
             problem = f"a token id is not below the vocabulary size {self._vocab_size}"
         elif max(start.sampling.end_token_ids, default=0) >= self._vocab_size:
             problem = f"an end token id is not below the vocabulary size {self._vocab_size}"
+        elif max(start.sampling.allowed_token_ids, default=0) >= self._vocab_size:
+            problem = f"an allowed token id is not below the vocabulary size {self._vocab_size}"
+        elif max((token_id for token_id, _ in start.sampling.logit_bias), default=0) >= self._vocab_size:
+            problem = f"a biased token id is not below the vocabulary size {self._vocab_size}"
         self._sequences[start.sequence_id] = problem
         if problem is None:
             self._backend.start(

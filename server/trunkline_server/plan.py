@@ -47,7 +47,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """As `StepResult` in shard.proto: one entry for each chunk that samples or failed, in the order of the chunks."""
+    """As `StepResult` in shard.proto: an entry for each chunk that samples, scores or failed, in the chunks' order."""
 
     step_id: int
     sequences: Sequence[Sampled | SequenceFailure]

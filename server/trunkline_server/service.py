@@ -25,7 +25,7 @@ from trunkline_server.wire import PlanLimits, decode_plan, encode_response
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 3
+CONTRACT_VERSION = 4
 # One for the open Step stream, one for the stream that takes over from it, the rest for Describe and Health.
 MAX_HANDLER_THREADS = 8
 # A call beyond this many open ones is refused with RESOURCE_EXHAUSTED rather than queued behind the others.

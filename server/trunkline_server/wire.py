@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 2.0
+MAX_BIAS = 100.0
 MAX_TOP_LOGPROBS = 20
 # Of a block.
 KEY_BYTES = 16
@@ -78,6 +79,7 @@ def decode_plan(request: shard_pb2.StepRequest, limits: PlanLimits) -> StepPlan:
             [BlockStore(store.block_index, store.slot) for store in chunk.stores] if chunk.stores else (),
             tuple(chunk.appended_token_ids) if chunk.appended_token_ids else (),
             chunk.allowed_tokens,
+            chunk.score,
         )
         for chunk in plan.chunks
     ]
@@ -126,11 +128,16 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
     for outcome in result.sequences:
         sequence = add_sequence(sequence_id=outcome.sequence_id)
         if isinstance(outcome, Sampled):
-            token = sequence.token
-            token.token_id = outcome.token_id
-            token.logprob = outcome.logprob
-            for token_id, logprob in outcome.top_logprobs:
-                token.top_logprobs.add(token_id=token_id, logprob=logprob)
+            if outcome.token_id is not None:
+                token = sequence.token
+                token.token_id = outcome.token_id
+                token.logprob = outcome.logprob
+                for token_id, logprob in outcome.top_logprobs:
+                    token.top_logprobs.add(token_id=token_id, logprob=logprob)
+            for score in outcome.scores:
+                scored = sequence.scores.add(logprob=score.logprob, rank=score.rank)
+                for token_id, logprob in score.top_logprobs:
+                    scored.top_logprobs.add(token_id=token_id, logprob=logprob)
         else:
             sequence.error.code = _ERROR_CODES[outcome.code]
             sequence.error.message = outcome.message
@@ -250,7 +257,12 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         value = getattr(s, name)
         check(name, value, abs(value) <= MAX_PENALTY, f"-{MAX_PENALTY:g} to {MAX_PENALTY:g}")
     check("repetition_penalty", s.repetition_penalty, s.repetition_penalty > 0, "above 0")
-    check("num_top_logprobs", s.num_top_logprobs, s.num_top_logprobs <= MAX_TOP_LOGPROBS, f"0 to {MAX_TOP_LOGPROBS}")
+    for name in ("num_top_logprobs", "num_top_prompt_logprobs"):
+        count = getattr(s, name)
+        check(name, count, count <= MAX_TOP_LOGPROBS, f"0 to {MAX_TOP_LOGPROBS}")
+    check("typical_p", s.typical_p, 0 < s.typical_p <= 1, "above 0 and at most 1")
+    for bias in s.logit_bias:
+        check("logit_bias", bias.bias, abs(bias.bias) <= MAX_BIAS, f"-{MAX_BIAS:g} to {MAX_BIAS:g}")
     return SamplingParams(
         temperature=s.temperature,
         top_p=s.top_p,
@@ -265,4 +277,8 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         end_token_ids=tuple(s.end_token_ids),
         num_top_logprobs=s.num_top_logprobs,
         logprobs=s.logprobs,
+        logit_bias=tuple((bias.token_id, bias.bias) for bias in s.logit_bias),
+        allowed_token_ids=tuple(s.allowed_token_ids),
+        typical_p=s.typical_p,
+        num_top_prompt_logprobs=s.num_top_prompt_logprobs,
     )

@@ -93,6 +93,7 @@ impl Steps<'_> {
                 num_tokens: (end - first) as u32,
                 new_block_ids: blocks.map(|block| (first_block + block) as u32).collect(),
                 sample: sample && end == positions.end,
+                score: false,
             }])?;
         }
         Ok(())
@@ -190,6 +191,7 @@ impl Bench {
                     num_tokens: new as u32,
                     new_block_ids,
                     sample: true,
+                    score: false,
                 }])
             })?;
             steps.executor.end(1)?;
@@ -224,6 +226,7 @@ impl Bench {
                             .map(|b| (i * blocks_per_sequence + b) as u32)
                             .collect(),
                         sample: true,
+                        score: false,
                     };
                     steps.step(&(0..num_sequences).map(chunk).collect::<Vec<_>>())?;
                     (position, num_blocks) = (position + 1, wanted);

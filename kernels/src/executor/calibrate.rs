@@ -105,7 +105,7 @@ impl Executor {
             // What is not computed adds nothing.
             queries.fill(0.0);
             self.rows.clear();
-            self.samplers.clear();
+            self.logits_rows.clear();
             self.num_steps += 1;
             let new_block_ids = if first == 0 { (0..config.num_blocks as u32).collect() } else { Vec::new() };
             let chunk = super::Chunk {
@@ -114,6 +114,7 @@ impl Executor {
                 num_tokens: num_tokens as u32,
                 new_block_ids,
                 sample: false,
+                score: false,
             };
             let admitted = self.admit(&chunk);
             assert!(admitted.is_ok(), "the step is within its limits: {admitted:?}");

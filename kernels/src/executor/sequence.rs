@@ -1,6 +1,7 @@
 //! Started sequences: their tokens, their blocks, and whether a chunk fits them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::block_transfers::KeyChain;
 use crate::sampling::{SamplingParams, TokenCounts};
@@ -21,6 +22,8 @@ pub struct Chunk {
     pub new_block_ids: Vec<u32>,
     /// Sample one token after the last position and append it.
     pub sample: bool,
+    /// Report the logprob of each token of the prompt that follows a position.
+    pub score: bool,
 }
 
 /// How far a sequence may grow.
@@ -62,6 +65,8 @@ pub(super) struct Sequence {
     pub(super) counts: TokenCounts,
     /// The only tokens that the next sample may choose.
     pub(super) allowed: Allowed,
+    /// The only tokens that any sample may choose, as a mask; none: any.
+    allowed_always: Option<Vec<u8>>,
     /// `None` if its blocks are not stored.
     pub(super) keys: Option<KeyChain>,
 }
@@ -83,6 +88,7 @@ impl Sequence {
         }
         sampling.check()?;
         let counts = TokenCounts::new(&sampling, &token_ids, num_prompt_tokens, capacity.vocab_size);
+        let allowed_always = sampling.allowed_mask(capacity.vocab_size);
         // One more than positions: the token that is sampled behind the last one.
         let reserved = capacity.num_tokens.min(MAX_RESERVED_TOKENS) + 1;
         token_ids.reserve_exact(reserved.saturating_sub(num_tokens));
@@ -94,8 +100,16 @@ impl Sequence {
             sampling,
             counts,
             allowed: Allowed::All,
+            allowed_always,
             keys: None,
         })
+    }
+
+    /// The positions of a chunk whose logits are asked for, where tokens of the prompt follow; without `score` none.
+    pub(super) fn scored_positions(&self, chunk: &Chunk) -> Range<usize> {
+        let first = chunk.first_position as usize;
+        let end = (first + chunk.num_tokens as usize).min(self.num_prompt_tokens - 1);
+        if chunk.score { first..end.max(first) } else { first..first }
     }
 
     /// Positions computed so far, prefix hits included.
@@ -108,12 +122,13 @@ impl Sequence {
         token_ids.iter().for_each(|token_id| self.push_sampled(*token_id));
     }
 
-    /// The mask of the next sample.
-    pub(super) fn mask(&self) -> Option<&[u8]> {
-        match &self.allowed {
-            Allowed::Mask(mask) => Some(mask),
+    /// The masks of the next sample, each as `Allowed::Mask`.
+    pub(super) fn masks(&self) -> [Option<&[u8]>; 2] {
+        let next = match &self.allowed {
+            Allowed::Mask(mask) => Some(&mask[..]),
             Allowed::All | Allowed::Invalid(_) => None,
-        }
+        };
+        [next, self.allowed_always.as_deref()]
     }
 
     /// Restricts the next sample; a mask of the wrong size fails the next chunk.
@@ -256,7 +271,14 @@ mod tests {
     }
 
     fn chunk(first_position: u32, num_tokens: u32, new_block_ids: &[u32], sample: bool) -> Chunk {
-        Chunk { sequence_id: 1, first_position, num_tokens, new_block_ids: new_block_ids.to_vec(), sample }
+        Chunk {
+            sequence_id: 1,
+            first_position,
+            num_tokens,
+            new_block_ids: new_block_ids.to_vec(),
+            sample,
+            score: false,
+        }
     }
 
     #[test]

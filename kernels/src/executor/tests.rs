@@ -2,6 +2,7 @@
 
 mod constrain;
 mod model;
+mod score;
 mod window_parts;
 
 use self::model::{ALL, BLOCK_SIZE, GEMMA, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
@@ -56,6 +57,7 @@ fn alone(
             num_tokens: (end - first) as u32,
             new_block_ids: blocks.take_for(end),
             sample: end >= tokens.len(),
+            score: false,
         };
         sampled.extend(executor.step(&[chunk]).into_iter().map(|result| result.outcome.unwrap()));
         first = end;
@@ -157,6 +159,7 @@ fn check_neighbours(mut executor: Executor) {
                 num_tokens: count as u32,
                 new_block_ids: blocks[id].take_for(computed[id]),
                 sample: computed[id] == known,
+                score: false,
             });
         }
         for result in executor.step(&chunks) {
@@ -193,6 +196,7 @@ fn check_prefix_hits(mut executor: Executor) {
             num_tokens: num as u32,
             new_block_ids: new_block_ids.to_vec(),
             sample: true,
+            score: false,
         };
         let mut got = executor.step(&[chunk(num_cached, 60 - num_cached, &table)]);
         got.extend(executor.step(&[chunk(60, 1, &[])]));
@@ -230,6 +234,7 @@ fn a_bad_chunk_fails_alone() {
         num_tokens,
         new_block_ids: new_block_ids.to_vec(),
         sample: true,
+        score: false,
     };
     let results = executor.step(&[
         chunk(77, 20, &[0, 1]),
@@ -276,6 +281,7 @@ fn limits_of_a_step_are_kept() {
         num_tokens,
         new_block_ids: (first_block..first_block + num_tokens.div_ceil(16)).collect(),
         sample: false,
+        score: false,
     };
     let results = executor.step(&[chunk(0, 641, 0), chunk(1, 640, 0), chunk(2, 1, 60)]);
     let failed: Vec<u64> = results.iter().map(|result| result.sequence_id).collect();
@@ -304,14 +310,21 @@ fn nan_fails_its_own_sequence_only() {
         num_tokens: 20 - first,
         new_block_ids: new_block_ids.to_vec(),
         sample: true,
+        score: false,
     };
     // Sequence 1 claims a prefix hit in blocks that hold NaN.
     let results = executor.step(&[chunk(1, 5, &[0, 1]), chunk(2, 0, &[2, 3])]);
     assert_eq!(results[0].outcome.as_ref().unwrap_err().code(), "not_finite");
     assert_eq!(results[1].outcome.as_ref().unwrap(), &expected[0]);
     // Run-ahead had planned the next token of the failed sequence.
-    let next =
-        Chunk { sequence_id: 1, first_position: 20, num_tokens: 1, new_block_ids: vec![], sample: true };
+    let next = Chunk {
+        sequence_id: 1,
+        first_position: 20,
+        num_tokens: 1,
+        new_block_ids: vec![],
+        sample: true,
+        score: false,
+    };
     assert_eq!(executor.step(&[next])[0].outcome.as_ref().unwrap_err().code(), "invalid_plan");
 }
 
@@ -336,6 +349,7 @@ fn seeds_decide_sampling_whatever_runs_beside() {
                     num_tokens: count,
                     new_block_ids: if step == 0 { vec![2 * id, 2 * id + 1] } else { vec![] },
                     sample: true,
+                    score: false,
                 })
                 .collect();
             for result in executor.step(&chunks) {

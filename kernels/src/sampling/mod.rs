@@ -5,6 +5,9 @@ pub mod philox;
 pub mod processors;
 pub mod sampler;
 mod scan;
+mod score;
+mod typical;
 
 pub use processors::{SamplingParams, TokenCounts};
 pub use sampler::{NotFinite, SampledToken, Sampler};
+pub use score::TokenScore;

@@ -29,6 +29,14 @@ pub struct SamplingParams {
     pub num_top_logprobs: u32,
     /// Report the logprob of the sampled token.
     pub logprobs: bool,
+    /// Added to the logits of these tokens, before the penalties.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// If not empty: the only tokens that are sampled.
+    pub allowed_token_ids: Vec<u32>,
+    /// Keep the tokens whose information is nearest to the entropy, up to this probability; 1 keeps all.
+    pub typical_p: f32,
+    /// How many of the likeliest tokens to report with each token of the prompt.
+    pub num_top_prompt_logprobs: u32,
 }
 
 impl Default for SamplingParams {
@@ -47,6 +55,10 @@ impl Default for SamplingParams {
             end_token_ids: Vec::new(),
             num_top_logprobs: 0,
             logprobs: false,
+            logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            typical_p: 1.0,
+            num_top_prompt_logprobs: 0,
         }
     }
 }
@@ -67,10 +79,33 @@ impl SamplingParams {
         in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
         in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
         in_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, f32::MAX)?;
-        if self.num_top_logprobs > 20 {
-            return Err(format!("`num_top_logprobs` is {}, expected 0 to 20", self.num_top_logprobs));
+        in_range("typical_p", self.typical_p, f32::MIN_POSITIVE, 1.0)?;
+        for (_, bias) in &self.logit_bias {
+            in_range("logit_bias", *bias, -100.0, 100.0)?;
         }
-        Ok(())
+        let counts = [
+            ("num_top_logprobs", self.num_top_logprobs),
+            ("num_top_prompt_logprobs", self.num_top_prompt_logprobs),
+        ];
+        match counts.iter().find(|(_, count)| *count > 20) {
+            Some((name, count)) => Err(format!("`{name}` is {count}, expected 0 to 20")),
+            None => Ok(()),
+        }
+    }
+
+    /// `allowed_token_ids` as a mask of so many tokens: bit `i % 8` of byte `i / 8` is token `i`; none: any token.
+    /// Tokens beyond the vocabulary are passed over.
+    pub fn allowed_mask(&self, vocab_size: usize) -> Option<Vec<u8>> {
+        if self.allowed_token_ids.is_empty() {
+            return None;
+        }
+        let mut mask = vec![0; vocab_size.div_ceil(8)];
+        for token_id in &self.allowed_token_ids {
+            if let Some(byte) = mask.get_mut(*token_id as usize / 8) {
+                *byte |= 1 << (token_id % 8);
+            }
+        }
+        Some(mask)
     }
 
     fn needs_counts(&self) -> bool {
@@ -122,8 +157,8 @@ impl TokenCounts {
     }
 }
 
-/// Applies penalties, then the mask of `min_tokens` and that of tokens allowed, in place; returns whether anything may
-/// have changed.
+/// Adds the bias, applies penalties, then the mask of `min_tokens` and those of tokens allowed, in place; returns
+/// whether anything may have changed.
 ///
 /// Tokens beyond the vocabulary are passed over.
 pub fn process(
@@ -131,8 +166,13 @@ pub fn process(
     params: &SamplingParams,
     counts: &TokenCounts,
     num_output: usize,
-    mask: Option<&[u8]>,
+    masks: [Option<&[u8]>; 2],
 ) -> bool {
+    for (token_id, bias) in &params.logit_bias {
+        if let Some(logit) = logits.get_mut(*token_id as usize) {
+            *logit += bias;
+        }
+    }
     for token_id in &counts.held {
         let Some(logit) = logits.get_mut(*token_id as usize) else { continue };
         if params.repetition_penalty != 1.0 {
@@ -155,10 +195,10 @@ pub fn process(
             }
         }
     }
-    if let Some(mask) = mask {
+    for mask in masks.into_iter().flatten() {
         keep_allowed(logits, mask);
     }
-    is_masked || mask.is_some() || !counts.held.is_empty()
+    is_masked || masks.iter().any(Option::is_some) || !counts.held.is_empty() || !params.logit_bias.is_empty()
 }
 
 /// Leaves only the tokens whose bit is set: bit `i % 8` of byte `i / 8` is token `i`; those beyond the mask go too.
@@ -192,7 +232,7 @@ mod tests {
         counts.push_output(2);
         counts.push_output(4);
         let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0];
-        assert!(process(&mut logits, &params, &counts, 3, None));
+        assert!(process(&mut logits, &params, &counts, 3, [None; 2]));
         assert_eq!(logits, [1.5, -6.0, 2.5 - 1.0, 7.0, -2.0 - 0.75]);
     }
 
@@ -201,9 +241,9 @@ mod tests {
         let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
         let counts = TokenCounts::new(&params, &[0], 1, 2);
         let mut logits = [1.0, 2.0];
-        assert!(!process(&mut logits, &params, &counts, 2, None));
+        assert!(!process(&mut logits, &params, &counts, 2, [None; 2]));
         assert_eq!(logits, [1.0, 2.0]);
-        assert!(process(&mut logits, &params, &counts, 1, None));
+        assert!(process(&mut logits, &params, &counts, 1, [None; 2]));
         assert_eq!(logits, [1.0, f32::NEG_INFINITY]);
     }
 
@@ -212,17 +252,41 @@ mod tests {
         let params = SamplingParams::default();
         let counts = TokenCounts::default();
         let mut logits = [1.0; 19];
-        assert!(process(&mut logits, &params, &counts, 0, Some(&[0xff, 0b0010_0001, 0b100])));
+        assert!(process(&mut logits, &params, &counts, 0, [Some(&[0xff, 0b0010_0001, 0b100]), None]));
         let left: Vec<usize> = (0..19).filter(|&token_id| logits[token_id] == 1.0).collect();
         assert_eq!(left, [0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 18]);
         let mut logits = [1.0; 19];
-        assert!(process(&mut logits, &params, &counts, 0, Some(&[1])));
+        assert!(process(&mut logits, &params, &counts, 0, [None, Some(&[1])]));
         assert_eq!(logits[0], 1.0);
         assert!(logits[1..].iter().all(|logit| *logit == f32::NEG_INFINITY));
     }
 
     #[test]
+    fn bias_comes_before_penalties_and_masks_after_all() {
+        let params = SamplingParams {
+            logit_bias: vec![(0, 4.0), (1, -100.0), (2, 100.0), (2, -1.0), (99, 1.0)],
+            allowed_token_ids: vec![0, 1, 99],
+            repetition_penalty: 2.0,
+            ..Default::default()
+        };
+        let counts = TokenCounts::new(&params, &[0], 1, 4);
+        let mut logits = [-2.0, 0.5, 1.0, 3.0];
+        assert!(process(&mut logits, &params, &counts, 0, [None, None]));
+        assert_eq!(logits, [1.0, -99.5, 100.0, 3.0], "-2 + 4 is positive, so it is halved");
+        let mask = params.allowed_mask(4).unwrap();
+        assert_eq!(mask, [0b11]);
+        assert!(process(&mut logits, &params, &counts, 0, [Some(&[0b1110]), Some(&mask)]));
+        let left: Vec<bool> = logits.iter().map(|logit| logit.is_finite()).collect();
+        assert_eq!(left, [false, true, false, false]);
+        assert_eq!(SamplingParams::default().allowed_mask(4), None);
+    }
+
+    #[test]
     fn parameters_out_of_range_are_named() {
+        let bad = SamplingParams { logit_bias: vec![(1, 100.5)], ..Default::default() };
+        assert_eq!(bad.check().unwrap_err(), "`logit_bias` is 100.5, expected -100 to 100");
+        let bad = SamplingParams { num_top_prompt_logprobs: 21, ..Default::default() };
+        assert_eq!(bad.check().unwrap_err(), "`num_top_prompt_logprobs` is 21, expected 0 to 20");
         let bad = SamplingParams { top_p: 0.0, ..Default::default() };
         assert!(bad.check().unwrap_err().starts_with("`top_p` is 0"));
         let bad = SamplingParams { temperature: f32::NAN, ..Default::default() };

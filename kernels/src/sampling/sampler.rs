@@ -4,6 +4,7 @@ use super::buckets::{Buckets, Row};
 use super::philox::uniform;
 use super::processors::{SamplingParams, TokenCounts, process};
 use super::scan::{Largest, count, gather, key_token, largest, mass, weigh};
+use super::score::Distribution;
 use crate::isa::Isa;
 
 /// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
@@ -36,8 +37,10 @@ pub struct SampledToken {
 pub struct Sampler {
     /// The model's own logits, where penalties overwrite them and logprobs are wanted.
     raw: Vec<f32>,
-    keys: Vec<u64>,
-    weights: Vec<f32>,
+    pub(super) keys: Vec<u64>,
+    pub(super) weights: Vec<f32>,
+    /// How far the candidates are from the typical one, as bits, and which.
+    pub(super) distances: Vec<(u64, u32)>,
     buckets: Buckets,
 }
 
@@ -48,6 +51,7 @@ impl Sampler {
             raw: Vec::with_capacity(vocab_size),
             keys: Vec::with_capacity(vocab_size),
             weights: Vec::with_capacity(vocab_size),
+            distances: Vec::with_capacity(vocab_size),
             buckets: Buckets::default(),
         }
     }
@@ -55,9 +59,9 @@ impl Sampler {
     /// Chooses the token at `position` by `params`. `logits` is overwritten.
     ///
     /// The result is a function of the arguments alone, the same on every instruction set. Cost: three passes over the
-    /// vocabulary (with a `mask` of the tokens that may be chosen, one more) and a sort of the candidates that can
-    /// matter; where these are many, two more passes, and a sort of the one or two of [`Buckets`] that decide. `list`
-    /// is taken for the likeliest tokens, for its memory.
+    /// vocabulary (with each of `masks` of the tokens that may be chosen, one more) and a sort of the candidates that
+    /// can matter; where these are many, two more passes, and a sort of the one or two of [`Buckets`] that decide; with
+    /// `typical_p` two sorts of all that have a weight. `list` is taken for the likeliest tokens, for its memory.
     #[allow(clippy::too_many_arguments, reason = "a row, a sequence's state and an output")]
     pub fn sample(
         &mut self,
@@ -66,7 +70,7 @@ impl Sampler {
         params: &SamplingParams,
         counts: &TokenCounts,
         num_output: usize,
-        mask: Option<&[u8]>,
+        masks: [Option<&[u8]>; 2],
         position: u32,
         list: &mut Vec<(u32, f32)>,
     ) -> Result<SampledToken, NotFinite> {
@@ -74,15 +78,15 @@ impl Sampler {
         let wants_logprobs = params.logprobs || params.num_top_logprobs > 0;
         // Penalties overwrite the model's own distribution: what is reported of it is read before.
         let log_mass = if wants_logprobs { mass(isa, logits, top, 1.0).ln() } else { 0.0 };
-        let raw_top = top;
-        let logprob = |logit: f32| (f64::from(logit) - f64::from(raw_top) - log_mass) as f32;
-        self.top(isa, logits, top, params.num_top_logprobs as usize, &logprob, list);
-        let keeps_raw = wants_logprobs && (mask.is_some() || has_processors(params, num_output));
+        let own = Distribution { top, log_mass };
+        self.top(isa, logits, &own, params.num_top_logprobs as usize, list);
+        let is_masked = masks.iter().any(Option::is_some);
+        let keeps_raw = wants_logprobs && (is_masked || has_processors(params, num_output));
         if keeps_raw {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        if process(logits, params, counts, num_output, mask) {
+        if process(logits, params, counts, num_output, masks) {
             let Largest::Finite(processed) = largest(isa, logits) else { return Err(NotFinite) };
             top = processed;
         }
@@ -92,32 +96,38 @@ impl Sampler {
             self.draw(isa, logits, top, params, uniform(params.seed, params.choice, position))
         };
         let raw = if keeps_raw { &self.raw[..] } else { logits };
-        let logprob = if wants_logprobs { logprob(raw[token_id as usize]) } else { 0.0 };
+        let logprob = if wants_logprobs { own.logprob(raw[token_id as usize]) } else { 0.0 };
         Ok(SampledToken { token_id, logprob, top_logprobs: std::mem::take(list) })
     }
 
     /// The `count` likeliest tokens with their logprobs, into `list`.
-    fn top(
+    pub(super) fn top(
         &mut self,
         isa: Isa,
         logits: &[f32],
-        top: f32,
+        own: &Distribution,
         count: usize,
-        logprob: &dyn Fn(f32) -> f32,
         list: &mut Vec<(u32, f32)>,
     ) {
         list.clear();
         if count == 0 {
             return;
         }
-        self.gather_at_least(isa, logits, top, 1.0, count);
+        self.gather_at_least(isa, logits, own.top, 1.0, count);
         self.keep_first(count);
         let likeliest = self.keys.iter().map(|key| key_token(*key));
-        list.extend(likeliest.map(|id| (id, logprob(logits[id as usize]))));
+        list.extend(likeliest.map(|id| (id, own.logprob(logits[id as usize]))));
     }
 
     /// Fills `keys` with at least `count` of the likeliest tokens (or all), unsorted.
-    fn gather_at_least(&mut self, isa: Isa, logits: &[f32], top: f32, temperature: f32, count: usize) {
+    pub(super) fn gather_at_least(
+        &mut self,
+        isa: Isa,
+        logits: &[f32],
+        top: f32,
+        temperature: f32,
+        count: usize,
+    ) {
         for depth in DEPTHS {
             self.keys.clear();
             gather(isa, logits, top - depth * temperature, &mut self.keys);
@@ -136,6 +146,9 @@ impl Sampler {
     /// The first token, likeliest first, whose cumulative weight exceeds `u` times the kept mass.
     fn draw(&mut self, isa: Isa, logits: &[f32], top: f32, params: &SamplingParams, u: f64) -> u32 {
         let inverse = (1.0 / params.temperature).min(MAX_INVERSE_TEMPERATURE);
+        if params.typical_p < 1.0 {
+            return self.draw_typical(isa, logits, (top, inverse), params, u);
+        }
         let top_k = params.top_k as usize;
         if top_k > 0 {
             self.gather_at_least(isa, logits, top, params.temperature, top_k);
@@ -166,7 +179,7 @@ impl Sampler {
     }
 
     /// Keeps and sorts the first `count` keys in order.
-    fn keep_first(&mut self, count: usize) {
+    pub(super) fn keep_first(&mut self, count: usize) {
         if self.keys.len() > count {
             self.keys.select_nth_unstable(count - 1);
             self.keys.truncate(count);
@@ -175,7 +188,7 @@ impl Sampler {
     }
 
     /// Weights exp((logit - top) / temperature) of `keys`, in their order.
-    fn weigh(&mut self, isa: Isa, logits: &[f32], top: f32, inverse_temperature: f32) {
+    pub(super) fn weigh(&mut self, isa: Isa, logits: &[f32], top: f32, inverse_temperature: f32) {
         self.weights.clear();
         self.weights.extend(self.keys.iter().map(|key| logits[key_token(*key) as usize]));
         weigh(isa, &mut self.weights, top, inverse_temperature);
@@ -184,6 +197,25 @@ impl Sampler {
     /// Applies top_p and min_p to the sorted candidates, of total weight `total`, and draws. `None` if candidates that
     /// are not in the list may matter; never if the list `is_complete`.
     fn decide(&self, params: &SamplingParams, u: f64, total: f64, is_complete: bool) -> Option<u32> {
+        let (num_kept, kept) = self.keep(params, total, is_complete)?;
+        let target = draw_target(u, kept);
+        let mut cumulative = 0.0;
+        for (key, weight) in self.keys[..num_kept].iter().zip(&self.weights) {
+            cumulative += f64::from(*weight);
+            if cumulative > target {
+                return Some(key_token(*key));
+            }
+        }
+        None
+    }
+
+    /// How many of the sorted candidates top_p and min_p keep, and what they weigh, as [`Sampler::decide`].
+    pub(super) fn keep(
+        &self,
+        params: &SamplingParams,
+        total: f64,
+        is_complete: bool,
+    ) -> Option<(usize, f64)> {
         let is_filtered = params.top_p < 1.0 || params.min_p > 0.0;
         let reach = if params.top_p < 1.0 { f64::from(params.top_p) * total } else { f64::INFINITY };
         // Without a filter all is kept, and the list is needed only up to the drawn token.
@@ -203,15 +235,7 @@ impl Sampler {
             }
             kept = cumulative;
         }
-        let target = draw_target(u, kept);
-        let mut cumulative = 0.0;
-        for (key, weight) in self.keys[..num_kept].iter().zip(&self.weights) {
-            cumulative += f64::from(*weight);
-            if cumulative > target {
-                return Some(key_token(*key));
-            }
-        }
-        None
+        Some((num_kept, kept))
     }
 }
 
@@ -225,6 +249,7 @@ fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
     params.repetition_penalty != 1.0
         || params.presence_penalty != 0.0
         || params.frequency_penalty != 0.0
+        || !params.logit_bias.is_empty()
         || num_output < params.min_tokens as usize
 }
 

@@ -24,6 +24,7 @@ fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
     let outcome = |id: u64| SequenceResult {
         sequence_id: id,
         outcome: SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }),
+        scores: Vec::new(),
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();

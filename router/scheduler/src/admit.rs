@@ -71,7 +71,7 @@ impl Scheduler {
         if sequence.wait.needed_blocks.saturating_add(reserve) > available {
             return Admission::NoRoom;
         }
-        let mut hit = shard.kv.lookup(&sequence.salt, &sequence.tokens);
+        let mut hit = shard.kv.lookup(&sequence.salt, sequence.shareable());
         if let Some(shared) = self.shared_prefix(key, hit.num_blocks()) {
             self.park(key, &shared);
             return Admission::Parked;
@@ -119,7 +119,8 @@ impl Scheduler {
     fn shared_prefix(&self, key: SequenceKey, num_hit_blocks: usize) -> Option<SharedPrefix> {
         let waiting = &self.sequences[key];
         let block_size = self.shard.as_ref()?.limits.block_size as usize;
-        let usable = &waiting.tokens[..waiting.tokens.len() - 1];
+        let shareable = waiting.shareable();
+        let usable = &shareable[..shareable.len() - 1];
         let mut longest: Option<SharedPrefix> = None;
         for &other_key in &self.running {
             let other = &self.sequences[other_key];

@@ -7,6 +7,7 @@ use crate::sequence::SequenceKey;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepBudget {
     pub(crate) tokens: u32,
+    /// Chunks, and positions whose logits are computed.
     pub(crate) chunks: u32,
 }
 
@@ -15,9 +16,10 @@ impl StepBudget {
         self.tokens == 0 || self.chunks == 0
     }
 
-    pub(crate) fn spend(&mut self, num_tokens: u32) {
+    /// A chunk, of which each position counts as one if it is scored.
+    pub(crate) fn spend(&mut self, num_tokens: u32, is_scored: bool) {
         self.tokens -= num_tokens;
-        self.chunks -= 1;
+        self.chunks -= if is_scored { num_tokens } else { 1 };
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
 
-use crate::plan::{SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, Transfers};
+use crate::plan::{
+    SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, TokenScore, Transfers,
+};
 
 /// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +95,7 @@ pub struct SequenceRequest {
     pub id: SequenceId,
     /// The prompt; at least one token.
     pub token_ids: Vec<u32>,
-    /// Most tokens to generate. 0 ends at once with `EndReason::Length`.
+    /// Most tokens to generate. 0 ends with `EndReason::Length`: at once, or when the prompt's logprobs are reported.
     pub max_new_tokens: u32,
     /// How to choose tokens; its `end_token_ids` are filled from the field below.
     pub sampling: SamplingParams,
@@ -183,6 +185,14 @@ pub enum Update {
         id: SequenceId,
         /// What stays.
         pinned: Pinned,
+    },
+    /// More of the prompt's logprobs: what was reported so far covers its beginning. All of them come before the first
+    /// token that is sampled.
+    Scored {
+        /// Which.
+        id: SequenceId,
+        /// Of the prompt's next tokens.
+        scores: Vec<TokenScore>,
     },
     /// One output token.
     Token {

@@ -25,6 +25,7 @@ mod planner;
 mod queue;
 mod results;
 pub mod scheduler;
+mod score;
 mod sequence;
 pub mod stats;
 mod transfer;
@@ -39,7 +40,7 @@ pub use event::{
 pub use plan::{
     BlockCopy, BlockStore, Chunk, Restore, RestoreOutcome, SampledToken, SamplingParams, SequenceError,
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, TokenMask, Transfers,
+    TokenLogprob, TokenMask, TokenScore, Transfers,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;

@@ -117,6 +117,7 @@ mod tests {
         let sequences = sampled.map(|chunk| SequenceResult {
             sequence_id: chunk.sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
+            scores: Vec::new(),
         });
         StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
     }

@@ -84,10 +84,19 @@ pub struct SamplingParams {
     pub num_top_logprobs: u32,
     /// Report the logprob of the sampled token.
     pub logprobs: bool,
+    /// Added to the logits of these tokens, before the penalties. -100 .. 100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// If not empty: the only tokens that are sampled.
+    pub allowed_token_ids: Vec<u32>,
+    /// Keep the tokens whose information is nearest to the entropy, up to this probability; 1 keeps all. (0, 1].
+    pub typical_p: f32,
+    /// Report the logprob of each token of the prompt but the first, with so many of the likeliest, 0 .. 20; none: do
+    /// not. Every position of the prompt is computed then, whatever the KV index has. Not in a constrained sequence.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Default for SamplingParams {
-    /// Greedy, nothing filtered, nothing penalised, no logprobs.
+    /// Greedy, nothing filtered, biased or penalised, no logprobs.
     fn default() -> Self {
         Self {
             temperature: 0.0,
@@ -103,6 +112,10 @@ impl Default for SamplingParams {
             end_token_ids: Vec::new(),
             num_top_logprobs: 0,
             logprobs: false,
+            logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            typical_p: 1.0,
+            prompt_logprobs: None,
         }
     }
 }
@@ -137,6 +150,8 @@ pub struct Chunk {
     pub appended_token_ids: Vec<u32>,
     /// The only tokens that may be sampled; none: any.
     pub allowed_tokens: Option<TokenMask>,
+    /// Report the logprob of each token of the prompt that follows a position of the chunk.
+    pub score: bool,
 }
 
 /// Which tokens may be sampled: bit `i % 8` of byte `i / 8` is token `i`, one bit for each of the shard's vocabulary.
@@ -203,7 +218,7 @@ pub struct RestoreOutcome {
 pub struct StepResult {
     /// The plan's.
     pub step_id: u64,
-    /// One for each chunk with `sample`, in the order of the chunks, and one for each chunk that failed.
+    /// One for each chunk with `sample` or `score`, in the order of the chunks, and one for each chunk that failed.
     pub sequences: Vec<SequenceResult>,
     /// Time the device worked on the step, in microseconds.
     pub device_time_us: u64,
@@ -216,6 +231,8 @@ pub struct SequenceResult {
     pub sequence_id: u64,
     /// Token or error.
     pub outcome: SequenceOutcome,
+    /// If the chunk has `score`: of the prompt's tokens that follow its positions, in order. Empty with an error.
+    pub scores: Vec<TokenScore>,
 }
 
 /// Token or error.
@@ -223,6 +240,8 @@ pub struct SequenceResult {
 pub enum SequenceOutcome {
     /// The token sampled after the chunk.
     Token(SampledToken),
+    /// The chunk did not sample.
+    Computed,
     /// This sequence failed; the others of the step are not touched.
     Error(SequenceError),
 }
@@ -234,6 +253,17 @@ pub struct SampledToken {
     pub token_id: u32,
     /// Natural logarithm; 0 if logprobs were not asked for.
     pub logprob: f32,
+    /// Likeliest first; as many as were asked for.
+    pub top_logprobs: Vec<TokenLogprob>,
+}
+
+/// A token of the prompt in the model's own distribution.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenScore {
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// How many tokens are at least as likely, itself included.
+    pub rank: u32,
     /// Likeliest first; as many as were asked for.
     pub top_logprobs: Vec<TokenLogprob>,
 }

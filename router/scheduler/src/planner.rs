@@ -65,7 +65,7 @@ impl Scheduler {
         }
         let step_id = draft.plan.step_id;
         self.admit(step_id, budget);
-        let needs: Vec<PrefillNeed> = self
+        let mut needs: Vec<PrefillNeed> = self
             .running
             .iter()
             .map(|&key| {
@@ -74,6 +74,7 @@ impl Scheduler {
             })
             .filter(|need| need.num_tokens > 0)
             .collect();
+        self.cap_scored(&mut needs, draft.budget.chunks);
         let mut num_planned = 0;
         for (need, share) in needs.iter().zip(divide_prefill(budget, &needs)) {
             // It wants nothing any more if it was preempted for a sequence before it.
@@ -94,6 +95,8 @@ impl Scheduler {
         draft: &mut Draft,
         updates: &mut Vec<Update>,
     ) -> u32 {
+        let is_scored = self.sequences[key].is_scoring();
+        let num_tokens = if is_scored { num_tokens.min(draft.budget.chunks) } else { num_tokens };
         let num_tokens = self.grow(key, num_tokens);
         if num_tokens == 0 {
             return 0;
@@ -143,14 +146,16 @@ impl Scheduler {
             stores,
             appended_token_ids,
             allowed_tokens,
+            score: is_scored,
         });
-        draft.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample });
+        let scored_from = is_scored.then_some(run.planned);
+        draft.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample, scored_from });
         run.num_sent_blocks = run.table.blocks().len();
         run.planned = end;
         run.pending_samples += u32::from(sample);
         run.steps_in_flight += 1;
         run.last_step_id = draft.plan.step_id;
-        draft.budget.spend(num_tokens);
+        draft.budget.spend(num_tokens, is_scored);
         self.fairness.charge(&sequence.salt, num_tokens);
         if let Some(allowed) = sequence.early.take() {
             self.follow(now, key, allowed, updates);

@@ -15,7 +15,7 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    fn take(&mut self, wire_id: u64) -> Option<SequenceOutcome> {
+    fn take(&mut self, wire_id: u64) -> Option<SequenceResult> {
         let is_it = |slot: &Option<SequenceResult>| slot.as_ref().is_some_and(|r| r.sequence_id == wire_id);
         let index = match self.results.get(self.next) {
             Some(slot) if is_it(slot) => self.next,
@@ -23,7 +23,7 @@ impl Outcomes {
         };
         self.next = index + 1;
         self.num_left -= 1;
-        self.results[index].take().map(|result| result.outcome)
+        self.results[index].take()
     }
 }
 
@@ -59,9 +59,10 @@ impl Scheduler {
         &mut self,
         now: Millis,
         chunk: &PlannedChunk,
-        outcome: Option<SequenceOutcome>,
+        result: Option<SequenceResult>,
         updates: &mut Vec<Update>,
     ) {
+        let (outcome, scores) = result.map(|result| (result.outcome, result.scores)).unzip();
         let sequence = &mut self.sequences[chunk.key];
         let num_known = sequence.num_tokens();
         let run = sequence.run_mut();
@@ -90,11 +91,17 @@ impl Scheduler {
             return;
         }
         self.index(chunk.key);
+        if let Some(first) = chunk.scored_from
+            && !self.take_scores(chunk.key, (first, chunk.end), scores.unwrap_or_default(), updates)
+        {
+            return;
+        }
         match (chunk.sample, outcome) {
             (true, Some(SequenceOutcome::Token(token))) => self.take_token(now, chunk.key, token, updates),
             (true, _) => {
                 self.fail_result(chunk.key, "the result lacks the token that was asked for", updates)
             }
+            (false, Some(SequenceOutcome::Computed)) if chunk.scored_from.is_some() => {}
             (false, Some(_)) => self.counters.unexpected_results += 1,
             (false, None) => {}
         }
@@ -211,7 +218,7 @@ impl Scheduler {
         true
     }
 
-    fn fail_result(&mut self, key: SequenceKey, message: &str, updates: &mut Vec<Update>) {
+    pub(crate) fn fail_result(&mut self, key: SequenceKey, message: &str, updates: &mut Vec<Update>) {
         self.sequences[key].run_mut().has_failed = true;
         let error = SequenceError { code: SequenceErrorCode::InvalidResult, message: message.to_owned() };
         self.end(key, EndReason::Failed(error), updates);

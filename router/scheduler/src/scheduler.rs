@@ -49,6 +49,7 @@ const MIN_RETRY_AFTER_MS: u64 = 100;
 ///     step_id: plan.step_id,
 ///     sequences: vec![SequenceResult {
 ///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
+///         scores: Vec::new(),
 ///     }],
 ///     device_time_us: 900,
 /// }), &mut updates);
@@ -115,6 +116,8 @@ pub(crate) struct PlannedChunk {
     /// One past its last position.
     pub(crate) end: u32,
     pub(crate) sample: bool,
+    /// Its first position, if it is scored.
+    pub(crate) scored_from: Option<u32>,
 }
 
 impl Scheduler {
@@ -244,7 +247,7 @@ impl Scheduler {
         }
         let sequence = Sequence::new(request, now, self.next_arrival);
         self.next_arrival += 1;
-        if sequence.max_new_tokens == 0 {
+        if sequence.max_new_tokens == 0 && sequence.num_to_score() == 0 {
             updates.push(Update::Ended { id, reason: EndReason::Length, usage: sequence.usage() });
             return;
         }
@@ -456,7 +459,7 @@ impl Scheduler {
     pub(crate) fn rank(&self, key: SequenceKey) -> (Rank, u32) {
         let sequence = &self.sequences[key];
         let num_tokens = sequence.num_tokens();
-        let hit = self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, &sequence.tokens));
+        let hit = self.shard.as_ref().map(|shard| shard.kv.lookup(&sequence.salt, sequence.shareable()));
         let num_cached =
             hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()));
         let window_ms = self.config.cached_first_window_ms;

@@ -35,6 +35,8 @@ pub(crate) struct Sequence {
     pub(crate) retention: Retention,
     /// What came of its wish to be pinned, once its prompt was computed.
     pub(crate) pinned: Option<Pinned>,
+    /// Leading positions of its prompt whose next tokens' logprobs were reported.
+    pub(crate) num_scored: u32,
     pub(crate) constrained: bool,
     /// Under a grammar: what the next sample may choose. None while that is not known.
     pub(crate) allowed: Option<TokenMask>,
@@ -152,6 +154,7 @@ impl Sequence {
             salt: request.salt,
             retention: request.retention,
             pinned: None,
+            num_scored: 0,
             constrained: request.constrained,
             allowed: None,
             early: None,
@@ -188,7 +191,9 @@ impl Sequence {
     pub(crate) fn num_unplanned(&self) -> u32 {
         match &self.run {
             Some(run) if run.phase == Phase::Running && !self.is_finishing(run) => {
-                if self.constrained {
+                if self.max_new_tokens == 0 {
+                    self.num_to_score() - run.planned
+                } else if self.constrained {
                     // Its last token's chunk samples, and waits for what may be sampled: no run-ahead.
                     let is_known = self.allowed.is_some() || self.early.is_some();
                     let num_ready = self.num_tokens() - u32::from(!is_known);
@@ -209,8 +214,11 @@ impl Sequence {
         if is_off { 0 } else { self.num_unplanned() }
     }
 
-    /// True if the steps in flight sample its last token.
+    /// True if the steps in flight sample its last token, or score the last one of its prompt if there is no output.
     pub(crate) fn is_finishing(&self, run: &Run) -> bool {
+        if self.max_new_tokens == 0 {
+            return run.planned >= self.num_to_score();
+        }
         self.num_output_tokens() + run.pending_samples >= self.max_new_tokens
     }
 

@@ -87,6 +87,7 @@ fn answer(plan: &StepPlan) -> StepResult {
     let outcome = |id: u64| SequenceResult {
         sequence_id: id,
         outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
+        scores: Vec::new(),
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();

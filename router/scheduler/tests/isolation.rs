@@ -93,6 +93,7 @@ impl World {
         let sequences = sampling.map(|chunk| SequenceResult {
             sequence_id: chunk.sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 999, ..SampledToken::default() }),
+            scores: Vec::new(),
         });
         let result =
             StepResult { step_id: plan.step_id, sequences: sequences.collect(), device_time_us: 10_000 };

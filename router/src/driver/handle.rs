@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
     EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
-    TenantShare,
+    TenantShare, TokenScore,
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
@@ -35,6 +35,8 @@ pub enum SequenceUpdate {
     },
     /// What of its prompt is kept; only if it asked for that, before its first token.
     Pinned(Pinned),
+    /// More of the prompt's logprobs; all of them come before the first token.
+    Scored(Vec<TokenScore>),
     /// One output token.
     Token(SampledToken),
     /// It ended.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 use super::Events;
 use crate::choices::Choices;
 use crate::error::ApiError;
-use crate::generate::{FinishReason, GenerationEvent, Output, OutputToken, Usage};
+use crate::generate::{FinishReason, GenerationEvent, Output, OutputToken, ScoredPrompt, Usage};
 use crate::limits::{KEEP_ALIVE, MAX_WRITE_BYTES};
 use crate::metrics::Metrics;
 
@@ -25,6 +25,8 @@ pub trait Render: Send + Unpin + 'static {
     fn begin(&mut self, _events: &mut Events) {}
     /// The first step of a choice is planned; `usage` has no output yet.
     fn started(&mut self, _index: usize, _usage: Usage, _events: &mut Events) {}
+    /// The logprobs of a prompt, before any output of its choices; `index` is the first of them.
+    fn prompt(&mut self, _index: usize, _prompt: Arc<ScoredPrompt>, _events: &mut Events) {}
     /// A piece of output of a choice; its last one has `finish`.
     fn output(&mut self, index: usize, output: Output, events: &mut Events);
     /// All choices have ended; nothing comes after it.
@@ -71,6 +73,9 @@ impl<R: Render> EventBody<R> {
             match self.choices.poll_next(cx) {
                 Poll::Ready(Some((index, GenerationEvent::Started(usage)))) => {
                     self.render.started(index, usage, &mut self.events);
+                }
+                Poll::Ready(Some((index, GenerationEvent::Prompt(prompt)))) => {
+                    self.render.prompt(index, prompt, &mut self.events);
                 }
                 Poll::Ready(Some((index, GenerationEvent::Output(output)))) => {
                     self.render.output(index, output, &mut self.events);
@@ -153,6 +158,8 @@ pub struct Folded {
     pub reason: FinishReason,
     /// What it took.
     pub usage: Usage,
+    /// The prompt's logprobs, if asked for; of a prompt's first output alone.
+    pub prompt: Option<Arc<ScoredPrompt>>,
 }
 
 /// Folds the events into the whole outputs, in the order of their indices, and what they took together.
@@ -161,6 +168,10 @@ pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>
     while let Some((index, event)) = choices.next().await {
         let output = match event {
             GenerationEvent::Started(_) => continue,
+            GenerationEvent::Prompt(prompt) => {
+                drafts[index].prompt = Some(prompt);
+                continue;
+            }
             GenerationEvent::Output(output) => output,
             GenerationEvent::Failed(error) => return Err(error),
         };
@@ -182,11 +193,12 @@ struct Draft {
     text: String,
     tokens: Vec<OutputToken>,
     finish: Option<(FinishReason, Usage)>,
+    prompt: Option<Arc<ScoredPrompt>>,
 }
 
 impl Draft {
     fn fold(self) -> Option<Folded> {
         let (reason, usage) = self.finish?;
-        Some(Folded { text: self.text, tokens: self.tokens, reason, usage })
+        Some(Folded { text: self.text, tokens: self.tokens, reason, usage, prompt: self.prompt })
     }
 }

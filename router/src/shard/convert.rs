@@ -2,10 +2,11 @@
 
 use trunkline_scheduler::{
     BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, Restore, RestoreOutcome, RestoredBlock,
-    SampledToken, SamplingParams, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
-    SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, Transfers,
+    SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, SlotId,
+    StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers,
 };
 
+use super::sampling::{sampling_from_proto, sampling_to_proto};
 use super::{ShardError, proto};
 
 /// A plan on its way to the shard.
@@ -39,6 +40,7 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
                     .collect(),
                 appended_token_ids: chunk.appended_token_ids,
                 allowed_tokens: chunk.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec()),
+                score: chunk.score,
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
@@ -61,36 +63,28 @@ fn restore_to_proto(restore: Restore) -> proto::Restore {
 }
 
 fn start_to_proto(start: SequenceStart) -> proto::SequenceStart {
-    let sampling = start.sampling;
     proto::SequenceStart {
         sequence_id: start.sequence_id,
         token_ids: start.token_ids,
         num_prompt_tokens: start.num_prompt_tokens,
         root_key: start.root_key.map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
-        sampling: Some(proto::SamplingParams {
-            temperature: sampling.temperature,
-            top_p: sampling.top_p,
-            top_k: sampling.top_k,
-            min_p: sampling.min_p,
-            seed: sampling.seed,
-            choice: sampling.choice,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            repetition_penalty: sampling.repetition_penalty,
-            min_tokens: sampling.min_tokens,
-            end_token_ids: sampling.end_token_ids,
-            num_top_logprobs: sampling.num_top_logprobs,
-            logprobs: sampling.logprobs,
-        }),
+        sampling: Some(sampling_to_proto(start.sampling)),
     }
 }
 
 /// A plan as a shard reads it: for mock shards and for the replay of recorded conversations.
 pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
+    let scored: Vec<u64> =
+        plan.chunks.iter().filter(|chunk| chunk.score).map(|chunk| chunk.sequence_id).collect();
+    let start = |start: proto::SequenceStart| {
+        let is_scored = scored.contains(&start.sequence_id);
+        start_from_proto(start, is_scored)
+    };
+    let starts = plan.starts.into_iter().map(start).collect::<Result<_, _>>()?;
     Ok(StepPlan {
         step_id: plan.step_id,
         ends: plan.ends,
-        starts: plan.starts.into_iter().map(start_from_proto).collect::<Result<_, _>>()?,
+        starts,
         copies: plan
             .copies
             .into_iter()
@@ -117,6 +111,7 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
                 appended_token_ids: chunk.appended_token_ids,
                 allowed_tokens: (!chunk.allowed_tokens.is_empty())
                     .then(|| TokenMask(chunk.allowed_tokens.into())),
+                score: chunk.score,
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,
@@ -147,7 +142,7 @@ fn key_from_proto(bytes: &[u8]) -> Result<BlockKey, ShardError> {
     Ok(BlockKey::from_bytes(bytes))
 }
 
-fn start_from_proto(start: proto::SequenceStart) -> Result<SequenceStart, ShardError> {
+fn start_from_proto(start: proto::SequenceStart, is_scored: bool) -> Result<SequenceStart, ShardError> {
     let sampling = start.sampling.ok_or_else(|| ShardError::InvalidMessage {
         detail: format!("start of sequence {} has no `sampling`", start.sequence_id),
     })?;
@@ -160,33 +155,17 @@ fn start_from_proto(start: proto::SequenceStart) -> Result<SequenceStart, ShardE
         sequence_id: start.sequence_id,
         token_ids: start.token_ids,
         num_prompt_tokens: start.num_prompt_tokens,
-        sampling: SamplingParams {
-            temperature: sampling.temperature,
-            top_p: sampling.top_p,
-            top_k: sampling.top_k,
-            min_p: sampling.min_p,
-            seed: sampling.seed,
-            choice: sampling.choice,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            repetition_penalty: sampling.repetition_penalty,
-            min_tokens: sampling.min_tokens,
-            end_token_ids: sampling.end_token_ids,
-            num_top_logprobs: sampling.num_top_logprobs,
-            logprobs: sampling.logprobs,
-        },
+        sampling: sampling_from_proto(sampling, is_scored),
     })
 }
 
 /// A result on its way from the shard.
-///
-/// Fails if a sequence has neither token nor error: the contract asks for one of them.
-pub fn result_from_proto(result: proto::StepResult) -> Result<StepResult, ShardError> {
-    Ok(StepResult {
+pub fn result_from_proto(result: proto::StepResult) -> StepResult {
+    StepResult {
         step_id: result.step_id,
-        sequences: result.sequences.into_iter().map(sequence_from_proto).collect::<Result<_, _>>()?,
+        sequences: result.sequences.into_iter().map(sequence_from_proto).collect(),
         device_time_us: result.device_time_us,
-    })
+    }
 }
 
 /// What became of transfers, on its way from the shard.
@@ -206,18 +185,14 @@ pub fn transfers_from_proto(transfers: proto::Transfers) -> Transfers {
     }
 }
 
-fn sequence_from_proto(sequence: proto::SequenceResult) -> Result<SequenceResult, ShardError> {
+fn sequence_from_proto(sequence: proto::SequenceResult) -> SequenceResult {
     use proto::sequence_result::Outcome;
     let sequence_id = sequence.sequence_id;
     let outcome = match sequence.outcome {
         Some(Outcome::Token(token)) => SequenceOutcome::Token(SampledToken {
             token_id: token.token_id,
             logprob: token.logprob,
-            top_logprobs: token
-                .top_logprobs
-                .into_iter()
-                .map(|top| TokenLogprob { token_id: top.token_id, logprob: top.logprob })
-                .collect(),
+            top_logprobs: top_from_proto(token.top_logprobs),
         }),
         Some(Outcome::Error(error)) => SequenceOutcome::Error(SequenceError {
             code: match error.code() {
@@ -227,11 +202,16 @@ fn sequence_from_proto(sequence: proto::SequenceResult) -> Result<SequenceResult
             },
             message: error.message,
         }),
-        None => {
-            return Err(ShardError::InvalidMessage {
-                detail: format!("result of sequence {sequence_id} has neither token nor error"),
-            });
-        }
+        None => SequenceOutcome::Computed,
     };
-    Ok(SequenceResult { sequence_id, outcome })
+    let score = |score: proto::PromptTokenLogprob| TokenScore {
+        logprob: score.logprob,
+        rank: score.rank,
+        top_logprobs: top_from_proto(score.top_logprobs),
+    };
+    SequenceResult { sequence_id, outcome, scores: sequence.scores.into_iter().map(score).collect() }
+}
+
+fn top_from_proto(top: Vec<proto::TokenLogprob>) -> Vec<TokenLogprob> {
+    top.into_iter().map(|top| TokenLogprob { token_id: top.token_id, logprob: top.logprob }).collect()
 }

@@ -257,7 +257,7 @@ async fn run_once(
             return Err(ShardError::InvalidMessage { detail: "step response is empty".into() });
         }
         // In this order: the tokens of a block that was stored may have come with the result.
-        let result = response.result.map(result_from_proto).transpose()?.map(LinkEvent::Result);
+        let result = response.result.map(result_from_proto).map(LinkEvent::Result);
         let transfers = response.transfers.map(transfers_from_proto).map(LinkEvent::Transfers);
         for event in [result, transfers].into_iter().flatten() {
             if events.send(event).await.is_err() {

@@ -4,6 +4,7 @@
 mod convert;
 mod health;
 mod link;
+mod sampling;
 mod store;
 
 pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
@@ -11,7 +12,7 @@ pub use health::{Health, watch_health};
 pub use link::{LinkEvent, ShardInfo, connect, run_link};
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 3;
+pub const CONTRACT_VERSION: u32 = 4;
 
 /// What the router knows of its shard now.
 #[derive(Debug, Clone, Default)]

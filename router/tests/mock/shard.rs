@@ -307,12 +307,33 @@ impl Sequence {
         &self.known[..self.num_prompt_tokens]
     }
 
-    /// The script's next token; under a mask the next one, in a circle, that is in it. Logprobs are made up: -1/8,
-    /// -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
+    /// What follows positions, where that is the prompt. Made up: the token at position p has -p/8, and the likeliest
+    /// are it and the next ones, an eighth less each.
+    fn scores(&self, first: usize, end: usize) -> Vec<proto::PromptTokenLogprob> {
+        let score = |position: usize| {
+            let logprob = -0.125 * position as f32;
+            let top = (0..self.sampling.num_top_prompt_logprobs).map(|rank| proto::TokenLogprob {
+                token_id: (self.known[position] + rank) % VOCAB_SIZE,
+                logprob: logprob - 0.125 * rank as f32,
+            });
+            proto::PromptTokenLogprob { logprob, rank: 1, top_logprobs: top.collect() }
+        };
+        (first + 1..=end.min(self.num_prompt_tokens - 1)).map(score).collect()
+    }
+
+    /// The script's next token, or the next one, in a circle, that mask, list and bias (-100) do not rule out. Logprobs
+    /// are made up: -1/8, -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
     fn sample(&mut self, mask: &[u8]) -> proto::SampledToken {
         let output = self.known.len() - self.num_prompt_tokens;
         let mut token_id = self.reply.get(output).copied().unwrap_or(END);
-        while !mask.is_empty() && mask[token_id as usize / 8] >> (token_id % 8) & 1 == 0 {
+        let is_ruled_out = |token_id: u32| {
+            let allowed = &self.sampling.allowed_token_ids;
+            let bias = &self.sampling.logit_bias;
+            (!mask.is_empty() && mask[token_id as usize / 8] >> (token_id % 8) & 1 == 0)
+                || (!allowed.is_empty() && !allowed.contains(&token_id))
+                || bias.iter().any(|bias| bias.token_id == token_id && bias.bias == -100.0)
+        };
+        while is_ruled_out(token_id) {
             token_id = (token_id + 1) % VOCAB_SIZE;
         }
         self.known.push(token_id);
@@ -339,7 +360,8 @@ fn run_step(
         let known = sequences.insert(sequence_id, Sequence::start(plan, start));
         assert!(known.is_none(), "sequence started twice");
     }
-    assert!(step.chunks.len() <= plan.max_step_sequences as usize);
+    let num_rows = |chunk: &proto::Chunk| if chunk.score { chunk.num_tokens } else { 1 };
+    assert!(step.chunks.iter().map(num_rows).sum::<u32>() <= plan.max_step_sequences);
     assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
     let (mut results, mut stores) = (Vec::new(), Vec::new());
     for chunk in step.chunks {
@@ -351,10 +373,14 @@ fn run_step(
         for block in &chunk.stores {
             stores.push(store.unwrap().store(&sequence.root, &sequence.known, block));
         }
+        let scores =
+            if chunk.score { sequence.scores(chunk.first_position as usize, end) } else { Vec::new() };
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
-            let outcome = Some(Outcome::Token(sequence.sample(&chunk.allowed_tokens)));
-            results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome });
+        }
+        let outcome = chunk.sample.then(|| Outcome::Token(sequence.sample(&chunk.allowed_tokens)));
+        if chunk.sample || chunk.score {
+            results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
         }
     }
     let result =

@@ -8,8 +8,8 @@ use trunkline_router::shard::{
 };
 use trunkline_scheduler::{
     BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
-    SequenceErrorCode, SequenceOutcome, SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenMask,
-    WindowLimits,
+    SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, SlotId, StepPlan, StepResult,
+    StoreOutcome, TokenLogprob, TokenMask, WindowLimits,
 };
 
 const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
@@ -30,7 +30,7 @@ fn recorded_conversation_reads_the_same_on_this_side() {
             assert_eq!(plan_to_proto(plain), message);
             plans += 1;
         } else {
-            let plain = result_from_proto(result_from_json(&record["result"])).unwrap();
+            let plain = result_from_proto(result_from_json(&record["result"]));
             assert_eq!(result_to_json(&plain), record["result"]);
             results += 1;
         }
@@ -66,14 +66,6 @@ fn windows_that_cannot_be_served_are_refused() {
 }
 
 #[test]
-fn result_without_outcome_is_refused() {
-    let sequences = vec![proto::SequenceResult { sequence_id: 4, outcome: None }];
-    let error =
-        result_from_proto(proto::StepResult { step_id: 1, sequences, device_time_us: 0 }).unwrap_err();
-    assert!(error.to_string().contains("sequence 4 has neither token nor error"));
-}
-
-#[test]
 fn transfers_cross_the_line_whole() {
     let key = Salt::new(&["tenant"]).root_key();
     let plan = StepPlan {
@@ -82,7 +74,7 @@ fn transfers_cross_the_line_whole() {
             sequence_id: 1,
             token_ids: vec![5; 9],
             num_prompt_tokens: 9,
-            sampling: SamplingParams::default(),
+            sampling: SamplingParams { prompt_logprobs: Some(4), ..SamplingParams::default() },
             root_key: Some(key),
         }],
         chunks: vec![Chunk {
@@ -94,6 +86,7 @@ fn transfers_cross_the_line_whole() {
             stores: vec![BlockStore { block_index: 1, slot: SlotId(11) }],
             appended_token_ids: vec![6, 1],
             allowed_tokens: Some(TokenMask([0b101, 0].as_slice().into())),
+            score: true,
         }],
         restores: vec![Restore {
             restore_id: 2,
@@ -210,6 +203,7 @@ fn plan_from_json(value: &Value) -> proto::StepPlan {
             }),
             appended_token_ids: ids(chunk, "appended_token_ids"),
             allowed_tokens: key_of(chunk, "allowed_tokens"),
+            score: chunk["score"].as_bool().unwrap(),
         }),
         restores: list(value, "restores", |restore| proto::Restore {
             restore_id: u64_of(restore, "restore_id"),
@@ -240,6 +234,13 @@ fn sampling_from_json(value: &Value) -> proto::SamplingParams {
         end_token_ids: ids(value, "end_token_ids"),
         num_top_logprobs: u32_of(value, "num_top_logprobs"),
         logprobs: value["logprobs"].as_bool().unwrap(),
+        logit_bias: list(value, "logit_bias", |bias| proto::TokenBias {
+            token_id: u32_of(bias, "token_id"),
+            bias: f32_of(bias, "bias"),
+        }),
+        allowed_token_ids: ids(value, "allowed_token_ids"),
+        typical_p: f32_of(value, "typical_p"),
+        num_top_prompt_logprobs: u32_of(value, "num_top_prompt_logprobs"),
     }
 }
 
@@ -248,25 +249,34 @@ fn result_from_json(value: &Value) -> proto::StepResult {
         step_id: u64_of(value, "step_id"),
         sequences: list(value, "sequences", |sequence| proto::SequenceResult {
             sequence_id: u64_of(sequence, "sequence_id"),
-            outcome: Some(match sequence.get("token") {
-                Some(token) => Outcome::Token(proto::SampledToken {
+            outcome: match (sequence.get("token"), sequence.get("error")) {
+                (Some(token), _) => Some(Outcome::Token(proto::SampledToken {
                     token_id: u32_of(token, "token_id"),
                     logprob: f32_of(token, "logprob"),
-                    top_logprobs: list(token, "top_logprobs", |top| proto::TokenLogprob {
-                        token_id: u32_of(top, "token_id"),
-                        logprob: f32_of(top, "logprob"),
-                    }),
-                }),
-                None => {
-                    let error = &sequence["error"];
+                    top_logprobs: top_of(token),
+                })),
+                (None, Some(error)) => {
                     let code = proto::SequenceErrorCode::from_str_name(error["code"].as_str().unwrap());
                     let message = text_of(error, "message");
-                    Outcome::Error(proto::SequenceError { code: code.unwrap() as i32, message })
+                    Some(Outcome::Error(proto::SequenceError { code: code.unwrap() as i32, message }))
                 }
+                (None, None) => None,
+            },
+            scores: list(sequence, "scores", |score| proto::PromptTokenLogprob {
+                logprob: f32_of(score, "logprob"),
+                rank: u32_of(score, "rank"),
+                top_logprobs: top_of(score),
             }),
         }),
         device_time_us: u64_of(value, "device_time_us"),
     }
+}
+
+fn top_of(token: &Value) -> Vec<proto::TokenLogprob> {
+    list(token, "top_logprobs", |top| proto::TokenLogprob {
+        token_id: u32_of(top, "token_id"),
+        logprob: f32_of(top, "logprob"),
+    })
 }
 
 fn plan_to_json(plan: &StepPlan) -> Value {
@@ -299,7 +309,7 @@ fn plan_to_json(plan: &StepPlan) -> Value {
             json!({"sequence_id": chunk.sequence_id, "first_position": chunk.first_position,
                    "num_tokens": chunk.num_tokens, "new_block_ids": chunk.new_block_ids, "sample": chunk.sample,
                    "stores": stores, "appended_token_ids": chunk.appended_token_ids,
-                   "allowed_tokens": BASE64_STANDARD.encode(mask)})
+                   "allowed_tokens": BASE64_STANDARD.encode(mask), "score": chunk.score})
         })
         .collect();
     let restores: Vec<Value> = plan.restores.iter().map(restore_to_json).collect();
@@ -321,39 +331,47 @@ fn restore_to_json(restore: &Restore) -> Value {
 }
 
 fn sampling_to_json(sampling: &SamplingParams) -> Value {
+    let bias = sampling.logit_bias.iter().map(|(id, bias)| json!({"token_id": id, "bias": bias}));
     json!({
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
         "min_p": sampling.min_p, "seed": sampling.seed, "choice": sampling.choice,
         "presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty, "min_tokens": sampling.min_tokens,
         "end_token_ids": sampling.end_token_ids, "num_top_logprobs": sampling.num_top_logprobs,
-        "logprobs": sampling.logprobs,
+        "logprobs": sampling.logprobs, "logit_bias": bias.collect::<Vec<_>>(),
+        "allowed_token_ids": sampling.allowed_token_ids, "typical_p": sampling.typical_p,
+        "num_top_prompt_logprobs": sampling.prompt_logprobs.unwrap_or(0),
     })
 }
 
 fn result_to_json(result: &StepResult) -> Value {
-    let sequences: Vec<Value> = result
-        .sequences
-        .iter()
-        .map(|sequence| match &sequence.outcome {
+    let top_to_json = |top: &[TokenLogprob]| -> Vec<Value> {
+        top.iter().map(|top| json!({"token_id": top.token_id, "logprob": top.logprob})).collect()
+    };
+    let sequence_to_json = |sequence: &SequenceResult| {
+        let scores = sequence.scores.iter().map(|score| {
+            let top = top_to_json(&score.top_logprobs);
+            json!({"logprob": score.logprob, "rank": score.rank, "top_logprobs": top})
+        });
+        let mut value = json!({"sequence_id": sequence.sequence_id, "scores": scores.collect::<Vec<_>>()});
+        match &sequence.outcome {
             SequenceOutcome::Token(token) => {
-                let top: Vec<Value> = token
-                    .top_logprobs
-                    .iter()
-                    .map(|top| json!({"token_id": top.token_id, "logprob": top.logprob}))
-                    .collect();
-                json!({"sequence_id": sequence.sequence_id, "token":
-                       {"token_id": token.token_id, "logprob": token.logprob, "top_logprobs": top}})
+                let top = top_to_json(&token.top_logprobs);
+                value["token"] =
+                    json!({"token_id": token.token_id, "logprob": token.logprob, "top_logprobs": top});
             }
+            SequenceOutcome::Computed => {}
             SequenceOutcome::Error(error) => {
                 let code = match error.code {
                     SequenceErrorCode::NotFinite => "SEQUENCE_ERROR_CODE_NOT_FINITE",
                     SequenceErrorCode::InvalidPlan => "SEQUENCE_ERROR_CODE_INVALID_PLAN",
                     other => panic!("{other:?} is not recorded"),
                 };
-                json!({"sequence_id": sequence.sequence_id, "error": {"code": code, "message": error.message}})
+                value["error"] = json!({"code": code, "message": error.message});
             }
-        })
-        .collect();
+        }
+        value
+    };
+    let sequences: Vec<Value> = result.sequences.iter().map(sequence_to_json).collect();
     json!({"step_id": result.step_id, "sequences": sequences, "device_time_us": result.device_time_us})
 }

@@ -65,7 +65,32 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"stream": "yes"}"#, "invalid_type", "`stream`"),
     (r#"{"tools": [{"type": "function"}]}"#, "missing_field", "`tools[0].function` is missing"),
     (r#"{"response_format": {"type": "xml"}}"#, "invalid_value", "`response_format.type`"),
-    (r#"{"logit_bias": {"5": 1}}"#, "unsupported_field", "`logit_bias`"),
+    (
+        r#"{"logit_bias": {"5": 101}}"#,
+        "invalid_value",
+        "`logit_bias.5` is 101, must be at least -100 and at most 100",
+    ),
+    (r#"{"logit_bias": {"five": 1}}"#, "invalid_value", "`logit_bias` names the token \"five\""),
+    (r#"{"logit_bias": [5]}"#, "invalid_type", "`logit_bias`"),
+    (
+        r#"{"stop_token_ids": [259]}"#,
+        "invalid_value",
+        "`stop_token_ids[0]` is 259, token ids are from 0 and below 259",
+    ),
+    (r#"{"allowed_token_ids": []}"#, "invalid_value", "`allowed_token_ids` is empty"),
+    (r#"{"truncate_prompt_tokens": 0}"#, "invalid_value", "`truncate_prompt_tokens` is 0"),
+    (r#"{"typical_p": 0}"#, "invalid_value", "`typical_p` is 0, must be greater than 0 and at most 1"),
+    (r#"{"prompt_logprobs": 21}"#, "invalid_value", "`prompt_logprobs` is 21, must be from 0 to 20"),
+    (r#"{"prompt_logprobs": 1, "stream": true}"#, "invalid_value", "`prompt_logprobs` cannot be streamed"),
+    (
+        r#"{"prompt_logprobs": 1, "guided_regex": "a"}"#,
+        "invalid_value",
+        "`prompt_logprobs` cannot go with `guided_regex`",
+    ),
+    (r#"{"prediction": {"type": "x", "content": "a"}}"#, "invalid_value", "`prediction.type` must be"),
+    (r#"{"prediction": {"type": "content", "content": 5}}"#, "invalid_value", "`prediction.content` must be"),
+    (r#"{"prediction": {"content": "a"}}"#, "missing_field", "`prediction.type` is missing"),
+    (r#"{"bad_words": ["a"]}"#, "unsupported_field", "`bad_words`"),
     (r#"{"modalities": ["audio"]}"#, "unsupported_field", "`modalities`"),
     (r#"{"model": "other"}"#, "model_not_found", "`other`"),
     (r#"{"messages": []}"#, "invalid_value", "`messages` is empty"),
@@ -109,7 +134,7 @@ async fn wrong_chat_fields_are_named() {
 async fn neutral_values_of_unsupported_fields_are_fine() {
     let router = Router::default().await;
     let body = json!({"messages": [{"role": "user", "content": "x"}], "n": 1, "tools": [], "tool_choice": "none",
-        "response_format": {"type": "text"}, "logit_bias": {}, "modalities": ["text"], "user": "me", "store": true,
+        "response_format": {"type": "text"}, "logit_bias": {}, "bad_words": [], "prompt_logprobs": false, "modalities": ["text"], "user": "me", "store": true,
         "metadata": {"a": 1}, "service_tier": "auto", "stop": null, "seed": null, "model": "", "temperature": null});
     router.post(CHAT, &body).await.ok();
     router.post(CHAT, &json!({"model": "tgi", "messages": [{"role": "user", "content": "x"}]})).await.ok();
@@ -230,8 +255,8 @@ async fn tgi_errors_have_tgis_shape() {
         (json!({"inputs": 5}), "`inputs`"),
         (with(json!({"best_of": 3})), "`best_of` is more than 1, but the output is greedy"),
         (with(json!({"grammar": {"type": "json"}})), "`grammar.value` is missing"),
-        (with(json!({"typical_p": 0.5})), "`parameters.typical_p`"),
-        (with(json!({"decoder_input_details": true})), "`parameters.decoder_input_details`"),
+        (with(json!({"typical_p": 1.5})), "`typical_p` is 1.5, must be greater than 0 and at most 1"),
+        (with(json!({"num_beams": 2})), "`parameters.num_beams`"),
         (with(json!({"watermark": true})), "`parameters.watermark`"),
         (with(json!({"temperature": 0})), "`temperature` is 0, must be greater than 0"),
         (with(json!({"max_new_tokens": 0})), "`max_new_tokens` is 0"),

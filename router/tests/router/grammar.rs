@@ -45,6 +45,7 @@ async fn run(router: &Router, request: SequenceRequest, grammar: Option<&Grammar
             SequenceUpdate::Ended(reason) => return (String::from_utf8(text).unwrap(), reason),
             SequenceUpdate::Accepted | SequenceUpdate::Started { .. } | SequenceUpdate::Pinned(_) => {}
             SequenceUpdate::Rejected { .. } => panic!("there is room"),
+            SequenceUpdate::Scored(_) => panic!("nobody asked"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{END, Router, ShardPlan, bytes};
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
 use trunkline_router::limits::Limits;
 
 #[tokio::test]
@@ -88,6 +88,7 @@ async fn parameters_that_need_sampling_turn_it_on() {
         (json!({"top_k": 5}), 1.0),
         (json!({"top_p": 0.5}), 1.0),
         (json!({"do_sample": true}), 1.0),
+        (json!({"typical_p": 0.5}), 1.0),
         (json!({"do_sample": false}), 0.0),
         (json!({"typical_p": 1.0, "watermark": false, "best_of": 1, "grammar": null}), 0.0),
     ] {
@@ -122,4 +123,78 @@ async fn info_names_model_and_limits() {
     assert_eq!(info["max_input_tokens"], 100);
     assert_eq!(info["max_total_tokens"], 8192);
     assert_eq!(info["max_batch_prefill_tokens"], 32);
+}
+
+#[tokio::test]
+async fn a_chats_prompt_is_shown() {
+    let router = Router::default().await;
+    let body = json!({"messages": [{"role": "user", "content": "hö <|end|>"}]});
+    let answer = router.post("/chat_tokenize", &body).await.ok();
+    let text = "<|start|>user\nhö <|end|><|end|><|start|>assistant\n";
+    assert_eq!(answer["templated_text"], text);
+    let tokens = answer["tokenize_response"].as_array().unwrap();
+    // What a message spells is no control token.
+    let ids: Vec<u32> = tokens.iter().map(|token| token["id"].as_u64().unwrap() as u32).collect();
+    assert_eq!(ids, prompt_of("hö <|end|>"));
+    let texts: String = tokens.iter().map(|token| token["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, text);
+    assert_eq!(tokens[0], json!({"id": 256, "text": "<|start|>", "start": 0, "stop": 9}));
+    let last = &tokens[tokens.len() - 1];
+    assert_eq!(last["stop"], text.chars().count());
+    let refused = router.post("/chat_tokenize", &json!({"messages": 5})).await;
+    assert_eq!((refused.status, refused.text().contains("`messages`")), (422, true));
+}
+
+#[tokio::test]
+async fn invocations_are_what_their_body_is() {
+    let router = Router::start(ShardPlan::saying("hi"), Limits::default()).await;
+    let text = router.post("/invocations", &json!({"inputs": "x"})).await.ok();
+    assert_eq!(text, json!([{"generated_text": "hi"}]));
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    let chat = router.post("/invocations", &chat).await.ok();
+    assert_eq!(chat["choices"][0]["message"]["content"], "hi");
+    let completion = router.post("/invocations", &json!({"prompt": "x"})).await.ok();
+    assert_eq!(completion["choices"][0]["text"], "hi");
+    let events = router.post("/invocations", &json!({"inputs": "x", "stream": true})).await.events();
+    assert_eq!(events.last().unwrap()["generated_text"], "hi");
+    for (body, words) in [(json!({}), "`inputs` is missing"), (json!([]), "expected a JSON object")] {
+        let refused = router.post("/invocations", &body).await;
+        assert_eq!(refused.status, 422);
+        assert!(refused.text().contains(words), "{}", refused.text());
+    }
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn vertex_predicts_for_each_instance() {
+    let router = Router::start(ShardPlan::saying("hello"), Limits::default()).await;
+    let body = json!({"instances": [
+        {"inputs": "a"},
+        {"inputs": "b", "parameters": {"max_new_tokens": 2, "return_full_text": true}},
+        {"inputs": "c", "parameters": null},
+    ]});
+    let answer = router.post("/vertex", &body).await.ok();
+    assert_eq!(answer, json!({"predictions": ["hello", "bhe", "hello"]}));
+    let instance = |instance: Value| json!({"instances": [{"inputs": "a"}, instance]});
+    for (body, words) in [
+        (json!({"instances": []}), "`instances` is empty"),
+        (json!({"instances": vec![json!({"inputs": "x"}); 129]}), "`instances` has 129, the limit is 128"),
+        (instance(json!({"inputs": ""})), "`instances[1].inputs` is empty"),
+        (instance(json!({})), "`instances[1].inputs` is missing"),
+        (
+            instance(json!({"inputs": "x", "parameters": {"details": true}})),
+            "`instances[1].parameters.details`",
+        ),
+        (
+            instance(json!({"inputs": "x", "parameters": {"watermark": true}})),
+            "`instances[1].parameters.watermark`",
+        ),
+        (instance(json!({"inputs": "x", "parameters": {"top_k": "x"}})), "`instances[1].parameters.top_k`"),
+        (instance(json!({"inputs": "x", "parameters": {"truncate": 0}})), "`truncate` is 0"),
+    ] {
+        let refused = router.post("/vertex", &body).await;
+        assert_eq!(refused.status, 422, "{body}");
+        assert!(refused.text().contains(words), "{}", refused.text());
+    }
+    router.wait_idle().await;
 }

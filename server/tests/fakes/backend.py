@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    Store,
+    TokenScore,
+)
 
 VOCAB_SIZE = 64
 # A sequence that computes this token fails with NOT_FINITE, as if its logits were NaN.
@@ -37,6 +45,7 @@ class _Sequence:
     token_ids: list[int]
     sampling: SamplingParams
     root_key: bytes
+    num_prompt_tokens: int
     block_ids: list[int] = field(default_factory=list)
 
 
@@ -98,7 +107,7 @@ class FakeBackend:
         self._check_thread()
         assert sequence_id not in self._sequences
         assert 1 <= num_prompt_tokens <= len(token_ids)
-        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key)
+        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key, num_prompt_tokens)
 
     def end(self, sequence_id: int) -> None:
         self._check_thread()
@@ -163,7 +172,21 @@ class FakeBackend:
             digest = mix(digest, token_id)
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
-        return self._sample(chunk, sequence, digest) if chunk.sample else None
+        scores = self._scores(chunk, sequence) if chunk.score else []
+        if chunk.sample:
+            return replace(self._sample(chunk, sequence, digest), scores=scores)
+        return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
+
+    def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:
+        """Made up of the tokens: eighths, which are exact in f32 and in JSON."""
+        end = min(chunk.first_position + chunk.num_tokens, sequence.num_prompt_tokens - 1)
+        count = sequence.sampling.num_top_prompt_logprobs
+        scores = []
+        for token_id in sequence.token_ids[chunk.first_position + 1 : end + 1]:
+            logprob = -(1 + token_id % 64) / 8
+            top = [((token_id + i) % VOCAB_SIZE, logprob - i / 8) for i in range(count)]
+            scores.append(TokenScore(logprob, 1, top))
+        return scores
 
     def _keep(self, chunk: Chunk) -> None:
         sequence, block_size = self._sequences[chunk.sequence_id], self.info.block_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from tests.models.tiny import VOCAB_SIZE
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
+from trunkline_server.sampling.sampler import log_softmax, top_logprobs
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
@@ -100,6 +101,27 @@ def test_score_gives_what_steps_do(backend: ReferenceBackend, checkpoint: Checkp
     assert first.token_id == int(logits[-1].argmax())
     small_steps = ReferenceBackend(checkpoint, max_batch_total_tokens=128, max_step_tokens=9)
     np.testing.assert_allclose(small_steps.score(PROMPT), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("cuts", [[70], [1, 69], [16, 20, 34], [69, 1]])
+def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts: list[int]) -> None:
+    rows = backend.score(PROMPT)
+    backend.start(1, PROMPT, len(PROMPT), SamplingParams(num_top_prompt_logprobs=3, logprobs=True))
+    runner = Runner(backend, 1, iter(range(10)), len(PROMPT))
+    scores, sampled = [], []
+    for num_tokens in cuts:
+        for outcome in backend.step([replace(runner.chunk(num_tokens), score=True)]):
+            assert isinstance(outcome, Sampled), outcome
+            scores += outcome.scores
+            sampled += [outcome.token_id] if outcome.token_id is not None else []
+    backend.end(1)
+    assert sampled == [int(rows[-1].argmax())]
+    assert len(scores) == len(PROMPT) - 1
+    for row, token_id, score in zip(rows, PROMPT[1:], scores, strict=False):
+        logprobs = log_softmax(row)
+        assert score.logprob == pytest.approx(float(logprobs[token_id]), abs=1e-5)
+        assert score.rank == int(np.count_nonzero(row >= row[token_id]))
+        assert [top for top, _ in score.top_logprobs] == [top for top, _ in top_logprobs(logprobs, 3)]
 
 
 def test_a_sequence_in_a_batch_gives_what_it_does_alone(backend: ReferenceBackend) -> None:

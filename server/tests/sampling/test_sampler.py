@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.sampling import processors
 from trunkline_server.sampling.sampler import NotFiniteError, check_finite, choose_token, log_softmax, top_logprobs
 
 PROBABILITIES = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
@@ -139,3 +140,41 @@ def test_logprobs_are_the_models_own_with_ties_by_lower_id() -> None:
         (0, pytest.approx(-2.00641, abs=1e-4)),
     ]
     assert top_logprobs(logprobs, 0) == []
+
+
+def test_bias_comes_before_penalties_and_the_list_of_allowed_tokens_after_all() -> None:
+    logits = np.array([-2.0, 0.5, 1.0, 3.0])
+    # -2 + 6 is positive, so the penalty halves it: 2 is less than 3.
+    params = SamplingParams(logit_bias=((0, 6.0),), repetition_penalty=2.0)
+    assert choose(params, logits, prompt=(0,)) == 3
+    assert choose(replace(params, logit_bias=((0, 6.0), (0, 3.0))), logits, prompt=(0,)) == 0
+    assert choose(SamplingParams(logit_bias=((3, -100.0),)), logits) == 2
+    assert choose(SamplingParams(allowed_token_ids=(0, 1)), logits) == 1
+    assert choose(SamplingParams(allowed_token_ids=(0, 1), logit_bias=((3, 100.0), (0, 3.0))), logits) == 0
+
+
+def test_typical_p_drops_what_is_too_likely_as_well_as_what_is_too_unlikely() -> None:
+    # Information 2.30, 0.92, 3.00, 1.20, 1.90 around an entropy of 1.39: nearest are 0.3, 0.4, 0.15.
+    assert set(frequencies(replace(SAMPLED, typical_p=0.2), num_draws=300)) == {3}
+    assert set(frequencies(replace(SAMPLED, typical_p=0.5), num_draws=300)) == {1, 3}
+    assert set(frequencies(replace(SAMPLED, typical_p=0.8), num_draws=500)) == {1, 3, 4}
+    # Of the two that top_k leaves, of information 0.56 and 0.85 around 0.68, the likelier is nearer.
+    assert set(frequencies(replace(SAMPLED, top_k=2, typical_p=0.1), num_draws=300)) == {1}
+    assert choose(SamplingParams(typical_p=0.2)) == 1, "greedy is greedy"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_typical_p_keeps_what_transformers_keeps(seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    from transformers.generation.logits_process import TypicalLogitsWarper
+
+    random = np.random.default_rng(seed)
+    size = int(random.integers(1, 400))
+    logits = (random.normal(size=size) * random.choice([0.1, 1.0, 4.0])).astype(np.float32)
+    mass = float(random.choice([0.05, 0.2, 0.5, 0.9, 0.99]))
+    warped = TypicalLogitsWarper(mass=mass)(None, torch.from_numpy(logits)[None])[0].numpy()
+    probabilities = np.exp(logits.astype(np.float64) - logits.max())
+    kept = processors.typical_p(probabilities, mass)
+    # Sums in f32 may end a token earlier or later.
+    assert np.count_nonzero(kept != np.isfinite(warped)) <= 1
+    assert kept.any()

@@ -43,7 +43,7 @@ def windowed_backend() -> FakeBackend:
 
 
 def sampling(**fields: Any) -> pb.SamplingParams:
-    return pb.SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, **fields})
+    return pb.SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, "typical_p": 1.0, **fields})
 
 
 def plans() -> list[pb.StepPlan]:
@@ -114,6 +114,26 @@ def plans() -> list[pb.StepPlan]:
             ],
             discards=[3],
         ),
+        *scored_plans(prompt[:5]),
+    ]
+
+
+def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
+    """A prompt whose logprobs are reported, in two chunks: steps 9 to 11."""
+    scored = sampling(
+        logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
+        allowed_token_ids=[3, 4, 5],
+        typical_p=0.875,
+        num_top_prompt_logprobs=2,
+    )
+    return [
+        pb.StepPlan(
+            step_id=9,
+            starts=[_start(8, prompt, len(prompt), scored)],
+            chunks=[_chunk(8, 0, 3, [13], score=True)],
+        ),
+        pb.StepPlan(step_id=10, chunks=[_chunk(8, 3, 2, [14], sample=True, score=True)]),
+        pb.StepPlan(step_id=11, ends=[8]),
     ]
 
 
@@ -225,6 +245,7 @@ def _chunk(
     stores: list[tuple[int, int]] | None = None,
     appended: list[int] | None = None,
     allowed: list[int] | None = None,
+    score: bool = False,
 ) -> pb.Chunk:
     mask = sum(1 << token_id for token_id in allowed or [])
     return pb.Chunk(
@@ -236,6 +257,7 @@ def _chunk(
         stores=[pb.BlockStore(block_index=index, slot=slot) for index, slot in stores or []],
         appended_token_ids=appended or [],
         allowed_tokens=mask.to_bytes(VOCAB_SIZE // 8, "little") if allowed else b"",
+        score=score,
     )
 
 

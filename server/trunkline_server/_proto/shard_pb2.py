@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#trunkline_server/_proto/shard.proto\x12\x12trunkline.shard.v1\"\x11\n\x0f\x44\x65scribeRequest\"\x96\x04\n\x10\x44\x65scribeResponse\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\r\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x11\n\tnum_heads\x18\x05 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x06 \x01(\r\x12\x11\n\thead_size\x18\x07 \x01(\r\x12\x1f\n\x17max_position_embeddings\x18\x08 \x01(\r\x12\x12\n\nblock_size\x18\t \x01(\r\x12\x17\n\x0f\x62ytes_per_block\x18\n \x01(\x04\x12\x19\n\x11num_device_blocks\x18\x0b \x01(\r\x12\x17\n\x0fmax_step_tokens\x18\x0c \x01(\r\x12\x1a\n\x12max_step_sequences\x18\r \x01(\r\x12\x1b\n\x13numeric_fingerprint\x18\x0e \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x10\n\x08kv_dtype\x18\x10 \x01(\t\x12\x14\n\x0cweight_bytes\x18\x11 \x01(\x04\x12\x17\n\x0fnum_store_slots\x18\x12 \x01(\r\x12\x14\n\x0cstore_folder\x18\x13 \x01(\t\x12\x18\n\x10num_window_parts\x18\x14 \x01(\r\x12\x1d\n\x15\x62ytes_per_window_part\x18\x15 \x01(\x04\x12\x13\n\x0bwindow_size\x18\x16 \x01(\r\"9\n\x0bStepRequest\x12*\n\x04plan\x18\x01 \x01(\x0b\x32\x1c.trunkline.shard.v1.StepPlan\"p\n\x0cStepResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.trunkline.shard.v1.StepResult\x12\x30\n\ttransfers\x18\x02 \x01(\x0b\x32\x1d.trunkline.shard.v1.Transfers\"\x8d\x02\n\x08StepPlan\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x04\x12\x31\n\x06starts\x18\x03 \x03(\x0b\x32!.trunkline.shard.v1.SequenceStart\x12-\n\x06\x63opies\x18\x04 \x03(\x0b\x32\x1d.trunkline.shard.v1.BlockCopy\x12)\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\x19.trunkline.shard.v1.Chunk\x12-\n\x08restores\x18\x06 \x03(\x0b\x32\x1b.trunkline.shard.v1.Restore\x12\x10\n\x08\x64iscards\x18\x07 \x03(\r\x12\x14\n\x0cwindow_drops\x18\x08 \x03(\r\"\x9a\x01\n\rSequenceStart\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x34\n\x08sampling\x18\x04 \x01(\x0b\x32\".trunkline.shard.v1.SamplingParams\x12\x10\n\x08root_key\x18\x05 \x01(\x0c\"\x98\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x06 \x01(\r\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\t \x01(\x02\x12\x12\n\nmin_tokens\x18\n \x01(\r\x12\x15\n\rend_token_ids\x18\x0b \x03(\r\x12\x18\n\x10num_top_logprobs\x18\x0c \x01(\r\x12\x10\n\x08logprobs\x18\r \x01(\x08\"V\n\tBlockCopy\x12\x17\n\x0fsource_block_id\x18\x01 \x01(\r\x12\x1c\n\x14\x64\x65stination_block_id\x18\x02 \x01(\r\x12\x12\n\nnum_tokens\x18\x03 \x01(\r\"\xd3\x01\n\x05\x43hunk\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\r\x12\x12\n\nnum_tokens\x18\x03 \x01(\r\x12\x15\n\rnew_block_ids\x18\x04 \x03(\r\x12\x0e\n\x06sample\x18\x05 \x01(\x08\x12.\n\x06stores\x18\x06 \x03(\x0b\x32\x1e.trunkline.shard.v1.BlockStore\x12\x1a\n\x12\x61ppended_token_ids\x18\x07 \x03(\r\x12\x16\n\x0e\x61llowed_tokens\x18\x08 \x01(\x0c\"/\n\nBlockStore\x12\x13\n\x0b\x62lock_index\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x02 \x01(\r\"O\n\x07Restore\x12\x12\n\nrestore_id\x18\x01 \x01(\x04\x12\x30\n\x06\x62locks\x18\x02 \x03(\x0b\x32 .trunkline.shard.v1.BlockRestore\"N\n\x0c\x42lockRestore\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x10\n\x08\x62lock_id\x18\x02 \x01(\r\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x11\n\tbase_only\x18\x04 \x01(\x08\"s\n\tTransfers\x12\x30\n\x06stores\x18\x01 \x03(\x0b\x32 .trunkline.shard.v1.StoreOutcome\x12\x34\n\x08restores\x18\x02 \x03(\x0b\x32\".trunkline.shard.v1.RestoreOutcome\"/\n\x0cStoreOutcome\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x11\n\tis_stored\x18\x02 \x01(\x08\"I\n\x0eRestoreOutcome\x12\x12\n\nrestore_id\x18\x01 \x01(\x04\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x0f\n\x07time_us\x18\x03 \x01(\x04\"l\n\nStepResult\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x35\n\tsequences\x18\x02 \x03(\x0b\x32\".trunkline.shard.v1.SequenceResult\x12\x16\n\x0e\x64\x65vice_time_us\x18\x03 \x01(\x04\"\x97\x01\n\x0eSequenceResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x31\n\x05token\x18\x02 \x01(\x0b\x32 .trunkline.shard.v1.SampledTokenH\x00\x12\x32\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.trunkline.shard.v1.SequenceErrorH\x00\x42\t\n\x07outcome\"i\n\x0cSampledToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x36\n\x0ctop_logprobs\x18\x03 \x03(\x0b\x32 .trunkline.shard.v1.TokenLogprob\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"U\n\rSequenceError\x12\x33\n\x04\x63ode\x18\x01 \x01(\x0e\x32%.trunkline.shard.v1.SequenceErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x0f\n\rHealthRequest\"o\n\x0eHealthResponse\x12\x14\n\x0clast_step_id\x18\x01 \x01(\x04\x12\x18\n\x10last_step_age_ms\x18\x02 \x01(\x04\x12\x14\n\x0cstep_running\x18\x03 \x01(\x08\x12\x17\n\x0fstep_running_ms\x18\x04 \x01(\x04*\x82\x01\n\x11SequenceErrorCode\x12#\n\x1fSEQUENCE_ERROR_CODE_UNSPECIFIED\x10\x00\x12\"\n\x1eSEQUENCE_ERROR_CODE_NOT_FINITE\x10\x01\x12$\n SEQUENCE_ERROR_CODE_INVALID_PLAN\x10\x02\x32\x85\x02\n\x0cShardService\x12U\n\x08\x44\x65scribe\x12#.trunkline.shard.v1.DescribeRequest\x1a$.trunkline.shard.v1.DescribeResponse\x12M\n\x04Step\x12\x1f.trunkline.shard.v1.StepRequest\x1a .trunkline.shard.v1.StepResponse(\x01\x30\x01\x12O\n\x06Health\x12!.trunkline.shard.v1.HealthRequest\x1a\".trunkline.shard.v1.HealthResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#trunkline_server/_proto/shard.proto\x12\x12trunkline.shard.v1\"\x11\n\x0f\x44\x65scribeRequest\"\x96\x04\n\x10\x44\x65scribeResponse\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\r\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x11\n\tnum_heads\x18\x05 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x06 \x01(\r\x12\x11\n\thead_size\x18\x07 \x01(\r\x12\x1f\n\x17max_position_embeddings\x18\x08 \x01(\r\x12\x12\n\nblock_size\x18\t \x01(\r\x12\x17\n\x0f\x62ytes_per_block\x18\n \x01(\x04\x12\x19\n\x11num_device_blocks\x18\x0b \x01(\r\x12\x17\n\x0fmax_step_tokens\x18\x0c \x01(\r\x12\x1a\n\x12max_step_sequences\x18\r \x01(\r\x12\x1b\n\x13numeric_fingerprint\x18\x0e \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0f \x01(\t\x12\x10\n\x08kv_dtype\x18\x10 \x01(\t\x12\x14\n\x0cweight_bytes\x18\x11 \x01(\x04\x12\x17\n\x0fnum_store_slots\x18\x12 \x01(\r\x12\x14\n\x0cstore_folder\x18\x13 \x01(\t\x12\x18\n\x10num_window_parts\x18\x14 \x01(\r\x12\x1d\n\x15\x62ytes_per_window_part\x18\x15 \x01(\x04\x12\x13\n\x0bwindow_size\x18\x16 \x01(\r\"9\n\x0bStepRequest\x12*\n\x04plan\x18\x01 \x01(\x0b\x32\x1c.trunkline.shard.v1.StepPlan\"p\n\x0cStepResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.trunkline.shard.v1.StepResult\x12\x30\n\ttransfers\x18\x02 \x01(\x0b\x32\x1d.trunkline.shard.v1.Transfers\"\x8d\x02\n\x08StepPlan\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x04\x12\x31\n\x06starts\x18\x03 \x03(\x0b\x32!.trunkline.shard.v1.SequenceStart\x12-\n\x06\x63opies\x18\x04 \x03(\x0b\x32\x1d.trunkline.shard.v1.BlockCopy\x12)\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\x19.trunkline.shard.v1.Chunk\x12-\n\x08restores\x18\x06 \x03(\x0b\x32\x1b.trunkline.shard.v1.Restore\x12\x10\n\x08\x64iscards\x18\x07 \x03(\r\x12\x14\n\x0cwindow_drops\x18\x08 \x03(\r\"\x9a\x01\n\rSequenceStart\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x34\n\x08sampling\x18\x04 \x01(\x0b\x32\".trunkline.shard.v1.SamplingParams\x12\x10\n\x08root_key\x18\x05 \x01(\x0c\"\x9a\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x06 \x01(\r\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\t \x01(\x02\x12\x12\n\nmin_tokens\x18\n \x01(\r\x12\x15\n\rend_token_ids\x18\x0b \x03(\r\x12\x18\n\x10num_top_logprobs\x18\x0c \x01(\r\x12\x10\n\x08logprobs\x18\r \x01(\x08\x12\x31\n\nlogit_bias\x18\x0e \x03(\x0b\x32\x1d.trunkline.shard.v1.TokenBias\x12\x19\n\x11\x61llowed_token_ids\x18\x0f \x03(\r\x12\x11\n\ttypical_p\x18\x10 \x01(\x02\x12\x1f\n\x17num_top_prompt_logprobs\x18\x11 \x01(\r\"+\n\tTokenBias\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"V\n\tBlockCopy\x12\x17\n\x0fsource_block_id\x18\x01 \x01(\r\x12\x1c\n\x14\x64\x65stination_block_id\x18\x02 \x01(\r\x12\x12\n\nnum_tokens\x18\x03 \x01(\r\"\xe2\x01\n\x05\x43hunk\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\r\x12\x12\n\nnum_tokens\x18\x03 \x01(\r\x12\x15\n\rnew_block_ids\x18\x04 \x03(\r\x12\x0e\n\x06sample\x18\x05 \x01(\x08\x12.\n\x06stores\x18\x06 \x03(\x0b\x32\x1e.trunkline.shard.v1.BlockStore\x12\x1a\n\x12\x61ppended_token_ids\x18\x07 \x03(\r\x12\x16\n\x0e\x61llowed_tokens\x18\x08 \x01(\x0c\x12\r\n\x05score\x18\t \x01(\x08\"/\n\nBlockStore\x12\x13\n\x0b\x62lock_index\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x02 \x01(\r\"O\n\x07Restore\x12\x12\n\nrestore_id\x18\x01 \x01(\x04\x12\x30\n\x06\x62locks\x18\x02 \x03(\x0b\x32 .trunkline.shard.v1.BlockRestore\"N\n\x0c\x42lockRestore\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x10\n\x08\x62lock_id\x18\x02 \x01(\r\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x11\n\tbase_only\x18\x04 \x01(\x08\"s\n\tTransfers\x12\x30\n\x06stores\x18\x01 \x03(\x0b\x32 .trunkline.shard.v1.StoreOutcome\x12\x34\n\x08restores\x18\x02 \x03(\x0b\x32\".trunkline.shard.v1.RestoreOutcome\"/\n\x0cStoreOutcome\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x11\n\tis_stored\x18\x02 \x01(\x08\"I\n\x0eRestoreOutcome\x12\x12\n\nrestore_id\x18\x01 \x01(\x04\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x0f\n\x07time_us\x18\x03 \x01(\x04\"l\n\nStepResult\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x35\n\tsequences\x18\x02 \x03(\x0b\x32\".trunkline.shard.v1.SequenceResult\x12\x16\n\x0e\x64\x65vice_time_us\x18\x03 \x01(\x04\"\xcf\x01\n\x0eSequenceResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x31\n\x05token\x18\x02 \x01(\x0b\x32 .trunkline.shard.v1.SampledTokenH\x00\x12\x32\n\x05\x65rror\x18\x03 \x01(\x0b\x32!.trunkline.shard.v1.SequenceErrorH\x00\x12\x36\n\x06scores\x18\x04 \x03(\x0b\x32&.trunkline.shard.v1.PromptTokenLogprobB\t\n\x07outcome\"k\n\x12PromptTokenLogprob\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x36\n\x0ctop_logprobs\x18\x03 \x03(\x0b\x32 .trunkline.shard.v1.TokenLogprob\"i\n\x0cSampledToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x36\n\x0ctop_logprobs\x18\x03 \x03(\x0b\x32 .trunkline.shard.v1.TokenLogprob\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"U\n\rSequenceError\x12\x33\n\x04\x63ode\x18\x01 \x01(\x0e\x32%.trunkline.shard.v1.SequenceErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x0f\n\rHealthRequest\"o\n\x0eHealthResponse\x12\x14\n\x0clast_step_id\x18\x01 \x01(\x04\x12\x18\n\x10last_step_age_ms\x18\x02 \x01(\x04\x12\x14\n\x0cstep_running\x18\x03 \x01(\x08\x12\x17\n\x0fstep_running_ms\x18\x04 \x01(\x04*\x82\x01\n\x11SequenceErrorCode\x12#\n\x1fSEQUENCE_ERROR_CODE_UNSPECIFIED\x10\x00\x12\"\n\x1eSEQUENCE_ERROR_CODE_NOT_FINITE\x10\x01\x12$\n SEQUENCE_ERROR_CODE_INVALID_PLAN\x10\x02\x32\x85\x02\n\x0cShardService\x12U\n\x08\x44\x65scribe\x12#.trunkline.shard.v1.DescribeRequest\x1a$.trunkline.shard.v1.DescribeResponse\x12M\n\x04Step\x12\x1f.trunkline.shard.v1.StepRequest\x1a .trunkline.shard.v1.StepResponse(\x01\x30\x01\x12O\n\x06Health\x12!.trunkline.shard.v1.HealthRequest\x1a\".trunkline.shard.v1.HealthResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trunkline_server._proto.shard_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SEQUENCEERRORCODE']._serialized_start=2893
-  _globals['_SEQUENCEERRORCODE']._serialized_end=3023
+  _globals['_SEQUENCEERRORCODE']._serialized_start=3248
+  _globals['_SEQUENCEERRORCODE']._serialized_end=3378
   _globals['_DESCRIBEREQUEST']._serialized_start=59
   _globals['_DESCRIBEREQUEST']._serialized_end=76
   _globals['_DESCRIBERESPONSE']._serialized_start=79
@@ -46,37 +46,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEQUENCESTART']._serialized_start=1061
   _globals['_SEQUENCESTART']._serialized_end=1215
   _globals['_SAMPLINGPARAMS']._serialized_start=1218
-  _globals['_SAMPLINGPARAMS']._serialized_end=1498
-  _globals['_BLOCKCOPY']._serialized_start=1500
-  _globals['_BLOCKCOPY']._serialized_end=1586
-  _globals['_CHUNK']._serialized_start=1589
-  _globals['_CHUNK']._serialized_end=1800
-  _globals['_BLOCKSTORE']._serialized_start=1802
-  _globals['_BLOCKSTORE']._serialized_end=1849
-  _globals['_RESTORE']._serialized_start=1851
-  _globals['_RESTORE']._serialized_end=1930
-  _globals['_BLOCKRESTORE']._serialized_start=1932
-  _globals['_BLOCKRESTORE']._serialized_end=2010
-  _globals['_TRANSFERS']._serialized_start=2012
-  _globals['_TRANSFERS']._serialized_end=2127
-  _globals['_STOREOUTCOME']._serialized_start=2129
-  _globals['_STOREOUTCOME']._serialized_end=2176
-  _globals['_RESTOREOUTCOME']._serialized_start=2178
-  _globals['_RESTOREOUTCOME']._serialized_end=2251
-  _globals['_STEPRESULT']._serialized_start=2253
-  _globals['_STEPRESULT']._serialized_end=2361
-  _globals['_SEQUENCERESULT']._serialized_start=2364
-  _globals['_SEQUENCERESULT']._serialized_end=2515
-  _globals['_SAMPLEDTOKEN']._serialized_start=2517
-  _globals['_SAMPLEDTOKEN']._serialized_end=2622
-  _globals['_TOKENLOGPROB']._serialized_start=2624
-  _globals['_TOKENLOGPROB']._serialized_end=2673
-  _globals['_SEQUENCEERROR']._serialized_start=2675
-  _globals['_SEQUENCEERROR']._serialized_end=2760
-  _globals['_HEALTHREQUEST']._serialized_start=2762
-  _globals['_HEALTHREQUEST']._serialized_end=2777
-  _globals['_HEALTHRESPONSE']._serialized_start=2779
-  _globals['_HEALTHRESPONSE']._serialized_end=2890
-  _globals['_SHARDSERVICE']._serialized_start=3026
-  _globals['_SHARDSERVICE']._serialized_end=3287
+  _globals['_SAMPLINGPARAMS']._serialized_end=1628
+  _globals['_TOKENBIAS']._serialized_start=1630
+  _globals['_TOKENBIAS']._serialized_end=1673
+  _globals['_BLOCKCOPY']._serialized_start=1675
+  _globals['_BLOCKCOPY']._serialized_end=1761
+  _globals['_CHUNK']._serialized_start=1764
+  _globals['_CHUNK']._serialized_end=1990
+  _globals['_BLOCKSTORE']._serialized_start=1992
+  _globals['_BLOCKSTORE']._serialized_end=2039
+  _globals['_RESTORE']._serialized_start=2041
+  _globals['_RESTORE']._serialized_end=2120
+  _globals['_BLOCKRESTORE']._serialized_start=2122
+  _globals['_BLOCKRESTORE']._serialized_end=2200
+  _globals['_TRANSFERS']._serialized_start=2202
+  _globals['_TRANSFERS']._serialized_end=2317
+  _globals['_STOREOUTCOME']._serialized_start=2319
+  _globals['_STOREOUTCOME']._serialized_end=2366
+  _globals['_RESTOREOUTCOME']._serialized_start=2368
+  _globals['_RESTOREOUTCOME']._serialized_end=2441
+  _globals['_STEPRESULT']._serialized_start=2443
+  _globals['_STEPRESULT']._serialized_end=2551
+  _globals['_SEQUENCERESULT']._serialized_start=2554
+  _globals['_SEQUENCERESULT']._serialized_end=2761
+  _globals['_PROMPTTOKENLOGPROB']._serialized_start=2763
+  _globals['_PROMPTTOKENLOGPROB']._serialized_end=2870
+  _globals['_SAMPLEDTOKEN']._serialized_start=2872
+  _globals['_SAMPLEDTOKEN']._serialized_end=2977
+  _globals['_TOKENLOGPROB']._serialized_start=2979
+  _globals['_TOKENLOGPROB']._serialized_end=3028
+  _globals['_SEQUENCEERROR']._serialized_start=3030
+  _globals['_SEQUENCEERROR']._serialized_end=3115
+  _globals['_HEALTHREQUEST']._serialized_start=3117
+  _globals['_HEALTHREQUEST']._serialized_end=3132
+  _globals['_HEALTHRESPONSE']._serialized_start=3134
+  _globals['_HEALTHRESPONSE']._serialized_end=3245
+  _globals['_SHARDSERVICE']._serialized_start=3381
+  _globals['_SHARDSERVICE']._serialized_end=3642
 # @@protoc_insertion_point(module_scope)

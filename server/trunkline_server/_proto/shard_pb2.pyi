@@ -117,7 +117,7 @@ class SequenceStart(_message.Message):
     def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root_key: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs", "logit_bias", "allowed_token_ids", "typical_p", "num_top_prompt_logprobs")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,10 @@ class SamplingParams(_message.Message):
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TYPICAL_P_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOP_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -144,7 +148,19 @@ class SamplingParams(_message.Message):
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_top_logprobs: int
     logprobs: bool
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., num_top_logprobs: _Optional[int] = ..., logprobs: _Optional[bool] = ...) -> None: ...
+    logit_bias: _containers.RepeatedCompositeFieldContainer[TokenBias]
+    allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    typical_p: float
+    num_top_prompt_logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., num_top_logprobs: _Optional[int] = ..., logprobs: _Optional[bool] = ..., logit_bias: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., typical_p: _Optional[float] = ..., num_top_prompt_logprobs: _Optional[int] = ...) -> None: ...
+
+class TokenBias(_message.Message):
+    __slots__ = ("token_id", "bias")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    bias: float
+    def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class BlockCopy(_message.Message):
     __slots__ = ("source_block_id", "destination_block_id", "num_tokens")
@@ -157,7 +173,7 @@ class BlockCopy(_message.Message):
     def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens")
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens", "score")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +182,7 @@ class Chunk(_message.Message):
     STORES_FIELD_NUMBER: _ClassVar[int]
     APPENDED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     first_position: int
     num_tokens: int
@@ -174,7 +191,8 @@ class Chunk(_message.Message):
     stores: _containers.RepeatedCompositeFieldContainer[BlockStore]
     appended_token_ids: _containers.RepeatedScalarFieldContainer[int]
     allowed_tokens: bytes
-    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ...) -> None: ...
+    score: bool
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ..., score: _Optional[bool] = ...) -> None: ...
 
 class BlockStore(_message.Message):
     __slots__ = ("block_index", "slot")
@@ -241,14 +259,26 @@ class StepResult(_message.Message):
     def __init__(self, step_id: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[SequenceResult, _Mapping]]] = ..., device_time_us: _Optional[int] = ...) -> None: ...
 
 class SequenceResult(_message.Message):
-    __slots__ = ("sequence_id", "token", "error")
+    __slots__ = ("sequence_id", "token", "error", "scores")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     token: SampledToken
     error: SequenceError
-    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ...) -> None: ...
+    scores: _containers.RepeatedCompositeFieldContainer[PromptTokenLogprob]
+    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., scores: _Optional[_Iterable[_Union[PromptTokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class PromptTokenLogprob(_message.Message):
+    __slots__ = ("logprob", "rank", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    rank: int
+    top_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, logprob: _Optional[float] = ..., rank: _Optional[int] = ..., top_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class SampledToken(_message.Message):
     __slots__ = ("token_id", "logprob", "top_logprobs")

@@ -28,6 +28,10 @@ class SamplingParams:
     end_token_ids: tuple[int, ...] = ()
     num_top_logprobs: int = 0
     logprobs: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    typical_p: float = 1.0
+    num_top_prompt_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +98,31 @@ class Chunk:
     appended_token_ids: Sequence[int] = ()
     # Empty: any token.
     allowed_tokens: bytes = b""
+    score: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """As `PromptTokenLogprob` in shard.proto."""
+
+    logprob: float
+    rank: int
+    top_logprobs: Sequence[tuple[int, float]] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One sampled token. `logprob` is 0.0 unless asked for; `top_logprobs` are (token id, logprob), likeliest first."""
+    """What came of a chunk that samples or scores.
+
+    token_id: None if it does not sample. `logprob` is 0.0 unless asked for; `top_logprobs` are (token id, logprob),
+    likeliest first. scores: of the prompt's tokens that follow the chunk's positions.
+    """
 
     sequence_id: int
-    token_id: int
+    token_id: int | None
     logprob: float = 0.0
     top_logprobs: Sequence[tuple[int, float]] = field(default=())
+    scores: Sequence[TokenScore] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +230,9 @@ class Backend(Protocol):
         ...
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        """One forward pass over `chunks`; samples where asked and appends the token to its sequence.
+        """One forward pass over `chunks`; samples and scores where asked and appends the token to its sequence.
+
+        One outcome for each chunk that samples, scores or failed, in the order of the chunks.
 
         A chunk's `appended_token_ids` are appended first; `allowed_tokens` are the only ones that it may sample.
 

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 
+def add_bias(logits: Floats, bias: Sequence[tuple[int, float]]) -> None:
+    """Adds to the logits of these tokens, in place and one after the other."""
+    for token_id, value in bias:
+        logits[token_id] += np.float32(value)
+
+
 def repetition_penalty(logits: Floats, token_ids: Sequence[int], penalty: float) -> None:
     """Divides positive and multiplies negative logits of the tokens in `token_ids`, each once, in place."""
     if penalty == 1.0:
@@ -43,6 +49,14 @@ def keep_allowed(logits: Floats, allowed: bytes) -> None:
         logits[bits[: logits.shape[0]] == 0] = -np.inf
 
 
+def keep_listed(logits: Floats, token_ids: Sequence[int]) -> None:
+    """Leaves only these tokens; none leaves all. In place."""
+    if token_ids:
+        keep = np.zeros(logits.shape[0], dtype=bool)
+        keep[np.asarray(token_ids, dtype=np.int64)] = True
+        logits[~keep] = -np.inf
+
+
 def top_k(order: NDArray[np.int64], k: int) -> NDArray[np.int64]:
     """The first `k` of token ids in order of probability; 0 keeps all."""
     return order if k == 0 else order[:k]
@@ -59,3 +73,22 @@ def top_p(probabilities: NDArray[np.float64], p: float) -> int:
 def min_p(probabilities: NDArray[np.float64], p: float) -> int:
     """How many of the leading probabilities (descending) are at least `p` times the first."""
     return int(np.count_nonzero(probabilities >= p * probabilities[0]))
+
+
+def typical_p(probabilities: NDArray[np.float64], p: float) -> NDArray[np.bool_]:
+    """Which of the probabilities (any sum) are nearest to the mean information, as many as reach `p` of the sum.
+
+    Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536. What is as near as the last of them
+    is kept too. Those of 0 carry no information and are not kept.
+    """
+    probabilities = probabilities / np.sum(probabilities)
+    if p >= 1.0:
+        return np.ones(probabilities.shape[0], dtype=bool)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = -np.log(probabilities)
+        entropy = np.nansum(probabilities * information)
+    distances = np.abs(information - entropy)
+    order = np.argsort(distances, kind="stable")
+    last = min(int(np.count_nonzero(np.cumsum(probabilities[order]) < p)), order.shape[0] - 1)
+    kept: NDArray[np.bool_] = (distances <= distances[order[last]]) & (probabilities > 0)
+    return kept

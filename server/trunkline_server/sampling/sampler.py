@@ -41,10 +41,12 @@ def choose_token(
     """
     logits = logits.astype(np.float32, copy=True)
     output_ids = token_ids[num_prompt_tokens:]
+    processors.add_bias(logits, params.logit_bias)
     processors.repetition_penalty(logits, token_ids, params.repetition_penalty)
     processors.occurrence_penalties(logits, output_ids, params.presence_penalty, params.frequency_penalty)
     processors.mask_end_tokens(logits, params.end_token_ids, len(output_ids), params.min_tokens)
     processors.keep_allowed(logits, allowed_tokens)
+    processors.keep_listed(logits, params.allowed_token_ids)
     check_finite(logits)
     if params.temperature == 0.0:
         return int(np.argmax(logits))
@@ -55,7 +57,8 @@ def choose_token(
     probabilities = _softmax(logits[order])
     num_kept = processors.top_p(probabilities, params.top_p)
     num_kept = min(num_kept, processors.min_p(probabilities, params.min_p))
-    cumulative = np.cumsum(probabilities[:num_kept])
+    probabilities = probabilities[:num_kept]
+    cumulative = np.cumsum(np.where(processors.typical_p(probabilities, params.typical_p), probabilities, 0.0))
     threshold = uniform(params.seed, params.choice, len(token_ids)) * cumulative[-1]
     return int(order[np.searchsorted(cumulative, threshold, side="right")])
 

@@ -13,6 +13,7 @@ fn step(executor: &mut Executor, first: usize, end: usize, mask: Option<Vec<u8>>
         num_tokens: (end - first) as u32,
         new_block_ids: if first == 0 { vec![0, 1] } else { vec![] },
         sample: true,
+        score: false,
     }])
 }
 

@@ -36,6 +36,7 @@ fn alone_with_parts(
             num_tokens: (end - first) as u32,
             new_block_ids: blocks.take_for(end),
             sample: end >= tokens.len(),
+            score: false,
         };
         sampled.extend(executor.step(&[chunk]).into_iter().map(|result| result.outcome.unwrap()));
         first = end;
@@ -92,6 +93,7 @@ fn a_prefix_hit_needs_the_window_before_it_and_nothing_else_of_the_windowed_laye
             num_tokens: (tokens.len() - first) as u32,
             new_block_ids: table.to_vec(),
             sample: true,
+            score: false,
         };
         let outcome = executor.step(&[chunk]).remove(0).outcome;
         executor.end(2).unwrap();
@@ -119,6 +121,7 @@ fn a_chunk_for_whose_blocks_no_part_is_left_fails_alone() {
         num_tokens,
         new_block_ids: new_block_ids.to_vec(),
         sample: false,
+        score: false,
     };
     assert!(executor.step(&[chunk(1, 0, 80, &[0, 1, 2, 3, 4])]).is_empty());
     let failed = executor.step(&[chunk(1, 80, 10, &[5]), chunk(2, 0, 20, &[6, 7])]);

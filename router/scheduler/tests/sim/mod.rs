@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
     EndReason, Event, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats, StepPlan,
-    StepResult, StoreOutcome, Transfers, Update,
+    StepResult, StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use rng::{Rng, mix};
@@ -97,6 +97,8 @@ struct World<'a> {
     submitted: BTreeMap<SequenceId, Millis>,
     /// Told what came of their wish to be pinned.
     pinned: BTreeSet<SequenceId>,
+    /// Logprobs of the prompts.
+    scores: BTreeMap<SequenceId, Vec<TokenScore>>,
     report: Report,
 }
 
@@ -131,6 +133,7 @@ impl<'a> World<'a> {
             arrivals: BTreeMap::new(),
             submitted: BTreeMap::new(),
             pinned: BTreeSet::new(),
+            scores: BTreeMap::new(),
             report: Report {
                 trace_hash: 0,
                 num_events: 0,
@@ -386,8 +389,14 @@ impl<'a> World<'a> {
                     assert!(has_none || request.constrained, "before the first token that is sampled");
                     assert!(self.pinned.insert(id), "once");
                 }
+                Update::Scored { id, scores } => {
+                    self.check_open(id);
+                    assert!(!scores.is_empty(), "something is told");
+                    self.scores.entry(id).or_default().extend(scores);
+                }
                 Update::Token { id, token } => {
                     self.check_open(id);
+                    self.check_scores(id);
                     let request = &self.arrivals[&id].request;
                     // What a grammar forces may come before the prompt is computed.
                     let is_told = request.retention.pinned_ms.is_none() || self.pinned.contains(&id);
@@ -409,6 +418,9 @@ impl<'a> World<'a> {
                     assert_eq!(usage.output_tokens as usize, output.len());
                     assert_eq!(usage.cached_tokens, self.report.cached_tokens.get(&id).copied().unwrap_or(0));
                     self.check_text(id, &reason);
+                    if matches!(reason, EndReason::EndToken | EndReason::Length) {
+                        self.check_scores(id);
+                    }
                     self.report.ends.insert(id, reason);
                 }
                 Update::Rejected { id, reason, retry_after_ms } => {
@@ -449,6 +461,23 @@ impl<'a> World<'a> {
     fn check_open(&self, id: SequenceId) {
         let is_open = !self.report.ends.contains_key(&id) && !self.report.rejections.contains_key(&id);
         assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
+    }
+
+    /// Each token of the prompt but the first was scored once, if that was asked for.
+    fn check_scores(&self, id: SequenceId) {
+        let arrival = self.arrivals[&id];
+        let request = &arrival.request;
+        let mut expected = Vec::new();
+        let mut prefix = Model::start(arrival.salt);
+        for pair in request.token_ids.windows(2) {
+            prefix = Model::extend(prefix, pair[0]);
+            expected.push(Model::score(prefix, pair[1]));
+        }
+        if request.sampling.prompt_logprobs.is_none() {
+            expected.clear();
+        }
+        let scores = self.scores.get(&id).map_or(&[][..], |scores| scores);
+        assert!(scores == expected, "sequence {}: {scores:?}, not {expected:?}", id.0);
     }
 
     fn check_text(&self, id: SequenceId, reason: &EndReason) {

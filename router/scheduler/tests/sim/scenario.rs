@@ -218,6 +218,8 @@ impl Scenario {
                 group: index.is_multiple_of(6).then(|| format!("group {}", index % 4).into()),
             };
             asked.constrained = index % 3 == 1;
+            // Not with a grammar, whose forced tokens may end an output before its prompt is computed.
+            asked.sampling.prompt_logprobs = (index % 5 == 2 && !asked.constrained).then_some(3);
             let client = if !rng.once_in(impatience) {
                 Client::Waits
             } else {

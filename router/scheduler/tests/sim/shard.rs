@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
     Allowed, BlockKey, Chunk, NextTokens, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
-    SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask,
+    SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask, TokenScore,
 };
 
 use super::rng::{Rng, mix};
@@ -41,6 +41,11 @@ impl Model {
             token = (token + 1) % self.vocab_size;
         }
         token
+    }
+
+    /// How likely it finds what follows a prefix.
+    pub fn score(prefix: u64, token_id: u32) -> TokenScore {
+        TokenScore { logprob: -((Self::extend(prefix, token_id) >> 32) as f32), ..TokenScore::default() }
     }
 
     /// A grammar: what may follow an output. Often a single token, and nothing after some tokens.
@@ -127,6 +132,8 @@ impl Model {
 /// What the shard was told of a sequence.
 struct ShardSequence {
     tokens: Vec<u32>,
+    num_prompt_tokens: usize,
+    is_scored: bool,
     /// `hashes[p]`: of the first p tokens.
     hashes: Vec<u64>,
     seed: u64,
@@ -236,9 +243,12 @@ impl FakeShard {
         let mut sequences = Vec::new();
         for chunk in &plan.chunks {
             let outcome = self.compute(chunk, rng);
-            self.store(chunk, !matches!(outcome, Some(SequenceOutcome::Error(_))));
+            let is_good = !matches!(outcome, Some(SequenceOutcome::Error(_)));
+            self.store(chunk, is_good);
+            let scores = if is_good { self.scores(chunk) } else { Vec::new() };
+            let outcome = outcome.or(chunk.score.then_some(SequenceOutcome::Computed));
             if let Some(outcome) = outcome {
-                sequences.push(SequenceResult { sequence_id: chunk.sequence_id, outcome });
+                sequences.push(SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
             }
         }
         let device_time_us = 200 + plan.num_tokens() * 100;
@@ -288,6 +298,8 @@ impl FakeShard {
             }
             let sequence = ShardSequence {
                 tokens: start.token_ids.clone(),
+                num_prompt_tokens,
+                is_scored: start.sampling.prompt_logprobs.is_some(),
                 hashes,
                 seed: start.sampling.seed,
                 table: Vec::new(),
@@ -304,6 +316,18 @@ impl FakeShard {
                 "who starts computes something"
             );
         }
+    }
+
+    /// What follows the positions of a chunk, where that is the prompt.
+    fn scores(&self, chunk: &Chunk) -> Vec<TokenScore> {
+        let sequence = &self.sequences[&chunk.sequence_id];
+        let (first, end) =
+            (chunk.first_position as usize, (chunk.first_position + chunk.num_tokens) as usize);
+        let end = end.min(sequence.num_prompt_tokens - 1);
+        assert_eq!(chunk.score, sequence.is_scored && first < end, "what is asked for is scored");
+        let score =
+            |position: usize| Model::score(sequence.hashes[position + 1], sequence.tokens[position + 1]);
+        if chunk.score { (first..end).map(score).collect() } else { Vec::new() }
     }
 
     fn store(&mut self, chunk: &Chunk, is_good: bool) {
@@ -334,7 +358,9 @@ impl FakeShard {
 
     fn check_budget(&self, plan: &StepPlan) {
         assert!(plan.num_tokens() <= self.limits.max_step_tokens.into(), "the token budget holds");
-        assert!(plan.chunks.len() <= self.limits.max_step_sequences as usize, "the sequence budget holds");
+        let num_rows = |chunk: &Chunk| if chunk.score { chunk.num_tokens } else { 1 };
+        let num_rows: u32 = plan.chunks.iter().map(num_rows).sum();
+        assert!(num_rows <= self.limits.max_step_sequences, "the budget of sequences and logits holds");
         // One token, the newest, of a sequence that computed the one before in an earlier step.
         let is_decode = |chunk: &Chunk| {
             chunk.num_tokens == 1
@@ -384,7 +410,10 @@ impl FakeShard {
             }));
         }
         assert!(end <= sequence.tokens.len(), "only known tokens are computed");
-        if sequence.is_constrained {
+        let is_scored_alone = sequence.is_scored && end < sequence.num_prompt_tokens;
+        if is_scored_alone {
+            assert!(!chunk.sample, "a token is sampled after the last known one");
+        } else if sequence.is_constrained {
             assert!(
                 !chunk.sample || end == sequence.tokens.len(),
                 "a token is sampled after the last known one"

@@ -5,24 +5,26 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatRequest, StopText, Tokenizer};
+use trunkline_text::{ChatPrompt, ChatRequest, StopText, Tokenizer};
 
 use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs, finish_reason_with_calls};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
 use super::messages::{Message, last_mark, to_chat};
+use super::prompt_logprobs::PromptLogprobs;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
-use crate::dialects::Dialect;
 use crate::dialects::conversation::{Conversation, reasoning_kwargs};
 use crate::dialects::reply::Reply;
 use crate::dialects::structured::StructuredFields;
 use crate::dialects::tools::Tools;
+use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
 use crate::retention::RawRetention;
+use crate::token_fields::{PromptLogprobsField, TokenFields};
 use crate::validate::{FieldNames, RawParams};
 
 /// Fields that would change the answer.
@@ -82,20 +84,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
 
-    let is_continued = body.continue_final_message.unwrap_or(false);
-    let opens_reply = body.add_generation_prompt.unwrap_or(!is_continued);
-    if is_continued && opens_reply {
-        let problem = "is true, but `continue_final_message` too; hint: send one of them";
-        return Err(ApiError::value("add_generation_prompt", problem));
-    }
-    let chat = ChatRequest {
-        messages: to_chat(std::mem::take(&mut body.messages))?,
-        add_generation_prompt: opens_reply,
-        continue_final_message: is_continued,
-        kwargs: kwargs(&mut body),
-        now_unix_s: unix_s().cast_signed(),
-        ..ChatRequest::default()
-    };
+    let chat = chat_request(&mut body)?;
     let names_tool = tools.is_named();
     let hides_reasoning = body.include_reasoning == Some(false);
     let conversation = Conversation { chat, mark, tools, hides_reasoning };
@@ -106,7 +95,9 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         names_tool,
         logprobs: request.sampling.logprobs,
         usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+        predicted: body.prediction.is_some(),
     };
+    let num_prompt_top = request.sampling.prompt_logprobs.map(|num_top| num_top as usize);
 
     let head = Head {
         id: format!("chatcmpl-{}", crate::random::id()),
@@ -120,7 +111,10 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         return Ok(sse::stream(choices, render, app.metrics.clone()));
     }
     let keep = if shown.logprobs { KeepTokens::Yes } else { KeepTokens::No };
-    let (folded, usage) = sse::fold(choices, keep).await?;
+    let (mut folded, usage) = sse::fold(choices, keep).await?;
+    let prompt_logprobs = folded[0].prompt.take().zip(num_prompt_top);
+    let prompt_logprobs =
+        prompt_logprobs.map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top));
     let choices = folded.into_iter().enumerate();
     Ok(axum::Json(Answer {
         id: head.id,
@@ -129,7 +123,8 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         model: head.model,
         system_fingerprint: head.system_fingerprint,
         choices: choices.map(|(index, folded)| choice(index, folded, &shown, &tokenizer)).collect(),
-        usage: usage.into(),
+        usage: shown.usage(usage),
+        prompt_logprobs,
     })
     .into_response())
 }
@@ -147,6 +142,35 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
             tool_calls: reply.calls.into_iter().map(ToolCall::from).collect(),
         },
     }
+}
+
+/// The prompt of the chat that a body holds, for who wants to see it.
+pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiError> {
+    let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
+    let mut body: Body = parse(body, &refused, "")?;
+    app.model.check_name(body.model.as_deref())?;
+    let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
+    let mut chat = chat_request(&mut body)?;
+    tools.describe(&mut chat, app.model.reply.knows_tools(), &mut None);
+    app.tokenize(chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
+}
+
+/// What the template makes a prompt of, but for the tools.
+fn chat_request(body: &mut Body) -> Result<ChatRequest, ApiError> {
+    let is_continued = body.continue_final_message.unwrap_or(false);
+    let opens_reply = body.add_generation_prompt.unwrap_or(!is_continued);
+    if is_continued && opens_reply {
+        let problem = "is true, but `continue_final_message` too; hint: send one of them";
+        return Err(ApiError::value("add_generation_prompt", problem));
+    }
+    Ok(ChatRequest {
+        messages: to_chat(std::mem::take(&mut body.messages))?,
+        add_generation_prompt: opens_reply,
+        continue_final_message: is_continued,
+        kwargs: kwargs(body),
+        now_unix_s: unix_s().cast_signed(),
+        ..ChatRequest::default()
+    })
 }
 
 /// What the client tells the template; the field of its own goes before what `reasoning_effort` means.
@@ -168,6 +192,26 @@ fn grammar(body: &mut Body, tools: &Tools) -> Result<Option<RequestGrammar>, Api
     };
     let asked = fields.grammar()?;
     Ok(tools.grammar().or(asked))
+}
+
+fn token_fields(body: &mut Body) -> Result<TokenFields, ApiError> {
+    let prompt_logprobs = body.prompt_logprobs.and_then(|count| count.0);
+    if prompt_logprobs.is_some() && body.stream == Some(true) {
+        let problem = "cannot be streamed; hint: do not stream";
+        return Err(ApiError::value("prompt_logprobs", problem));
+    }
+    if let Some(prediction) = &body.prediction {
+        prediction.check()?;
+    }
+    Ok(TokenFields {
+        stop_token_ids: body.stop_token_ids.take().unwrap_or_default(),
+        logit_bias: body.logit_bias.take().unwrap_or_default(),
+        allowed_token_ids: body.allowed_token_ids.take(),
+        prompt_logprobs: prompt_logprobs
+            .map(|num_top| PromptLogprobsField { field: "prompt_logprobs", num_top }),
+        skip_special_tokens: body.skip_special_tokens,
+        truncate_prompt_tokens: body.truncate_prompt_tokens,
+    })
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
@@ -198,6 +242,9 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         stops: body.stop.take().unwrap_or_default().0,
         stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
         logprobs: asked.then(|| body.top_logprobs.unwrap_or(0)),
+        typical_p: body.typical_p,
+        tokens: token_fields(body)?,
+        shows_prompt: false,
         grammar: None,
         cache_salt: body.cache_salt.take(),
         deadline: None,

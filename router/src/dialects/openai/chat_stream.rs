@@ -7,7 +7,7 @@ use trunkline_text::Tokenizer;
 
 use super::chat_types::{Chunk, ChunkChoice, Delta};
 use super::tools::{FunctionDelta, ToolCallDelta};
-use super::{ChatLogprobs, ErrorResponse, Usage, finish_reason, logprobs};
+use super::{ChatLogprobs, CompletionTokensDetails, ErrorResponse, Usage, finish_reason, logprobs};
 use crate::dialects::reply::{ReplyPlan, ReplyReader, call_id};
 use crate::error::ApiError;
 use crate::generate::{self, FinishReason, Output, OutputToken};
@@ -52,6 +52,18 @@ pub struct Shown {
     pub logprobs: bool,
     /// A last event with what the request took.
     pub usage: bool,
+    /// The client sent a prediction, of which usage says what became.
+    pub predicted: bool,
+}
+
+impl Shown {
+    /// What the request took.
+    pub fn usage(&self, usage: generate::Usage) -> Usage {
+        Usage {
+            completion_tokens_details: self.predicted.then(CompletionTokensDetails::default),
+            ..usage.into()
+        }
+    }
 }
 
 /// Writes chunks.
@@ -184,7 +196,7 @@ impl Render for ChatStream {
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
         if self.shown.usage {
-            events.json(&self.head.chunk(Vec::new(), Some(Some(usage.into()))));
+            events.json(&self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage)))));
         }
         events.done();
     }

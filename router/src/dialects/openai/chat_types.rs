@@ -5,10 +5,13 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::messages::Message;
+use super::prediction::Prediction;
+use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
 use super::tools::{ToolCall, ToolCallDelta, ToolField};
 use super::{ChatLogprobs, OneOrMany, Seed, StreamOptions, Usage};
 use crate::dialects::lists::list;
 use crate::retention::CacheRetention;
+use crate::token_fields::LogitBias;
 
 /// Body of a request.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -74,6 +77,26 @@ pub struct Body {
     pub min_tokens: Option<i64>,
     /// Go on after an end token.
     pub ignore_eos: Option<bool>,
+    /// Keep the tokens whose information is nearest to the entropy, up to this probability.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
+    pub typical_p: Option<f64>,
+    /// Token ids as strings, and what is added to their logits, -100 to 100.
+    #[schema(value_type = Option<HashMap<String, f64>>)]
+    pub logit_bias: Option<LogitBias>,
+    /// The only tokens that are sampled.
+    pub allowed_token_ids: Option<Vec<i64>>,
+    /// Tokens that end the output, and are not part of it. vLLM's, as the next four.
+    pub stop_token_ids: Option<Vec<i64>>,
+    /// False: control tokens have text in the output.
+    pub skip_special_tokens: Option<bool>,
+    /// Keep so many last tokens of the prompt; -1: as many as fit.
+    #[schema(minimum = -1)]
+    pub truncate_prompt_tokens: Option<i64>,
+    /// Report logprobs of the prompt, with so many of the likeliest tokens in each place; not with `stream`.
+    #[schema(minimum = 0, maximum = 20)]
+    pub prompt_logprobs: Option<PromptLogprobsCount>,
+    /// Text that much of the reply is expected to be: `{"type": "content", "content": TEXT}`. Changes nothing.
+    pub prediction: Option<Prediction>,
     /// Go on with the last message rather than answer it; `add_generation_prompt` must be false with it.
     pub continue_final_message: Option<bool>,
     /// Open an assistant's reply; default true, or false with `continue_final_message`.
@@ -135,6 +158,10 @@ pub struct Answer {
     pub choices: Vec<Choice>,
     /// What it took.
     pub usage: Usage,
+    /// If asked for: null for the first token, then one object of token ids for each place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// A choice.

@@ -45,11 +45,11 @@ pub struct TopLogprob {
 pub struct CompletionLogprobs {
     /// Texts; `bytes:\xNN...` where one is not whole characters.
     pub tokens: Vec<String>,
-    /// Natural logarithms.
-    pub token_logprobs: Vec<f32>,
+    /// Natural logarithms; null for the first token of a prompt.
+    pub token_logprobs: Vec<Option<f32>>,
     /// Text to logprob, the sampled token included.
-    #[schema(value_type = Vec<HashMap<String, f32>>)]
-    pub top_logprobs: Vec<TextLogprobs>,
+    #[schema(value_type = Vec<Option<HashMap<String, f32>>>)]
+    pub top_logprobs: Vec<Option<TextLogprobs>>,
     /// Where each token begins in the choice's text, in characters.
     pub text_offset: Vec<usize>,
 }
@@ -72,7 +72,7 @@ impl Serialize for TextLogprobs {
     }
 }
 
-fn finite(logprob: f32) -> f32 {
+pub(super) fn finite(logprob: f32) -> f32 {
     logprob.max(LOWEST_LOGPROB)
 }
 
@@ -102,6 +102,16 @@ fn completion_text(tokenizer: &Tokenizer, id: u32) -> String {
     }
 }
 
+impl CompletionLogprobs {
+    /// Appends what comes behind.
+    pub fn append(&mut self, mut more: Self) {
+        self.tokens.append(&mut more.tokens);
+        self.token_logprobs.append(&mut more.token_logprobs);
+        self.top_logprobs.append(&mut more.top_logprobs);
+        self.text_offset.append(&mut more.text_offset);
+    }
+}
+
 /// Appends a token in the completion shape. `offset` is where its text begins; it moves on by the token's text.
 pub fn push_completion_token(
     list: &mut CompletionLogprobs,
@@ -117,8 +127,8 @@ pub fn push_completion_token(
     }
     top.insert(text.clone(), token.logprob);
     list.tokens.push(text);
-    list.token_logprobs.push(finite(token.logprob));
-    list.top_logprobs.push(top);
+    list.token_logprobs.push(Some(finite(token.logprob)));
+    list.top_logprobs.push(Some(top));
     list.text_offset.push(*offset);
     *offset += token.text.chars().count();
 }

@@ -3,23 +3,28 @@
 pub mod chat;
 mod chat_stream;
 mod chat_types;
+mod completion_stream;
+mod completion_types;
 pub mod completions;
 mod error;
 mod fields;
 mod logprobs;
 mod messages;
 pub mod models;
+mod prediction;
+mod prompt_logprobs;
 mod prompts;
 mod tools;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-pub use chat_types::Chunk;
+pub use chat_types::{Body as ChatBody, Chunk};
 pub use error::{ErrorBody, ErrorResponse};
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
 pub use messages::{Message, Part};
+pub use prediction::CompletionTokensDetails;
 
 use crate::generate::{self, FinishReason};
 use crate::http::Refused;
@@ -27,16 +32,9 @@ use crate::shard::ShardInfo;
 
 /// Fields of both generating routes that would change the answer: OpenAI's, and those that other servers added.
 const REFUSED_EVERYWHERE: &[Refused] = &[
-    Refused { field: "logit_bias", neutral: &["{}"], hint: "leave it out" },
-    Refused { field: "prompt_logprobs", neutral: &["false"], hint: "leave it out" },
     Refused { field: "use_beam_search", neutral: &["false"], hint: "leave it out" },
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
-    Refused { field: "typical_p", neutral: &["1", "1.0"], hint: "use `top_p` or `min_p`" },
-    Refused { field: "stop_token_ids", neutral: &["[]"], hint: "use `stop`" },
     Refused { field: "bad_words", neutral: &["[]"], hint: "leave it out" },
-    Refused { field: "allowed_token_ids", neutral: &[], hint: "leave it out" },
-    Refused { field: "skip_special_tokens", neutral: &["true"], hint: "leave it out" },
-    Refused { field: "truncate_prompt_tokens", neutral: &[], hint: "shorten the prompt yourself" },
     Refused { field: "grammar", neutral: &["\"\""], hint: "use `guided_grammar`, in Lark" },
     Refused { field: "guided_whitespace_pattern", neutral: &[], hint: "leave it out" },
     Refused { field: "logits_processors", neutral: &["[]"], hint: "leave it out" },
@@ -55,6 +53,9 @@ pub struct Usage {
     pub total_tokens: u32,
     /// Parts of `prompt_tokens`.
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Parts of `completion_tokens`, where a prediction was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 /// Parts of the prompt's tokens.
@@ -82,6 +83,7 @@ impl From<generate::Usage> for Usage {
                 pinned_tokens: usage.pinned.map(|pinned| pinned.num_tokens),
                 disk_pinned_tokens: usage.pinned.and_then(|pinned| pinned.num_stored_tokens),
             },
+            completion_tokens_details: None,
         }
     }
 }

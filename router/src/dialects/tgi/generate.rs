@@ -9,23 +9,25 @@ use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
 
 use super::ErrorResponse;
 use super::types::{
-    Body, Details, GenerateAnswer, Parameters, Sequence, StreamAnswer, StreamDetails, Token, finish_reason,
+    Body, Details, GenerateAnswer, Parameters, PrefillToken, Sequence, StreamAnswer, StreamDetails, Token,
+    finish_reason,
 };
 use crate::app::App;
 use crate::choices::rank;
 use crate::dialects::{Dialect, structured};
 use crate::error::ApiError;
-use crate::generate::{FinishReason, Output, OutputToken, Usage};
+use crate::generate::{FinishReason, Output, OutputToken, ScoredPrompt, Usage};
 use crate::http::sse::{self, Folded, KeepTokens, Render};
 use crate::http::{Events, Refused, parse};
 use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
+use crate::token_fields::{PromptLogprobsField, TokenFields};
 use crate::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; TGI's own default.
 const DEFAULT_MAX_NEW_TOKENS: u32 = 100;
 
-const NAMES: FieldNames = FieldNames {
+pub(super) const NAMES: FieldNames = FieldNames {
     max_new_tokens: "max_new_tokens",
     min_tokens: "min_new_tokens",
     top_logprobs: "top_n_tokens",
@@ -37,9 +39,7 @@ const NAMES: FieldNames = FieldNames {
 const LOWEST_LOGPROB: f32 = -9999.0;
 
 /// Fields of `parameters` that would change the answer.
-const REFUSED: &[Refused] = &[
-    Refused { field: "typical_p", neutral: &["1", "1.0"], hint: "use `top_p` or `min_p`" },
-    Refused { field: "decoder_input_details", neutral: &["false"], hint: "leave it out" },
+pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "num_return_sequences", neutral: &["1"], hint: "use `best_of` with `details`" },
     Refused { field: "watermark", neutral: &["false"], hint: "leave it out" },
     Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
@@ -125,8 +125,12 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     }
     let mut parameters = body.parameters.take().unwrap_or_default();
     let as_events = form == Form::Events || body.stream == Some(true);
-    let details = parameters.details.unwrap_or(false);
-    let truncate = truncate(parameters.truncate)?;
+    let prefill = parameters.decoder_input_details == Some(true);
+    let details = parameters.details.unwrap_or(false) || prefill;
+    if prefill && as_events {
+        let problem = "cannot be streamed; hint: do not stream";
+        return Err(ApiError::value("decoder_input_details", problem));
+    }
     let full_text = parameters.return_full_text.unwrap_or(false);
     let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
     let mut raw = raw_params(&mut parameters, as_events || details)?;
@@ -141,10 +145,8 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
 
     let inputs: Arc<str> = body.inputs.into();
     let text = inputs.clone();
-    let mut prompt = app.tokenize(inputs.len(), move |model| model.encode_prompt(&text)).await?;
-    if let Some(last) = truncate {
-        prompt.drain(..prompt.len().saturating_sub(last));
-    }
+    let prompt = app.tokenize(inputs.len(), move |model| model.encode_prompt(&text)).await?;
+    let prompt = truncated(prompt, parameters.truncate)?;
     let request = validator.validate(
         (admitted.arrived, &admitted.caller),
         prompt,
@@ -175,8 +177,9 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     }
     let keep = if details || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
     let (mut folded, _) = sse::fold(choices, keep).await?;
+    let prefill = folded[0].prompt.take().map_or_else(Vec::new, |prompt| prefill_tokens(&tokenizer, &prompt));
     rank(&mut folded);
-    let answer = whole_answer(folded, &shown, &tokenizer)?;
+    let answer = whole_answer(folded, prefill, &shown, &tokenizer)?;
     Ok(match form {
         Form::List => axum::Json([answer]).into_response(),
         Form::Object | Form::Events => axum::Json(answer).into_response(),
@@ -202,14 +205,14 @@ fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
     Ok(parsed)
 }
 
-fn truncate(asked: Option<i64>) -> Result<Option<usize>, ApiError> {
-    match asked {
-        None => Ok(None),
-        Some(last) => match usize::try_from(last) {
-            Ok(last) if last > 0 => Ok(Some(last)),
-            _ => Err(ApiError::value("truncate", format!("is {last}, must be at least 1"))),
-        },
+/// The last tokens of the prompt, as many as are asked for.
+pub(super) fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<u32>, ApiError> {
+    let Some(last) = asked else { return Ok(prompt) };
+    match usize::try_from(last) {
+        Ok(last) if last > 0 => drop(prompt.drain(..prompt.len().saturating_sub(last))),
+        _ => return Err(ApiError::value("truncate", format!("is {last}, must be at least 1"))),
     }
+    Ok(prompt)
 }
 
 fn is_sampled(request: &GenerationRequest) -> bool {
@@ -217,12 +220,13 @@ fn is_sampled(request: &GenerationRequest) -> bool {
 }
 
 /// TGI samples if `do_sample` says so, or if a parameter is set that has no meaning without.
-fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
+pub(super) fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
     let sample = parameters.do_sample.unwrap_or(false)
         || parameters.temperature.is_some_and(|temperature| temperature != 1.0)
         || parameters.top_k.is_some_and(|k| k != 0)
         || parameters.top_p.is_some_and(|p| p < 1.0)
-        || parameters.min_p.is_some_and(|p| p > 0.0);
+        || parameters.min_p.is_some_and(|p| p > 0.0)
+        || parameters.typical_p.is_some_and(|p| p < 1.0);
     if let Some(temperature) = parameters.temperature.filter(|temperature| *temperature <= 0.0) {
         let problem = format!("is {temperature}, must be greater than 0; hint: leave it out to be greedy");
         return Err(ApiError::value("temperature", problem));
@@ -244,6 +248,13 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         stop_text: Some(StopText::Include),
         logprobs: (logprobs || parameters.top_n_tokens.is_some())
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
+        typical_p: parameters.typical_p,
+        tokens: TokenFields {
+            prompt_logprobs: (parameters.decoder_input_details == Some(true))
+                .then_some(PromptLogprobsField { field: "decoder_input_details", num_top: 0 }),
+            ..TokenFields::default()
+        },
+        shows_prompt: false,
         grammar: structured::request_grammar("grammar", parameters.grammar.take())?,
         cache_salt: None,
         deadline: None,
@@ -271,9 +282,17 @@ fn top_tokens(tokenizer: &Tokenizer, top: &[TokenLogprob]) -> Vec<Token> {
     tokens.collect()
 }
 
+/// The prompt's tokens; nothing comes before the first.
+fn prefill_tokens(tokenizer: &Tokenizer, prompt: &ScoredPrompt) -> Vec<PrefillToken> {
+    let scores = prompt.scores.iter().map(|score| Some(score.logprob.max(LOWEST_LOGPROB)));
+    let tokens = prompt.token_ids.iter().zip(std::iter::once(None).chain(scores));
+    tokens.map(|(&id, logprob)| PrefillToken { id, text: name(tokenizer, id), logprob }).collect()
+}
+
 /// `folded`: the best first, at least one.
 fn whole_answer(
     folded: Vec<Folded>,
+    prefill: Vec<PrefillToken>,
     shown: &Shown,
     tokenizer: &Tokenizer,
 ) -> Result<GenerateAnswer, ApiError> {
@@ -282,7 +301,7 @@ fn whole_answer(
         finish_reason: finish_reason(folded.reason),
         generated_tokens: folded.usage.output_tokens,
         seed: shown.seed,
-        prefill: [],
+        prefill: prefill.clone(),
         tokens: folded.tokens.iter().map(|output| token(tokenizer, output)).collect(),
         top_tokens: shown.top_tokens.then(|| {
             folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()

@@ -2,6 +2,7 @@
 
 pub mod generate;
 pub mod info;
+pub mod platforms;
 pub mod tokenize;
 mod types;
 

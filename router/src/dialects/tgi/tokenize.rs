@@ -1,16 +1,17 @@
-//! `/tokenize`.
+//! `/tokenize` and `/chat_tokenize`.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use trunkline_text::{EncodeSpecial, ModelText, TextError};
+use tokio::sync::SemaphorePermit;
+use trunkline_text::{DecodeSpecial, Detokenizer, EncodeSpecial, ModelText, TextError, TextStart};
 use utoipa::ToSchema;
 
 use super::ErrorResponse;
 use crate::app::App;
-use crate::dialects::Dialect;
+use crate::dialects::{Dialect, openai};
 use crate::error::ApiError;
 use crate::http::parse;
 
@@ -51,10 +52,54 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
     }
 }
 
-async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
-    // Needs no shard, but takes a place: the work is bounded as any other.
+/// A templated chat and its tokens.
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ChatTokenizeResponse {
+    /// The tokens of the prompt. One in the middle of a character has no text; the last one of it has the whole.
+    pub tokenize_response: Vec<SimpleToken>,
+    /// The prompt.
+    pub templated_text: String,
+}
+
+/// Shows the prompt of a chat.
+#[utoipa::path(
+    post, path = "/chat_tokenize", tag = "TGI", request_body = openai::ChatBody,
+    responses(
+        (status = 200, description = "The prompt", body = ChatTokenizeResponse),
+        (status = 422, description = "The request is wrong", body = ErrorResponse),
+    )
+)]
+pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
+    match chat_answer(&app, request).await {
+        Ok(answer) => axum::Json(answer).into_response(),
+        Err(error) => Dialect::Tgi.error_response(&error),
+    }
+}
+
+async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {
     let body = app.read_body(request.into_body()).await?;
-    let _permit = app.open.try_acquire().map_err(|_| app.too_many_requests())?;
+    let _permit = place(app)?;
+    let prompt = openai::chat::template(app, &body).await?;
+    let tokenizer = &app.model.text.tokenizer;
+    let mut detokenizer = Detokenizer::new(tokenizer.clone(), DecodeSpecial::Keep, TextStart::Beginning);
+    let mut start = 0;
+    let token = |id: &u32| {
+        let text = detokenizer.push(*id);
+        let stop = start + text.chars().count();
+        SimpleToken { id: *id, text, start: std::mem::replace(&mut start, stop), stop }
+    };
+    let tokenize_response = prompt.token_ids.iter().map(token).collect();
+    Ok(ChatTokenizeResponse { tokenize_response, templated_text: prompt.text })
+}
+
+/// Needs no shard, but takes a place: the work is bounded as any other.
+fn place(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
+    app.open.try_acquire().map_err(|_| app.too_many_requests())
+}
+
+async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
+    let body = app.read_body(request.into_body()).await?;
+    let _permit = place(app)?;
     let body: TokenizeRequest = parse(&body, &[], "")?;
     let add_special = body.add_special_tokens.unwrap_or(true);
     app.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await

@@ -38,6 +38,9 @@ pub struct Parameters {
     /// Keep the smallest set of tokens whose probability reaches it.
     #[schema(exclusive_minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
+    /// Keep the tokens whose information is nearest to the entropy, up to this probability.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
+    pub typical_p: Option<f64>,
     /// Drop tokens below this part of the likeliest one's probability.
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f64>,
@@ -78,6 +81,8 @@ pub struct Parameters {
     pub timeout: Option<f64>,
     /// Report tokens and why the output ended.
     pub details: Option<bool>,
+    /// Report the prompt's tokens, and `details`; not as events.
+    pub decoder_input_details: Option<bool>,
     /// Report so many of the likeliest tokens in each place, with `details` or a stream.
     #[schema(minimum = 0, maximum = 20)]
     pub top_n_tokens: Option<i64>,
@@ -104,9 +109,8 @@ pub struct Details {
     pub generated_tokens: u32,
     /// The seed used, null if greedy.
     pub seed: Option<u64>,
-    /// Always empty: logprobs of the prompt are not supported.
-    #[schema(value_type = Vec<String>)]
-    pub prefill: [(); 0],
+    /// The prompt's tokens, with `decoder_input_details`; else empty.
+    pub prefill: Vec<PrefillToken>,
     /// The output's tokens.
     pub tokens: Vec<Token>,
     /// The likeliest tokens in each place, with `top_n_tokens`.
@@ -129,9 +133,8 @@ pub struct Sequence {
     pub generated_tokens: u32,
     /// The seed used, null if greedy.
     pub seed: Option<u64>,
-    /// Always empty: logprobs of the prompt are not supported.
-    #[schema(value_type = Vec<String>)]
-    pub prefill: [(); 0],
+    /// The prompt's tokens, with `decoder_input_details`; else empty.
+    pub prefill: Vec<PrefillToken>,
     /// The output's tokens.
     pub tokens: Vec<Token>,
     /// The likeliest tokens in each place, with `top_n_tokens`.
@@ -151,6 +154,18 @@ pub struct Token {
     pub logprob: f32,
     /// It is a control token.
     pub special: bool,
+}
+
+/// A token of the prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = GeneratePrefillToken)]
+pub struct PrefillToken {
+    /// Its id.
+    pub id: u32,
+    /// Its name in the vocabulary.
+    pub text: String,
+    /// Natural logarithm of its probability in the model's own distribution; null for the first one.
+    pub logprob: Option<f32>,
 }
 
 /// An event of a stream.

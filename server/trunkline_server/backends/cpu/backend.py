@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    Store,
+    TokenScore,
+)
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
     from trunkline_server._kernels import Executor
     from trunkline_server.backends.cpu.store import DiskStore
 
-_chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample")
+_chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "score")
 
 
 class CpuBackend:
@@ -70,7 +78,23 @@ class CpuBackend:
         except ValueError as error:
             raise PlanError(str(error)) from error
         # A sampled token has four fields, a failure three, both in the order of their classes.
-        return [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
+        results = [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
+        return self._with_scores(chunks, results) if any(chunk.score for chunk in chunks) else results
+
+    def _with_scores(
+        self, chunks: Sequence[Chunk], results: Sequence[Sampled | SequenceFailure]
+    ) -> list[Sampled | SequenceFailure]:
+        """Adds what the step's chunks said of the prompt."""
+        by_id = {result.sequence_id: result for result in results}
+        for sequence_id, tokens in self._executor.scores():
+            # A chunk that failed has no scores, so there is a token or nothing.
+            sampled = by_id.get(sequence_id)
+            scores = [TokenScore(*token) for token in tokens]
+            if isinstance(sampled, Sampled):
+                by_id[sequence_id] = replace(sampled, scores=scores)
+            else:
+                by_id[sequence_id] = Sampled(sequence_id, None, scores=scores)
+        return [by_id[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in by_id]
 
     def reset(self) -> None:
         self._executor.reset()

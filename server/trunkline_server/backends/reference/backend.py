@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure, Store
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    Store,
+    TokenScore,
+)
 from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
@@ -138,9 +147,12 @@ class ReferenceBackend:
                 outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
         if accepted:
             logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
-            sampling = [chunk for chunk in accepted if chunk.sample]
-            for chunk, row in zip(sampling, logits, strict=True):
-                outcomes[chunk.sequence_id] = self._sample(chunk, row)
+            first_row = 0
+            for chunk in accepted:
+                num_rows = len(self._logits_positions(chunk))
+                if num_rows or chunk.score:
+                    outcomes[chunk.sequence_id] = self._outcome(chunk, logits[first_row : first_row + num_rows])
+                first_row += num_rows
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -182,9 +194,9 @@ class ReferenceBackend:
             sequence = self._sequences[chunk.sequence_id]
             end = chunk.first_position + chunk.num_tokens
             parts.append((chunk_tokens, chunk.first_position, self._pool.slots(sequence.block_ids, end)))
+            first_row = num_rows - chunk.first_position
+            sampling_rows += [first_row + position for position in self._logits_positions(chunk)]
             num_rows += chunk.num_tokens
-            if chunk.sample:
-                sampling_rows.append(num_rows - 1)
             sequence.num_computed = end
         return self._run(_make_step(parts, sampling_rows))
 
@@ -193,6 +205,33 @@ class ReferenceBackend:
         ops = ReferenceOps(self._weights.__getitem__, self._pool, step)
         logits: NDArray[np.float32] = registry.forward(ops, self._config).numpy()
         return logits
+
+    def _logits_positions(self, chunk: Chunk) -> list[int]:
+        """Positions whose logits are needed: those that are scored, then the one that samples."""
+        end = chunk.first_position + chunk.num_tokens
+        last_scored = min(end, self._sequences[chunk.sequence_id].num_prompt_tokens - 1)
+        scored = list(range(chunk.first_position, last_scored)) if chunk.score else []
+        return [*scored, end - 1] if chunk.sample else scored
+
+    def _outcome(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure:
+        num_scores = logits.shape[0] - chunk.sample
+        try:
+            scores = [self._score(chunk, index, logits[index]) for index in range(num_scores)]
+        except NotFiniteError as error:
+            return SequenceFailure(chunk.sequence_id, "not_finite", str(error))
+        if not chunk.sample:
+            return Sampled(chunk.sequence_id, None, scores=scores)
+        sampled = self._sample(chunk, logits[num_scores])
+        return replace(sampled, scores=scores) if isinstance(sampled, Sampled) else sampled
+
+    def _score(self, chunk: Chunk, index: int, logits: NDArray[np.float32]) -> TokenScore:
+        """Of the token that follows the chunk's position `index`."""
+        check_finite(logits)
+        sequence = self._sequences[chunk.sequence_id]
+        token_id = sequence.token_ids[chunk.first_position + index + 1]
+        logprobs = log_softmax(logits)
+        top = top_logprobs(logprobs, sequence.sampling.num_top_prompt_logprobs)
+        return TokenScore(float(logprobs[token_id]), int(np.count_nonzero(logits >= logits[token_id])), top)
 
     def _sample(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure:
         sequence_id = chunk.sequence_id

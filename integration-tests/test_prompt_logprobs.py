@@ -1,0 +1,100 @@
+"""A token has the same logprob as part of a prompt that it had as output: the same JSON number, however it is cut."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from harness import Trunkline, serving
+
+NUM_TOKENS = 40
+TEXT = "The trunk line between the two exchanges carried every call of the valley, and when it broke in the storm "
+
+
+def post(server: Trunkline, path: str, **body: Any) -> Any:
+    """The answer, its numbers as they were written."""
+    answer = httpx.post(server.base_url + path, json=body, timeout=300)
+    assert answer.status_code == 200, answer.text
+    return json.loads(answer.text, parse_float=str)
+
+
+def completion(server: Trunkline, prompt: str | list[int], **fields: Any) -> dict[str, Any]:
+    body = {"prompt": prompt, "temperature": 0, "ignore_eos": True} | fields
+    choice: dict[str, Any] = post(server, "/v1/completions", **body)["choices"][0]
+    return choice
+
+
+@pytest.fixture(scope="module")
+def cutting() -> Iterator[Trunkline]:
+    """Cuts every prompt into chunks of at most 37 tokens, on one thread."""
+    with serving("--max-batch-prefill-tokens", "37", "--threads", "1") as running:
+        yield running
+
+
+def crowd(server: Trunkline, seed: int) -> None:
+    noise = random.Random(seed)
+    for _ in range(3):
+        prompt = noise.choices(range(100, 40_000), k=noise.randint(1, 150))
+        server.complete(prompt, max_tokens=noise.randint(4, 30), echo=noise.random() < 0.5, logprobs=1)
+
+
+@pytest.mark.parametrize("others", [0, 7])
+@pytest.mark.parametrize("num_repeats", [1, 8])
+def test_a_prompts_logprobs_are_those_of_its_tokens_as_output(
+    server: Trunkline, cutting: Trunkline, num_repeats: int, others: int
+) -> None:
+    prompt = server.tokenize(TEXT * num_repeats)
+    said = completion(server, prompt, max_tokens=NUM_TOKENS, logprobs=3)["logprobs"]
+    parameters = {"max_new_tokens": NUM_TOKENS, "details": True, "ignore_eos_token": True}
+    details = post(server, "/generate", inputs=TEXT * num_repeats, parameters=parameters)["details"]
+    output = [token["id"] for token in details["tokens"]]
+    whole = [*prompt, *output]
+    with ThreadPoolExecutor(max(1, others)) as pool:
+        crowding = [pool.submit(crowd, server, seed) for seed in range(others)]
+        for which, max_tokens in [(server, 0), (cutting, 1)]:
+            scored = completion(which, whole, max_tokens=max_tokens, echo=True, logprobs=3, prompt_logprobs=0)
+            lists = scored["logprobs"]
+            assert {len(values) for values in lists.values()} == {len(whole) + max_tokens}
+            assert lists["token_logprobs"][0] is None
+            assert lists["token_logprobs"][len(prompt) : len(whole)] == said["token_logprobs"]
+            assert lists["top_logprobs"][len(prompt) : len(whole)] == said["top_logprobs"]
+            # The same numbers in vLLM's form; greedy tokens are the likeliest.
+            places = [place[str(token)] for place, token in zip(scored["prompt_logprobs"][1:], whole[1:], strict=True)]
+            assert [place["logprob"] for place in places] == lists["token_logprobs"][1 : len(whole)]
+            assert all(place["rank"] == 1 for place in places[len(prompt) - 1 :])
+        for done in crowding:
+            done.result()
+
+
+def test_text_offsets_lead_to_the_tokens(server: Trunkline) -> None:
+    text = "Héllo wörld 🙂, it is"
+    choice = completion(server, text, max_tokens=5, echo=True, logprobs=0)
+    logprobs = choice["logprobs"]
+    assert choice["text"].startswith(text)
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        if not token.startswith("bytes:"):
+            assert choice["text"][offset:].startswith(token)
+
+
+def test_tgis_prefill_has_the_same_numbers(server: Trunkline) -> None:
+    parameters = {"max_new_tokens": 1, "decoder_input_details": True}
+    prefill = post(server, "/generate", inputs=TEXT, parameters=parameters)["details"]["prefill"]
+    scored = completion(server, TEXT, max_tokens=0, echo=True, logprobs=0)["logprobs"]
+    assert [token["logprob"] for token in prefill] == scored["token_logprobs"]
+
+
+def test_bias_moves_the_choice_and_not_the_logprobs(server: Trunkline) -> None:
+    plain = completion(server, TEXT, max_tokens=1, logprobs=2)["logprobs"]
+    best, second = plain["top_logprobs"][0].items()
+    ids = {text: server.tokenize(text) for text, _ in (best, second)}
+    assert all(len(tokens) == 1 for tokens in ids.values()), "the prompt continues with whole tokens"
+    bias = {str(ids[best[0]][0]): -100}
+    moved = completion(server, TEXT, max_tokens=1, logprobs=2, logit_bias=bias)["logprobs"]
+    assert moved["tokens"] == [second[0]]
+    assert moved["token_logprobs"] == [second[1]]
+    assert moved["top_logprobs"] == plain["top_logprobs"]

@@ -1,0 +1,117 @@
+//! Logits of positions whose next token is known: of the prompt, for its logprobs, and of a whole text, for tests.
+
+use super::sequence::{Chunk, Sequence};
+use super::{Executor, ExecutorError, LogitsRow, SequenceFailure, as_floats};
+use crate::sampling::{SamplingParams, TokenScore};
+
+/// Tokens of the prompt that a chunk with `score` reported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChunkScores {
+    /// Which sequence.
+    pub sequence_id: u64,
+    /// What follows the chunk's positions, in their order, as far as it is the prompt.
+    pub tokens: Vec<TokenScore>,
+}
+
+impl Executor {
+    /// What the last step's chunks with `score` reported, in their order; none of a chunk that failed.
+    pub fn scores(&self) -> &[ChunkScores] {
+        &self.scores
+    }
+
+    /// Notes the rows of the step's newest chunk whose logits are needed: those that are scored, then the one that
+    /// samples. Returns how many are scored.
+    pub(super) fn push_logits_rows(&mut self, slot: usize, chunk: &Chunk) -> usize {
+        let first_row = self.rows.token_ids.len() - chunk.num_tokens as usize;
+        let sequence = self.sequences.at(slot);
+        let scored = sequence.scored_positions(chunk);
+        let num_scored = scored.len();
+        for position in scored {
+            self.rows.push_sample(first_row + position - chunk.first_position as usize);
+            self.logits_rows.push(LogitsRow { slot, known: Some(sequence.token_ids[position + 1]) });
+        }
+        if chunk.sample {
+            self.rows.push_sample(self.rows.token_ids.len() - 1);
+            self.logits_rows.push(LogitsRow { slot, known: None });
+        }
+        num_scored
+    }
+
+    /// Fails if the step would then have more rows of logits than there is room for.
+    pub(super) fn check_logits_rows(&self, sequence: &Sequence, chunk: &Chunk) -> Result<(), String> {
+        let most = self.program.config.max_step_sequences;
+        let num_rows = sequence.scored_positions(chunk).len() + usize::from(chunk.sample);
+        if self.logits_rows.len() + num_rows > most {
+            return Err(format!("logits of more than {most} positions in one step"));
+        }
+        Ok(())
+    }
+
+    /// Keeps what the rows from `first_row` on said of a chunk's prompt.
+    pub(super) fn finish_scores(
+        &mut self,
+        sequence_id: u64,
+        first_row: usize,
+        num_scored: usize,
+    ) -> Result<(), SequenceFailure> {
+        let outcomes = &mut self.outcomes[first_row..first_row + num_scored];
+        let scores = outcomes.iter_mut().map(|outcome| match outcome.score.take() {
+            Some(Ok(score)) => Ok(score),
+            _ => Err(SequenceFailure::NotFinite("a logit in the prompt is NaN or infinite".to_owned())),
+        });
+        let tokens: Vec<TokenScore> = scores.collect::<Result<_, _>>()?;
+        self.scores.push(ChunkScores { sequence_id, tokens });
+        Ok(())
+    }
+
+    /// Logits [tokens, V] of every position of one text, row after row.
+    ///
+    /// Uses the pool's first blocks; may only be called while no sequence is started.
+    pub fn score(&mut self, token_ids: &[u32]) -> Result<Vec<f32>, ExecutorError> {
+        let fail = |what: String| ExecutorError::Score { what };
+        if !self.sequences.is_empty() {
+            return Err(fail("a sequence is started; hint: end it first".to_owned()));
+        }
+        let config = self.program.config;
+        let most = config.num_blocks * config.geometry.block_size;
+        if token_ids.len() > most {
+            return Err(fail(format!("{} tokens, but the pool holds {most}", token_ids.len())));
+        }
+        self.drop_window_parts(&(0..config.num_blocks as u32).collect::<Vec<_>>())?;
+        let sequence_id = 0;
+        self.start(sequence_id, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
+        let outcome = self.score_started(sequence_id, token_ids.len());
+        self.reset();
+        outcome.map_err(fail)
+    }
+
+    fn score_started(&mut self, sequence_id: u64, num_tokens: usize) -> Result<Vec<f32>, String> {
+        let config = self.program.config;
+        let slice = config.max_step_tokens.min(config.max_step_sequences);
+        let mut scores = Vec::with_capacity(num_tokens * self.program.vocab_size);
+        let num_blocks = num_tokens.div_ceil(config.geometry.block_size) as u32;
+        for first in (0..num_tokens).step_by(slice) {
+            let count = slice.min(num_tokens - first);
+            self.drop_scored(first)?;
+            self.rows.clear();
+            self.logits_rows.clear();
+            self.num_steps += 1;
+            let new_block_ids = if first == 0 { (0..num_blocks).collect() } else { Vec::new() };
+            self.admit(&Chunk {
+                sequence_id,
+                first_position: first as u32,
+                num_tokens: count as u32,
+                new_block_ids,
+                sample: false,
+                score: false,
+            })?;
+            (0..count).for_each(|row| self.rows.push_sample(row));
+            self.forward(None);
+            let logits = &self.program.buffers[self.program.logits.buffer];
+            let start = logits.offset;
+            let floats = as_floats(&mut self.floats);
+            scores.extend_from_slice(&floats[start..start + count * self.program.vocab_size]);
+        }
+        Ok(scores)
+    }
+}

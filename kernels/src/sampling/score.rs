@@ -1,0 +1,92 @@
+//! The model's own distribution: how likely a token is that is known already.
+
+use super::sampler::{NotFinite, Sampler};
+use super::scan::{Largest, count, largest, mass};
+use crate::isa::Isa;
+
+/// What turns a logit of a row into a logprob.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Distribution {
+    /// The largest logit.
+    pub(super) top: f32,
+    /// Natural logarithm of the sum of exp(logit - top).
+    pub(super) log_mass: f64,
+}
+
+impl Distribution {
+    /// Natural logarithm of the probability of a token with this logit.
+    pub(super) fn logprob(&self, logit: f32) -> f32 {
+        (f64::from(logit) - f64::from(self.top) - self.log_mass) as f32
+    }
+}
+
+/// A token in the model's own distribution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenScore {
+    /// Natural logarithm of its probability: what sampling it would report.
+    pub logprob: f32,
+    /// How many tokens are at least as likely, itself included.
+    pub rank: u32,
+    /// The likeliest tokens, ties by lower id.
+    pub top_logprobs: Vec<(u32, f32)>,
+}
+
+impl Sampler {
+    /// How likely `token_id`, which is below the number of `logits`, is in its place, with the `num_top` likeliest
+    /// tokens in `list`. A function of the arguments alone, the same on every instruction set.
+    pub fn score(
+        &mut self,
+        isa: Isa,
+        logits: &[f32],
+        token_id: u32,
+        num_top: usize,
+        mut list: Vec<(u32, f32)>,
+    ) -> Result<TokenScore, NotFinite> {
+        let Largest::Finite(top) = largest(isa, logits) else { return Err(NotFinite) };
+        let own = Distribution { top, log_mass: mass(isa, logits, top, 1.0).ln() };
+        self.top(isa, logits, &own, num_top, &mut list);
+        let logit = *logits.get(token_id as usize).ok_or(NotFinite)?;
+        let rank = count(isa, logits, logit) as u32;
+        Ok(TokenScore { logprob: own.logprob(logit), rank, top_logprobs: list })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::{SamplingParams, TokenCounts};
+    use crate::testing::Random;
+
+    #[test]
+    fn a_score_is_what_sampling_the_token_reports() {
+        for seed in 0..50 {
+            let mut random = Random::new(seed);
+            let num_logits = 1 + random.below(5000);
+            let logits: Vec<f32> = (0..num_logits).map(|_| (random.normal() * 32.0).round() / 8.0).collect();
+            let params = SamplingParams { logprobs: true, num_top_logprobs: 5, ..Default::default() };
+            for isa in Isa::available() {
+                let mut sampler = Sampler::new(num_logits);
+                let mut row = logits.clone();
+                let counts = TokenCounts::default();
+                let sampled = sampler
+                    .sample(isa, &mut row, &params, &counts, 0, [None; 2], 0, &mut Vec::new())
+                    .unwrap();
+                let scored = sampler.score(isa, &logits, sampled.token_id, 5, Vec::new()).unwrap();
+                assert_eq!(scored.logprob.to_bits(), sampled.logprob.to_bits(), "seed {seed}, {isa}");
+                assert_eq!(scored.top_logprobs, sampled.top_logprobs, "seed {seed}, {isa}");
+                let other = random.below(num_logits) as u32;
+                let rank = logits.iter().filter(|logit| **logit >= logits[other as usize]).count();
+                let scored = sampler.score(isa, &logits, other, 0, Vec::new()).unwrap();
+                assert_eq!((scored.rank as usize, scored.top_logprobs), (rank, vec![]), "seed {seed}, {isa}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_a_distribution_have_no_score() {
+        let mut sampler = Sampler::new(3);
+        let isa = Isa::SCALAR;
+        assert_eq!(sampler.score(isa, &[0.0, f32::NAN, 1.0], 0, 1, Vec::new()), Err(NotFinite));
+        assert_eq!(sampler.score(isa, &[f32::NEG_INFINITY; 3], 0, 1, Vec::new()), Err(NotFinite));
+    }
+}

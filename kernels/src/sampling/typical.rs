@@ -1,0 +1,69 @@
+//! The draw among typical tokens: those whose information is nearest to what a token of the distribution has on
+//! average.
+//!
+//! Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536.
+
+use super::processors::SamplingParams;
+use super::sampler::{Sampler, draw_target};
+use super::scan::{gather, key_token};
+use crate::isa::Isa;
+
+/// Scaled distances from the largest logit from which on weights are 0: below 2^-34 they are rounded to it.
+const MAX_DISTANCE: f32 = 24.0;
+
+impl Sampler {
+    /// As `Sampler::draw`, after top_k, top_p and min_p have left what they leave: keeps the tokens nearest to the mean
+    /// information, up to `typical_p` of their mass and all that are as near as the last one, and draws among them.
+    /// `(top, inverse)`: the largest logit and the inverse temperature.
+    ///
+    /// The mean information is `ln(mass) - sum(w x) / sum(w)` over scaled logits x with weights w, and that of a token
+    /// `ln(mass) - x`: the logarithms cancel in the difference. Sums are in the order of the candidates, so the result
+    /// is the same on every instruction set.
+    pub(super) fn draw_typical(
+        &mut self,
+        isa: Isa,
+        logits: &[f32],
+        (top, inverse): (f32, f32),
+        params: &SamplingParams,
+        u: f64,
+    ) -> u32 {
+        let top_k = params.top_k as usize;
+        if top_k > 0 {
+            self.gather_at_least(isa, logits, top, params.temperature, top_k);
+            self.keep_first(top_k);
+        } else {
+            self.keys.clear();
+            gather(isa, logits, top - MAX_DISTANCE / inverse, &mut self.keys);
+            self.keys.sort_unstable();
+        }
+        self.weigh(isa, logits, top, inverse);
+        let num_weighty = self.weights.iter().take_while(|weight| **weight > 0.0).count();
+        self.keys.truncate(num_weighty);
+        self.weights.truncate(num_weighty);
+        let total = self.weights.iter().map(|weight| f64::from(*weight)).sum();
+        let (num_kept, kept) = self.keep(params, total, true).unwrap_or((num_weighty, total));
+        let scaled = |key: u64| f64::from((logits[key_token(key) as usize] - top) * inverse);
+        let candidates = || self.keys[..num_kept].iter().zip(&self.weights[..num_kept]);
+        let mean = candidates().map(|(key, weight)| f64::from(*weight) * scaled(*key)).sum::<f64>() / kept;
+        self.distances.clear();
+        // Of numbers that are not negative the bits ascend as they do.
+        let distance = |key: u64| (scaled(key) - mean).abs().to_bits();
+        self.distances.extend((0..).zip(&self.keys[..num_kept]).map(|(index, key)| (distance(*key), index)));
+        self.distances.sort_unstable();
+        let reach = f64::from(params.typical_p) * kept;
+        let mut cumulative = 0.0;
+        let last = self.distances.iter().find(|(_, index)| {
+            cumulative += f64::from(self.weights[*index as usize]);
+            cumulative >= reach
+        });
+        let farthest = last.or(self.distances.last()).map_or(0, |(distance, _)| *distance);
+        let typical = || candidates().filter(|(key, _)| distance(**key) <= farthest);
+        let target = draw_target(u, typical().map(|(_, weight)| f64::from(*weight)).sum());
+        let mut cumulative = 0.0;
+        let drawn = typical().find(|(_, weight)| {
+            cumulative += f64::from(**weight);
+            cumulative > target
+        });
+        drawn.or(typical().last()).map_or(0, |(key, _)| key_token(*key))
+    }
+}

@@ -1,0 +1,51 @@
+//! `SamplingParams` between the generated type and the scheduler's, field by field.
+
+use trunkline_scheduler::SamplingParams;
+
+use super::proto;
+
+pub(super) fn sampling_to_proto(sampling: SamplingParams) -> proto::SamplingParams {
+    let bias = |(token_id, bias)| proto::TokenBias { token_id, bias };
+    proto::SamplingParams {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        min_p: sampling.min_p,
+        seed: sampling.seed,
+        choice: sampling.choice,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        repetition_penalty: sampling.repetition_penalty,
+        min_tokens: sampling.min_tokens,
+        end_token_ids: sampling.end_token_ids,
+        num_top_logprobs: sampling.num_top_logprobs,
+        logprobs: sampling.logprobs,
+        logit_bias: sampling.logit_bias.into_iter().map(bias).collect(),
+        allowed_token_ids: sampling.allowed_token_ids,
+        typical_p: sampling.typical_p,
+        num_top_prompt_logprobs: sampling.prompt_logprobs.unwrap_or(0),
+    }
+}
+
+/// `is_scored`: the plan's chunk of the sequence asks for logprobs of the prompt, which parameters alone do not tell.
+pub(super) fn sampling_from_proto(sampling: proto::SamplingParams, is_scored: bool) -> SamplingParams {
+    SamplingParams {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        min_p: sampling.min_p,
+        seed: sampling.seed,
+        choice: sampling.choice,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        repetition_penalty: sampling.repetition_penalty,
+        min_tokens: sampling.min_tokens,
+        end_token_ids: sampling.end_token_ids,
+        num_top_logprobs: sampling.num_top_logprobs,
+        logprobs: sampling.logprobs,
+        logit_bias: sampling.logit_bias.into_iter().map(|bias| (bias.token_id, bias.bias)).collect(),
+        allowed_token_ids: sampling.allowed_token_ids,
+        typical_p: sampling.typical_p,
+        prompt_logprobs: is_scored.then_some(sampling.num_top_prompt_logprobs),
+    }
+}

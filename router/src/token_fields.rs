@@ -1,0 +1,244 @@
+//! Fields of a request that speak of single tokens: bias, lists of what is allowed or ends the output, logprobs of the
+//! prompt.
+
+use std::fmt;
+
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use trunkline_scheduler::SamplingParams;
+use trunkline_text::DecodeSpecial;
+
+use crate::error::ApiError;
+use crate::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS, MAX_STOP_TOKEN_IDS, MAX_TOP_LOGPROBS};
+
+/// Bound of a bias, either side.
+const MAX_BIAS: f64 = 100.0;
+
+/// What the client sent, not yet checked.
+#[derive(Debug, Clone, Default)]
+pub struct TokenFields {
+    /// Tokens that end the output, beside the model's.
+    pub stop_token_ids: Vec<i64>,
+    /// Added to the logits of these tokens.
+    pub logit_bias: LogitBias,
+    /// The only tokens that are sampled.
+    pub allowed_token_ids: Option<Vec<i64>>,
+    /// Report logprobs of the prompt, with so many of the likeliest tokens.
+    pub prompt_logprobs: Option<PromptLogprobsField>,
+    /// Whether control tokens have text in the output.
+    pub skip_special_tokens: Option<bool>,
+    /// Keep so many last tokens of the prompt; -1: as many as fit.
+    pub truncate_prompt_tokens: Option<i64>,
+}
+
+/// Who asks for logprobs of the prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptLogprobsField {
+    /// The field, for messages.
+    pub field: &'static str,
+    /// Likeliest tokens in each place.
+    pub num_top: i64,
+}
+
+impl TokenFields {
+    /// Whether and how control tokens have text in the output.
+    pub fn special_tokens(&self) -> DecodeSpecial {
+        if self.skip_special_tokens == Some(false) { DecodeSpecial::Keep } else { DecodeSpecial::Skip }
+    }
+
+    /// Puts what is asked for into `sampling`; the result is the stop tokens. Ids must be below `vocab_size`.
+    pub fn check(&self, sampling: &mut SamplingParams, vocab_size: u32) -> Result<Vec<u32>, ApiError> {
+        if self.stop_token_ids.len() > MAX_STOP_TOKEN_IDS {
+            let problem = format!("has {} ids, the limit is {MAX_STOP_TOKEN_IDS}", self.stop_token_ids.len());
+            return Err(ApiError::value("stop_token_ids", problem));
+        }
+        if let Some(asked) = self.truncate_prompt_tokens.filter(|asked| *asked < 1 && *asked != -1) {
+            let problem = format!("is {asked}, must be at least 1, or -1 for as many as fit");
+            return Err(ApiError::value("truncate_prompt_tokens", problem));
+        }
+        sampling.logit_bias = self.logit_bias.checked(vocab_size)?;
+        if let Some(allowed) = &self.allowed_token_ids {
+            if allowed.is_empty() {
+                let problem = "is empty, so that nothing could be sampled; hint: leave it out";
+                return Err(ApiError::value("allowed_token_ids", problem));
+            }
+            if allowed.len() > vocab_size as usize {
+                let problem = format!("has {} ids, the vocabulary has {vocab_size}", allowed.len());
+                return Err(ApiError::value("allowed_token_ids", problem));
+            }
+            sampling.allowed_token_ids = token_ids("allowed_token_ids", allowed, vocab_size)?;
+        }
+        if let Some(PromptLogprobsField { field, num_top }) = self.prompt_logprobs {
+            let most = MAX_TOP_LOGPROBS as i64;
+            if !(0..=most).contains(&num_top) {
+                return Err(ApiError::value(field, format!("is {num_top}, must be from 0 to {most}")));
+            }
+            sampling.prompt_logprobs = Some(num_top as u32);
+        }
+        token_ids("stop_token_ids", &self.stop_token_ids, vocab_size)
+    }
+
+    /// Bounds what an answer says of a prompt.
+    pub fn check_prompt(&self, num_prompt_tokens: usize) -> Result<(), ApiError> {
+        let Some(PromptLogprobsField { field, num_top }) = self.prompt_logprobs else { return Ok(()) };
+        let per_token = usize::try_from(num_top).unwrap_or(0) + 1;
+        let num_logprobs = num_prompt_tokens.saturating_mul(per_token);
+        if num_logprobs > MAX_PROMPT_LOGPROBS {
+            let problem = format!(
+                "asks for {num_logprobs} logprobs of a prompt of {num_prompt_tokens} tokens, the limit is \
+                 {MAX_PROMPT_LOGPROBS}; hint: ask for fewer in each place or shorten the prompt"
+            );
+            return Err(ApiError::value(field, problem));
+        }
+        Ok(())
+    }
+
+    /// Keeps the last tokens of the prompt, if that is asked for; `room`: as many as fit.
+    pub fn truncate(&self, token_ids: &mut Vec<u32>, room: usize) {
+        let last = match self.truncate_prompt_tokens {
+            None => return,
+            Some(last) => usize::try_from(last).unwrap_or(room),
+        };
+        token_ids.drain(..token_ids.len().saturating_sub(last));
+    }
+}
+
+fn token_ids(field: &str, ids: &[i64], vocab_size: u32) -> Result<Vec<u32>, ApiError> {
+    let check = |(idx, id): (usize, &i64)| match u32::try_from(*id) {
+        Ok(id) if id < vocab_size => Ok(id),
+        _ => {
+            let problem = format!("is {id}, token ids are from 0 and below {vocab_size}");
+            Err(ApiError::value(format!("{field}[{idx}]"), problem))
+        }
+    };
+    ids.iter().enumerate().map(check).collect()
+}
+
+/// `logit_bias`: token ids as strings, and what is added to their logits.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LogitBias(Vec<(String, f64)>);
+
+impl LogitBias {
+    fn checked(&self, vocab_size: u32) -> Result<Vec<(u32, f32)>, ApiError> {
+        if self.0.len() > MAX_LOGIT_BIAS {
+            return Err(ApiError::value("logit_bias", format!("names more than {MAX_LOGIT_BIAS} tokens")));
+        }
+        let mut checked: Vec<(u32, f32)> = Vec::with_capacity(self.0.len());
+        for (key, bias) in &self.0 {
+            // Cut: a key may be as long as a body.
+            let name: String = key.chars().take(32).collect();
+            let is_number = key.bytes().all(|byte| byte.is_ascii_digit());
+            let id = key.parse().ok().filter(|id| is_number && *id < vocab_size);
+            let Some(id) = id else {
+                let problem =
+                    format!("names the token {name:?}, token ids are from 0 and below {vocab_size}");
+                return Err(ApiError::value("logit_bias", problem));
+            };
+            if checked.iter().any(|(known, _)| *known == id) {
+                return Err(ApiError::value("logit_bias", format!("names the token {id} twice")));
+            }
+            // Written so that NaN fails.
+            if !(bias.abs() <= MAX_BIAS) {
+                let problem = format!("is {bias}, must be at least -{MAX_BIAS} and at most {MAX_BIAS}");
+                return Err(ApiError::value(format!("logit_bias.{id}"), problem));
+            }
+            checked.push((id, *bias as f32));
+        }
+        Ok(checked)
+    }
+}
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LogitBiasVisitor)
+    }
+}
+
+struct LogitBiasVisitor;
+
+impl<'de> Visitor<'de> for LogitBiasVisitor {
+    type Value = LogitBias;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object of token ids and numbers")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, bias)) = map.next_entry::<String, f64>()? {
+            // One more than may be, so that validation says so.
+            if entries.len() > MAX_LOGIT_BIAS {
+                return Err(A::Error::invalid_length(entries.len() + 1, &"at most 1024 tokens"));
+            }
+            entries.push((key, bias));
+        }
+        Ok(LogitBias(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bias(json: &str) -> Result<Vec<(u32, f32)>, String> {
+        let bias: LogitBias = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        bias.checked(50).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn bias_is_of_known_tokens_once_each_and_bounded() {
+        assert_eq!(bias(r#"{"7": -100, "49": 1.5}"#), Ok(vec![(7, -100.0), (49, 1.5)]));
+        assert_eq!(bias("{}"), Ok(vec![]));
+        for (json, problem) in [
+            (r#"{"50": 1}"#, "names the token \"50\", token ids are from 0 and below 50"),
+            (r#"{"-1": 1}"#, "names the token \"-1\""),
+            (r#"{"+1": 1}"#, "names the token \"+1\""),
+            (r#"{"the": 1}"#, "names the token \"the\""),
+            (r#"{"7": 1, "07": 2}"#, "names the token 7 twice"),
+            (r#"{"7": 100.5}"#, "`logit_bias.7` is 100.5, must be at least -100 and at most 100"),
+            (r#"{"7": "1"}"#, "invalid type"),
+            ("[1]", "expected an object of token ids and numbers"),
+        ] {
+            let error = bias(json).unwrap_err();
+            assert!(error.contains(problem), "{json}: {error}");
+        }
+        let many: Vec<String> = (0..MAX_LOGIT_BIAS + 2).map(|id| format!("\"{id}\": 1")).collect();
+        assert!(bias(&format!("{{{}}}", many.join(","))).unwrap_err().contains("invalid length"));
+        assert!(bias(&format!("{{{}}}", many[1..].join(","))).unwrap_err().contains("more than 1024"));
+    }
+
+    #[test]
+    fn lists_of_tokens_name_the_one_that_is_not() {
+        let check = |fields: &TokenFields| {
+            fields.check(&mut SamplingParams::default(), 50).map_err(|error| error.to_string())
+        };
+        let fields = TokenFields { stop_token_ids: vec![3, 49], ..TokenFields::default() };
+        assert_eq!(check(&fields), Ok(vec![3, 49]));
+        let fields = TokenFields { stop_token_ids: vec![3, -1], ..TokenFields::default() };
+        assert!(check(&fields).unwrap_err().contains("`stop_token_ids[1]` is -1, token ids are from 0"));
+        let fields = TokenFields { allowed_token_ids: Some(vec![50]), ..TokenFields::default() };
+        assert!(check(&fields).unwrap_err().contains("`allowed_token_ids[0]` is 50"));
+        let fields = TokenFields { allowed_token_ids: Some(vec![]), ..TokenFields::default() };
+        assert!(check(&fields).unwrap_err().contains("is empty"));
+        let fields = TokenFields { truncate_prompt_tokens: Some(0), ..TokenFields::default() };
+        assert!(check(&fields).unwrap_err().contains("must be at least 1, or -1"));
+    }
+
+    #[test]
+    fn a_prompt_keeps_its_last_tokens_and_its_logprobs_are_bounded() {
+        let truncated = |asked| {
+            let mut ids = vec![1, 2, 3, 4];
+            TokenFields { truncate_prompt_tokens: asked, ..TokenFields::default() }.truncate(&mut ids, 2);
+            ids
+        };
+        assert_eq!(truncated(None), [1, 2, 3, 4]);
+        assert_eq!(truncated(Some(3)), [2, 3, 4]);
+        assert_eq!(truncated(Some(9)), [1, 2, 3, 4]);
+        assert_eq!(truncated(Some(-1)), [3, 4]);
+        let asked = PromptLogprobsField { field: "prompt_logprobs", num_top: 1 };
+        let fields = TokenFields { prompt_logprobs: Some(asked), ..TokenFields::default() };
+        assert!(fields.check_prompt(MAX_PROMPT_LOGPROBS / 2).is_ok());
+        let error = fields.check_prompt(MAX_PROMPT_LOGPROBS / 2 + 1).unwrap_err().to_string();
+        assert!(error.contains("the limit is 262144"), "{error}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Logprobs of the prompt. The mock says that its token at position p has -p/8, and is the likeliest.
+
+use serde_json::{Value, json};
+
+use crate::support::{END, Router, ShardPlan, bytes};
+use trunkline_router::limits::Limits;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+async fn router_saying(text: &str) -> Router {
+    Router::start(ShardPlan::saying(text), Limits::default()).await
+}
+
+#[tokio::test]
+async fn echo_puts_the_prompts_logprobs_before_the_outputs() {
+    let router = router_saying("hö").await;
+    let body = json!({"prompt": "aöb", "echo": true, "logprobs": 1});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(answer["choices"][0]["text"], "aöbhö");
+    let logprobs = &answer["choices"][0]["logprobs"];
+    // The end token too: who scores texts counts tokens.
+    let end = "<|end|>";
+    let tokens = json!(["a", "bytes:\\xc3", "bytes:\\xb6", "b", "h", "bytes:\\xc3", "bytes:\\xb6", end]);
+    assert_eq!(logprobs["tokens"], tokens);
+    let prompt = json!([null, -0.125, -0.25, -0.375, -0.125, -0.125, -0.125, -0.125]);
+    assert_eq!(logprobs["token_logprobs"], prompt);
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 1, 2, 3, 4, 4, 5]));
+    assert_eq!(logprobs["top_logprobs"][0], Value::Null);
+    assert_eq!(logprobs["top_logprobs"][3], json!({"b": -0.375}));
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+    // The same as events.
+    let mut body = body;
+    body["stream"] = true.into();
+    let events = router.post(COMPLETIONS, &body).await.events();
+    let (mut text, mut lists) =
+        (String::new(), json!({"tokens": [], "token_logprobs": [], "text_offset": []}));
+    for choice in events.iter().filter_map(|event| event["choices"].get(0)) {
+        text.push_str(choice["text"].as_str().unwrap());
+        for (name, list) in lists.as_object_mut().unwrap() {
+            list.as_array_mut().unwrap().extend(choice["logprobs"][name].as_array().unwrap().clone());
+        }
+    }
+    assert_eq!(text, "aöbhö");
+    for (name, list) in lists.as_object().unwrap() {
+        assert_eq!(*list, logprobs[name], "{name}");
+    }
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_text_is_scored_without_output() {
+    let router = router_saying("never said").await;
+    let body = json!({"prompt": ["abc", "z"], "echo": true, "logprobs": 0, "max_tokens": 0});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    let choices = answer["choices"].as_array().unwrap();
+    assert_eq!(choices[0]["text"], "abc");
+    assert_eq!(choices[0]["finish_reason"], "length");
+    assert_eq!(choices[0]["logprobs"]["token_logprobs"], json!([null, -0.125, -0.25]));
+    // Before a single token is nothing, so it takes no step.
+    assert_eq!(
+        (&choices[1]["text"], &choices[1]["logprobs"]["token_logprobs"]),
+        (&json!("z"), &json!([null]))
+    );
+    assert_eq!(answer["usage"]["completion_tokens"], 0);
+    assert!(
+        router.shard().plans.lock().unwrap().iter().all(|plan| plan.chunks.iter().all(|chunk| !chunk.sample))
+    );
+    // Without logprobs a prompt that is only shown takes none either.
+    let plain = router.post(COMPLETIONS, &json!({"prompt": "abc", "echo": true, "max_tokens": 0})).await.ok();
+    assert_eq!(
+        (&plain["choices"][0]["text"], &plain["choices"][0]["logprobs"]),
+        (&json!("abc"), &Value::Null)
+    );
+    let refused = router.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 0})).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("`max_tokens` is 0, must be at least 1"), "{}", refused.text());
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn choices_share_the_scores_of_their_prompt() {
+    let replies = ["one", "two", "three"].map(bytes).to_vec();
+    let plan = ShardPlan { replies, max_step_sequences: 8, ..ShardPlan::default() };
+    let router = Router::start(plan, Limits::default()).await;
+    let prompt = "a prompt of more than a few positions";
+    for stream in [false, true] {
+        let body =
+            json!({"prompt": prompt, "echo": true, "logprobs": 0, "n": 3, "seed": 1, "stream": stream});
+        let num_plans = router.shard().plans.lock().unwrap().len();
+        let lists: Vec<Vec<Value>> = if stream {
+            let events = router.post(COMPLETIONS, &body).await.events();
+            let choices: Vec<&Value> = events.iter().filter_map(|event| event["choices"].get(0)).collect();
+            let of = |index: u64| choices.iter().filter(move |choice| choice["index"] == index);
+            (0..3)
+                .map(|index| {
+                    of(index).flat_map(|c| c["logprobs"]["token_logprobs"].as_array().unwrap().clone())
+                })
+                .map(Iterator::collect)
+                .collect()
+        } else {
+            let answer = router.post(COMPLETIONS, &body).await.ok();
+            let choices = answer["choices"].as_array().unwrap().clone();
+            choices.iter().map(|c| c["logprobs"]["token_logprobs"].as_array().unwrap().clone()).collect()
+        };
+        for list in &lists {
+            let expected =
+                (0..prompt.len()).map(|p| if p == 0 { Value::Null } else { json!(-0.125 * p as f64) });
+            assert_eq!(list[..prompt.len()], expected.collect::<Vec<_>>(), "stream {stream}");
+        }
+        assert_eq!(lists.iter().map(Vec::len).sum::<usize>(), 3 * prompt.len() + "onetwothree".len() + 3);
+        // Scored once, in pieces, although the second round found all of it in the cache.
+        let plans = router.shard().plans.lock().unwrap();
+        let scored = plans[num_plans..].iter().flat_map(|plan| &plan.chunks).filter(|chunk| chunk.score);
+        let num_tokens: Vec<u32> = scored.map(|chunk| chunk.num_tokens).collect();
+        assert!(num_tokens.len() > 3 && num_tokens.iter().all(|count| *count <= 8), "{num_tokens:?}");
+        assert!((prompt.len() - 1..=prompt.len()).contains(&(num_tokens.iter().sum::<u32>() as usize)));
+    }
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn prompt_logprobs_in_vllms_form() {
+    let router = router_saying("hi").await;
+    let entry = |logprob: f64, rank: u32, text: &str| json!({"logprob": logprob, "rank": rank, "decoded_token": text});
+    let answer = router.post(COMPLETIONS, &json!({"prompt": "ab", "prompt_logprobs": 2})).await.ok();
+    let expected = json!([null, {"98": entry(-0.125, 1, "b"), "99": entry(-0.25, 2, "c")}]);
+    assert_eq!(answer["choices"][0]["prompt_logprobs"], expected);
+    assert_eq!(answer["choices"][0]["logprobs"], Value::Null);
+    assert_eq!(answer["choices"][0]["text"], "hi");
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0, "n": 2});
+    let answer = router.post(CHAT, &body).await.ok();
+    let list = answer["prompt_logprobs"].as_array().unwrap();
+    assert_eq!(list.len() as u64, answer["usage"]["prompt_tokens"].as_u64().unwrap());
+    assert_eq!(list[1], json!({"117": entry(-0.125, 1, "u")}));
+    // Both at once, each with as many as it asked for.
+    let body = json!({"prompt": "ab", "prompt_logprobs": 1, "echo": true, "logprobs": 3, "max_tokens": 0});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["prompt_logprobs"][1].as_object().unwrap().len(), 1);
+    assert_eq!(choice["logprobs"]["top_logprobs"][1].as_object().unwrap().len(), 3);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn decoder_input_details_in_tgis_form() {
+    let router = router_saying("hi").await;
+    let parameters = json!({"decoder_input_details": true});
+    let answer = router.post("/generate", &json!({"inputs": "ab", "parameters": parameters})).await.ok();
+    let prefill =
+        json!([{"id": 97, "text": "a", "logprob": null}, {"id": 98, "text": "b", "logprob": -0.125}]);
+    assert_eq!(answer["details"]["prefill"], prefill);
+    assert_eq!(answer["details"]["tokens"][2]["id"], END);
+    let refused = router.post("/generate_stream", &json!({"inputs": "ab", "parameters": parameters})).await;
+    assert_eq!(refused.status, 422);
+    assert!(refused.text().contains("`decoder_input_details` cannot be streamed"), "{}", refused.text());
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_long_prompt_is_scored_piece_by_piece() {
+    // The mock sees to it that no step has logits of more positions than it may have.
+    let router = router_saying("x").await;
+    let body = json!({"prompt": "a".repeat(2000), "prompt_logprobs": 20, "max_tokens": 1});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    let list = answer["choices"][0]["prompt_logprobs"].as_array().unwrap();
+    assert_eq!(list.len(), 2000);
+    assert_eq!(list[1999]["97"]["logprob"], json!(-0.125 * 1999.0));
+    assert!(list[1..].iter().all(|place| place.as_object().unwrap().len() == 20));
+    router.wait_idle().await;
+}

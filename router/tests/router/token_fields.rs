@@ -1,0 +1,106 @@
+//! Fields that speak of single tokens: what reaches the shard, and what the answer makes of it.
+
+use serde_json::{Value, json};
+
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+use trunkline_router::limits::Limits;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+fn user(content: &str) -> Value {
+    json!([{"role": "user", "content": content}])
+}
+
+#[tokio::test]
+async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
+    let router = Router::start(ShardPlan::saying("hab"), Limits::default()).await;
+    let bias = json!({"104": -100, "7": 0.5});
+    for (route, prompt) in [(CHAT, json!({"messages": user("x")})), (COMPLETIONS, json!({"prompt": "x"}))] {
+        let mut body = prompt;
+        body["logit_bias"] = bias.clone();
+        body["typical_p"] = 0.25.into();
+        body["allowed_token_ids"] = json!([97, 98, 105, END]);
+        let answer = router.post(route, &body).await.ok();
+        let choice = &answer["choices"][0];
+        let text = choice["message"]["content"].as_str().or(choice["text"].as_str());
+        assert_eq!(text, Some("iab"), "what is ruled out gives way to the next token");
+        let sampling = router.shard().last_start().sampling.unwrap();
+        let bias: Vec<_> = sampling.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
+        assert_eq!(bias, [(104, -100.0), (7, 0.5)]);
+        assert_eq!(sampling.allowed_token_ids, [97, 98, 105, END]);
+        assert_eq!(sampling.typical_p, 0.25);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_token_ends_the_output_and_is_not_shown() {
+    let router = Router::start(ShardPlan::saying("one.two"), Limits::default()).await;
+    let stop = json!({"messages": user("x"), "stop_token_ids": [b'.', b'!']});
+    let answer = router.post(CHAT, &stop).await.ok();
+    assert_eq!(answer["choices"][0]["message"]["content"], "one");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(answer["usage"]["completion_tokens"], 4, "the stop token counts");
+    // Before so many tokens neither it nor the end token is sampled.
+    let sampling = router.shard().last_start().sampling.unwrap();
+    assert_eq!(sampling.end_token_ids, [END, b'.'.into(), b'!'.into()]);
+    // With `ignore_eos` it alone ends.
+    let body = json!({"prompt": "x", "stop_token_ids": [b'z'], "ignore_eos": true, "max_tokens": 10});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let body = json!({"prompt": "x", "stop_token_ids": [b'.'], "ignore_eos": true});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(
+        (&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]),
+        (&json!("one"), &json!("stop"))
+    );
+}
+
+#[tokio::test]
+async fn control_tokens_have_text_if_they_are_not_skipped() {
+    let mut reply = bytes("a");
+    reply.extend([258, b'b'.into()]);
+    let plan = ShardPlan { replies: vec![reply], ..ShardPlan::default() };
+    let router = Router::start(plan, Limits::default()).await;
+    for (skip, text) in [(json!(true), "ab"), (json!(null), "ab"), (json!(false), "a<|pad|>b")] {
+        let body = json!({"prompt": "x", "skip_special_tokens": skip});
+        assert_eq!(router.post(COMPLETIONS, &body).await.ok()["choices"][0]["text"], text, "{skip}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_tokens_of_a_prompt_are_kept() {
+    let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
+    let body = json!({"prompt": "abcdef", "truncate_prompt_tokens": 2, "echo": true});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(router.shard().last_start().token_ids, bytes("ef"));
+    assert_eq!(answer["choices"][0]["text"], "ef!", "what is kept is shown");
+    assert_eq!(answer["usage"]["prompt_tokens"], 2);
+    let body = json!({"messages": user("x"), "truncate_prompt_tokens": 5});
+    router.post(CHAT, &body).await.ok();
+    let prompt = prompt_of("x");
+    assert_eq!(router.shard().last_start().token_ids, prompt[prompt.len() - 5..]);
+    // As many as fit beside the output.
+    let body = json!({"prompt": "a".repeat(9000), "truncate_prompt_tokens": -1, "max_tokens": 92});
+    let answer = router.post(COMPLETIONS, &body).await.ok();
+    assert_eq!(answer["usage"]["prompt_tokens"], 8192 - 92);
+}
+
+#[tokio::test]
+async fn a_prediction_changes_nothing_and_usage_says_so() {
+    let router = Router::start(ShardPlan::saying("one"), Limits::default()).await;
+    let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
+    assert!(plain["usage"].get("completion_tokens_details").is_none());
+    let details = json!({"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0});
+    for content in [json!("one two"), json!([{"type": "text", "text": "one"}])] {
+        let mut body = json!({"messages": user("x"), "prediction": {"type": "content", "content": content}});
+        let answer = router.post(CHAT, &body).await.ok();
+        assert_eq!(answer["choices"][0]["message"], plain["choices"][0]["message"]);
+        assert_eq!(answer["usage"]["completion_tokens_details"], details);
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+        let events = router.post(CHAT, &body).await.events();
+        let [.., usage, _] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(usage["usage"]["completion_tokens_details"], details);
+    }
+}
