@@ -82,23 +82,35 @@ impl App {
     /// tenant's. What is refused for one of these is refused before its body is read, if that is known by then.
     pub async fn admit(&self, request: Request) -> Result<(Admitted, Bytes), ApiError> {
         let arrived = Instant::now();
-        let caller = Caller::of_request(&request)?;
+        let (caller, limiter) = self.look(&request)?;
+        let tenant = caller.name().unwrap_or_default();
+        let header_timeout = header_timeout(request.headers())?;
+        let mut phase = self.phase.clone();
+        let body = tokio::select! {
+            body = self.read_body(request.into_body()) => body?,
+            // At its end it would be refused; the drain does not wait for that.
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
+        };
+        let shard = self.serving()?;
+        let permit = self.place(tenant, limiter.as_ref())?;
+        let flag_timeout = self.limits.request_timeout;
+        Ok((Admitted { permit, shard, arrived, caller, header_timeout, flag_timeout }, body))
+    }
+
+    /// Whether a request would be let in now, and who sent it. Takes nothing.
+    pub fn look(&self, request: &Request) -> Result<(Caller, Option<Arc<Limiter>>), ApiError> {
+        let caller = Caller::of_request(request)?;
         self.serving()?;
         let tenant = caller.name().unwrap_or_default();
         let limiter = self.access.limiter(tenant);
         if let (Some(limiter), Some(slot)) = (&limiter, request.extensions().get::<RateSlot>()) {
             slot.set(limiter);
-            limiter.check(arrived).map_err(|over| self.over_limit(tenant, over))?;
+            limiter.check(Instant::now()).map_err(|over| self.over_limit(tenant, over))?;
         }
         if self.open.available_permits() == 0 {
             return Err(self.too_many_requests());
         }
-        let header_timeout = header_timeout(request.headers())?;
-        let body = self.read_body(request.into_body()).await?;
-        let shard = self.serving()?;
-        let permit = self.place(tenant, limiter.as_ref())?;
-        let flag_timeout = self.limits.request_timeout;
-        Ok((Admitted { permit, shard, arrived, caller, header_timeout, flag_timeout }, body))
+        Ok((caller, limiter))
     }
 
     /// A request's body, within its limits of bytes and time.

@@ -163,7 +163,7 @@ async fn what_is_wrong_is_named() {
         ),
         (json!({"input": "x", "max_output_tokens": 0}), "`max_output_tokens` is 0"),
         (json!({"input": "x", "tools": [{"type": "web_search"}]}), "`tools[0].type` must be `function`"),
-        (json!({"input": "x", "tool_choice": "always"}), "`tool_choice` must be"),
+        (json!({"input": "x", "tool_choice": "always"}), "`tool_choice` names a tool"),
         (json!({"input": "x", "background": true}), "`background` is not supported"),
         (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "`text.format.type` must be"),
     ] {

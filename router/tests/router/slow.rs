@@ -83,6 +83,26 @@ async fn a_slow_body_takes_no_place() {
 }
 
 #[tokio::test]
+async fn a_body_that_still_arrives_is_refused_when_the_server_drains() {
+    let mut router = Router::default().await;
+    let whole = post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1}).to_string());
+    let mut connection = router.connect().await;
+    connection.stream.write_all(&whole[..whole.len() - 1]).await.unwrap();
+    let all = router.app.limits.max_reading_kib();
+    let begun = async {
+        while router.app.reading.available_permits() == all {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, begun).await.expect("the body is being read");
+    router.terminate();
+    let refused = connection.answer().await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("draining")));
+    assert!(refused.header("retry-after").is_some());
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn two_hundred_slow_connections_leave_normal_service_alone() {
     let plan = ShardPlan { num_blocks: 16_384, ..ShardPlan::endless() };
     let router = Router::start(plan, Limits::default()).await;

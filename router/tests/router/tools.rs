@@ -108,7 +108,7 @@ async fn wrong_tools_are_named() {
             "`tools[0].type` must be `function`",
         ),
         (json!({"tools": [{"type": "function", "function": {"name": "a b"}}]}), "`tools[0]` has a name"),
-        (json!({"tool_choice": "always"}), "`tool_choice` must be"),
+        (json!({"tool_choice": "always"}), "`tool_choice` names a tool"),
         (
             json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}),
             "`tool_choice` names a tool",

@@ -40,7 +40,13 @@ struct Kind<'a> {
 )]
 pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let bytes = match app.read_body(body).await {
+    let empty = Request::from_parts(parts.clone(), HttpBody::empty());
+    // Looked at as any other before the body is read; whoever answers it lets it in.
+    let bytes = match app.look(&empty) {
+        Ok(_) => app.read_body(body).await,
+        Err(error) => Err(error),
+    };
+    let bytes = match bytes {
         Ok(bytes) => bytes,
         Err(error) => return Dialect::Tgi.error_response(&error),
     };
@@ -125,7 +131,7 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, Api
         let full_text = parameters.return_full_text.unwrap_or(false);
         let last = parameters.truncate;
         let mut raw = raw_params(&mut parameters, false)?;
-        raw.deadline = admitted.deadline(None)?;
+        raw.deadline = admitted.deadline(parameters.timeout)?;
         validator.check(&raw, NAMES)?;
         app.compile(&mut raw, &admitted.caller).await?;
         prefixes.push(if full_text { instance.inputs.clone() } else { String::new() });
