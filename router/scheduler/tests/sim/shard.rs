@@ -86,7 +86,7 @@ impl Model {
     /// What may follow, with all that is forced.
     pub fn follow(self, seed: u64, output: &[u32]) -> Allowed {
         // Some masks take long.
-        let is_slow = mix(seed ^ output.len() as u64) % 5 == 0;
+        let is_slow = mix(seed ^ output.len() as u64).is_multiple_of(5);
         let (mut output, mut forced) = (output.to_vec(), Vec::new());
         loop {
             let Some(mask) = self.allowed(seed, &output) else {
