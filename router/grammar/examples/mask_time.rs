@@ -3,6 +3,8 @@
 //! MODEL is a `.gguf` file or a folder. Tokens are drawn evenly from each mask, so that the paths are many; a model's
 //! own are fewer. Times are of one thread, in microseconds.
 
+#![allow(clippy::print_stdout, missing_docs)]
+
 use std::time::Instant;
 
 use serde_json::{Value, json};
