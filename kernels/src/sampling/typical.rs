@@ -64,6 +64,6 @@ impl Sampler {
             cumulative += f64::from(**weight);
             cumulative > target
         });
-        drawn.or(typical().last()).map_or(0, |(key, _)| key_token(*key))
+        drawn.or(typical().next_back()).map_or(0, |(key, _)| key_token(*key))
     }
 }
