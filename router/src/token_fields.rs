@@ -137,7 +137,7 @@ impl LogitBias {
             if checked.iter().any(|(known, _)| *known == id) {
                 return Err(ApiError::value("logit_bias", format!("names the token {id} twice")));
             }
-            if bias.is_nan() || bias.abs() > MAX_BIAS {
+            if !(-MAX_BIAS..=MAX_BIAS).contains(bias) {
                 let problem = format!("is {bias}, must be at least -{MAX_BIAS} and at most {MAX_BIAS}");
                 return Err(ApiError::value(format!("logit_bias.{id}"), problem));
             }
