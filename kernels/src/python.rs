@@ -1,6 +1,7 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
 mod late_masks;
+mod sampling;
 mod store;
 mod weight_cache;
 
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use trunkline_kv::{BlockKey, KEY_BYTES};
 
 use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
@@ -18,9 +19,10 @@ use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
 use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::late_masks::PyLateMasks;
+use crate::python::sampling::{outcome, sampling_params};
 use crate::python::store::PyStore;
 use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
-use crate::sampling::{SamplingParams, TokenScore};
+use crate::sampling::TokenScore;
 use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
 use crate::weight_cache::{CacheState, Miss};
 
@@ -448,46 +450,6 @@ impl PyExecutor {
     fn device(&self) -> String {
         self.executor.device()
     }
-}
-
-/// (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
-fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
-    match &result.outcome {
-        Ok(token) => {
-            let likeliest = &token.top_logprobs[..];
-            (result.sequence_id, token.token_id, token.logprob, likeliest).into_pyobject(py)
-        }
-        Err(failure) => (result.sequence_id, failure.code(), failure.message()).into_pyobject(py),
-    }
-}
-
-/// Reads the fields of `SamplingParams` in shard.proto; absent ones have the value that changes nothing.
-fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<SamplingParams> {
-    let mut params = SamplingParams::default();
-    for (name, value) in sampling {
-        let name: String = name.extract()?;
-        match name.as_str() {
-            "temperature" => params.temperature = value.extract()?,
-            "top_p" => params.top_p = value.extract()?,
-            "top_k" => params.top_k = value.extract()?,
-            "min_p" => params.min_p = value.extract()?,
-            "seed" => params.seed = value.extract()?,
-            "choice" => params.choice = value.extract()?,
-            "presence_penalty" => params.presence_penalty = value.extract()?,
-            "frequency_penalty" => params.frequency_penalty = value.extract()?,
-            "repetition_penalty" => params.repetition_penalty = value.extract()?,
-            "min_tokens" => params.min_tokens = value.extract()?,
-            "end_token_ids" => params.end_token_ids = value.extract()?,
-            "num_top_logprobs" => params.num_top_logprobs = value.extract()?,
-            "logprobs" => params.logprobs = value.extract()?,
-            "logit_bias" => params.logit_bias = value.extract()?,
-            "allowed_token_ids" => params.allowed_token_ids = value.extract()?,
-            "typical_p" => params.typical_p = value.extract()?,
-            "num_top_prompt_logprobs" => params.num_top_prompt_logprobs = value.extract()?,
-            _ => return Err(PyValueError::new_err(format!("`sampling` has no field {name:?}"))),
-        }
-    }
-    Ok(params)
 }
 
 /// CPU kernels and step executor.

@@ -171,7 +171,6 @@ pub enum NextTokens {
 
 /// What the scheduler is told.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a submission is moved once, and not kept among others")]
 pub enum Event {
     /// A shard is there, with an empty KV pool and no sequences. Also after `ShardLost`, then maybe with other limits.
     ShardReady(ShardLimits),

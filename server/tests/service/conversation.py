@@ -100,23 +100,16 @@ def plans() -> list[pb.StepPlan]:
         pb.StepPlan(
             step_id=8,
             ends=[2, 6],
-            restores=[
-                pb.Restore(
-                    restore_id=1,
-                    blocks=[
-                        pb.BlockRestore(
-                            slot=2,
-                            block_id=12,
-                            key=block_key(ROOT_KEY, prompt[:4], block_size=4),
-                            base_only=True,
-                        )
-                    ],
-                )
-            ],
+            restores=[pb.Restore(restore_id=1, blocks=[_first_block(prompt)])],
             discards=[3],
         ),
         *scored_plans(prompt[:5]),
     ]
+
+
+def _first_block(prompt: list[int]) -> pb.BlockRestore:
+    key = block_key(ROOT_KEY, prompt[:4], block_size=4)
+    return pb.BlockRestore(slot=2, block_id=12, key=key, base_only=True)
 
 
 def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
