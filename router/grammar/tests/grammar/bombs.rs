@@ -115,8 +115,11 @@ fn worst_mask(model: &ModelText, mut constraint: Constraint) -> (Duration, Optio
             Err(error) => return (worst, Some(error.to_string())),
         };
         let text: Vec<u32> = mask.iter().filter(|id| !model.end_token_ids.contains(id)).collect();
-        constraint.accept(text[rng.below(text.len())]).unwrap();
+        let accepted = constraint.accept(text[rng.below(text.len())]);
         worst = worst.max(begin.elapsed());
+        if let Err(error) = accepted {
+            return (worst, Some(error.to_string()));
+        }
     }
     (worst, None)
 }
