@@ -81,7 +81,7 @@ def run_shard(socket_path: Path) -> int:
 def drive(client: Client, num_sequences: int, num_steps: int, *, in_flight: int, pid: int) -> tuple[float, float]:
     """Milliseconds per step: of the wall clock, and of the shard's CPU."""
     stream = client.open()
-    sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0)
+    sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0, typical_p=1.0)
     ids = range(1, num_sequences + 1)
     starts = [pb.SequenceStart(sequence_id=i, token_ids=[1], num_prompt_tokens=1, sampling=sampling) for i in ids]
     requests = [pb.StepPlan(step_id=1, starts=starts)]

@@ -51,7 +51,7 @@ def test_run_ahead_through_the_socket_gives_the_tokens_of_the_whole_text(embedde
 
 def _generate(client: Client, prompt: list[int], block_size: int) -> list[int]:
     """Greedy tokens, two plans in flight, the prompt in two chunks."""
-    sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0)
+    sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0, typical_p=1.0)
     start = pb.SequenceStart(sequence_id=1, token_ids=prompt, num_prompt_tokens=len(prompt), sampling=sampling)
     blocks = range(5, 5 + -(-(len(prompt) + NUM_OUTPUT) // block_size))
     plans = [

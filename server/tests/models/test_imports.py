@@ -19,7 +19,15 @@ ALLOWED = {
     "weights": {"errors", "models", "weights"},
     "sampling": {"backends.interface", "sampling"},
     "backends/interface.py": set(),
-    "backends/reference": {"backends.interface", "backends.reference", "errors", "models", "sampling", "weights"},
+    "backends/reference": {
+        "backends.interface",
+        "backends.late_masks",
+        "backends.reference",
+        "errors",
+        "models",
+        "sampling",
+        "weights",
+    },
 }
 
 
