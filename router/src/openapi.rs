@@ -9,13 +9,14 @@ use crate::http::{kv, kv_events, kv_node, operate};
 use crate::tenants;
 
 /// Routes with a field `stream`, and the schema of an event's data where there is one.
-const STREAMING: [(&str, Option<&str>); 6] = [
+const STREAMING: [(&str, Option<&str>); 7] = [
     ("/v1/chat/completions", Some("ChatCompletionChunk")),
     ("/v1/completions", Some("CompletionResponse")),
     ("/v1/responses", None),
     ("/v1/messages", None),
     ("/generate", Some("StreamResponse")),
     ("/", Some("StreamResponse")),
+    ("/invocations", None),
 ];
 /// What any route with a body may answer.
 const WITH_BODY: [(&str, &str); 4] = [
@@ -93,6 +94,9 @@ fn complete(path: &str, operation: &mut Operation) {
         if dialect != Dialect::Tgi {
             add(operation, dialect, "404", "The model is not served");
         }
+    }
+    if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
+        add(operation, dialect, "504", "The request's time was over");
     }
     let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
     if let Some((_, schema)) = streaming
