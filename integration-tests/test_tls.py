@@ -12,11 +12,10 @@ import pytest
 from harness import START_DEADLINE_S, Trunkline, wait_for
 from test_processes import run_to_end
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
-
 
 def write_pair(folder: Path) -> str:
     """A certificate for 127.0.0.1 and its key; the certificate's text."""
+    assert shutil.which("openssl"), "openssl is missing; hint: on Debian, apt-get install openssl"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", "/CN=trunkline", "-addext", "subjectAltName=IP:127.0.0.1"]
     command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
