@@ -214,6 +214,6 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
 pub(super) fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
     match reason {
         FinishReason::StopString { index } => stops.get(index).cloned(),
-        FinishReason::EndToken | FinishReason::Length => None,
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::Length => None,
     }
 }

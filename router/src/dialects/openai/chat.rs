@@ -7,15 +7,16 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 use trunkline_text::{ChatPrompt, ChatRequest, StopText, Tokenizer};
 
-use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs, finish_reason_with_calls};
+use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
 use super::messages::{Message, last_mark, to_chat};
 use super::prompt_logprobs::PromptLogprobs;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
+use crate::admission::Admitted;
 use crate::app::{App, unix_s};
 use crate::dialects::conversation::{Conversation, reasoning_kwargs};
-use crate::dialects::reply::Reply;
+use crate::dialects::reply::{Reply, ReplyPlan};
 use crate::dialects::structured::StructuredFields;
 use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
@@ -23,6 +24,7 @@ use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
+use crate::request::GenerationRequest;
 use crate::retention::RawRetention;
 use crate::service_tier::{Wanted, openai_name};
 use crate::token_fields::{PromptLogprobsField, TokenFields};
@@ -40,6 +42,11 @@ const REFUSED: &[Refused] = &[
     Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
     Refused { field: "echo", neutral: &["false"], hint: "leave it out" },
+    Refused {
+        field: "tool_prompt",
+        neutral: &[],
+        hint: "the model's own template says it; or use a message",
+    },
 ];
 
 /// Answers a chat.
@@ -59,10 +66,25 @@ pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> 
     }
 }
 
-async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
-    let mut body: Body = parse(&body, &refused, "")?;
+/// The body of a chat. `prefix` names it in errors (`instances[0].`), empty for a whole body.
+pub(crate) fn parse_body(body: &[u8], prefix: &str) -> Result<Body, ApiError> {
+    parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), prefix)
+}
+
+/// A chat that was checked.
+pub(crate) struct Prepared {
+    /// For the device.
+    pub(crate) request: GenerationRequest,
+    /// How its replies are read.
+    reply: ReplyPlan,
+    /// The client said which tool is called.
+    names_tool: bool,
+    /// Replies to compute.
+    num_choices: usize,
+}
+
+/// Checks a chat and makes its prompt; takes from the body what it needs of it.
+pub(crate) async fn prepare(app: &App, admitted: &Admitted, body: &mut Body) -> Result<Prepared, ApiError> {
     app.model.check_name(body.model.as_deref())?;
     let names = FieldNames {
         max_new_tokens: if body.max_completion_tokens.is_some() {
@@ -76,24 +98,32 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         stop: "stop",
     };
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
-    let mut raw = raw_params(&mut body)?;
+    let mut raw = raw_params(body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
-    raw.grammar = grammar(&mut body, &tools)?;
+    raw.grammar = grammar(body, &tools)?;
     let mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
 
-    let chat = chat_request(&mut body)?;
+    let chat = chat_request(body)?;
     let names_tool = tools.is_named();
     let hides_reasoning = body.include_reasoning == Some(false);
     let conversation = Conversation { chat, mark, tools, hides_reasoning };
-    let (request, reply) = conversation.request(app, &admitted, &validator, raw, names).await?;
+    let (request, reply) = conversation.request(app, admitted, &validator, raw, names).await?;
+    Ok(Prepared { request, reply, names_tool, num_choices })
+}
+
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (admitted, body) = app.admit(request).await?;
+    let mut body = parse_body(&body, "")?;
+    let Prepared { request, reply, names_tool, num_choices } = prepare(app, &admitted, &mut body).await?;
     let tokenizer = app.model.text.tokenizer.clone();
     let shown = Shown {
         reply,
         names_tool,
+        stops: request.stops.clone(),
         logprobs: request.sampling.logprobs,
         usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         predicted: body.prediction.is_some(),
@@ -134,10 +164,12 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
 
 fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Choice {
     let reply = Reply::of(&shown.reply, folded.text);
+    let (finish_reason, stop_reason) = shown.end(folded.reason, reply.calls.len());
     Choice {
         index: index as u32,
         logprobs: shown.logprobs.then(|| chat_logprobs(tokenizer, &folded.tokens)),
-        finish_reason: finish_reason_with_calls(folded.reason, reply.calls.len(), shown.names_tool),
+        finish_reason,
+        stop_reason,
         message: AssistantMessage {
             role: "assistant",
             content: (reply.calls.is_empty() || !reply.text.is_empty()).then_some(reply.text),
@@ -149,9 +181,9 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
 
 /// The prompt of the chat that a body holds, for who wants to see it.
 pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiError> {
-    let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
-    let mut body: Body = parse(body, &refused, "")?;
+    let mut body = parse_body(body, "")?;
     app.model.check_name(body.model.as_deref())?;
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;
     tools.describe(&mut chat, app.model.reply.knows_tools(), &mut None);

@@ -8,7 +8,7 @@ use super::messages::Message;
 use super::prediction::Prediction;
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
 use super::tools::{ToolCall, ToolCallDelta, ToolField};
-use super::{ChatLogprobs, OneOrMany, Seed, StreamOptions, Usage};
+use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
 use crate::dialects::lists::list;
 use crate::retention::CacheRetention;
 use crate::token_fields::LogitBias;
@@ -183,6 +183,8 @@ pub struct Choice {
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
+    /// The stop string or the id of `stop_token_ids` that ended it, else null; vLLM's.
+    pub stop_reason: Option<StopReason>,
 }
 
 /// The reply.
@@ -237,6 +239,10 @@ pub struct ChunkChoice<'a> {
     pub logprobs: Option<ChatLogprobs>,
     /// On the last one.
     pub finish_reason: Option<&'static str>,
+    /// On the last one: the stop string or the id of `stop_token_ids` that ended it, else null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<StopReason>)]
+    pub stop_reason: Option<Option<StopReason>>,
 }
 
 /// What is new in a chunk.

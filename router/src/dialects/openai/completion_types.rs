@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
 use super::prompts::Prompts;
-use super::{CompletionLogprobs, OneOrMany, Seed, StreamOptions, Usage};
+use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
 use crate::retention::CacheRetention;
 use crate::token_fields::LogitBias;
 
@@ -162,4 +162,8 @@ pub struct Choice<'a> {
     pub prompt_logprobs: Option<PromptLogprobs>,
     /// `stop` or `length`; null before the end.
     pub finish_reason: Option<&'static str>,
+    /// With it: the stop string or the id of `stop_token_ids` that ended the output, else null; vLLM's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<StopReason>)]
+    pub stop_reason: Option<Option<StopReason>>,
 }

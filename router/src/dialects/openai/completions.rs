@@ -10,7 +10,7 @@ use super::completion_stream::{CompletionStream, Head, Shown, completion_logprob
 use super::completion_types::{Answer, Body, Choice};
 use super::prompt_logprobs::{EchoedPrompt, PromptLogprobs};
 use super::prompts::Prompt;
-use super::{ErrorResponse, finish_reason, system_fingerprint};
+use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
 use crate::choices::rank;
 use crate::dialects::Dialect;
@@ -78,6 +78,8 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     // Outputs are ranked by their logprobs.
     raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
 
+    let stops = raw.stops.clone();
+
     app.compile(&mut raw, &admitted.caller).await?;
     let (echo, prompts) = (body.echo == Some(true), body.prompt.0);
     let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
@@ -110,7 +112,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     };
     let choices = app.generate(requests, num_choices.computed, admitted.permit).await?;
     let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-    let shown = Shown { echo, logprobs, prompt_logprobs, usage: include_usage };
+    let shown = Shown { echo, logprobs, prompt_logprobs, usage: include_usage, stops };
     if is_stream {
         let render = CompletionStream::new(head, tokenizer, echoed, num_choices.computed, shown);
         return Ok(sse::stream(choices, render, app.metrics.clone()));
@@ -123,7 +125,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         rank(outputs);
         for output in &outputs[..num_choices.shown] {
             let index = answered.len() as u32;
-            answered.push(choice(index, (prompt, scored.clone()), output, shown, &tokenizer));
+            answered.push(choice(index, (prompt, scored.clone()), output, &shown, &tokenizer));
         }
     }
     Ok(axum::Json(head.answer(answered, Some(Some(usage.into())))).into_response())
@@ -134,16 +136,17 @@ fn choice(
     index: u32,
     (prompt, scored): (&EchoedPrompt, Option<Arc<ScoredPrompt>>),
     output: &Folded,
-    shown: Shown,
+    shown: &Shown,
     tokenizer: &Arc<Tokenizer>,
 ) -> Choice<'static> {
     let logprobs = shown.logprobs.map(|num_top| {
         let echoed = scored.as_ref().filter(|_| shown.echo);
         let (mut list, mut offset) =
             echoed.map(|scored| prompt.logprobs(tokenizer, scored, num_top)).unwrap_or_default();
-        list.append(completion_logprobs(tokenizer, &output.tokens, &mut offset, shown));
+        list.append(completion_logprobs(tokenizer, &output.tokens, &mut offset, shown.echo));
         list
     });
+    let (finish_reason, stop_reason) = shown.end(output.reason);
     Choice {
         text: format!("{}{}", prompt.text, output.text).into(),
         index,
@@ -151,7 +154,8 @@ fn choice(
         prompt_logprobs: scored
             .zip(shown.prompt_logprobs)
             .map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top)),
-        finish_reason: Some(finish_reason(output.reason)),
+        finish_reason: Some(finish_reason),
+        stop_reason: Some(stop_reason),
     }
 }
 
