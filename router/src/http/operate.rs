@@ -29,10 +29,7 @@ pub async fn livez() -> &'static str {
     )
 )]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    match app.readiness() {
-        Ok(()) => "ready".into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(app.readiness().map(|()| "ready"))
 }
 
 /// As `/readyz`, under TGI's name.

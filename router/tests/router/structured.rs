@@ -166,10 +166,11 @@ async fn required_and_named_tools_are_called_with_valid_arguments() {
         (json!([tool("pick", nested.clone())]), json!("required"), false),
         (json!([tool("pick", schema()), tool("take", nested.clone())]), json!("required"), false),
         (
-            json!([tool("skip", json!({})), tool("take", nested)]),
+            json!([tool("skip", json!({})), tool("take", nested.clone())]),
             json!({"type": "function", "function": {"name": "take"}}),
             true,
         ),
+        (json!([tool("skip", json!({})), tool("take", nested)]), json!({"function": {"name": "take"}}), true),
     ] {
         let fields = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": is_parallel});
         let answer = router.post(CHAT, &chat(fields)).await.ok();

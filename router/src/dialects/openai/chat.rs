@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatPrompt, ChatRequest, StopText, Tokenizer};
+use trunkline_text::{ChatPrompt, ChatRequest, Tokenizer};
 
 use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
@@ -17,7 +17,6 @@ use crate::admission::Admitted;
 use crate::app::{App, unix_s};
 use crate::dialects::conversation::{Conversation, reasoning_kwargs};
 use crate::dialects::reply::{Reply, ReplyPlan};
-use crate::dialects::structured::StructuredFields;
 use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
@@ -25,9 +24,8 @@ use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
 use crate::request::GenerationRequest;
-use crate::retention::RawRetention;
-use crate::service_tier::{Wanted, openai_name};
-use crate::token_fields::{PromptLogprobsField, TokenFields};
+use crate::service_tier::openai_name;
+use crate::token_fields::PromptLogprobsField;
 use crate::validate::{FieldNames, RawParams};
 
 /// Fields that would change the answer.
@@ -60,10 +58,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(response) => response,
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(answer(&app, request).await)
 }
 
 /// The body of a chat. `prefix` names it in errors (`instances[0].`), empty for a whole body.
@@ -217,36 +212,8 @@ fn kwargs(body: &mut Body) -> Map<String, Value> {
 
 /// What the reply has to be. Where it must be calls, `response_format` is of replies that are none.
 fn grammar(body: &mut Body, tools: &Tools) -> Result<Option<RequestGrammar>, ApiError> {
-    let fields = StructuredFields {
-        response_format: body.response_format.take(),
-        guided_json: body.guided_json.take(),
-        guided_regex: body.guided_regex.take(),
-        guided_choice: body.guided_choice.take(),
-        guided_grammar: body.guided_grammar.take(),
-        structured_outputs: body.structured_outputs.take(),
-    };
-    let asked = fields.grammar()?;
+    let asked = body.structured().grammar()?;
     Ok(tools.grammar().or(asked))
-}
-
-fn token_fields(body: &mut Body) -> Result<TokenFields, ApiError> {
-    let prompt_logprobs = body.prompt_logprobs.and_then(|count| count.0);
-    if prompt_logprobs.is_some() && body.stream == Some(true) {
-        let problem = "cannot be streamed; hint: do not stream";
-        return Err(ApiError::value("prompt_logprobs", problem));
-    }
-    if let Some(prediction) = &body.prediction {
-        prediction.check()?;
-    }
-    Ok(TokenFields {
-        stop_token_ids: body.stop_token_ids.take().unwrap_or_default(),
-        logit_bias: body.logit_bias.take().unwrap_or_default(),
-        allowed_token_ids: body.allowed_token_ids.take(),
-        prompt_logprobs: prompt_logprobs
-            .map(|num_top| PromptLogprobsField { field: "prompt_logprobs", num_top }),
-        skip_special_tokens: body.skip_special_tokens,
-        truncate_prompt_tokens: body.truncate_prompt_tokens,
-    })
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
@@ -260,35 +227,18 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if body.top_logprobs.is_some_and(|top| top != 0) && !asked {
         return Err(ApiError::value("top_logprobs", "needs `logprobs`; hint: set `logprobs` to true"));
     }
-    let keep_stop = body.include_stop_str_in_output.unwrap_or(false);
-    Ok(RawParams {
-        max_new_tokens: body.max_completion_tokens.or(body.max_tokens),
-        default_max_new_tokens: None,
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        min_p: body.min_p,
-        seed: body.seed.map(|seed| seed.0),
-        presence_penalty: body.presence_penalty,
-        frequency_penalty: body.frequency_penalty,
-        repetition_penalty: body.repetition_penalty,
-        min_tokens: body.min_tokens,
-        ignore_eos: body.ignore_eos.unwrap_or(false),
-        stops: body.stop.take().unwrap_or_default().0,
-        stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
-        logprobs: asked.then(|| body.top_logprobs.unwrap_or(0)),
-        typical_p: body.typical_p,
-        tokens: token_fields(body)?,
-        shows_prompt: false,
-        grammar: None,
-        cache_salt: body.cache_salt.take(),
-        deadline: None,
-        class: Wanted::from_openai(body.service_tier.as_deref(), body.priority)?,
-        retention: RawRetention {
-            prompt_cache_key: body.prompt_cache_key.take(),
-            prompt_cache_retention: body.prompt_cache_retention.take(),
-            cache_retention: body.cache_retention.take(),
-            breakpoint: None,
-        },
-    })
+    let prompt_logprobs = body.prompt_logprobs.and_then(|count| count.0);
+    if prompt_logprobs.is_some() && body.stream == Some(true) {
+        let problem = "cannot be streamed; hint: do not stream";
+        return Err(ApiError::value("prompt_logprobs", problem));
+    }
+    if let Some(prediction) = &body.prediction {
+        prediction.check()?;
+    }
+    let mut raw = body.shared_params()?;
+    raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens);
+    raw.logprobs = asked.then(|| body.top_logprobs.unwrap_or(0));
+    raw.tokens.prompt_logprobs =
+        prompt_logprobs.map(|num_top| PromptLogprobsField { field: "prompt_logprobs", num_top });
+    Ok(raw)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::{StopText, Tokenizer};
+use trunkline_text::Tokenizer;
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
@@ -14,15 +14,11 @@ use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
 use crate::choices::rank;
 use crate::dialects::Dialect;
-use crate::dialects::structured::StructuredFields;
 use crate::error::ApiError;
 use crate::generate::ScoredPrompt;
-use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
-use crate::retention::RawRetention;
-use crate::service_tier::Wanted;
-use crate::token_fields::{PromptLogprobsField, TokenFields};
+use crate::token_fields::PromptLogprobsField;
 use crate::validate::{FieldNames, NumChoices, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
@@ -54,10 +50,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(response) => response,
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(answer(&app, request).await)
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
@@ -174,68 +167,25 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
-    let keep_stop = body.include_stop_str_in_output.unwrap_or(false);
-    Ok(RawParams {
-        max_new_tokens: body.max_tokens,
-        default_max_new_tokens: Some(DEFAULT_MAX_TOKENS),
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        min_p: body.min_p,
-        seed: body.seed.map(|seed| seed.0),
-        presence_penalty: body.presence_penalty,
-        frequency_penalty: body.frequency_penalty,
-        repetition_penalty: body.repetition_penalty,
-        min_tokens: body.min_tokens,
-        ignore_eos: body.ignore_eos.unwrap_or(false),
-        stops: body.stop.take().unwrap_or_default().0,
-        stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
-        logprobs: body.logprobs,
-        typical_p: body.typical_p,
-        tokens: token_fields(body),
-        shows_prompt: body.echo == Some(true),
-        grammar: grammar(body)?,
-        cache_salt: body.cache_salt.take(),
-        class: Wanted::from_openai(body.service_tier.as_deref(), body.priority)?,
-        deadline: None,
-        retention: RawRetention {
-            prompt_cache_key: body.prompt_cache_key.take(),
-            prompt_cache_retention: body.prompt_cache_retention.take(),
-            cache_retention: body.cache_retention.take(),
-            breakpoint: None,
-        },
-    })
+    let mut raw = body.shared_params()?;
+    raw.max_new_tokens = body.max_tokens;
+    raw.default_max_new_tokens = Some(DEFAULT_MAX_TOKENS);
+    raw.logprobs = body.logprobs;
+    raw.tokens.prompt_logprobs = prompt_logprobs(body);
+    raw.shows_prompt = body.echo == Some(true);
+    raw.grammar = body.structured().grammar()?;
+    Ok(raw)
 }
 
-fn token_fields(body: &mut Body) -> TokenFields {
-    // What both ask for is computed once, with as many of the likeliest tokens as either wants.
+/// What both fields ask for is computed once, with as many of the likeliest tokens as either wants.
+fn prompt_logprobs(body: &Body) -> Option<PromptLogprobsField> {
     let asked = body.prompt_logprobs.and_then(|count| count.0);
     let echoed = body.logprobs.filter(|_| body.echo == Some(true));
-    let prompt_logprobs = match (asked, echoed) {
+    match (asked, echoed) {
         (Some(num_top), echoed) if echoed.is_none_or(|echoed| echoed <= num_top) => {
             Some(PromptLogprobsField { field: "prompt_logprobs", num_top })
         }
         (_, Some(num_top)) => Some(PromptLogprobsField { field: "logprobs", num_top }),
         (_, None) => None,
-    };
-    TokenFields {
-        stop_token_ids: body.stop_token_ids.take().unwrap_or_default(),
-        logit_bias: body.logit_bias.take().unwrap_or_default(),
-        allowed_token_ids: body.allowed_token_ids.take(),
-        prompt_logprobs,
-        skip_special_tokens: body.skip_special_tokens,
-        truncate_prompt_tokens: body.truncate_prompt_tokens,
     }
-}
-
-fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
-    let fields = StructuredFields {
-        response_format: body.response_format.take(),
-        guided_json: body.guided_json.take(),
-        guided_regex: body.guided_regex.take(),
-        guided_choice: body.guided_choice.take(),
-        guided_grammar: body.guided_grammar.take(),
-        structured_outputs: body.structured_outputs.take(),
-    };
-    fields.grammar()
 }

@@ -1,5 +1,6 @@
 //! OpenAI's API: <https://platform.openai.com/docs/api-reference>.
 
+mod body;
 pub mod chat;
 mod chat_stream;
 mod chat_types;

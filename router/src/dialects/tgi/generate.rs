@@ -102,10 +102,7 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
-    match answer(app, request, form).await {
-        Ok(response) => response,
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(answer(app, request, form).await)
 }
 
 /// What the answer shows beyond the text.

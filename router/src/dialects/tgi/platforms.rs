@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body as HttpBody;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use trunkline_text::GenerationDefaults;
@@ -102,10 +102,7 @@ pub struct VertexResponse {
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
-    match predict(&app, request).await {
-        Ok(answer) => axum::Json(answer).into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(predict(&app, request).await.map(axum::Json))
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, ApiError> {
