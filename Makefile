@@ -117,14 +117,15 @@ test-schemas: build .venv-test/.stamp ## structured output under every real sche
 .PHONY: fuzz
 fuzz: ## look for inputs that break a parser: make fuzz TARGET=body SECONDS=60 (body, template, event, reply, gguf, keys)
 	@scripts/require.sh cargo cc
-	mkdir -p target/fuzz/corpus/$(or $(TARGET),body)
+	cargo run --release --quiet -p trunkline-fuzz --bin seeds -- $(or $(TARGET),body) \
+	    target/fuzz/corpus/$(or $(TARGET),body) target/fuzz/$(or $(TARGET),body).dict
 	RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cdebug-assertions \
 	    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 	    -Cllvm-args=-sanitizer-coverage-trace-compares" \
 	    cargo build --release --quiet -p trunkline-fuzz --features libfuzzer --bin fuzz \
 	    --target-dir target/fuzz --target $$(rustc -vV | sed -n 's/^host: //p')
 	TRUNKLINE_FUZZ_TARGET=$(or $(TARGET),body) target/fuzz/$$(rustc -vV | sed -n 's/^host: //p')/release/fuzz \
-	    -max_total_time=$(or $(SECONDS),60) -artifact_prefix=target/fuzz/ target/fuzz/corpus/$(or $(TARGET),body) $(ARGS)
+	    -max_total_time=$(or $(SECONDS),60) -dict=target/fuzz/$(or $(TARGET),body).dict -artifact_prefix=target/fuzz/ target/fuzz/corpus/$(or $(TARGET),body) $(ARGS)
 
 .PHONY: snapshots
 snapshots: build .venv-test/.stamp ## record the whole-system snapshots again (review the diff)

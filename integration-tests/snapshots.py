@@ -16,7 +16,8 @@ FILTERS = [
     (re.compile(r'"id": "(chatcmpl|cmpl)-[^"]+"'), r'"id": "\1-<id>"'),
     (re.compile(r'"created": \d+'), '"created": "<time>"'),
     (re.compile(r'"system_fingerprint": "[^"]+"'), '"system_fingerprint": "<fingerprint>"'),
-    # What depends on the machine: processor and memory.
+    # What depends on the machine: processor, its cores, memory.
+    (re.compile(r'"validation_workers": \d+'), '"validation_workers": "<cores>"'),
     (re.compile(r'"model_device_type": "[^"]+"'), '"model_device_type": "<device>"'),
     (re.compile(r'"max_batch_total_tokens": \d+'), '"max_batch_total_tokens": "<pool>"'),
     (re.compile(r'"request_id": "[^"]+"'), '"request_id": "<id>"'),

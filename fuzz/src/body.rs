@@ -31,6 +31,9 @@ const ROUTES: &[&str] = &[
     "/generate_stream",
     "/",
     "/tokenize",
+    "/chat_tokenize",
+    "/invocations",
+    "/vertex",
 ];
 /// Longest wait for an answer; reached only when something hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -107,7 +110,10 @@ pub fn run(data: &[u8]) {
         return;
     }
     assert!(status.is_client_error(), "{route} answers {status} {value}");
-    let message = if route.starts_with("/v1") { &value["error"]["message"] } else { &value["error"] };
+    let error = &value["error"];
+    // `/invocations` answers as the route that its body is for.
+    let is_openai = route.starts_with("/v1") || route == "/invocations" && error.is_object();
+    let message = if is_openai { &error["message"] } else { error };
     assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{route} answers {value}");
     assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
 }
@@ -190,7 +196,23 @@ pub fn seeds() -> Vec<Vec<u8>> {
             6,
             json!({"inputs": "x", "parameters": {"max_new_tokens": 40, "grammar": {"type": "json", "value": schema}}}),
         ),
+        (
+            7,
+            json!({"inputs": "x", "parameters": {"decoder_input_details": true, "typical_p": 0.5, "max_new_tokens": 2}}),
+        ),
         (8, json!({"inputs": "xé🙂", "add_special_tokens": false})),
+        (
+            9,
+            json!({"messages": parts, "add_generation_prompt": false, "tools": [{"type": "function", "function": function}]}),
+        ),
+        (10, json!({"messages": user, "max_tokens": 2, "stop_token_ids": [105], "logit_bias": {"97": -1.5}})),
+        (10, json!({"prompt": "x", "max_tokens": 2, "prompt_logprobs": 1, "truncate_prompt_tokens": -1})),
+        (10, json!({"inputs": "x", "stream": true, "parameters": {"max_new_tokens": 2}})),
+        (
+            11,
+            json!({"instances": [{"inputs": "x", "parameters": {"max_new_tokens": 2}}, {"messages": user,
+            "max_tokens": 2, "temperature": 0.5}]}),
+        ),
     ];
     let seed = |(route, body): (u8, Value)| [&[route], body.to_string().as_bytes()].concat();
     bodies.into_iter().map(seed).collect()

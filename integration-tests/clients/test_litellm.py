@@ -70,7 +70,7 @@ def test_a_required_call_validates(server: Trunkline, model: str, provider: str)
         messages=[{"role": "user", "content": WEATHER_QUESTION}],
         tools=[{"type": "function", "function": function}],
         tool_choice="required",
-        **fields(server, model, provider=provider) | {"max_tokens": 256},
+        **fields(server, model, provider=provider) | {"max_tokens": 256, "temperature": 0},
     )
     assert answer.choices[0].finish_reason == "tool_calls"
     for call in answer.choices[0].message.tool_calls:

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 
+use crate::args::choice::AsFlag;
+
 const TARGET: &str = "launcher";
 
 /// How much is logged, by all processes alike; also a value of `--log-level`.
@@ -22,19 +24,6 @@ pub enum Level {
     Debug,
     /// Everything.
     Trace,
-}
-
-impl Level {
-    /// As written on the children's command lines.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
-    }
 }
 
 /// Text for people or one JSON object a line for machines (`--json-output`).

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::args;
+use crate::args::choice::AsFlag;
 use crate::args::high::{ModelRef, ServeConfig};
 use crate::error::LauncherError;
 use crate::listen::Address;
@@ -69,11 +70,11 @@ pub fn resolver_command(python: &Path, model: &ModelRef) -> Command {
 pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
     let mut command = server_command(python, "serve");
     command.arg("--model").arg(model).arg("--socket").arg(socket);
-    command.args(["--backend", config.backend.as_flag()]);
-    command.args(["--kv-cache-dtype", config.cache.dtype.as_flag()]);
-    command.args(["--kv-windows", config.cache.windows.as_flag()]);
+    push(&mut command, "--backend", Some(config.backend.as_flag()));
+    push(&mut command, "--kv-cache-dtype", Some(config.cache.dtype.as_flag()));
+    push(&mut command, "--kv-windows", Some(config.cache.windows.as_flag()));
     push(&mut command, "--threads", config.threads);
-    command.args(["--pin-threads", config.pin_threads.as_flag()]);
+    push(&mut command, "--pin-threads", Some(config.pin_threads.as_flag()));
     push(&mut command, "--max-batch-total-tokens", config.limits.max_batch_total_tokens);
     push(&mut command, "--max-step-tokens", config.limits.max_step_tokens);
     push(&mut command, "--max-step-sequences", config.limits.max_step_sequences);
@@ -110,8 +111,8 @@ pub fn router_command(
     if !config.cors_allow_origin.is_empty() {
         command.arg("--cors-allow-origin").arg(config.cors_allow_origin.join(","));
     }
-    command.args(["--tool-call-parser", config.replies.tool_call_parser.as_flag()]);
-    command.args(["--reasoning-parser", config.replies.reasoning_parser.as_flag()]);
+    push(&mut command, "--tool-call-parser", Some(config.replies.tool_call_parser.as_flag()));
+    push(&mut command, "--reasoning-parser", Some(config.replies.reasoning_parser.as_flag()));
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);
@@ -130,7 +131,7 @@ pub fn router_command(
     push(&mut command, "--max-header-bytes", Some(limits.max_header_bytes));
     push(&mut command, "--client-stall-timeout", Some(limits.client_stall_timeout_s));
     push(&mut command, "--max-pinned-share", Some(config.cache.max_pinned_percent));
-    command.args(["--eviction-policy", config.cache.eviction.as_flag()]);
+    push(&mut command, "--eviction-policy", Some(config.cache.eviction.as_flag()));
     if let Some(url) = config.cache.disk.as_ref().and_then(|disk| disk.object_store.as_ref()) {
         command.arg("--kv-object-store").arg(url);
     }
@@ -161,7 +162,8 @@ fn push_common(command: &mut Command, config: &ServeConfig) {
     if config.log_format == crate::log::Format::Json {
         command.arg("--json-output");
     }
-    command.args(["--log-level", config.log_level.as_flag(), "--lifeline"]);
+    push(command, "--log-level", Some(config.log_level.as_flag()));
+    command.arg("--lifeline");
 }
 
 fn push(command: &mut Command, flag: &str, value: Option<impl ToString>) {

@@ -119,6 +119,8 @@ pub struct App {
     pub reading: Arc<Semaphore>,
     /// One permit per text being tokenized on the blocking pool.
     pub tokenizing: Arc<Semaphore>,
+    /// How many permits that are.
+    pub num_tokenizing: usize,
 }
 
 impl App {

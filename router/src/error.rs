@@ -142,6 +142,14 @@ pub enum ApiError {
         /// The limit.
         limit: usize,
     },
+    /// The header has too many fields.
+    #[error("header has {num_fields} fields, the limit is {limit}; hint: send fewer")]
+    HeaderFields {
+        /// How many it has.
+        num_fields: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The body did not arrive in time.
     #[error("body did not arrive within {limit_s} s")]
     BodyTimeout {
@@ -357,7 +365,9 @@ impl ApiError {
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeaderTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::HeaderTooLarge { .. } | Self::HeaderFields { .. } => {
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
             Self::TooManyRequests { .. }
             | Self::PlacesShared { .. }
             | Self::RateLimited { .. }
@@ -407,7 +417,7 @@ impl ApiError {
             Self::PinRefused { .. } => "pin_refused",
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::BodyTooLarge { .. } => "body_too_large",
-            Self::HeaderTooLarge { .. } => "header_too_large",
+            Self::HeaderTooLarge { .. } | Self::HeaderFields { .. } => "header_too_large",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyBroken => "body_broken",
             Self::InvalidApiKey { .. } => "invalid_api_key",

@@ -26,8 +26,13 @@ use crate::shutdown::Phase;
 /// Why an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end token.
+    /// An end token of the model, or the end of a grammar.
     EndToken,
+    /// A token that the request named.
+    StopToken {
+        /// Its id.
+        token_id: u32,
+    },
     /// `max_new_tokens`.
     Length,
     /// A stop string.
@@ -306,7 +311,13 @@ impl Generation {
             let rest = self.detokenizer.finish();
             token.text.push_str(&rest);
             let matched = self.flush(&rest, &mut certain);
-            let reason = if is_end { FinishReason::EndToken } else { FinishReason::Length };
+            let reason = match is_end {
+                true if self.request.stop_token_ids.contains(&token.id) => {
+                    FinishReason::StopToken { token_id: token.id }
+                }
+                true => FinishReason::EndToken,
+                false => FinishReason::Length,
+            };
             Some(matched.map_or(reason, |index| FinishReason::StopString { index }))
         } else {
             None

@@ -36,6 +36,10 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a
 /// bare 431. The sum is also the most that is buffered of a connection's answers.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
+/// Most fields of a header.
+pub const MAX_HEADER_FIELDS: usize = 100;
+/// A header with more than this many gets a bare 431, others beyond `MAX_HEADER_FIELDS` an error that names the limit.
+pub const REFUSED_HEADER_FIELDS: usize = 512;
 /// Bytes of answers that the kernel keeps for one connection (it doubles the number for its own needs).
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// Most bytes of a body that is too large that are read away, so that its client sees the answer.

@@ -60,11 +60,12 @@ const WITH_BODY: [(&str, &str); 4] = [
         kv_node::unpin,
         kv_events::events,
         operate::health,
+        operate::ping,
         operate::livez,
         operate::readyz,
         operate::metrics,
     ),
-    components(schemas(openai::Chunk<'_>, tgi::StreamAnswer)),
+    components(schemas(openai::Chunk<'_>, openai::StopReason, tgi::StreamAnswer)),
     modifiers(&CommonAnswers)
 )]
 pub struct ApiDoc;
@@ -97,6 +98,8 @@ fn complete(path: &str, operation: &mut Operation) {
     }
     if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
         add(operation, dialect, "504", "The request's time was over");
+        let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
+        add(operation, dialect, lost, "The shard went away, or gave the request up");
     }
     let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
     if let Some((_, schema)) = streaming

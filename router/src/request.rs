@@ -24,6 +24,8 @@ pub struct GenerationRequest {
     pub sampling: SamplingParams,
     /// Tokens that end the output unless `ignore_eos`: the model's, and those that the request adds.
     pub end_token_ids: Vec<u32>,
+    /// Those of them that the request names and that are none of the model's own.
+    pub stop_token_ids: Vec<u32>,
     /// Go on after an end token.
     pub ignore_eos: bool,
     /// Control tokens that have text in the output, their own names: what begins tool calls.

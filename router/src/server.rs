@@ -73,6 +73,8 @@ impl Server {
         let (health_in, health) = watch::channel(Health::default());
         let shutdown = Shutdown::default();
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
+        // One core stays free for everything else.
+        let num_tokenizing = parallel.saturating_sub(1).max(1);
         let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let model = Arc::new(model);
@@ -98,8 +100,8 @@ impl Server {
             open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
             places: Arc::default(),
             reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
-            // One core stays free for everything else.
-            tokenizing: Arc::new(Semaphore::new(parallel.saturating_sub(1).max(1))),
+            tokenizing: Arc::new(Semaphore::new(num_tokenizing)),
+            num_tokenizing,
             limits: Arc::new(limits),
         });
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, objects))?;

@@ -283,7 +283,9 @@ impl Validator {
         let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();
         let mut end_token_ids =
             if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.end_token_ids.clone() };
-        end_token_ids.extend(stop_token_ids);
+        let is_own = |id: &u32| end_token_ids.contains(id);
+        let (own, stop_token_ids): (Vec<u32>, Vec<u32>) = stop_token_ids.into_iter().partition(is_own);
+        end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
         if sampling.min_tokens > max_new_tokens {
             let problem =
                 format!("is {}, but only {max_new_tokens} tokens will be generated", sampling.min_tokens);
@@ -297,6 +299,7 @@ impl Validator {
             max_new_tokens_field: names.max_new_tokens,
             sampling,
             end_token_ids,
+            stop_token_ids,
             ignore_eos,
             shown_token_ids: Vec::new(),
             special_tokens: raw.tokens.special_tokens(),

@@ -90,19 +90,6 @@ pub enum KvCacheDtype {
     Bf16,
 }
 
-impl KvCacheDtype {
-    /// As written on the shard's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Int8 => "int8",
-            Self::Int4 => "int4",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
-    }
-}
-
 /// What layers with a window keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvWindows {
@@ -110,16 +97,6 @@ pub enum KvWindows {
     Auto,
     /// All of every block.
     Off,
-}
-
-impl KvWindows {
-    /// As written on the shard's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
-        }
-    }
 }
 
 /// Which cached prefixes go first.
@@ -131,17 +108,6 @@ pub enum EvictionPolicy {
     Worth,
     /// By whichever of the two hits more of late.
     Adaptive,
-}
-
-impl EvictionPolicy {
-    /// As written on the router's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Worth => "worth",
-            Self::Adaptive => "adaptive",
-        }
-    }
 }
 
 /// The KV cache, as asked for.

@@ -361,16 +361,6 @@ pub enum Backend {
     Reference,
 }
 
-impl Backend {
-    /// As written on the shard's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Reference => "reference",
-        }
-    }
-}
-
 /// Whether threads stay on cores of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pinning {
@@ -380,15 +370,4 @@ pub enum Pinning {
     On,
     /// Never.
     Off,
-}
-
-impl Pinning {
-    /// As written on the shard's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::On => "on",
-            Self::Off => "off",
-        }
-    }
 }

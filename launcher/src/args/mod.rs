@@ -2,6 +2,7 @@
 //! checked ([`high`]).
 
 pub mod cache;
+pub mod choice;
 pub mod file;
 pub mod high;
 pub mod low;

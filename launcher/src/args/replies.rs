@@ -48,21 +48,6 @@ pub enum ToolCallParser {
     Off,
 }
 
-impl ToolCallParser {
-    /// As written on the router's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Hermes => "hermes",
-            Self::Llama3 => "llama3",
-            Self::Mistral => "mistral",
-            Self::Pythonic => "pythonic",
-            Self::Json => "json",
-            Self::Off => "off",
-        }
-    }
-}
-
 /// The form of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReasoningParser {
@@ -73,15 +58,4 @@ pub enum ReasoningParser {
     Think,
     /// Reasoning is text
     Off,
-}
-
-impl ReasoningParser {
-    /// As written on the router's command line.
-    pub fn as_flag(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Think => "think",
-            Self::Off => "off",
-        }
-    }
 }

@@ -11,8 +11,59 @@ use tokio::task::JoinSet;
 
 use crate::stamps::message_of;
 
-/// Events of an answer that bring no token: the role, the finish reason, `[DONE]`.
-pub const EMPTY_EVENTS: u64 = 3;
+/// A route that streams, and how many events of an answer bring no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Api {
+    /// OpenAI's chats: the role; the finish reason, `[DONE]`.
+    Chat,
+    /// Anthropic's messages: the message, a ping, the block; their ends.
+    Messages,
+    /// OpenAI's responses: the answer twice, the item, the part; the ends of text, part, item and answer.
+    Responses,
+}
+
+impl Api {
+    /// Events before the first token.
+    fn num_before(self) -> u64 {
+        match self {
+            Self::Chat => 1,
+            Self::Messages => 3,
+            Self::Responses => 4,
+        }
+    }
+
+    /// Events of an answer that bring no token.
+    pub fn num_empty(self) -> u64 {
+        match self {
+            Self::Chat => 3,
+            Self::Messages => 6,
+            Self::Responses => 8,
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Messages => "/v1/messages",
+            Self::Responses => "/v1/responses",
+        }
+    }
+
+    fn body(self, text: &str, num_tokens: u32) -> serde_json::Value {
+        let messages = serde_json::json!([{"role": "user", "content": text}]);
+        match self {
+            Self::Chat => serde_json::json!({
+                "messages": messages, "max_tokens": num_tokens, "ignore_eos": true, "stream": true,
+            }),
+            Self::Messages => {
+                serde_json::json!({"messages": messages, "max_tokens": num_tokens, "stream": true})
+            }
+            Self::Responses => serde_json::json!({
+                "input": messages, "max_output_tokens": num_tokens, "stream": true, "store": false,
+            }),
+        }
+    }
+}
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Longest run.
@@ -23,6 +74,8 @@ const BODY_END: &[u8] = b"\r\n0\r\n\r\n";
 /// What each stream asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
+    /// How it is asked for.
+    pub api: Api,
     /// Answers, one after the other on one connection.
     pub answers: u32,
     /// Tokens of each.
@@ -130,13 +183,10 @@ impl Stream {
     }
 
     async fn ask(&mut self) -> anyhow::Result<()> {
-        let body = serde_json::json!({
-            "messages": [{"role": "user", "content": message_of(self.index)}],
-            "max_tokens": self.load.answer_tokens, "ignore_eos": true, "stream": true,
-        });
-        let body = body.to_string();
-        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n";
-        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        let (api, num_tokens) = (self.load.api, self.load.answer_tokens);
+        let body = api.body(&message_of(self.index), num_tokens).to_string();
+        let head = "HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n";
+        let request = format!("POST {} {head}content-length: {}\r\n\r\n{body}", api.path(), body.len());
         self.socket.write_all(request.as_bytes()).await?;
         Ok(())
     }
@@ -146,7 +196,8 @@ impl Stream {
             while !self.tail.ends_with(BODY_END) {
                 self.read().await?;
             }
-            let (events, wanted) = (self.events, u64::from(self.load.answer_tokens) + EMPTY_EVENTS);
+            let (events, wanted) =
+                (self.events, u64::from(self.load.answer_tokens) + self.load.api.num_empty());
             ensure!(events == wanted, "stream {}: {events} events, not {wanted}", self.index);
             if answer < self.load.answers {
                 self.events = 0;
@@ -170,10 +221,10 @@ impl Stream {
         self.tail.drain(..self.tail.len().saturating_sub(BODY_END.len()));
         self.bytes += num as u64;
         self.reads += 1;
-        // The first event of an answer and the two after its last token bring none.
-        let last = u64::from(self.load.answer_tokens);
+        let first = self.load.api.num_before();
+        let tokens = first..first + u64::from(self.load.answer_tokens);
         for event in self.events..self.events + events {
-            if (1..=last).contains(&event) {
+            if tokens.contains(&event) {
                 self.arrivals.push(now);
             }
         }

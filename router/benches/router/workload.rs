@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::client::{Load, Outcome, Streams};
+use crate::client::{Api, Load, Outcome, Streams};
 use crate::mock::{MockShard, ShardPlan, write_model};
 use crate::report::{Percentiles, Row};
 use crate::server::{Server, all_cpu_time, own_cpu_time};
@@ -34,6 +34,7 @@ pub enum Answerer {
 pub struct Workload {
     pub name: &'static str,
     answerer: Answerer,
+    api: Api,
     streams: usize,
     /// Time of a step; none: the shard answers at once.
     pace: Duration,
@@ -48,6 +49,7 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "bare axum loop",
         answerer: Answerer::Bare,
+        api: Api::Chat,
         streams: 64,
         pace: Duration::ZERO,
         idle_first: false,
@@ -55,6 +57,23 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "router, unpaced",
         answerer: Answerer::Router,
+        api: Api::Chat,
+        streams: 64,
+        pace: Duration::ZERO,
+        idle_first: false,
+    },
+    Workload {
+        name: "router, unpaced, Anthropic's events",
+        answerer: Answerer::Router,
+        api: Api::Messages,
+        streams: 64,
+        pace: Duration::ZERO,
+        idle_first: false,
+    },
+    Workload {
+        name: "router, unpaced, events of responses",
+        answerer: Answerer::Router,
+        api: Api::Responses,
         streams: 64,
         pace: Duration::ZERO,
         idle_first: false,
@@ -62,6 +81,7 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "router, unpaced, one stream",
         answerer: Answerer::Router,
+        api: Api::Chat,
         streams: 1,
         pace: Duration::ZERO,
         idle_first: false,
@@ -69,6 +89,7 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "router, steps of 10 ms, one stream",
         answerer: Answerer::Router,
+        api: Api::Chat,
         streams: 1,
         pace: STEP,
         idle_first: false,
@@ -76,6 +97,7 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "router, steps of 10 ms",
         answerer: Answerer::Router,
+        api: Api::Chat,
         streams: 64,
         pace: STEP,
         idle_first: false,
@@ -83,6 +105,7 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "router, steps of 10 ms, many",
         answerer: Answerer::Router,
+        api: Api::Chat,
         streams: 1_000,
         pace: STEP,
         idle_first: true,
@@ -103,10 +126,10 @@ impl Workload {
         if self.pace.is_zero() {
             let of_stream = EXPECTED_TOKENS_PER_S / self.streams as f64 * seconds.as_secs_f64();
             let answers = if self.streams == 1 { 12.0 } else { of_stream / f64::from(ANSWER_TOKENS) };
-            return Load { answers: answers.ceil() as u32, answer_tokens: ANSWER_TOKENS };
+            return Load { api: self.api, answers: answers.ceil() as u32, answer_tokens: ANSWER_TOKENS };
         }
         let tokens = seconds.as_secs_f64() / self.pace.as_secs_f64();
-        Load { answers: 1, answer_tokens: (tokens as u32).clamp(1, ANSWER_TOKENS) }
+        Load { api: self.api, answers: 1, answer_tokens: (tokens as u32).clamp(1, ANSWER_TOKENS) }
     }
 
     fn run_bare(&self, seconds: Duration) -> anyhow::Result<Row> {

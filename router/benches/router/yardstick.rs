@@ -8,7 +8,7 @@ use axum::response::sse::{Event, Sse};
 use axum::routing::post;
 use serde_json::Value;
 
-use crate::client::EMPTY_EVENTS;
+use crate::client::Api;
 
 /// As the router's own, byte for byte but for id and time.
 const CHUNK: &str = concat!(
@@ -37,6 +37,7 @@ pub fn serve() -> anyhow::Result<()> {
 
 async fn answer(Json(request): Json<Value>) -> impl IntoResponse {
     let tokens = request["max_tokens"].as_u64().unwrap_or(0);
-    let events = (0..tokens + EMPTY_EVENTS).map(|_| Ok::<_, Infallible>(Event::default().data(CHUNK)));
+    let events =
+        (0..tokens + Api::Chat.num_empty()).map(|_| Ok::<_, Infallible>(Event::default().data(CHUNK)));
     Sse::new(futures::stream::iter(events))
 }

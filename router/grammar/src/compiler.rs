@@ -106,7 +106,12 @@ impl GrammarCompiler {
             ),
             other => other,
         })?;
-        Ok(constraint.warmed())
+        constraint.warmed().map_err(|error| match error {
+            GrammarError::Failed { detail } => {
+                GrammarError::too_complex(format!("some tokens into an output: {detail}"))
+            }
+            other => other,
+        })
     }
 
     /// Compiles on a thread of its own, which is left to itself if it takes too long: the parser's compiler cannot be
@@ -129,15 +134,13 @@ impl GrammarCompiler {
             .name("grammar".to_owned())
             .stack_size(COMPILER_STACK_BYTES)
             .spawn(compile)
-            .map_err(|error| GrammarError::TooComplex {
-                detail: format!("no thread to compile it: {error}"),
-            })?;
+            .map_err(|error| GrammarError::too_complex(format!("no thread to compile it: {error}")))?;
         let limit_ms = self.limits.max_compile_ms;
-        result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| GrammarError::TooComplex {
-            detail: match error {
-                mpsc::RecvTimeoutError::Timeout => format!("it takes longer than {limit_ms} ms to compile"),
-                mpsc::RecvTimeoutError::Disconnected => "the compiler gave up".to_owned(),
-            },
+        result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => {
+                GrammarError::too_complex(format!("it takes longer than {limit_ms} ms to compile"))
+            }
+            mpsc::RecvTimeoutError::Disconnected => GrammarError::too_complex("the compiler gave up"),
         })
     }
 
@@ -191,7 +194,7 @@ impl GrammarCompiler {
             return unsupported;
         }
         if exhausted.iter().any(|word| lower.contains(word)) {
-            return GrammarError::TooComplex { detail };
+            return GrammarError::too_complex(detail);
         }
         invalid(grammar, detail)
     }

@@ -83,14 +83,16 @@ impl Constraint {
     }
 
     /// The same beginning after a walk into the grammar and back: the lexer's states that any output needs are made
-    /// once, not for each sequence while a step waits (some 4 ms of a core).
-    pub(crate) fn warmed(self) -> Self {
+    /// once, not for each sequence while a step waits (some 4 ms of a core). What fails on this way would fail while
+    /// generating.
+    pub(crate) fn warmed(self) -> Result<Self, GrammarError> {
         let mut walk = self.fork();
+        walk.walk()?;
         // Not every grammar can go back.
-        match walk.walk().and_then(|()| walk.matcher.reset().map_err(|error| failed(&error))) {
+        Ok(match walk.matcher.reset() {
             Ok(()) => Self { has_ended: false, ..walk },
             Err(_) => self,
-        }
+        })
     }
 
     fn walk(&mut self) -> Result<(), GrammarError> {

@@ -16,12 +16,12 @@ pub enum GrammarError {
         flag: &'static str,
     },
     /// The grammar is within its limits of size, but compiling it takes too much.
-    #[error(
-        "the grammar is too complex: {detail}; hint: fewer alternatives, smaller repeats, shorter patterns"
-    )]
+    #[error("the grammar is too complex: {detail}; hint: {hint}")]
     TooComplex {
         /// What ran out.
         detail: String,
+        /// The way out.
+        hint: &'static str,
     },
     /// A keyword of the schema is known, but not supported.
     #[error("keyword `{keyword}` at `{pointer}` is not supported{reason}")]
@@ -63,7 +63,15 @@ pub enum GrammarError {
     },
 }
 
+/// The way out where no better one is known.
+const SIMPLER: &str = "fewer alternatives, smaller repeats, shorter patterns";
+
 impl GrammarError {
+    /// Too complex for a reason that has no hint of its own.
+    pub(crate) fn too_complex(detail: impl Into<String>) -> Self {
+        Self::TooComplex { detail: detail.into(), hint: SIMPLER }
+    }
+
     /// Stable name for machines, snake case.
     pub fn code(&self) -> &'static str {
         match self {

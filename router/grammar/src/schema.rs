@@ -1,5 +1,7 @@
 //! What of JSON schema is taken, what is refused by name, and limits that are seen before anything is compiled.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::{GrammarError, GrammarLimits};
@@ -103,7 +105,11 @@ pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, G
         }
         other => other.clone(),
     };
-    let mut walk = Walk { num_entries: 0, max_entries: limits.max_properties };
+    let mut walk = Walk {
+        num_entries: 0,
+        max_entries: limits.max_properties,
+        max_optional: limits.max_optional_properties(),
+    };
     walk.schema(&mut schema, &mut Vec::new())?;
     Ok(schema)
 }
@@ -162,6 +168,7 @@ fn depth(value: &Value) -> usize {
 struct Walk {
     num_entries: usize,
     max_entries: usize,
+    max_optional: usize,
 }
 
 impl Walk {
@@ -176,6 +183,7 @@ impl Walk {
             };
         };
         check_keywords(map, path)?;
+        self.check_optional(map, path)?;
         for (keyword, value) in map.iter_mut() {
             let keyword = keyword.as_str();
             match value {
@@ -207,6 +215,30 @@ impl Walk {
         let outcome = self.schema(schema, path);
         path.truncate(length);
         outcome
+    }
+
+    /// Properties come in their order, so that in front of several optional ones each may be next: a place where the
+    /// parser keeps too many of them would fail only while generating.
+    fn check_optional(&self, map: &Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
+        let Some(Value::Object(properties)) = map.get("properties") else { return Ok(()) };
+        let names = map.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required: HashSet<&str> = names.filter_map(Value::as_str).collect();
+        let (mut run, mut longest) = (0, 0);
+        for name in properties.keys() {
+            run = if required.contains(name.as_str()) { 0 } else { run + 1 };
+            longest = longest.max(run);
+        }
+        if longest <= self.max_optional {
+            return Ok(());
+        }
+        Err(GrammarError::TooComplex {
+            detail: format!(
+                "`{}` has {longest} optional properties one after another, the limit is {}",
+                pointer(path),
+                self.max_optional
+            ),
+            hint: "put some of them into `required`, or into objects of their own",
+        })
     }
 
     fn count(&mut self, num_entries: usize) -> Result<(), GrammarError> {

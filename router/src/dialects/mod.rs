@@ -36,6 +36,14 @@ impl Dialect {
         if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
     }
 
+    /// What a handler came to as this dialect's answer.
+    pub fn answer(self, outcome: Result<impl IntoResponse, ApiError>) -> Response {
+        match outcome {
+            Ok(answer) => answer.into_response(),
+            Err(error) => self.error_response(&error),
+        }
+    }
+
     /// The error as this dialect's answer, with `Retry-After` where it has one. `Failure` travels along for the log.
     pub fn error_response(self, error: &ApiError) -> Response {
         let mut response = match self {

@@ -51,7 +51,9 @@ impl ToolChoice {
                 tool => Self::Named(tool.to_owned()),
             });
         }
-        if field["type"] != "function" {
+        // TGI's has no type.
+        let is_bare = field.get("type").is_none() && field["function"].is_object();
+        if field["type"] != "function" && !is_bare {
             let problem =
                 "must be `none`, `auto`, `required`, a tool's name or an object of the type `function`";
             return Err(ApiError::value("tool_choice", problem));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Path, Query, State, rejection::QueryRejection};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use trunkline_scheduler::{
     BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Scheduler, Stats, StoreUsage, TenantUsage,
@@ -211,10 +211,7 @@ pub struct KvRemoved {
 }
 
 pub(super) fn render(result: Result<impl Serialize, ApiError>) -> Response {
-    match result {
-        Ok(body) => axum::Json(body).into_response(),
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(result.map(axum::Json))
 }
 
 /// The KV cache in numbers.

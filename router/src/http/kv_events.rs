@@ -87,10 +87,7 @@ pub async fn events(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Response {
-    match listen(&app, caller, &headers).await {
-        Ok(stream) => stream.into_response(),
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(listen(&app, caller, &headers).await.map(EventStream::into_response))
 }
 
 async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<EventStream, ApiError> {

@@ -23,7 +23,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_ID_BYTES: usize = 128;
 
 /// Routes that machines ask, many times a second while a model loads: refusing them rejects nobody's work.
-const PROBES: [&str; 4] = ["/readyz", "/livez", "/health", "/metrics"];
+const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
 
 /// The middleware of all routes.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {

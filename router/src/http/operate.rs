@@ -29,10 +29,7 @@ pub async fn livez() -> &'static str {
     )
 )]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    match app.readiness() {
-        Ok(()) => "ready".into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(app.readiness().map(|()| "ready"))
 }
 
 /// As `/readyz`, under TGI's name.
@@ -46,8 +43,20 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
 pub async fn health(State(app): State<Arc<App>>) -> Response {
     match app.readiness() {
         Ok(()) => StatusCode::OK.into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
+        Err(error) => tgi::unhealthy(&error),
     }
+}
+
+/// As `/health`, under the name that SageMaker asks for.
+#[utoipa::path(
+    get, path = "/ping", tag = "TGI",
+    responses(
+        (status = 200, description = "Requests are served"),
+        (status = 503, description = "Not now, and why", body = tgi::ErrorResponse),
+    )
+)]
+pub async fn ping(state: State<Arc<App>>) -> Response {
+    health(state).await
 }
 
 /// Metrics in OpenMetrics text form.

@@ -25,7 +25,8 @@ use crate::app::App;
 use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
 use crate::error::ApiError;
 use crate::limits::{
-    HANDSHAKE_TIMEOUT, HEADER_TIMEOUT, REFUSED_HEADER_BYTES, SEND_BUFFER_BYTES, SPARE_CONNECTIONS,
+    HANDSHAKE_TIMEOUT, HEADER_TIMEOUT, MAX_HEADER_FIELDS, REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS,
+    SEND_BUFFER_BYTES, SPARE_CONNECTIONS,
 };
 use crate::openapi::ApiDoc;
 use crate::tenants::require_key;
@@ -58,6 +59,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/kv/tree/{id}", get(kv_node::show).delete(kv::remove))
         .route("/v1/kv/tree/{id}/pin", post(kv_node::pin).delete(kv_node::unpin))
         .route("/health", get(operate::health))
+        .route("/ping", get(operate::ping))
         .route("/livez", get(operate::livez))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
@@ -83,11 +85,16 @@ fn routes_for(app: Arc<App>, origins: &[Origin]) -> Router {
     }
 }
 
-/// Refuses a header that is too large by the name of its flag; what is larger by far does not come here.
+/// Refuses a header that is too large by the name of its limit; what is larger by far does not come here.
 async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let uri = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     // As on the wire: a colon, a blank and a line break around name and value.
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let num_fields = request.headers().len();
+    if num_fields > MAX_HEADER_FIELDS {
+        let error = ApiError::HeaderFields { num_fields, limit: MAX_HEADER_FIELDS };
+        return Dialect::of_path(request.uri().path()).error_response(&error);
+    }
     let limit = app.limits.max_header_bytes;
     if uri + fields.sum::<usize>() > limit {
         return Dialect::of_path(request.uri().path()).error_response(&ApiError::HeaderTooLarge { limit });
@@ -188,6 +195,7 @@ impl Host {
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
             .max_header_size(max_header_bytes)
+            .max_headers(REFUSED_HEADER_FIELDS)
             .max_buf_size(max_header_bytes)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.routes.clone()));
         if let Err(error) = watcher.watch(connection).await {

@@ -158,6 +158,8 @@ pub struct Folded {
     pub reason: FinishReason,
     /// What it took.
     pub usage: Usage,
+    /// When its first step was planned.
+    pub started: Option<Instant>,
     /// The prompt's logprobs, if asked for; of a prompt's first output alone.
     pub prompt: Option<Arc<ScoredPrompt>>,
 }
@@ -167,7 +169,10 @@ pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>
     let mut drafts = vec![Draft::default(); choices.len()];
     while let Some((index, event)) = choices.next().await {
         let output = match event {
-            GenerationEvent::Started(_) => continue,
+            GenerationEvent::Started(_) => {
+                drafts[index].started = Some(Instant::now());
+                continue;
+            }
             GenerationEvent::Prompt(prompt) => {
                 drafts[index].prompt = Some(prompt);
                 continue;
@@ -193,12 +198,14 @@ struct Draft {
     text: String,
     tokens: Vec<OutputToken>,
     finish: Option<(FinishReason, Usage)>,
+    started: Option<Instant>,
     prompt: Option<Arc<ScoredPrompt>>,
 }
 
 impl Draft {
     fn fold(self) -> Option<Folded> {
         let (reason, usage) = self.finish?;
-        Some(Folded { text: self.text, tokens: self.tokens, reason, usage, prompt: self.prompt })
+        let (started, prompt) = (self.started, self.prompt);
+        Some(Folded { text: self.text, tokens: self.tokens, reason, usage, started, prompt })
     }
 }

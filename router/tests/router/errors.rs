@@ -267,7 +267,7 @@ async fn tgi_errors_have_tgis_shape() {
             with(json!({"min_new_tokens": 9, "max_new_tokens": 8})),
             "`min_new_tokens` is 9, more than `max_new_tokens` (8)",
         ),
-        (with(json!({"min_new_tokens": 101})), "`min_new_tokens` is 101, but only 100"),
+        (with(json!({"min_new_tokens": 1025})), "`min_new_tokens` is 1025, but only 1024"),
         (with(json!({"truncate": 0})), "`truncate` is 0"),
         (with(json!({"top_n_tokens": 21})), "`top_n_tokens` is 21"),
         (with(json!({"top_k": "x"})), "`parameters.top_k`"),

@@ -97,11 +97,30 @@ async fn a_large_header_is_refused_by_the_name_of_its_flag_and_a_huge_one_bare()
         let text = refused.json()["error"]["message"].as_str().unwrap().to_owned();
         assert_eq!(text, "header is larger than 4096 bytes; hint: raise `--max-header-bytes`");
     }
-    let mut connection = router.connect().await;
-    let head = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nx-filler: {}\r\n\r\n", "x".repeat(200_000));
-    // It may be answered before all of it was sent.
-    let _ = connection.stream.write_all(head.as_bytes()).await;
-    assert!(connection.read_until(|bytes| bytes.starts_with(b"HTTP/1.1 431")).await);
+    let fields = |count: usize| "a: b\r\n".repeat(count);
+    for head in [format!("x-filler: {}\r\n", "x".repeat(200_000)), fields(600)] {
+        let mut connection = router.connect().await;
+        let head = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{head}\r\n");
+        // It may be answered before all of it was sent.
+        let _ = connection.stream.write_all(head.as_bytes()).await;
+        assert!(connection.read_until(|bytes| bytes.starts_with(b"HTTP/1.1 431")).await);
+    }
+}
+
+#[tokio::test]
+async fn a_header_of_many_fields_is_refused_in_the_words_of_its_route() {
+    let router = Router::default().await;
+    // Beside `host` and `content-length`, which the client sends anyway.
+    let send = async |path: &str, count: usize| {
+        router.connect().await.request_with("GET", path, &vec![("a", "b"); count], b"").await
+    };
+    assert_eq!(send("/v1/models", 98).await.status, 200);
+    let words = "header has 101 fields, the limit is 100; hint: send fewer";
+    let refused = send("/v1/models", 99).await;
+    assert_eq!((refused.status, &refused.json()["error"]["message"]), (431, &json!(words)));
+    let refused = send("/info", 99).await;
+    assert_eq!((refused.status, &refused.json()["error"]), (431, &json!(words)));
+    assert_eq!(send("/info", 500).await.json()["code"], "header_too_large");
 }
 
 /// Asks a router process for all that could show a prompt or a key in its log, at the level that shows most.

@@ -22,9 +22,15 @@ fn streaming(max_tokens: u32) -> Vec<u8> {
 async fn not_ready_until_the_shard_is_there() {
     let mut router = Router::start_without_shard(Limits::default()).await;
     assert_eq!(router.get("/livez").await.status, 200);
-    for path in ["/readyz", "/health", "/info"] {
+    for (path, kind) in [
+        ("/readyz", "unhealthy"),
+        ("/health", "healthcheck"),
+        ("/ping", "healthcheck"),
+        ("/info", "unhealthy"),
+    ] {
         let answer = router.get(path).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("model_loading")), "{path}");
+        assert_eq!(answer.json()["error_type"], kind, "{path}");
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
     let answer = router.post_bytes(CHAT, &streaming(1)).await;
@@ -33,7 +39,10 @@ async fn not_ready_until_the_shard_is_there() {
     assert_eq!(router.metric("trunkline_rejections_total{code=\"model_loading\"}").await, 2.0);
     router.start_shard(ShardPlan::default()).await;
     assert_eq!(router.get("/readyz").await.status, 200);
-    assert_eq!(router.get("/health").await.status, 200);
+    for path in ["/health", "/ping"] {
+        let answer = router.get(path).await;
+        assert_eq!((answer.status, answer.body.len()), (200, 0), "{path}");
+    }
     assert_eq!(router.post_bytes(CHAT, &streaming(1)).await.status, 200);
 }
 
@@ -60,14 +69,14 @@ async fn killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
 }
 
 #[tokio::test]
-async fn killed_shard_answers_plain_requests_with_502() {
+async fn killed_shard_answers_plain_requests_as_tgi_does() {
     let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
     let mut connection = router.connect().await;
     connection.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
     router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
     router.kill_shard();
     let answer = connection.answer().await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (502, Some("shard_lost")));
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (424, Some("shard_lost")));
     assert_eq!(answer.json()["error_type"], "generation");
 }
 

@@ -30,7 +30,7 @@ async fn chat_in_one_piece() {
     assert_eq!(
         body["choices"],
         json!([{"index": 0, "message": {"role": "assistant", "content": TEXT}, "logprobs": null,
-                "finish_reason": "stop"}])
+                "finish_reason": "stop", "stop_reason": null}])
     );
     // The end token counts.
     let output = bytes(TEXT).len() + 1;
@@ -57,7 +57,7 @@ async fn chat_as_events() {
     let [.., last, usage, done] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(
         last["choices"],
-        json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"}])
+        json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop", "stop_reason": null}])
     );
     assert_eq!(last["usage"], Value::Null);
     assert_eq!(usage["choices"], json!([]));
@@ -101,12 +101,16 @@ async fn stop_string_ends_the_output_and_the_sequence() {
     let whole = router.post(CHAT, &body).await.ok();
     assert_eq!(whole["choices"][0]["message"]["content"], "one tw");
     assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    assert_eq!(whole["choices"][0]["stop_reason"], "o thr");
     assert_eq!(whole["usage"]["completion_tokens"], "one two thr".len());
 
     steps.add_permits(enough);
     let body = json!({"messages": user("x"), "stop": "o thr", "max_tokens": 500, "stream": true});
     let events = router.post(CHAT, &body).await.events();
     assert_eq!(deltas(&events).concat(), "one tw");
+    let reasons: Vec<&Value> =
+        events.iter().filter_map(|event| event["choices"][0].get("stop_reason")).collect();
+    assert_eq!(reasons, ["o thr"], "in the last event of the choice alone");
 
     steps.add_permits(enough);
     let body = json!({"messages": user("x"), "stop": "o thr", "include_stop_str_in_output": true});
@@ -220,7 +224,7 @@ async fn completions_of_text_and_of_token_ids_agree() {
     let text = router.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 5})).await.ok();
     assert_eq!(
         text["choices"],
-        json!([{"text": "Hello", "index": 0, "logprobs": null, "finish_reason": "length"}])
+        json!([{"text": "Hello", "index": 0, "logprobs": null, "finish_reason": "length", "stop_reason": null}])
     );
     assert_eq!(text["object"], "text_completion");
     for prompt in [json!([97, 98, 99]), json!([[97, 98, 99]]), json!(["abc"])] {

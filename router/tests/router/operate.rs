@@ -159,6 +159,7 @@ async fn openapi_describes_every_route_and_resolves() {
         "/info",
         "/livez",
         "/metrics",
+        "/ping",
         "/readyz",
         "/tokenize",
         "/v1/chat/completions",

@@ -123,6 +123,43 @@ async fn info_names_model_and_limits() {
     assert_eq!(info["max_input_tokens"], 100);
     assert_eq!(info["max_total_tokens"], 8192);
     assert_eq!(info["max_batch_prefill_tokens"], 32);
+    // All that TGI's document requires of it, and what it may be null.
+    assert!(info["validation_workers"].as_u64().unwrap() >= 1);
+    assert_eq!(info["max_client_batch_size"], 128);
+    for field in ["model_sha", "sha", "docker_label"] {
+        assert_eq!(info.get(field), Some(&Value::Null), "{field}");
+    }
+}
+
+#[tokio::test]
+async fn headers_say_what_a_request_took() {
+    let router = Router::start(ShardPlan::saying("hö"), Limits::default()).await;
+    let body = json!({"inputs": "äbc", "parameters": {"do_sample": true, "best_of": 2}});
+    let answer = router.post("/generate", &body).await;
+    for (name, value) in
+        [("x-compute-characters", "3"), ("x-prompt-tokens", "4"), ("x-generated-tokens", "4")]
+    {
+        assert_eq!(answer.header(name), Some(value), "{name}");
+    }
+    let number = |name: &str| answer.header(name).unwrap().parse::<f64>().unwrap();
+    let (seconds, total) = (number("x-compute-time"), number("x-total-time"));
+    assert_eq!((seconds * 1e3).floor(), total);
+    let parts = number("x-validation-time") + number("x-queue-time") + number("x-inference-time");
+    assert!(parts <= total && total < parts + 3.0, "{parts} of {total}: each part is cut to milliseconds");
+    assert!(number("x-time-per-token") <= number("x-inference-time"));
+    assert!(answer.header("x-compute-type").is_some());
+    let events = router.post("/generate_stream", &json!({"inputs": "äbc"})).await;
+    assert_eq!(events.header("x-compute-characters"), Some("3"));
+    assert_eq!(events.header("x-generated-tokens"), None, "nobody knows yet");
+}
+
+#[tokio::test]
+async fn an_output_ends_after_1024_tokens_if_the_request_does_not_say() {
+    let router = Router::start(ShardPlan::saying(&"x".repeat(2000)), Limits::default()).await;
+    let answer =
+        router.post("/generate", &json!({"inputs": "abc", "parameters": {"details": true}})).await.ok();
+    assert_eq!(answer["details"]["generated_tokens"], 1024);
+    assert_eq!(answer["details"]["finish_reason"], "length");
 }
 
 #[tokio::test]
@@ -143,6 +180,11 @@ async fn a_chats_prompt_is_shown() {
     assert_eq!(last["stop"], text.chars().count());
     let refused = router.post("/chat_tokenize", &json!({"messages": 5})).await;
     assert_eq!((refused.status, refused.text().contains("`messages`")), (422, true));
+    let content = json!({"messages": [{"role": "user", "content": 5}]});
+    let refused = router.post("/chat_tokenize", &content).await;
+    assert!(refused.text().contains("expected a string or a list of parts at line 1"), "{}", refused.text());
+    let refused = router.post("/chat_tokenize", &json!({"messages": [{"role": "x", "content": "y"}]})).await;
+    assert_eq!((refused.status, &refused.json()["error_type"]), (422, &json!("validation")));
 }
 
 #[tokio::test]
@@ -172,9 +214,13 @@ async fn vertex_predicts_for_each_instance() {
         {"inputs": "a"},
         {"inputs": "b", "parameters": {"max_new_tokens": 2, "return_full_text": true}},
         {"inputs": "c", "parameters": null},
+        {"messages": [{"role": "user", "content": "d"}], "max_tokens": 3},
     ]});
     let answer = router.post("/vertex", &body).await.ok();
-    assert_eq!(answer, json!({"predictions": ["hello", "bhe", "hello"]}));
+    assert_eq!(answer, json!({"predictions": ["hello", "bhe", "hello", "hel"]}));
+    assert_eq!(router.shard().last_start().token_ids, prompt_of("d"));
+    let chat =
+        |field: &str, value: Value| json!({"messages": [{"role": "user", "content": "d"}], field: value});
     let instance = |instance: Value| json!({"instances": [{"inputs": "a"}, instance]});
     for (body, words) in [
         (json!({"instances": []}), "`instances` is empty"),
@@ -191,6 +237,11 @@ async fn vertex_predicts_for_each_instance() {
         ),
         (instance(json!({"inputs": "x", "parameters": {"top_k": "x"}})), "`instances[1].parameters.top_k`"),
         (instance(json!({"inputs": "x", "parameters": {"truncate": 0}})), "`truncate` is 0"),
+        (instance(json!("x")), "`instances[1]`"),
+        (instance(chat("n", json!(2))), "`instances[1].n` is not supported"),
+        (instance(chat("audio", json!({}))), "`instances[1].audio` is not supported"),
+        (instance(chat("top_p", json!("x"))), "`instances[1].top_p`: invalid type"),
+        (instance(chat("temperature", json!(-1))), "`temperature` is -1"),
     ] {
         let refused = router.post("/vertex", &body).await;
         assert_eq!(refused.status, 422, "{body}");

@@ -40,6 +40,7 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
     let answer = router.post(CHAT, &stop).await.ok();
     assert_eq!(answer["choices"][0]["message"]["content"], "one");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(answer["choices"][0]["stop_reason"], b'.');
     assert_eq!(answer["usage"]["completion_tokens"], 4, "the stop token counts");
     // Before so many tokens neither it nor the end token is sampled.
     let sampling = router.shard().last_start().sampling.unwrap();
@@ -54,6 +55,13 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
         (&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]),
         (&json!("one"), &json!("stop"))
     );
+    // The model's own end token is no reason of the request's, unless it is ignored otherwise.
+    for (ignore_eos, reason) in [(false, json!(null)), (true, json!(END))] {
+        let body = json!({"prompt": "x", "stop_token_ids": [END], "ignore_eos": ignore_eos, "stream": true});
+        let events = router.post(COMPLETIONS, &body).await.events();
+        let last = &events[events.len() - 2]["choices"][0];
+        assert_eq!((&last["finish_reason"], &last["stop_reason"]), (&json!("stop"), &reason));
+    }
 }
 
 #[tokio::test]

@@ -99,6 +99,24 @@ async fn calls_and_results_go_back_into_the_prompt() {
 }
 
 #[tokio::test]
+async fn tools_may_be_written_as_in_tgis_document() {
+    let router = router_saying(CALL).await;
+    let function = body()["tools"][0]["function"].clone();
+    let mut tgis = function.clone();
+    let map = tgis.as_object_mut().unwrap();
+    let schema = map.remove("parameters").unwrap();
+    map.insert("arguments".into(), schema);
+    let mut prompts = Vec::new();
+    for function in [function, tgis] {
+        let fields = json!({"tools": [{"type": "function", "function": function}]});
+        let answer = router.post(CHAT, &with(fields)).await.ok();
+        assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "get_weather");
+        prompts.push(router.shard().last_start().token_ids);
+    }
+    assert_eq!(prompts[0], prompts[1]);
+}
+
+#[tokio::test]
 async fn wrong_tools_are_named() {
     let router = Router::default().await;
     for (fields, words) in [

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarError, Next};
+use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarError, GrammarLimits, Next};
 use trunkline_text::ModelText;
 
-use crate::support::{Rng, compiler, model};
+use crate::support::{Rng, compiler, model, write_at_random};
 
 /// Masks of each that is taken.
 const NUM_MASKS: usize = 20;
@@ -137,7 +137,8 @@ fn bombs_are_refused_or_cheap() {
                 let mut first = constraint.fork();
                 let first = first.allowed(Forcing::Never).map(|_| ());
                 let mask = begin.elapsed() - compiled;
-                let worst = worst_mask(&model, constraint.fork());
+                let (worst, fault) = worst_mask(&model, constraint.fork());
+                assert!(fault.is_none(), "{name}: was taken, and failed while generating: {fault:?}");
                 format!("taken; first mask {mask:?} {first:?}; worst of {NUM_MASKS} {worst:?}")
             }
             Err(error) => format!("{}: {error}", error.code()),
@@ -145,6 +146,58 @@ fn bombs_are_refused_or_cheap() {
         println!("{name}: {compiled:?}: {then}");
         if let Err(GrammarError::Failed { .. } | GrammarError::Vocabulary { .. }) = outcome {
             panic!("{name}: the client cannot tell that it was its grammar");
+        }
+    }
+}
+
+/// An object with so many properties, those in `required` required.
+fn wide(count: usize, required: &[usize]) -> Value {
+    let name = |idx: usize| format!("p{idx:04}");
+    let properties: Map<String, Value> = (0..count).map(|idx| (name(idx), json!({"type": "null"}))).collect();
+    let required: Vec<String> = required.iter().map(|&idx| name(idx)).collect();
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+#[test]
+fn what_no_token_could_be_chosen_for_is_refused_when_it_is_compiled() {
+    let model = model();
+    let compiler = compiler(&model);
+    let refusal = |schema: Value| compiler.compile(&Grammar::JsonSchema(schema)).unwrap_err();
+    let limit = GrammarLimits::default().max_optional_properties();
+    let inner = json!({"type": "object", "properties": {"a": {"type": "null"}, "b": wide(3000, &[])}});
+    for (schema, words) in [
+        (
+            wide(3000, &[]),
+            format!("`#` has 3000 optional properties one after another, the limit is {limit};"),
+        ),
+        (
+            inner,
+            format!("`#/properties/b` has 3000 optional properties one after another, the limit is {limit};"),
+        ),
+        (wide(limit + 1, &[]), format!("`#` has {} optional properties", limit + 1)),
+        (wide(3000, &[1500]), "`#` has 1500 optional properties".to_owned()),
+        (
+            json!({"enum": (0..2100).map(|idx| json!([idx])).collect::<Vec<_>>()}),
+            "some tokens into an output: Parser Error: Current row has 2100 items; max is 2000".to_owned(),
+        ),
+    ] {
+        let error = refusal(schema);
+        assert_eq!(error.code(), "schema_too_complex", "{error}");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
+}
+
+#[test]
+fn as_many_optional_properties_as_are_taken_can_be_written() {
+    let model = model();
+    let compiler = compiler(&model);
+    let limit = GrammarLimits::default().max_optional_properties();
+    for schema in [wide(limit, &[]), wide(2 * limit + 1, &[limit])] {
+        let constraint = compiler.compile(&Grammar::JsonSchema(schema)).unwrap();
+        for seed in 0..3 {
+            let text =
+                write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Rng(seed));
+            text.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
     }
 }

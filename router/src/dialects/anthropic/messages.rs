@@ -53,10 +53,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(response) => response,
-        Err(error) => Dialect::Anthropic.error_response(&error),
-    }
+    Dialect::Anthropic.answer(answer(&app, request).await)
 }
 
 /// Counts the tokens of a conversation.
@@ -68,10 +65,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 )]
 pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
-    match count(&app, request).await {
-        Ok(answer) => axum::Json(answer).into_response(),
-        Err(error) => Dialect::Anthropic.error_response(&error),
-    }
+    Dialect::Anthropic.answer(count(&app, request).await.map(axum::Json))
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
@@ -214,6 +208,6 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
 pub(super) fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
     match reason {
         FinishReason::StopString { index } => stops.get(index).cloned(),
-        FinishReason::EndToken | FinishReason::Length => None,
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::Length => None,
     }
 }

@@ -15,8 +15,8 @@ use crate::generate::FinishReason;
 /// Anthropic's words for the end of a reply, with calls or without.
 fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
-        FinishReason::EndToken if has_calls => "tool_use",
-        FinishReason::EndToken => "end_turn",
+        FinishReason::EndToken | FinishReason::StopToken { .. } if has_calls => "tool_use",
+        FinishReason::EndToken | FinishReason::StopToken { .. } => "end_turn",
         FinishReason::Length => "max_tokens",
         FinishReason::StopString { .. } => "stop_sequence",
     }

@@ -1,6 +1,7 @@
 //! A reply as Anthropic's events: <https://docs.anthropic.com/en/docs/build-with-claude/streaming>.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use trunkline_reply::Piece;
 
 use super::messages::stop_sequence;
@@ -52,6 +53,27 @@ enum Open {
     Call,
 }
 
+/// An event of most tokens: a type of its own, so that it is written without being built first.
+#[derive(Debug, Serialize)]
+struct DeltaEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    index: u32,
+    delta: Delta<'a>,
+}
+
+/// What is new in a block.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type")]
+enum Delta<'a> {
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: &'a str },
+}
+
 /// `message_start`, blocks one after the other, `message_delta`, `message_stop`.
 pub struct MessageStream {
     head: Head,
@@ -92,9 +114,9 @@ impl MessageStream {
         }
     }
 
-    fn delta(&self, delta: &Value, events: &mut Events) {
-        let delta = json!({"type": "content_block_delta", "index": self.index(), "delta": delta});
-        events.named("content_block_delta", &delta);
+    fn delta(&self, delta: Delta<'_>, events: &mut Events) {
+        const NAME: &str = "content_block_delta";
+        events.named(NAME, &DeltaEvent { kind: NAME, index: self.index(), delta });
     }
 
     fn piece(&mut self, piece: Piece, events: &mut Events) {
@@ -103,14 +125,14 @@ impl MessageStream {
                 if self.open != Open::Text {
                     self.begin(Open::Text, &ContentBlock::Text { text: String::new() }, events);
                 }
-                self.delta(&json!({"type": "text_delta", "text": text}), events);
+                self.delta(Delta::Text { text: &text }, events);
             }
             Piece::Reasoning(thinking) => {
                 if self.open != Open::Thinking {
                     let empty = ContentBlock::Thinking { thinking: String::new(), signature: String::new() };
                     self.begin(Open::Thinking, &empty, events);
                 }
-                self.delta(&json!({"type": "thinking_delta", "thinking": thinking}), events);
+                self.delta(Delta::Thinking { thinking: &thinking }, events);
             }
             Piece::CallBegin { name } => {
                 self.has_calls = true;
@@ -118,7 +140,7 @@ impl MessageStream {
                 self.begin(Open::Call, &block, events);
             }
             Piece::Arguments(text) => {
-                self.delta(&json!({"type": "input_json_delta", "partial_json": text}), events);
+                self.delta(Delta::InputJson { partial_json: &text }, events);
             }
             Piece::CallEnd => self.end(events),
         }

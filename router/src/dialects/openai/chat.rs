@@ -5,27 +5,27 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatPrompt, ChatRequest, StopText, Tokenizer};
+use trunkline_text::{ChatPrompt, ChatRequest, Tokenizer};
 
-use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs, finish_reason_with_calls};
+use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
 use super::messages::{Message, last_mark, to_chat};
 use super::prompt_logprobs::PromptLogprobs;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
+use crate::admission::Admitted;
 use crate::app::{App, unix_s};
 use crate::dialects::conversation::{Conversation, reasoning_kwargs};
-use crate::dialects::reply::Reply;
-use crate::dialects::structured::StructuredFields;
+use crate::dialects::reply::{Reply, ReplyPlan};
 use crate::dialects::tools::Tools;
 use crate::dialects::{Dialect, chat_prompt};
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
-use crate::retention::RawRetention;
-use crate::service_tier::{Wanted, openai_name};
-use crate::token_fields::{PromptLogprobsField, TokenFields};
+use crate::request::GenerationRequest;
+use crate::service_tier::openai_name;
+use crate::token_fields::PromptLogprobsField;
 use crate::validate::{FieldNames, RawParams};
 
 /// Fields that would change the answer.
@@ -40,6 +40,11 @@ const REFUSED: &[Refused] = &[
     Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
     Refused { field: "echo", neutral: &["false"], hint: "leave it out" },
+    Refused {
+        field: "tool_prompt",
+        neutral: &[],
+        hint: "the model's own template says it; or use a message",
+    },
 ];
 
 /// Answers a chat.
@@ -53,16 +58,28 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(response) => response,
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(answer(&app, request).await)
 }
 
-async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
-    let mut body: Body = parse(&body, &refused, "")?;
+/// The body of a chat. `prefix` names it in errors (`instances[0].`), empty for a whole body.
+pub(crate) fn parse_body(body: &[u8], prefix: &str) -> Result<Body, ApiError> {
+    parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), prefix)
+}
+
+/// A chat that was checked.
+pub(crate) struct Prepared {
+    /// For the device.
+    pub(crate) request: GenerationRequest,
+    /// How its replies are read.
+    reply: ReplyPlan,
+    /// The client said which tool is called.
+    names_tool: bool,
+    /// Replies to compute.
+    num_choices: usize,
+}
+
+/// Checks a chat and makes its prompt; takes from the body what it needs of it.
+pub(crate) async fn prepare(app: &App, admitted: &Admitted, body: &mut Body) -> Result<Prepared, ApiError> {
     app.model.check_name(body.model.as_deref())?;
     let names = FieldNames {
         max_new_tokens: if body.max_completion_tokens.is_some() {
@@ -76,24 +93,32 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         stop: "stop",
     };
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
-    let mut raw = raw_params(&mut body)?;
+    let mut raw = raw_params(body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
-    raw.grammar = grammar(&mut body, &tools)?;
+    raw.grammar = grammar(body, &tools)?;
     let mark = last_mark(&body.messages)?;
     let validator = app.validator(&admitted.shard);
     validator.check(&raw, names)?;
     let num_choices = validator.num_choices(body.n, None, 1)?.computed;
 
-    let chat = chat_request(&mut body)?;
+    let chat = chat_request(body)?;
     let names_tool = tools.is_named();
     let hides_reasoning = body.include_reasoning == Some(false);
     let conversation = Conversation { chat, mark, tools, hides_reasoning };
-    let (request, reply) = conversation.request(app, &admitted, &validator, raw, names).await?;
+    let (request, reply) = conversation.request(app, admitted, &validator, raw, names).await?;
+    Ok(Prepared { request, reply, names_tool, num_choices })
+}
+
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (admitted, body) = app.admit(request).await?;
+    let mut body = parse_body(&body, "")?;
+    let Prepared { request, reply, names_tool, num_choices } = prepare(app, &admitted, &mut body).await?;
     let tokenizer = app.model.text.tokenizer.clone();
     let shown = Shown {
         reply,
         names_tool,
+        stops: request.stops.clone(),
         logprobs: request.sampling.logprobs,
         usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         predicted: body.prediction.is_some(),
@@ -134,10 +159,12 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
 
 fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Choice {
     let reply = Reply::of(&shown.reply, folded.text);
+    let (finish_reason, stop_reason) = shown.end(folded.reason, reply.calls.len());
     Choice {
         index: index as u32,
         logprobs: shown.logprobs.then(|| chat_logprobs(tokenizer, &folded.tokens)),
-        finish_reason: finish_reason_with_calls(folded.reason, reply.calls.len(), shown.names_tool),
+        finish_reason,
+        stop_reason,
         message: AssistantMessage {
             role: "assistant",
             content: (reply.calls.is_empty() || !reply.text.is_empty()).then_some(reply.text),
@@ -149,9 +176,9 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
 
 /// The prompt of the chat that a body holds, for who wants to see it.
 pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiError> {
-    let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
-    let mut body: Body = parse(body, &refused, "")?;
+    let mut body = parse_body(body, "")?;
     app.model.check_name(body.model.as_deref())?;
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;
     tools.describe(&mut chat, app.model.reply.knows_tools(), &mut None);
@@ -185,36 +212,8 @@ fn kwargs(body: &mut Body) -> Map<String, Value> {
 
 /// What the reply has to be. Where it must be calls, `response_format` is of replies that are none.
 fn grammar(body: &mut Body, tools: &Tools) -> Result<Option<RequestGrammar>, ApiError> {
-    let fields = StructuredFields {
-        response_format: body.response_format.take(),
-        guided_json: body.guided_json.take(),
-        guided_regex: body.guided_regex.take(),
-        guided_choice: body.guided_choice.take(),
-        guided_grammar: body.guided_grammar.take(),
-        structured_outputs: body.structured_outputs.take(),
-    };
-    let asked = fields.grammar()?;
+    let asked = body.structured().grammar()?;
     Ok(tools.grammar().or(asked))
-}
-
-fn token_fields(body: &mut Body) -> Result<TokenFields, ApiError> {
-    let prompt_logprobs = body.prompt_logprobs.and_then(|count| count.0);
-    if prompt_logprobs.is_some() && body.stream == Some(true) {
-        let problem = "cannot be streamed; hint: do not stream";
-        return Err(ApiError::value("prompt_logprobs", problem));
-    }
-    if let Some(prediction) = &body.prediction {
-        prediction.check()?;
-    }
-    Ok(TokenFields {
-        stop_token_ids: body.stop_token_ids.take().unwrap_or_default(),
-        logit_bias: body.logit_bias.take().unwrap_or_default(),
-        allowed_token_ids: body.allowed_token_ids.take(),
-        prompt_logprobs: prompt_logprobs
-            .map(|num_top| PromptLogprobsField { field: "prompt_logprobs", num_top }),
-        skip_special_tokens: body.skip_special_tokens,
-        truncate_prompt_tokens: body.truncate_prompt_tokens,
-    })
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
@@ -228,35 +227,18 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if body.top_logprobs.is_some_and(|top| top != 0) && !asked {
         return Err(ApiError::value("top_logprobs", "needs `logprobs`; hint: set `logprobs` to true"));
     }
-    let keep_stop = body.include_stop_str_in_output.unwrap_or(false);
-    Ok(RawParams {
-        max_new_tokens: body.max_completion_tokens.or(body.max_tokens),
-        default_max_new_tokens: None,
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        min_p: body.min_p,
-        seed: body.seed.map(|seed| seed.0),
-        presence_penalty: body.presence_penalty,
-        frequency_penalty: body.frequency_penalty,
-        repetition_penalty: body.repetition_penalty,
-        min_tokens: body.min_tokens,
-        ignore_eos: body.ignore_eos.unwrap_or(false),
-        stops: body.stop.take().unwrap_or_default().0,
-        stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
-        logprobs: asked.then(|| body.top_logprobs.unwrap_or(0)),
-        typical_p: body.typical_p,
-        tokens: token_fields(body)?,
-        shows_prompt: false,
-        grammar: None,
-        cache_salt: body.cache_salt.take(),
-        deadline: None,
-        class: Wanted::from_openai(body.service_tier.as_deref(), body.priority)?,
-        retention: RawRetention {
-            prompt_cache_key: body.prompt_cache_key.take(),
-            prompt_cache_retention: body.prompt_cache_retention.take(),
-            cache_retention: body.cache_retention.take(),
-            breakpoint: None,
-        },
-    })
+    let prompt_logprobs = body.prompt_logprobs.and_then(|count| count.0);
+    if prompt_logprobs.is_some() && body.stream == Some(true) {
+        let problem = "cannot be streamed; hint: do not stream";
+        return Err(ApiError::value("prompt_logprobs", problem));
+    }
+    if let Some(prediction) = &body.prediction {
+        prediction.check()?;
+    }
+    let mut raw = body.shared_params()?;
+    raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens);
+    raw.logprobs = asked.then(|| body.top_logprobs.unwrap_or(0));
+    raw.tokens.prompt_logprobs =
+        prompt_logprobs.map(|num_top| PromptLogprobsField { field: "prompt_logprobs", num_top });
+    Ok(raw)
 }

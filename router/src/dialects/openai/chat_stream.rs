@@ -7,7 +7,9 @@ use trunkline_text::Tokenizer;
 
 use super::chat_types::{Chunk, ChunkChoice, Delta};
 use super::tools::{FunctionDelta, ToolCallDelta};
-use super::{ChatLogprobs, CompletionTokensDetails, ErrorResponse, Usage, finish_reason, logprobs};
+use super::{
+    ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, Usage, finish_reason, logprobs,
+};
 use crate::dialects::reply::{ReplyPlan, ReplyReader, call_id};
 use crate::error::ApiError;
 use crate::generate::{self, FinishReason, Output, OutputToken};
@@ -51,6 +53,8 @@ pub struct Shown {
     pub reply: ReplyPlan,
     /// The client said which tool is called: then a call is no reason of its own to finish.
     pub names_tool: bool,
+    /// The stop strings, to name the one that ended a reply.
+    pub stops: Vec<String>,
     /// Logprobs.
     pub logprobs: bool,
     /// A last event with what the request took.
@@ -60,6 +64,12 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// Why a reply with so many calls ended: `finish_reason` and `stop_reason`.
+    pub fn end(&self, reason: FinishReason, num_calls: usize) -> (&'static str, Option<StopReason>) {
+        let finish_reason = finish_reason_with_calls(reason, num_calls, self.names_tool);
+        (finish_reason, StopReason::new(reason, &self.stops))
+    }
+
     /// What the request took.
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage {
@@ -145,18 +155,19 @@ fn chunk_choice<'a>(
     index: usize,
     delta: Delta<'a>,
     logprobs: Option<ChatLogprobs>,
-    finish: Option<&'static str>,
+    end: Option<(&'static str, Option<StopReason>)>,
 ) -> Vec<ChunkChoice<'a>> {
-    vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason: finish }]
+    let finish_reason = end.as_ref().map(|(reason, _)| *reason);
+    let stop_reason = end.map(|(_, stop_reason)| stop_reason);
+    vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason, stop_reason }]
 }
 
 /// Why a reply with so many calls ended.
-pub fn finish_reason_with_calls(reason: FinishReason, num_calls: usize, names_tool: bool) -> &'static str {
+fn finish_reason_with_calls(reason: FinishReason, num_calls: usize, names_tool: bool) -> &'static str {
     match reason {
-        FinishReason::EndToken | FinishReason::StopString { .. } if num_calls > 0 && !names_tool => {
-            "tool_calls"
-        }
-        reason => finish_reason(reason),
+        FinishReason::Length => finish_reason(reason),
+        _ if num_calls > 0 && !names_tool => "tool_calls",
+        _ => finish_reason(reason),
     }
 }
 
@@ -193,8 +204,8 @@ impl Render for ChatStream {
             self.piece(index, &Piece::Text(String::new()), events);
         }
         let num_calls = self.choices[index].num_calls as usize;
-        let finish = finish_reason_with_calls(reason, num_calls, self.shown.names_tool);
-        events.json(&self.chunk(chunk_choice(index, Delta::default(), None, Some(finish))));
+        let end = self.shown.end(reason, num_calls);
+        events.json(&self.chunk(chunk_choice(index, Delta::default(), None, Some(end))));
     }
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {

@@ -6,14 +6,14 @@ use trunkline_text::Tokenizer;
 
 use super::completion_types::{Answer, Choice};
 use super::prompt_logprobs::EchoedPrompt;
-use super::{CompletionLogprobs, ErrorResponse, Usage, finish_reason, logprobs};
+use super::{CompletionLogprobs, ErrorResponse, StopReason, Usage, finish_reason, logprobs};
 use crate::error::ApiError;
-use crate::generate::{self, Output, OutputToken, ScoredPrompt};
+use crate::generate::{self, FinishReason, Output, OutputToken, ScoredPrompt};
 use crate::http::sse::Render;
 use crate::http::{EventFrame, Events};
 
 /// What the answer shows beyond the output's text.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Shown {
     /// The prompt before the output.
     pub(super) echo: bool,
@@ -23,6 +23,15 @@ pub(super) struct Shown {
     pub(super) prompt_logprobs: Option<usize>,
     /// What it took, in a stream.
     pub(super) usage: bool,
+    /// The stop strings, to name the one that ended an output.
+    pub(super) stops: Vec<String>,
+}
+
+impl Shown {
+    /// Why an output ended: `finish_reason` and `stop_reason`.
+    pub(super) fn end(&self, reason: FinishReason) -> (&'static str, Option<StopReason>) {
+        (finish_reason(reason), StopReason::new(reason, &self.stops))
+    }
 }
 
 /// The tokens' logprobs. An end token is no part of the text; behind a prompt it is listed all the same, as who scores
@@ -31,10 +40,10 @@ pub(super) fn completion_logprobs(
     tokenizer: &Tokenizer,
     tokens: &[OutputToken],
     offset: &mut usize,
-    shown: Shown,
+    echo: bool,
 ) -> CompletionLogprobs {
     let mut list = CompletionLogprobs::default();
-    for token in tokens.iter().filter(|token| shown.echo || !token.is_end) {
+    for token in tokens.iter().filter(|token| echo || !token.is_end) {
         logprobs::push_completion_token(&mut list, tokenizer, token, offset);
     }
     list
@@ -148,10 +157,16 @@ impl Render for CompletionStream {
         }
         let tokens = std::mem::take(&mut choice.pending);
         let logprobs = with_logprobs
-            .then(|| completion_logprobs(&self.tokenizer, &tokens, &mut choice.offset, self.shown));
-        let finish_reason = output.finish.map(|(reason, _)| finish_reason(reason));
-        let text = output.text.into();
-        let choice = Choice { text, index: index as u32, logprobs, finish_reason, ..Choice::default() };
+            .then(|| completion_logprobs(&self.tokenizer, &tokens, &mut choice.offset, self.shown.echo));
+        let end = output.finish.map(|(reason, _)| self.shown.end(reason));
+        let choice = Choice {
+            text: output.text.into(),
+            index: index as u32,
+            logprobs,
+            finish_reason: end.as_ref().map(|(reason, _)| *reason),
+            stop_reason: end.map(|(_, stop_reason)| stop_reason),
+            ..Choice::default()
+        };
         events.json(&self.head.answer(vec![choice], self.shown.usage.then_some(None)));
     }
 

@@ -4,25 +4,21 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::{StopText, Tokenizer};
+use trunkline_text::Tokenizer;
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
 use super::prompt_logprobs::{EchoedPrompt, PromptLogprobs};
 use super::prompts::Prompt;
-use super::{ErrorResponse, finish_reason, system_fingerprint};
+use super::{ErrorResponse, system_fingerprint};
 use crate::app::{App, unix_s};
 use crate::choices::rank;
 use crate::dialects::Dialect;
-use crate::dialects::structured::StructuredFields;
 use crate::error::ApiError;
 use crate::generate::ScoredPrompt;
-use crate::grammars::RequestGrammar;
 use crate::http::sse::{self, Folded, KeepTokens};
 use crate::http::{Refused, parse};
-use crate::retention::RawRetention;
-use crate::service_tier::Wanted;
-use crate::token_fields::{PromptLogprobsField, TokenFields};
+use crate::token_fields::PromptLogprobsField;
 use crate::validate::{FieldNames, NumChoices, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
@@ -54,10 +50,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(response) => response,
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(answer(&app, request).await)
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
@@ -77,6 +70,8 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let prompt_logprobs = count(body.prompt_logprobs.and_then(|count| count.0));
     // Outputs are ranked by their logprobs.
     raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
+
+    let stops = raw.stops.clone();
 
     app.compile(&mut raw, &admitted.caller).await?;
     let (echo, prompts) = (body.echo == Some(true), body.prompt.0);
@@ -110,7 +105,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     };
     let choices = app.generate(requests, num_choices.computed, admitted.permit).await?;
     let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-    let shown = Shown { echo, logprobs, prompt_logprobs, usage: include_usage };
+    let shown = Shown { echo, logprobs, prompt_logprobs, usage: include_usage, stops };
     if is_stream {
         let render = CompletionStream::new(head, tokenizer, echoed, num_choices.computed, shown);
         return Ok(sse::stream(choices, render, app.metrics.clone()));
@@ -123,7 +118,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         rank(outputs);
         for output in &outputs[..num_choices.shown] {
             let index = answered.len() as u32;
-            answered.push(choice(index, (prompt, scored.clone()), output, shown, &tokenizer));
+            answered.push(choice(index, (prompt, scored.clone()), output, &shown, &tokenizer));
         }
     }
     Ok(axum::Json(head.answer(answered, Some(Some(usage.into())))).into_response())
@@ -134,16 +129,17 @@ fn choice(
     index: u32,
     (prompt, scored): (&EchoedPrompt, Option<Arc<ScoredPrompt>>),
     output: &Folded,
-    shown: Shown,
+    shown: &Shown,
     tokenizer: &Arc<Tokenizer>,
 ) -> Choice<'static> {
     let logprobs = shown.logprobs.map(|num_top| {
         let echoed = scored.as_ref().filter(|_| shown.echo);
         let (mut list, mut offset) =
             echoed.map(|scored| prompt.logprobs(tokenizer, scored, num_top)).unwrap_or_default();
-        list.append(completion_logprobs(tokenizer, &output.tokens, &mut offset, shown));
+        list.append(completion_logprobs(tokenizer, &output.tokens, &mut offset, shown.echo));
         list
     });
+    let (finish_reason, stop_reason) = shown.end(output.reason);
     Choice {
         text: format!("{}{}", prompt.text, output.text).into(),
         index,
@@ -151,7 +147,8 @@ fn choice(
         prompt_logprobs: scored
             .zip(shown.prompt_logprobs)
             .map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top)),
-        finish_reason: Some(finish_reason(output.reason)),
+        finish_reason: Some(finish_reason),
+        stop_reason: Some(stop_reason),
     }
 }
 
@@ -170,68 +167,25 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
-    let keep_stop = body.include_stop_str_in_output.unwrap_or(false);
-    Ok(RawParams {
-        max_new_tokens: body.max_tokens,
-        default_max_new_tokens: Some(DEFAULT_MAX_TOKENS),
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        min_p: body.min_p,
-        seed: body.seed.map(|seed| seed.0),
-        presence_penalty: body.presence_penalty,
-        frequency_penalty: body.frequency_penalty,
-        repetition_penalty: body.repetition_penalty,
-        min_tokens: body.min_tokens,
-        ignore_eos: body.ignore_eos.unwrap_or(false),
-        stops: body.stop.take().unwrap_or_default().0,
-        stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
-        logprobs: body.logprobs,
-        typical_p: body.typical_p,
-        tokens: token_fields(body),
-        shows_prompt: body.echo == Some(true),
-        grammar: grammar(body)?,
-        cache_salt: body.cache_salt.take(),
-        class: Wanted::from_openai(body.service_tier.as_deref(), body.priority)?,
-        deadline: None,
-        retention: RawRetention {
-            prompt_cache_key: body.prompt_cache_key.take(),
-            prompt_cache_retention: body.prompt_cache_retention.take(),
-            cache_retention: body.cache_retention.take(),
-            breakpoint: None,
-        },
-    })
+    let mut raw = body.shared_params()?;
+    raw.max_new_tokens = body.max_tokens;
+    raw.default_max_new_tokens = Some(DEFAULT_MAX_TOKENS);
+    raw.logprobs = body.logprobs;
+    raw.tokens.prompt_logprobs = prompt_logprobs(body);
+    raw.shows_prompt = body.echo == Some(true);
+    raw.grammar = body.structured().grammar()?;
+    Ok(raw)
 }
 
-fn token_fields(body: &mut Body) -> TokenFields {
-    // What both ask for is computed once, with as many of the likeliest tokens as either wants.
+/// What both fields ask for is computed once, with as many of the likeliest tokens as either wants.
+fn prompt_logprobs(body: &Body) -> Option<PromptLogprobsField> {
     let asked = body.prompt_logprobs.and_then(|count| count.0);
     let echoed = body.logprobs.filter(|_| body.echo == Some(true));
-    let prompt_logprobs = match (asked, echoed) {
+    match (asked, echoed) {
         (Some(num_top), echoed) if echoed.is_none_or(|echoed| echoed <= num_top) => {
             Some(PromptLogprobsField { field: "prompt_logprobs", num_top })
         }
         (_, Some(num_top)) => Some(PromptLogprobsField { field: "logprobs", num_top }),
         (_, None) => None,
-    };
-    TokenFields {
-        stop_token_ids: body.stop_token_ids.take().unwrap_or_default(),
-        logit_bias: body.logit_bias.take().unwrap_or_default(),
-        allowed_token_ids: body.allowed_token_ids.take(),
-        prompt_logprobs,
-        skip_special_tokens: body.skip_special_tokens,
-        truncate_prompt_tokens: body.truncate_prompt_tokens,
     }
-}
-
-fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
-    let fields = StructuredFields {
-        response_format: body.response_format.take(),
-        guided_json: body.guided_json.take(),
-        guided_regex: body.guided_regex.take(),
-        guided_choice: body.guided_choice.take(),
-        guided_grammar: body.guided_grammar.take(),
-        structured_outputs: body.structured_outputs.take(),
-    };
-    fields.grammar()
 }

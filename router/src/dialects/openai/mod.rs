@@ -1,5 +1,6 @@
 //! OpenAI's API: <https://platform.openai.com/docs/api-reference>.
 
+mod body;
 pub mod chat;
 mod chat_stream;
 mod chat_types;
@@ -90,8 +91,29 @@ impl From<generate::Usage> for Usage {
 
 fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::EndToken | FinishReason::StopString { .. } => "stop",
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::StopString { .. } => "stop",
         FinishReason::Length => "length",
+    }
+}
+
+/// What of the request ended an output; vLLM's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum StopReason {
+    /// One of its stop strings.
+    Text(String),
+    /// One of its `stop_token_ids`.
+    TokenId(u32),
+}
+
+impl StopReason {
+    /// None if nothing of the request did: the model's own end token, the limit, a grammar.
+    fn new(reason: FinishReason, stops: &[String]) -> Option<Self> {
+        match reason {
+            FinishReason::StopString { index } => stops.get(index).cloned().map(Self::Text),
+            FinishReason::StopToken { token_id } => Some(Self::TokenId(token_id)),
+            FinishReason::EndToken | FinishReason::Length => None,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -63,8 +63,5 @@ pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
     )
 )]
 pub async fn get_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    match app.model.check_name(Some(&id)) {
-        Ok(()) => axum::Json(card(&app)).into_response(),
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(app.model.check_name(Some(&id)).map(|()| axum::Json(card(&app))))
 }

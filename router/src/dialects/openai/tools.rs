@@ -28,7 +28,8 @@ pub struct FunctionField {
     pub name: String,
     /// What it does, for the model.
     pub description: Option<String>,
-    /// JSON schema of its arguments; none if it has none.
+    /// JSON schema of its arguments; none if it has none. TGI's document calls it `arguments`.
+    #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
 }

@@ -59,10 +59,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(response) => response,
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(answer(&app, request).await)
 }
 
 /// An answer that is kept.
@@ -79,10 +76,7 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: R
         let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
         Ok(response)
     });
-    match found {
-        Ok(response) => axum::Json(&*response).into_response(),
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    Dialect::OpenAi.answer(found.map(|response| axum::Json(&*response).into_response()))
 }
 
 /// Forgets an answer.
@@ -97,10 +91,8 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: R
 pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
     let removed = Caller::of_request(&request)
         .and_then(|caller| if app.responses.remove(caller.name(), &id) { Ok(()) } else { Err(unknown(&id)) });
-    match removed {
-        Ok(()) => axum::Json(Deleted { id, object: "response", deleted: true }).into_response(),
-        Err(error) => Dialect::OpenAi.error_response(&error),
-    }
+    let answer = |()| axum::Json(Deleted { id, object: "response", deleted: true });
+    Dialect::OpenAi.answer(removed.map(answer))
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use trunkline_reply::Piece;
 use trunkline_text::ChatMessage;
@@ -30,6 +31,15 @@ impl Open {
         }
     }
 
+    /// What its deltas are put together to.
+    fn text_mut(&mut self) -> &mut String {
+        match self {
+            Self::Message { text, .. }
+            | Self::Reasoning { text, .. }
+            | Self::Call { arguments: text, .. } => text,
+        }
+    }
+
     /// The item as it is now.
     fn item(&self, status: &str) -> Value {
         match self {
@@ -52,6 +62,22 @@ impl Open {
 
 fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+/// An event of most tokens: a type of its own, so that it is written without being built first.
+#[derive(Debug, Serialize)]
+struct DeltaEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    sequence_number: u64,
+    item_id: &'a str,
+    output_index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<u32>,
+    delta: &'a str,
+    /// Of text alone; always empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<[(); 0]>,
 }
 
 /// Where an answer is kept when it is complete.
@@ -111,6 +137,24 @@ impl ResponseWriter {
         self.event(name, about, events);
     }
 
+    /// More of the item that is being written.
+    fn delta(&mut self, delta: &str, events: &mut Events) {
+        let output_index = self.response.output.len();
+        let Some(open) = &mut self.open else { return };
+        let (kind, content_index, logprobs) = match open {
+            Open::Message { .. } => ("response.output_text.delta", Some(0), Some([])),
+            Open::Reasoning { .. } => ("response.reasoning_text.delta", Some(0), None),
+            Open::Call { .. } => ("response.function_call_arguments.delta", None, None),
+        };
+        let sequence_number = self.sequence_number;
+        let item_id = open.id();
+        let event =
+            DeltaEvent { kind, sequence_number, item_id, output_index, content_index, delta, logprobs };
+        events.named(kind, &event);
+        self.sequence_number += 1;
+        open.text_mut().push_str(delta);
+    }
+
     fn begin(&mut self, open: Open, events: &mut Events) {
         self.end("completed", events);
         let (index, item) = (self.response.output.len(), open.item("in_progress"));
@@ -153,33 +197,19 @@ impl ResponseWriter {
                 if !matches!(self.open, Some(Open::Message { .. })) {
                     self.begin(Open::Message { id: id("msg"), text: String::new() }, events);
                 }
-                let data = json!({"content_index": 0, "delta": delta, "logprobs": []});
-                self.item_event("response.output_text.delta", data, events);
-                if let Some(Open::Message { text, .. }) = &mut self.open {
-                    text.push_str(&delta);
-                }
+                self.delta(&delta, events);
             }
             Piece::Reasoning(delta) => {
                 if !matches!(self.open, Some(Open::Reasoning { .. })) {
                     self.begin(Open::Reasoning { id: id("rs"), text: String::new() }, events);
                 }
-                let data = json!({"content_index": 0, "delta": delta});
-                self.item_event("response.reasoning_text.delta", data, events);
-                if let Some(Open::Reasoning { text, .. }) = &mut self.open {
-                    text.push_str(&delta);
-                }
+                self.delta(&delta, events);
             }
             Piece::CallBegin { name } => {
                 let call_id = format!("call_{}", call_id());
                 self.begin(Open::Call { id: id("fc"), call_id, name, arguments: String::new() }, events);
             }
-            Piece::Arguments(delta) => {
-                let data = json!({"delta": delta});
-                self.item_event("response.function_call_arguments.delta", data, events);
-                if let Some(Open::Call { arguments, .. }) = &mut self.open {
-                    arguments.push_str(&delta);
-                }
-            }
+            Piece::Arguments(delta) => self.delta(&delta, events),
             Piece::CallEnd => self.end("completed", events),
         }
     }

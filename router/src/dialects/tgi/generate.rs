@@ -8,6 +8,7 @@ use trunkline_scheduler::TokenLogprob;
 use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
 
 use super::ErrorResponse;
+use super::timings::Timings;
 use super::types::{
     Body, Details, GenerateAnswer, Parameters, PrefillToken, Sequence, StreamAnswer, StreamDetails, Token,
     finish_reason,
@@ -25,8 +26,8 @@ use crate::service_tier::Wanted;
 use crate::token_fields::{PromptLogprobsField, TokenFields};
 use crate::validate::{FieldNames, RawParams};
 
-/// Tokens generated if the request does not say; TGI's own default.
-const DEFAULT_MAX_NEW_TOKENS: u32 = 100;
+/// Tokens generated if the request does not say; the default of TGI's OpenAPI document.
+const DEFAULT_MAX_NEW_TOKENS: u32 = 1024;
 
 pub(super) const NAMES: FieldNames = FieldNames {
     max_new_tokens: "max_new_tokens",
@@ -101,10 +102,7 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
-    match answer(app, request, form).await {
-        Ok(response) => response,
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(answer(app, request, form).await)
 }
 
 /// What the answer shows beyond the text.
@@ -169,21 +167,24 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
         seed: is_sampled(&request).then_some(request.sampling.seed),
         prefix: if full_text { inputs.to_string() } else { String::new() },
     };
+    let timings = Timings::queued_now(admitted.arrived, &inputs, &admitted.shard.device);
     let choices = app.generate(vec![request], num_choices.computed, admitted.permit).await?;
     let tokenizer = app.model.text.tokenizer.clone();
     if as_events {
         let end_token_id = app.model.text.end_token_ids.first().copied().unwrap_or_default();
         let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0, end_token_id };
-        return Ok(sse::stream(choices, render, app.metrics.clone()));
+        let events = sse::stream(choices, render, app.metrics.clone());
+        return Ok((timings.headers(), events).into_response());
     }
     let keep = if details || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
     let (mut folded, _) = sse::fold(choices, keep).await?;
     let prefill = folded[0].prompt.take().map_or_else(Vec::new, |prompt| prefill_tokens(&tokenizer, &prompt));
     rank(&mut folded);
+    let headers = timings.complete(&folded[0]);
     let answer = whole_answer(folded, prefill, &shown, &tokenizer)?;
     Ok(match form {
-        Form::List => axum::Json([answer]).into_response(),
-        Form::Object | Form::Events => axum::Json(answer).into_response(),
+        Form::List => (headers, axum::Json([answer])).into_response(),
+        Form::Object | Form::Events => (headers, axum::Json(answer)).into_response(),
     })
 }
 

@@ -16,6 +16,8 @@ use crate::dialects::Dialect;
 pub struct Info {
     /// The served model's name.
     pub model_id: String,
+    /// Null: a revision belongs to the files, of which this process knows the path alone.
+    pub model_sha: Option<&'static str>,
     /// Its architecture.
     pub model_architecture: String,
     /// `text-generation`.
@@ -38,10 +40,18 @@ pub struct Info {
     pub max_batch_total_tokens: u64,
     /// Most tokens a step computes.
     pub max_batch_prefill_tokens: u32,
+    /// Texts tokenized at once.
+    pub validation_workers: usize,
+    /// Most prompts of a request.
+    pub max_client_batch_size: usize,
     /// This program.
     pub router: &'static str,
     /// Its version.
     pub version: &'static str,
+    /// Null: builds carry no revision.
+    pub sha: Option<&'static str>,
+    /// Null, as `sha`.
+    pub docker_label: Option<&'static str>,
 }
 
 /// Describes the server.
@@ -61,6 +71,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
     let step_tokens = app.limits.max_step_tokens.unwrap_or(u32::MAX).min(shard.max_step_tokens);
     axum::Json(Info {
         model_id: app.model.served_name.clone(),
+        model_sha: None,
         model_architecture: shard.architecture.clone(),
         model_pipeline_tag: "text-generation",
         model_device_type: shard.device.clone(),
@@ -72,8 +83,12 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         max_total_tokens: validator.max_total_tokens,
         max_batch_total_tokens: shard.pool_tokens(),
         max_batch_prefill_tokens: step_tokens,
+        validation_workers: app.num_tokenizing,
+        max_client_batch_size: app.limits.max_concurrent_requests,
         router: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),
+        sha: None,
+        docker_label: None,
     })
     .into_response()
 }

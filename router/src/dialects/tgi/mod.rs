@@ -3,17 +3,21 @@
 pub mod generate;
 pub mod info;
 pub mod platforms;
+mod timings;
 pub mod tokenize;
 mod types;
 
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use trunkline_text::TextError;
 use utoipa::ToSchema;
 
 pub use types::{
     Body, Details, GenerateAnswer, Parameters, StreamAnswer, StreamDetails, Token, finish_reason,
 };
 
+use crate::dialects::Dialect;
 use crate::error::{ApiError, ErrorClass};
 
 /// An error answer, also the data of an error event.
@@ -34,6 +38,7 @@ impl ErrorResponse {
         let error_type = match (error.class(), error) {
             (_, ApiError::UnknownRoute { .. } | ApiError::UnknownMethod { .. }) => "not_found",
             (_, ApiError::InvalidApiKey { .. }) => "authentication",
+            (_, ApiError::Text(error)) if is_of_template(error) => "template_error",
             (ErrorClass::Request, _) => "validation",
             (ErrorClass::Overload, error) if error.status() == StatusCode::TOO_MANY_REQUESTS => "overloaded",
             (ErrorClass::Overload, _) => "unhealthy",
@@ -44,13 +49,55 @@ impl ErrorResponse {
     }
 }
 
-/// TGI answers what fails validation with 422, and only what is not JSON with 400.
+fn is_of_template(error: &TextError) -> bool {
+    matches!(
+        error,
+        TextError::NoChatTemplate
+            | TextError::TemplateRefused { .. }
+            | TextError::TemplateFailed { .. }
+            | TextError::TemplateLimit { .. }
+    )
+}
+
+/// An answer of `/health`: TGI has a kind of its own for it.
+pub fn unhealthy(error: &ApiError) -> Response {
+    let body = ErrorResponse { error_type: "healthcheck", ..ErrorResponse::from_error(error) };
+    let mut response = Dialect::Tgi.error_response(error);
+    *response.body_mut() = axum::Json(body).into_response().into_body();
+    response
+}
+
+/// TGI answers what fails validation with 422, and only what is not JSON with 400; what fails while it is computed with
+/// 424.
 pub fn status(error: &ApiError) -> StatusCode {
     match (error.status(), error) {
         (StatusCode::BAD_REQUEST, ApiError::InvalidJson { .. } | ApiError::BodyBroken) => {
             StatusCode::BAD_REQUEST
         }
         (StatusCode::BAD_REQUEST, _) => StatusCode::UNPROCESSABLE_ENTITY,
+        (StatusCode::BAD_GATEWAY, _) => StatusCode::FAILED_DEPENDENCY,
         (status, _) => status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_tgis_kinds_and_statuses() {
+        for (error, kind, expected) in [
+            (ApiError::value("top_p", "is 7"), "validation", 422),
+            (ApiError::BodyBroken, "validation", 400),
+            (ApiError::Text(TextError::NoChatTemplate), "template_error", 422),
+            (ApiError::ShardLost, "generation", 424),
+            (ApiError::SequenceFailed { detail: "x".into() }, "generation", 424),
+            (ApiError::TooManyBodies, "overloaded", 429),
+            (ApiError::Draining, "unhealthy", 503),
+            (ApiError::Bug { request_id: "x".into() }, "internal", 500),
+        ] {
+            assert_eq!(ErrorResponse::from_error(&error).error_type, kind, "{error}");
+            assert_eq!(status(&error).as_u16(), expected, "{error}");
+        }
     }
 }

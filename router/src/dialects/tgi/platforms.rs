@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body as HttpBody;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use trunkline_text::GenerationDefaults;
@@ -13,11 +13,13 @@ use utoipa::ToSchema;
 use super::ErrorResponse;
 use super::generate::{NAMES, REFUSED, raw_params, root, truncated};
 use super::types::{Body, GenerateAnswer, Parameters};
+use crate::admission::Admitted;
 use crate::app::App;
 use crate::dialects::{Dialect, openai};
 use crate::error::ApiError;
 use crate::http::parse;
 use crate::http::sse::{self, KeepTokens};
+use crate::request::GenerationRequest;
 
 /// Which of a chat, a completion and TGI's own form a body has.
 #[derive(Deserialize)]
@@ -68,10 +70,11 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexRequest {
     /// Prompts, each continued on its own.
-    pub instances: Vec<VertexInstance>,
+    #[schema(value_type = Vec<VertexInstance>)]
+    pub instances: Vec<Box<RawValue>>,
 }
 
-/// One prompt.
+/// One prompt, or a chat: then it has `messages`, and what else `/v1/chat/completions` takes.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexInstance {
     /// The prompt.
@@ -99,10 +102,7 @@ pub struct VertexResponse {
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
-    match predict(&app, request).await {
-        Ok(answer) => axum::Json(answer).into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(predict(&app, request).await.map(axum::Json))
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, ApiError> {
@@ -120,31 +120,75 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, Api
         );
         return Err(ApiError::value("instances", problem));
     }
-    let validator = app.validator(&admitted.shard);
     let (mut requests, mut prefixes) = (Vec::new(), Vec::new());
-    for (idx, instance) in body.instances.into_iter().enumerate() {
-        let mut parameters = parameters(idx, instance.parameters.as_deref())?;
-        if instance.inputs.is_empty() {
-            let problem = "is empty; hint: send at least one character";
-            return Err(ApiError::value(format!("instances[{idx}].inputs"), problem));
-        }
-        let full_text = parameters.return_full_text.unwrap_or(false);
-        let last = parameters.truncate;
-        let mut raw = raw_params(&mut parameters, false)?;
-        raw.deadline = admitted.deadline(parameters.timeout)?;
-        validator.check(&raw, NAMES)?;
-        app.compile(&mut raw, &admitted.caller).await?;
-        prefixes.push(if full_text { instance.inputs.clone() } else { String::new() });
-        let num_bytes = instance.inputs.len();
-        let prompt = app.tokenize(num_bytes, move |model| model.encode_prompt(&instance.inputs)).await?;
-        let arrived = (admitted.arrived, &admitted.caller);
-        let prompt = truncated(prompt, last)?;
-        requests.push(validator.validate(arrived, prompt, raw, &GenerationDefaults::default(), NAMES)?);
+    for (idx, instance) in body.instances.iter().enumerate() {
+        let instance = instance.get().as_bytes();
+        // What is no object is refused as a prompt.
+        let is_chat = serde_json::from_slice::<Kind<'_>>(instance).is_ok_and(|kind| kind.messages.is_some());
+        let (request, prefix) = if is_chat {
+            (chat(app, &admitted, idx, instance).await?, String::new())
+        } else {
+            prompt(app, &admitted, idx, instance).await?
+        };
+        requests.push(request);
+        prefixes.push(prefix);
     }
     let choices = app.generate(requests, 1, admitted.permit).await?;
     let (folded, _) = sse::fold(choices, KeepTokens::No).await?;
     let texts = prefixes.into_iter().zip(folded).map(|(prefix, folded)| prefix + &folded.text);
     Ok(VertexResponse { predictions: texts.collect() })
+}
+
+/// An instance that is a prompt: its request, and what stands before its output.
+async fn prompt(
+    app: &App,
+    admitted: &Admitted,
+    idx: usize,
+    instance: &[u8],
+) -> Result<(GenerationRequest, String), ApiError> {
+    let instance: VertexInstance = parse(instance, &[], &format!("instances[{idx}]."))?;
+    let mut parameters = parameters(idx, instance.parameters.as_deref())?;
+    if instance.inputs.is_empty() {
+        let problem = "is empty; hint: send at least one character";
+        return Err(ApiError::value(format!("instances[{idx}].inputs"), problem));
+    }
+    let full_text = parameters.return_full_text.unwrap_or(false);
+    let last = parameters.truncate;
+    let mut raw = raw_params(&mut parameters, false)?;
+    raw.deadline = admitted.deadline(parameters.timeout)?;
+    let validator = app.validator(&admitted.shard);
+    validator.check(&raw, NAMES)?;
+    app.compile(&mut raw, &admitted.caller).await?;
+    let prefix = if full_text { instance.inputs.clone() } else { String::new() };
+    let num_bytes = instance.inputs.len();
+    let prompt = app.tokenize(num_bytes, move |model| model.encode_prompt(&instance.inputs)).await?;
+    let arrived = (admitted.arrived, &admitted.caller);
+    let prompt = truncated(prompt, last)?;
+    let request = validator.validate(arrived, prompt, raw, &GenerationDefaults::default(), NAMES)?;
+    Ok((request, prefix))
+}
+
+/// An instance that is a chat. Its prediction is what the model wrote.
+async fn chat(
+    app: &App,
+    admitted: &Admitted,
+    idx: usize,
+    instance: &[u8],
+) -> Result<GenerationRequest, ApiError> {
+    let prefix = format!("instances[{idx}].");
+    let mut body = openai::chat::parse_body(instance, &prefix)?;
+    let hint = "a prediction is a text; use `/v1/chat/completions`";
+    let shown = [
+        ("n", body.n.is_some_and(|n| n != 1)),
+        ("stream", body.stream == Some(true)),
+        ("logprobs", body.logprobs == Some(true)),
+        ("prompt_logprobs", body.prompt_logprobs.is_some_and(|count| count.0.is_some())),
+        ("tools", body.tools.as_ref().is_some_and(|tools| !tools.is_empty())),
+    ];
+    if let Some((field, _)) = shown.iter().find(|(_, is_asked)| *is_asked) {
+        return Err(ApiError::UnsupportedField { field: format!("{prefix}{field}"), hint });
+    }
+    Ok(openai::chat::prepare(app, admitted, &mut body).await?.request)
 }
 
 /// The parameters of an instance, without those that would show what a prediction has no room for.

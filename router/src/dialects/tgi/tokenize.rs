@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tokio::sync::SemaphorePermit;
 use trunkline_text::{DecodeSpecial, Detokenizer, EncodeSpecial, ModelText, TextError, TextStart};
@@ -46,10 +46,7 @@ pub struct SimpleToken {
     )
 )]
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    match answer(&app, request).await {
-        Ok(tokens) => axum::Json(tokens).into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(answer(&app, request).await.map(axum::Json))
 }
 
 /// A templated chat and its tokens.
@@ -70,10 +67,7 @@ pub struct ChatTokenizeResponse {
     )
 )]
 pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    match chat_answer(&app, request).await {
-        Ok(answer) => axum::Json(answer).into_response(),
-        Err(error) => Dialect::Tgi.error_response(&error),
-    }
+    Dialect::Tgi.answer(chat_answer(&app, request).await.map(axum::Json))
 }
 
 async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {

@@ -24,7 +24,7 @@ pub struct Body {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = GenerateParameters)]
 pub struct Parameters {
-    /// Most tokens to generate; default 100.
+    /// Most tokens to generate; default 1024.
     #[schema(minimum = 1)]
     pub max_new_tokens: Option<i64>,
     /// Sample; greedy if false and neither `temperature`, `top_k`, `top_p` nor `min_p` asks for it.
@@ -201,7 +201,7 @@ pub struct StreamDetails {
 /// TGI's words for the end.
 pub fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::EndToken => "eos_token",
+        FinishReason::EndToken | FinishReason::StopToken { .. } => "eos_token",
         FinishReason::Length => "length",
         FinishReason::StopString { .. } => "stop_sequence",
     }
