@@ -19,9 +19,9 @@ const MIN_LEAD: f64 = 0.0025;
 
 /// Keeps the orders of [`LeafLru`] and of [`WorthPolicy`], and a [`Ghost`] of a cache under each; evicts by the one
 /// whose ghost hit more blocks of late. It begins with worth, which orders as LRU until it has learned something, and
-/// follows LRU from when that was better on this traffic at this capacity. Set dueling (Qureshi et al., ISCA 2007) with ghosts (as in ARC,
-/// FAST 2003) and spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with the same
-/// blocks.
+/// follows LRU from when that was better on this traffic at this capacity. Set dueling (Qureshi et al., ISCA 2007) with
+/// ghosts (as in ARC, FAST 2003) and spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with
+/// the same blocks.
 #[derive(Debug)]
 pub struct AdaptivePolicy {
     num_blocks: u32,

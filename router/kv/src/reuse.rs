@@ -27,10 +27,11 @@ const PRIOR_REUSE_AN_OCTAVE: f64 = 0.02;
 /// At least this share of what reaches an age outlives it.
 const MIN_LEFT: f64 = 0.02;
 
-/// What is assumed before anything is seen weighs like so many blocks. It must be few: a share that is wrong for a small
-/// group can look like the best of all rates, as that of an age just after use is divided by one request.
+/// What is assumed before anything is seen weighs like so many blocks. It must be few: a share that is wrong for a
+/// small group can look like the best of all rates, as that of an age just after use is divided by one request.
 const PRIOR_WEIGHT: f64 = 2.5;
-/// That a class is reused as much as its group, and a group as much as all, weighs like so many reused blocks: about one request.
+/// That a class is reused as much as its group, and a group as much as all, weighs like so many reused blocks: about
+/// one request.
 const LEVEL_WEIGHT: f64 = 5.0;
 /// An age's share is smoothed over itself and its neighbours. The best time to give up is a maximum over ages: of noisy
 /// shares it picks the noise.
