@@ -14,14 +14,14 @@ const MAX_GHOST_BLOCKS: u32 = 8_192;
 const NUM_UNITS: u32 = 256;
 /// Requests after which a hit of a ghost counts half.
 const HALF_LIFE: f64 = 2_048.0;
-/// Worth is followed once its ghost is ahead by this share of the blocks seen, until it is behind.
+/// Worth is followed until its ghost is behind, and again once it is ahead by this share of the blocks seen.
 const MIN_LEAD: f64 = 0.0025;
 
 /// Keeps the orders of [`LeafLru`] and of [`WorthPolicy`], and a [`Ghost`] of a cache under each; evicts by the one
-/// whose ghost hit more blocks of late. It begins as LRU and is not worse than that for long: worth has to prove
-/// itself on this traffic at this capacity first. Set dueling (Qureshi et al., ISCA 2007) with ghosts (as in ARC,
-/// FAST 2003) and spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with the same
-/// blocks.
+/// whose ghost hit more blocks of late. It begins with worth, which orders as LRU until it has learned something, and
+/// follows LRU from when that was better on this traffic at this capacity. Set dueling (Qureshi et al., ISCA 2007) with
+/// ghosts (as in ARC, FAST 2003) and spatial sampling (SHARDS, FAST 2015) by conversation: all requests may begin with
+/// the same blocks.
 #[derive(Debug)]
 pub struct AdaptivePolicy {
     num_blocks: u32,
@@ -61,7 +61,7 @@ impl AdaptivePolicy {
             num_sampled_units,
             lead: 0.0,
             num_seen: 0.0,
-            leader: Leader::Lru,
+            leader: Leader::Worth,
         }
     }
 

@@ -20,6 +20,9 @@ pub struct Trail {
     pub unit: u8,
     /// The block seen last was its path's end before, or new: what follows belongs to the same conversation.
     pub goes_on: bool,
+    /// The known block seen last was not its path's end before, nor one that is asked for all the time: what is new
+    /// after it branched off that path.
+    pub is_branch: bool,
     /// What it found in the ghosts.
     pub ghosts: GhostTrail,
 }

@@ -27,10 +27,15 @@ const PRIOR_REUSE_AN_OCTAVE: f64 = 0.02;
 /// At least this share of what reaches an age outlives it.
 const MIN_LEFT: f64 = 0.02;
 
-/// What is assumed before anything is seen weighs like so many blocks: about one request.
-const PRIOR_WEIGHT: f64 = 20.0;
-/// That a class is reused as much as its group weighs like so many reused blocks.
-const GROUP_WEIGHT: f64 = 20.0;
+/// What is assumed before anything is seen weighs like so many blocks. It must be few: a share that is wrong for a
+/// small group can look like the best of all rates, as that of an age just after use is divided by one request.
+const PRIOR_WEIGHT: f64 = 2.5;
+/// That a class is reused as much as its group, and a group as much as all, weighs like so many reused blocks: about
+/// one request.
+const LEVEL_WEIGHT: f64 = 5.0;
+/// An age's share is smoothed over itself and its neighbours. The best time to give up is a maximum over ages: of noisy
+/// shares it picks the noise.
+const KERNEL: [f64; 3] = [0.25, 0.5, 0.25];
 
 /// Which index an age in requests has.
 pub(crate) fn age_index(age: u64) -> usize {
@@ -47,6 +52,8 @@ pub(crate) struct ReuseTimes {
     bounds: [f64; NUM_AGES],
     /// Consecutive classes that share when they are reused; how much is each one's own.
     group_size: usize,
+    /// What the first so many groups have in common is assumed of every group.
+    num_pooled_groups: usize,
     half_life: f64,
 }
 
@@ -63,15 +70,22 @@ struct ClassTimes {
 }
 
 impl ReuseTimes {
-    /// Groups of classes. `half_life`: requests after which an observation counts half.
-    pub(crate) fn new(num_groups: usize, group_size: usize, half_life: f64) -> Self {
+    /// Groups of classes, of which the first `num_pooled_groups` say what others may be like. `half_life`: requests
+    /// after which an observation counts half.
+    pub(crate) fn new(
+        num_groups: usize,
+        num_pooled_groups: usize,
+        group_size: usize,
+        half_life: f64,
+    ) -> Self {
         let zeros = [0.0; NUM_AGES];
         let class = ClassTimes { reused: zeros, reached: zeros, pending: zeros, worth: zeros };
         let mut bounds = zeros;
         for (index, bound) in bounds.iter_mut().enumerate().skip(1) {
             *bound = ((index - 1) as f64 / AGES_AN_OCTAVE).exp2();
         }
-        let mut times = Self { classes: vec![class; num_groups * group_size], bounds, group_size, half_life };
+        let classes = vec![class; num_groups * group_size];
+        let mut times = Self { classes, bounds, group_size, num_pooled_groups, half_life };
         times.weigh();
         times
     }
@@ -112,9 +126,10 @@ impl ReuseTimes {
     /// Works out anew what keeping is worth. Cost: O(classes · ages²).
     pub(crate) fn weigh(&mut self) {
         let prior = [PRIOR_REUSE_AN_OCTAVE / AGES_AN_OCTAVE; NUM_AGES];
-        let pooled = shares(&self.classes, &prior);
+        let pooled = shares(&self.classes[..self.num_pooled_groups * self.group_size], &prior);
         for group in self.classes.chunks_mut(self.group_size) {
-            let of_group = shares(group, &pooled);
+            let level = level(group, &pooled);
+            let of_group = shares(group, &pooled.map(|share| share * level));
             for class in group {
                 class.weigh(&self.bounds, &of_group);
             }
@@ -125,22 +140,41 @@ impl ReuseTimes {
 /// Of all blocks of some classes, the share that is asked for again at each age; `prior` counts for
 /// [`PRIOR_WEIGHT`] blocks.
 fn shares(classes: &[ClassTimes], prior: &[f64; NUM_AGES]) -> [f64; NUM_AGES] {
+    let (mut reused, mut reached) = ([0.0; NUM_AGES], [0.0; NUM_AGES]);
+    for class in classes {
+        for index in 0..NUM_AGES {
+            reused[index] += class.reused[index];
+            reached[index] += class.reached[index];
+        }
+    }
     std::array::from_fn(|index| {
-        let reused: f64 = classes.iter().map(|class| class.reused[index]).sum();
-        let reached: f64 = classes.iter().map(|class| class.reached[index]).sum();
-        (reused + PRIOR_WEIGHT * prior[index]) / (reached + PRIOR_WEIGHT)
+        let of_prior = PRIOR_WEIGHT * prior[index];
+        (smoothed(&reused, index) + of_prior) / (smoothed(&reached, index) + PRIOR_WEIGHT)
     })
+}
+
+fn smoothed(of_ages: &[f64; NUM_AGES], index: usize) -> f64 {
+    let neighbours = [index.saturating_sub(1), index, (index + 1).min(NUM_AGES - 1)];
+    neighbours.into_iter().zip(KERNEL).map(|(index, share)| of_ages[index] * share).sum()
+}
+
+/// How much more some classes are reused than `shares` say. It is one number: few blocks are enough to learn it.
+fn level(classes: &[ClassTimes], shares: &[f64; NUM_AGES]) -> f64 {
+    let (mut reused, mut expected) = (0.0, 0.0);
+    for class in classes {
+        reused += class.reused.iter().sum::<f64>();
+        expected += class.reached.iter().zip(shares).map(|(reached, share)| reached * share).sum::<f64>();
+    }
+    (reused + LEVEL_WEIGHT) / (expected + LEVEL_WEIGHT)
 }
 
 impl ClassTimes {
     fn weigh(&mut self, bounds: &[f64; NUM_AGES], of_group: &[f64; NUM_AGES]) {
-        // One number says how much more than its group a class is reused: few blocks are enough to learn it.
-        let expected: f64 = self.reached.iter().zip(of_group).map(|(reached, share)| reached * share).sum();
-        let ratio = (self.reused.iter().sum::<f64>() + GROUP_WEIGHT) / (expected + GROUP_WEIGHT);
+        let level = level(std::slice::from_ref(self), of_group);
         let mut left = [1.0; NUM_AGES + 1];
         for index in 0..NUM_AGES {
             // The shares are of different cohorts, so that their sum may pass one; somebody is always left.
-            left[index + 1] = (left[index] - ratio * of_group[index]).max(left[index] * MIN_LEFT);
+            left[index + 1] = (left[index] - level * of_group[index]).max(left[index] * MIN_LEFT);
         }
         for from in 0..NUM_AGES {
             let (mut hits, mut time, mut best) = (0.0, 0.0, 0.0_f64);
@@ -167,7 +201,7 @@ mod tests {
 
     /// One block of the class a request, each asked for again after `pause` requests where that is given.
     fn learned(pause: Option<u64>) -> ReuseTimes {
-        let mut times = ReuseTimes::new(1, 1, 4_096.0);
+        let mut times = ReuseTimes::new(1, 1, 1, 4_096.0);
         for request in 0..4_000 {
             times.pass(1);
             times.used(0, 1.0);
@@ -182,7 +216,7 @@ mod tests {
 
     #[test]
     fn before_anything_is_seen_the_older_is_worth_less() {
-        let times = ReuseTimes::new(2, 3, 4_096.0);
+        let times = ReuseTimes::new(2, 1, 3, 4_096.0);
         for class in 0..6 {
             // Age 0 is the request itself.
             assert!((2..NUM_AGES).all(|age| times.worth(class, age) <= times.worth(class, age - 1)));
@@ -196,6 +230,28 @@ mod tests {
         assert!(due > 2.0 * times.worth(0, age_index(1)), "just came");
         assert!(due > 2.0 * times.worth(0, age_index(1_000)), "did not come back");
         assert!(due > 10.0 * learned(None).worth(0, 1), "of those that never do");
+    }
+
+    #[test]
+    fn what_is_asked_for_all_the_time_says_nothing_of_the_others() {
+        let mut times = ReuseTimes::new(2, 1, 1, 4_096.0);
+        let before = times.worth(0, 1);
+        for _ in 0..1_000 {
+            times.pass(1);
+            times.used(1, 1.0);
+            times.reused(1, 1, 1.0);
+        }
+        times.weigh();
+        assert_eq!(times.worth(0, 1), before);
+        assert!(times.worth(1, 1) > 10.0 * before);
+    }
+
+    #[test]
+    fn a_share_is_smoothed_over_its_neighbours() {
+        let mut of_ages = [0.0; NUM_AGES];
+        (of_ages[0], of_ages[8], of_ages[NUM_AGES - 1]) = (4.0, 8.0, 4.0);
+        let ages = [0, 1, 2, 7, 8, 9, 10, NUM_AGES - 2, NUM_AGES - 1];
+        assert_eq!(ages.map(|age| smoothed(&of_ages, age)), [3.0, 1.0, 0.0, 2.0, 4.0, 2.0, 0.0, 1.0, 3.0]);
     }
 
     #[test]

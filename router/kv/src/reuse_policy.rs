@@ -11,13 +11,22 @@ const ADVANCE_INTERVAL: u64 = 8;
 /// Requests between two updates of what ages are worth.
 const WEIGH_INTERVAL: u64 = 64;
 /// Groups of classes: blocks that so many requests had: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
-const NUM_COUNTS: usize = 8;
+const NUM_COUNTS: u8 = 8;
+/// The group of blocks that only one request had, which branched off another's path before its end.
+const BRANCH_GROUP: u8 = NUM_COUNTS;
+/// The group of blocks that came again within [`HOT_AGE`] requests. What nearly all requests begin with is of these; it
+/// says nothing of the others.
+const HOT_GROUP: u8 = BRANCH_GROUP + 1;
+/// All of them.
+const NUM_GROUPS: usize = HOT_GROUP as usize + 1;
+/// Requests in which a block comes again that is asked for all the time.
+const HOT_AGE: u64 = 16;
 /// Classes of a group: by the octave of blocks from this one to the prompt's end, 8 and more in one.
 const NUM_PLACES: usize = 5;
 /// What comes after a block that was in this octave or a lower one goes on with its prompt.
 const NEAR_END: u8 = 2;
 /// All classes.
-pub(crate) const NUM_CLASSES: usize = NUM_COUNTS * NUM_PLACES;
+pub(crate) const NUM_CLASSES: usize = NUM_GROUPS * NUM_PLACES;
 /// Paths remembered beside each block of the cache: as many again that are gone.
 const HISTORY_FACTOR: usize = 2;
 /// Paths remembered at least, where there are as many: reuse comes after times that have nothing to do with the
@@ -25,8 +34,8 @@ const HISTORY_FACTOR: usize = 2;
 const MIN_HISTORY: usize = 1 << 18;
 /// Requests after which an observation counts half.
 const HALF_LIFE: f64 = 8_192.0;
-/// What a block in each octave of blocks from its prompt's end counts for: with `n` blocks there, 1/√n.
-const WEIGHTS: [f64; 9] = [1.0, 1.0, 0.707, 0.5, 0.354, 0.25, 0.177, 0.125, 0.088];
+/// What a block in each octave of blocks from its prompt's end counts for: with `n` blocks there, n^-0.7.
+const WEIGHTS: [f64; 9] = [1.0, 1.0, 0.616, 0.379, 0.233, 0.144, 0.088, 0.054, 0.034];
 
 /// Least worth first, where a block's worth is learned from what became of those like it. See [`crate::reuse`].
 ///
@@ -57,15 +66,24 @@ fn octave(num_blocks: u32) -> u8 {
     (u32::BITS - num_blocks.leading_zeros()) as u8
 }
 
-fn class_of(num_seen: u8, octave: u8) -> u8 {
-    let count = match num_seen {
+/// The group of a block that came again after `age` requests, or is new.
+fn group_of(num_seen: u8, age: Option<u64>, is_branch: bool) -> u8 {
+    match age {
+        Some(age) if age <= HOT_AGE => return HOT_GROUP,
+        None if is_branch => return BRANCH_GROUP,
+        _ => {}
+    }
+    match num_seen {
         0..=4 => num_seen.saturating_sub(1),
         5..=6 => 4,
         7..=8 => 5,
         9..=12 => 6,
-        _ => 7,
-    };
-    count * NUM_PLACES as u8 + octave.min(NUM_PLACES as u8 - 1)
+        _ => NUM_COUNTS - 1,
+    }
+}
+
+fn class_of(group: u8, octave: u8) -> u8 {
+    group * NUM_PLACES as u8 + octave.min(NUM_PLACES as u8 - 1)
 }
 
 fn weight(octave: u8) -> f64 {
@@ -75,7 +93,7 @@ fn weight(octave: u8) -> f64 {
 impl WorthPolicy {
     /// For a cache of `num_blocks` blocks.
     pub fn new(num_blocks: u32) -> Self {
-        let times = ReuseTimes::new(NUM_COUNTS, NUM_PLACES, HALF_LIFE);
+        let times = ReuseTimes::new(NUM_GROUPS, usize::from(HOT_GROUP), NUM_PLACES, HALF_LIFE);
         let mut shelves = Shelves::new(NUM_CLASSES);
         shelves.reorder(&times);
         let history = History::new((HISTORY_FACTOR * num_blocks as usize).max(MIN_HISTORY));
@@ -113,16 +131,17 @@ impl WorthPolicy {
         let times = &mut self.times;
         let mut class = 0;
         self.history.see(path, request, |before| {
-            if let Some(before) = before {
-                let age = u64::from(request.wrapping_sub(before.request));
+            let age = before.map(|before| u64::from(request.wrapping_sub(before.request)));
+            if let (Some(before), Some(age)) = (before, age) {
                 times.reused(before.class, age, weight(before.octave));
+                trail.is_branch = age > HOT_AGE && before.octave > NEAR_END;
             }
             if before.is_some() || !trail.goes_on {
                 trail.unit = before.map_or((path >> u32::BITS) as u8, |before| before.unit);
             }
             trail.goes_on = before.is_none_or(|before| before.octave <= NEAR_END);
             let num_seen = before.map_or(1, |before| before.num_seen.saturating_add(1));
-            class = class_of(num_seen, octave);
+            class = class_of(group_of(num_seen, age, trail.is_branch), octave);
             Sight { request, num_seen, class, octave, unit: trail.unit }
         });
         self.times.used(class, weight(octave));
@@ -168,5 +187,43 @@ impl EvictionPolicy for WorthPolicy {
 
     fn fresh(&self) -> Box<dyn EvictionPolicy> {
         Box::new(Self::new(self.num_blocks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A prompt of these paths; returns the group that each is put in.
+    fn request(policy: &mut WorthPolicy, paths: impl IntoIterator<Item = PathHash>) -> Vec<u8> {
+        let paths: Vec<_> = paths.into_iter().collect();
+        let (mut trail, _) = policy.start(paths.len() as u32);
+        let learn =
+            |path: &PathHash| policy.learn(NodeId(*path as u32), *path, &mut trail) / NUM_PLACES as u8;
+        paths.iter().map(learn).collect()
+    }
+
+    fn pass(policy: &mut WorthPolicy, num_requests: u64) {
+        for _ in 0..num_requests {
+            policy.start(0);
+        }
+    }
+
+    #[test]
+    fn blocks_are_told_apart_by_count_by_branch_and_by_haste() {
+        let mut policy = WorthPolicy::new(100);
+        assert_eq!(request(&mut policy, 1..21), [0; 20]);
+        pass(&mut policy, HOT_AGE);
+        let going_on = [[1; 20].as_slice(), &[0; 5]].concat();
+        assert_eq!(request(&mut policy, 1..26), going_on, "what continues a prompt is new as any other");
+        pass(&mut policy, HOT_AGE);
+        let aside = [[2; 10].as_slice(), &[BRANCH_GROUP; 5]].concat();
+        assert_eq!(request(&mut policy, (1..11).chain(101..106)), aside, "it left the path before its end");
+        let at_once = [[HOT_GROUP; 10].as_slice(), &[0; 5]].concat();
+        assert_eq!(
+            request(&mut policy, (1..11).chain(201..206)),
+            at_once,
+            "what all begin with has no branches"
+        );
     }
 }

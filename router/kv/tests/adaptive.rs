@@ -157,7 +157,7 @@ impl Model {
             plain_worth: Plain::new(capacity, WorthPolicy::new(num_blocks)),
             lead: 0.0,
             num_seen: 0.0,
-            follows_worth: false,
+            follows_worth: true,
             num_changes: 0,
             offered: BTreeSet::new(),
             held: Vec::new(),
