@@ -1,0 +1,1 @@
+"""The CUDA backend: torch tensors, Triton kernels, captured steps."""
