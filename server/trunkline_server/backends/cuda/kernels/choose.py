@@ -90,7 +90,7 @@ def _distance(x, information, entropy):
     return tl.abs(information[:, None] - x.to(tl.float64) - entropy[:, None]).to(tl.int64, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _peaks_kernel(logits, largest, tokens, num_rows, vocab_size, stride, ROWS: tl.constexpr, TILE: tl.constexpr):
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     tile, num_tiles = tl.program_id(1), tl.num_programs(1)
@@ -118,7 +118,7 @@ def _peak(largest, tokens, rows, inside, num_tiles, TILES: tl.constexpr):
     return peak, has_nan, tl.min(ids, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _weigh_kernel(
     logits, largest, tokens, temperature, scaled, masses, num_rows, vocab_size, num_tiles, stride, scaled_stride,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
@@ -138,7 +138,7 @@ def _weigh_kernel(
     tl.store(masses + rows * num_tiles + tile, tl.sum(tl.where(known, _mass(x, SCALE), 0), 1), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _list_kernel(
     values, ids, counts, num_rows, vocab_size, stride, capacity, ROWS: tl.constexpr, TILE: tl.constexpr
 ):
@@ -288,7 +288,7 @@ def _least_weight_cut(values, base, size, longest, least, ROWS: tl.constexpr, TI
     return lowest
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _choose_kernel(
     values, ids, counts, masses, largest, tokens, temperature, top_ks, top_ps, min_ps, typical_ps, seeds, choices,
     positions, out, num_rows, vocab_size, num_tiles, stride, capacity,
@@ -404,7 +404,7 @@ def _choose_kernel(
     tl.store(out + rows, tl.where(has_nan, -1, token), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _largest_kernel(largest, tokens, out, num_rows, num_tiles, ROWS: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows

@@ -27,7 +27,7 @@ class Logprobs:
     top_logprobs: torch.Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _sum_kernel(
     logits, largest, tokens, masses, num_rows, vocab_size, num_tiles, stride,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
@@ -49,7 +49,7 @@ def _logprob(x, peak, log_of_sum):
     return (x.to(tl.float64) - peak[:, None].to(tl.float64) - log_of_sum[:, None]).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _logprobs_kernel(
     logits, largest, peak_tokens, masses, chosen, num_top, out_logprobs, out_ranks, out_top_tokens, out_top_logprobs,
     num_rows, vocab_size, num_tiles, stride, max_top,

@@ -9,7 +9,7 @@ import triton.language as tl
 _BLOCK = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _fill_kernel(token_ids, previous, num_rows, BLOCK: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < num_rows
