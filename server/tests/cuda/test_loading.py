@@ -67,13 +67,13 @@ def test_gguf_is_read_with_rows_in_the_models_order(
     path = write_model(tiny_model("llama2")[0], tmp_path / "m.gguf", quantization)
     checkpoint = open_checkpoint(path)
     told: list[tuple[int, int]] = []
-    weights = load_weights(checkpoint, torch.device(device), torch.float16, lambda *bytes_: told.append(bytes_))
+    weights = load_weights(checkpoint, torch.device(device), torch.float16, lambda *done: told.append(done))
     check(checkpoint, weights, torch.float16)
     assert told[-1] == (told[-1][1], told[-1][1])
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert (default_dtype(checkpoint) == torch.float16) == (quantization == "F16")
-    # Scales and padding add a little, nothing is kept twice.
-    assert weights.num_bytes < 1.2 * told[-1][1]
+    # Rows of 64 and 96 elements are padded to 128, and nothing is kept twice.
+    assert weights.num_bytes < (2 if quantization != "F16" else 1.1) * told[-1][1]
 
 
 def test_bytes_are_staged_in_pieces(device: str) -> None:

@@ -157,7 +157,7 @@ class _Loader:
             part = values[begin : begin + tensor.shape[0]]
             begin += tensor.shape[0]
             if _DTYPES[tensor.format] == self._dtype and tensor.interleaved_head is None:
-                staging.copy(memoryview(tensor.data), part.view(torch.uint8).view(-1))
+                staging.copy(tensor.data, part.view(torch.uint8).view(-1))
                 continue
             raw = self._raw(tensor, staging)
             with staging.on_stream():
@@ -169,7 +169,7 @@ class _Loader:
         num_rows = tensor.shape[0]
         with staging.on_stream():
             raw = torch.empty(num_rows, tensor.row_bytes, dtype=torch.uint8, device=self._device)
-        staging.copy(memoryview(tensor.data), raw.view(-1))
+        staging.copy(tensor.data, raw.view(-1))
         if tensor.interleaved_head is None:
             return raw
         with staging.on_stream():

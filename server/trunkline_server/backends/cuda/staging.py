@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 # Of one pinned buffer. A thread has two: one is filled from the file while the other is copied to the device.
 STAGING_BYTES = 16 << 20
@@ -25,25 +26,26 @@ class Staging:
         self._stream: torch.cuda.Stream | None = None
         self._next = 0
         if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._buffers = [
                 torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(_NUM_BUFFERS)
             ]
-            self._is_free = [torch.cuda.Event() for _ in range(_NUM_BUFFERS)]
+            self._is_free = [torch.cuda.Event() for _ in range(_NUM_BUFFERS)]  # type: ignore[no-untyped-call]
 
     def on_stream(self) -> AbstractContextManager[object]:
         """What runs inside is done after the copies that were begun before."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def copy(self, source: memoryview, destination: torch.Tensor) -> None:
+    def copy(self, source: memoryview | NDArray[np.uint8], destination: torch.Tensor) -> None:
         """Begins to copy all bytes of source into destination [bytes] u8; `on_stream` and `wait` come after it."""
         assert destination.dtype == torch.uint8 and destination.nbytes == source.nbytes
-        for begin in range(0, source.nbytes, STAGING_BYTES):
-            piece = np.frombuffer(source[begin : begin + STAGING_BYTES], dtype=np.uint8)
+        read = np.frombuffer(source, dtype=np.uint8)
+        for begin in range(0, read.nbytes, STAGING_BYTES):
+            piece = read[begin : begin + STAGING_BYTES]
             self._copy_piece(piece, destination[begin : begin + piece.nbytes])
             self._progress(piece.nbytes)
 
-    def _copy_piece(self, piece: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], destination: torch.Tensor) -> None:
+    def _copy_piece(self, piece: NDArray[np.uint8], destination: torch.Tensor) -> None:
         if self._stream is None:
             np.copyto(destination.numpy(), piece)
             return
