@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -60,4 +60,39 @@ class DenseWeight(DeviceWeight):
             slices=MappingProxyType({name: (0, num_outputs)}),
             bias=bias,
             values=values,
+        )
+
+
+class DeviceWeights:
+    """All weights of a model, by their names in the checkpoint.
+
+    Query, key and value projections are one matrix below each other, and so are gate and up, where their kinds agree.
+    """
+
+    def __init__(
+        self, matrices: Sequence[DeviceWeight], vectors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]
+    ) -> None:
+        """aliases: name -> the name under which the weight is stored, of tied weights."""
+        self.matrices = tuple(matrices)
+        self.vectors = dict(vectors)
+        self._places: dict[str, tuple[DeviceWeight, int, int]] = {}
+        for matrix in self.matrices:
+            for name, (begin, end) in matrix.slices.items():
+                self._places[name] = matrix, begin, end
+        for name, stored in aliases.items():
+            self._places[name] = self._places[stored]
+
+    def matrix(self, name: str) -> tuple[DeviceWeight, int, int]:
+        """The matrix that holds this weight, and [begin, end) of its rows there. Raises KeyError."""
+        return self._places[name]
+
+    def vector(self, name: str) -> torch.Tensor:
+        """A norm's weight or a bias, f32. Raises KeyError."""
+        return self.vectors[name]
+
+    @property
+    def num_bytes(self) -> int:
+        """On the device; a tied weight counts once."""
+        return sum(matrix.num_bytes for matrix in self.matrices) + sum(
+            vector.nbytes for vector in self.vectors.values()
         )

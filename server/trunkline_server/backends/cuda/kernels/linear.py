@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
+from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
 
 
@@ -32,6 +34,8 @@ def linear(
     bias = weight.bias if has_bias else None
     if isinstance(weight, DenseWeight):
         return dense_linear(x, weight.values, weight.plan, bias, soft_cap, out)
+    if isinstance(weight, GroupedWeight):
+        return grouped_linear(x, weight, bias, soft_cap, out)
     raise NotImplementedError(f"no product with {type(weight).__name__}")
 
 

@@ -146,8 +146,10 @@ def dense_linear(
     sizes = (plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements)
     strides = (x.stride(0), values.stride(0), out.stride(0))
     if not tiles.is_parallel:
-        grid = (min(num_tiles, num_processors(x.device)),)
-        _persistent_kernel[grid](tile_of_x, tile_of_weight, *ends, *sizes, *strides, **shared, GROUP=GROUP_TILES)
+        num_programs = min(num_tiles, num_processors(x.device))
+        _persistent_kernel[(num_programs,)](
+            tile_of_x, tile_of_weight, *ends, *sizes, *strides, **shared, GROUP=GROUP_TILES
+        )
         return out
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (num_tiles, plan.num_splits)
