@@ -20,7 +20,7 @@ from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, b
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
-from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
+from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
 from trunkline_server.backends.interface import BackendInfo
@@ -48,6 +48,7 @@ MAX_PARTIAL_BYTES = 256 << 20
 GRAPH_BYTES = 4 << 20
 # Rows of a program of the sampler in the interpreter, where programs cost more than elements.
 INTERPRETED_ROWS = 64
+INTERPRETED_ROW_MULTIPLE = 2
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 
@@ -146,11 +147,16 @@ class _Assembly:
         self._checkpoint, self._config = checkpoint, checkpoint.config
         self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
         self._limits, self._is_fast = limits, is_fast
+        is_gpu = device.torch_device.type == "cuda"
+        self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
+        self._row_multiple = ROW_MULTIPLE if is_gpu else INTERPRETED_ROW_MULTIPLE
+        self._largest = padded(limits, self._row_multiple)
 
     def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
-        rows_per_program = 1 if device.torch_device.type == "cuda" else INTERPRETED_ROWS
-        sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, rows_per_program)
+        sampler = DeviceSampler(
+            device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program
+        )
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
         per_block = bytes_per_block(layout, config.num_layers)
         free, total = device.free_bytes()
@@ -178,8 +184,9 @@ class _Assembly:
 
         max_blocks = min(num_blocks, -(-config.max_position_embeddings // layout.block_size))
         runner = StepRunner(
-            device, forward, max_shape=limits, max_blocks=max_blocks, block_size=layout.block_size
-        )
+            device, forward, max_shape=limits, max_blocks=max_blocks, block_size=layout.block_size,
+            row_multiple=self._row_multiple,
+        )  # fmt: skip
         if captures:
             began = time.monotonic()
             runner.capture(shapes)
@@ -196,7 +203,7 @@ class _Assembly:
         partial_rows = self._partial_rows()
         plans = {
             window: AttentionPlan(
-                shape, max_rows=_up(self._limits.num_rows), max_entries=_up(self._limits.num_entries),
+                shape, max_rows=self._largest.num_rows, max_entries=self._largest.num_entries,
                 max_partial_rows=partial_rows, window=window, device=device,
             )
             for window in {config.window(layer) for layer in range(config.num_layers)}
@@ -209,7 +216,7 @@ class _Assembly:
             plans=plans,
             rope_tables={one: rope_tables(one, config.max_position_embeddings, device) for one in ropes},
             dtype=self._dtype,
-            logits=torch.zeros(_up(self._limits.num_logits), config.vocab_size, dtype=torch.float32, device=device),
+            logits=torch.zeros(self._largest.num_logits, config.vocab_size, dtype=torch.float32, device=device),
             is_fast=self._is_fast,
         )
 
@@ -234,7 +241,7 @@ class _Assembly:
         features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
-        logits = 4 * _up(limits.num_logits) * config.vocab_size
+        logits = 4 * self._largest.num_logits * config.vocab_size
         return limits.num_rows * features + logits + partial + rope_bytes + num_graphs * GRAPH_BYTES
 
     def _info(self, pool: KvPool) -> BackendInfo:
@@ -266,7 +273,3 @@ class _Assembly:
 def _sizes(shape: StepShape) -> tuple[int, int, int]:
     return shape.num_rows, shape.num_entries, shape.num_logits
 
-
-def _up(size: int) -> int:
-    """As steps without a graph are padded."""
-    return -(-size // 16) * 16

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 Forward = Callable[[StepTensors], torch.Tensor]
 
 # Steps of other shapes are padded to multiples of so many rows: kernels are then compiled for few kinds of sizes.
-_ROW_MULTIPLE = 16
+ROW_MULTIPLE = 16
 
 
 def decode_shapes(max_entries: int) -> list[StepShape]:
@@ -45,13 +45,21 @@ class StepRunner:
     """
 
     def __init__(
-        self, device: Device, forward: Forward, *, max_shape: StepShape, max_blocks: int, block_size: int
+        self,
+        device: Device,
+        forward: Forward,
+        *,
+        max_shape: StepShape,
+        max_blocks: int,
+        block_size: int,
+        row_multiple: int = ROW_MULTIPLE,
     ) -> None:
         self._device = device
         self._forward = forward
         self._max_blocks = max_blocks
         self._block_size = block_size
-        num_words = StepLayout(_padded(max_shape), max_blocks).num_words
+        self._row_multiple = row_multiple
+        num_words = StepLayout(padded(max_shape, row_multiple), max_blocks).num_words
         self._host = [device.pinned(num_words) for _ in range(2)]
         self._on_device = torch.zeros(num_words, dtype=torch.int32, device=device.torch_device)
         self._turn = 0
@@ -101,7 +109,7 @@ class StepRunner:
             graph.replay()
             self.num_replayed += 1
             return logits
-        shape = _padded(needed)
+        shape = padded(needed, self._row_multiple)
         self._input(shape, entries)
         self.num_launched += 1
         return self._forward(self._layout(shape)[1])
@@ -131,10 +139,10 @@ class StepRunner:
         self._device.copy(host[: layout.num_words], self._on_device[: layout.num_words])
 
 
-def _padded(shape: StepShape) -> StepShape:
+def padded(shape: StepShape, multiple: int) -> StepShape:
     """A shape for a step without a graph."""
 
     def up(size: int) -> int:
-        return -(-size // _ROW_MULTIPLE) * _ROW_MULTIPLE
+        return -(-size // multiple) * multiple
 
     return StepShape(up(shape.num_rows), up(shape.num_entries), up(shape.num_logits))
