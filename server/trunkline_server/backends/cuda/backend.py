@@ -122,6 +122,7 @@ class CudaBackend:
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
         raise NotImplementedError("blocks are in one piece")
 
+    @torch.inference_mode()
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._use_device()
         self._pool.copy_block(source_block_id, destination_block_id)
@@ -136,6 +137,7 @@ class CudaBackend:
         self.begin(chunks)
         return self.finish()
 
+    @torch.inference_mode()
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """Begins a step behind at most one that is in flight. Waits only for late masks of that one, if for anything."""
         assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "one step is finished before a third begins"
@@ -163,6 +165,7 @@ class CudaBackend:
         # One that waits for masks is waited for there.
         return step.logits is not None if step.event is None else step.event.is_reached()
 
+    @torch.inference_mode()
     def finish(self) -> list[Sampled | SequenceFailure]:
         """Outcomes of the oldest step in flight; waits for it."""
         self._use_device()
