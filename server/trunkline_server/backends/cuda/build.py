@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -111,13 +110,6 @@ def find_device() -> CudaDevice:
             f"the GPU has compute capability {major}.{minor}, the cuda backend needs 8.0", hint="take `--backend cpu`"
         )
     return CudaDevice()
-
-
-def keep_compiled(folder: Path) -> None:
-    """Where Triton keeps compiled kernels between starts, unless the environment says."""
-    import os
-
-    os.environ.setdefault("TRITON_CACHE_DIR", str(folder))
 
 
 def _layout(config: ModelConfig, kv_cache_dtype: str, dtype: torch.dtype, block_size: int) -> KvLayout:
