@@ -26,7 +26,7 @@ def decode_shapes(max_entries: int) -> list[StepShape]:
     while size < max_entries:
         sizes.append(size)
         size += size if size < 8 else 8 if size < 64 else 16 if size < 256 else 64
-    return [StepShape(size, size, size) for size in [*sizes, max_entries]]
+    return [StepShape(size, size, size, is_decode=True) for size in [*sizes, max_entries]]
 
 
 def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepShape]:
@@ -115,12 +115,8 @@ class StepRunner:
         return self._forward(self._layout(shape)[1])
 
     def captured_shape(self, needed: StepShape) -> StepShape | None:
-        """The smallest captured shape that holds a step; decodes only take shapes of decodes."""
-        fitting = [
-            shape
-            for shape in self._shapes
-            if shape.holds(needed) and (not shape.is_decode or needed.num_rows == needed.num_entries)
-        ]
+        """The smallest captured shape that holds a step; of two, that of decodes."""
+        fitting = [shape for shape in self._shapes if shape.holds(needed)]
         return min(fitting, key=lambda shape: (shape.num_rows, not shape.is_decode), default=None)
 
     def _layout(self, shape: StepShape) -> tuple[StepLayout, StepTensors]:
@@ -145,4 +141,4 @@ def padded(shape: StepShape, multiple: int) -> StepShape:
     def up(size: int) -> int:
         return -(-size // multiple) * multiple
 
-    return StepShape(up(shape.num_rows), up(shape.num_entries), up(shape.num_logits))
+    return StepShape(up(shape.num_rows), up(shape.num_entries), up(shape.num_logits), shape.is_decode)
