@@ -18,7 +18,13 @@ from trunkline_server.backends.cuda.kernels.grouped import (
 )
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
-from trunkline_server.backends.cuda.kernels.product import add_splits, make_partials, store_partial, store_tile
+from trunkline_server.backends.cuda.kernels.product import (
+    ProductEnd,
+    add_splits,
+    make_partials,
+    store_partial,
+    store_tile,
+)
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
 # From here on the tensor cores are the limit, and elements are better made once than once for every tile.
@@ -27,9 +33,9 @@ MAX_REGISTER_ROWS = 128
 
 @triton.jit
 def _grouped_kernel(
-    x, quants, scales, zeros, minima, bias, soft_cap, out, partials,
+    x, quants, scales, zeros, minima, bias, soft_cap, weight_scales, row_scales, out, partials,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
     BITS: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
     GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -61,8 +67,8 @@ def _grouped_kernel(
             acc = dot(narrow(weights, DTYPE), rows.T, acc)
     if NUM_SPLITS == 1:
         store_tile(
-            acc, bias, soft_cap, out, n0, t0, num_outputs, num_rows, out_stride,
-            HAS_BIAS, HAS_SOFT_CAP, OUT, BLOCK_N, BLOCK_T,
+            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
         )  # fmt: skip
     else:
         store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
@@ -71,8 +77,7 @@ def _grouped_kernel(
 def grouped_linear(
     x: torch.Tensor,
     weight: GroupedWeight,
-    bias: torch.Tensor | None,
-    soft_cap: float | None,
+    end: ProductEnd,
     out: torch.Tensor,
     *,
     max_register_rows: int = MAX_REGISTER_ROWS,
@@ -84,16 +89,16 @@ def grouped_linear(
     if num_rows > max_register_rows:
         shape = weight.num_outputs, weight.num_inputs
         values = dequantized_rows(weight, None, torch.empty(shape, dtype=weight.dtype, device=x.device))
-        return dense_linear(x, values, plan, bias, soft_cap, out)
+        return dense_linear(x, values, plan, end, out)
     block_t = max(16, min(triton.next_power_of_2(num_rows), 64))
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (triton.cdiv(plan.num_outputs, 64) * triton.cdiv(num_rows, block_t), plan.num_splits)
     _grouped_kernel[grid](
-        x, *weight_arguments(weight), out if bias is None else bias, 1.0 if soft_cap is None else soft_cap, out,
-        partials, plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements,
+        x, *weight_arguments(weight), *end.arguments(out), out, partials,
+        plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements,
         x.stride(0), weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
-        NUM_SPLITS=plan.num_splits, HAS_BIAS=bias is not None, HAS_SOFT_CAP=soft_cap is not None,
-        **weight_constants(weight), DTYPE=TRITON_DTYPES[weight.dtype], OUT=TRITON_DTYPES[out.dtype],
+        NUM_SPLITS=plan.num_splits, **end.constants(out), **weight_constants(weight),
+        DTYPE=TRITON_DTYPES[weight.dtype],
         BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS, num_warps=4, num_stages=4, enable_fp_fusion=False,
     )  # fmt: skip
-    return out if plan.num_splits == 1 else add_splits(partials, bias, soft_cap, out)
+    return out if plan.num_splits == 1 else add_splits(partials, end, out)
