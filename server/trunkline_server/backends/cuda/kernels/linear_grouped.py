@@ -33,11 +33,11 @@ MAX_REGISTER_ROWS = 128
 
 @triton.jit
 def _grouped_kernel(
-    x, quants, scales, zeros, minima, bias, soft_cap, weight_scales, row_scales, out, partials,
+    x, quants, scales, zeros, minima, table, bias, soft_cap, weight_scales, row_scales, out, partials,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,
     NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    BITS: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
-    GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
+    BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    HAS_MINIMA: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
@@ -59,8 +59,8 @@ def _grouped_kernel(
             k = k0 + half * WIDTH
             part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
             weights = group_elements(
-                part, scales, zeros, minima, n, n_mask, groups_stride, k,
-                ZERO_POINT, HAS_ZEROS, HAS_MINIMA, BLOCK_N, WIDTH, GROUP,
+                part, scales, zeros, minima, table, n, n_mask, groups_stride, k,
+                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, BLOCK_N, WIDTH, GROUP,
             )  # fmt: skip
             columns = (k + tl.arange(0, WIDTH))[None, :]
             rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & (columns < num_inputs), other=0.0)
