@@ -102,6 +102,9 @@ class _Loader:
 
     def load(self) -> DeviceWeights:
         vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
+        if self._device.type == "cuda":
+            # Other streams read them.
+            torch.cuda.synchronize(self._device)
         stacks = sorted(self._stacks(), key=lambda names: -sum(map(self._num_bytes, names)))
         num_threads = min(MAX_THREADS, os.cpu_count() or 1, len(stacks))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:

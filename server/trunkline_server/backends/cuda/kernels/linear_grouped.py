@@ -6,6 +6,8 @@ arithmetic, and multiplied as a dense one. The bits are those of the dense produ
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -29,6 +31,8 @@ from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, Group
 
 # From here on the tensor cores are the limit, and elements are better made once than once for every tile.
 MAX_REGISTER_ROWS = 128
+# Larger weights (output heads) are not dequantised as a whole.
+MAX_DEQUANTIZED_BYTES = 512 << 20
 
 
 @triton.jit
@@ -86,8 +90,8 @@ def grouped_linear(
     plan, num_rows = weight.plan, x.shape[0]
     if weight.order is not None:
         x = torch.index_select(x, 1, weight.order)
-    if num_rows > max_register_rows:
-        shape = weight.num_outputs, weight.num_inputs
+    shape = weight.num_outputs, weight.num_inputs
+    if num_rows > max_register_rows and math.prod(shape) * weight.dtype.itemsize <= MAX_DEQUANTIZED_BYTES:
         values = dequantized_rows(weight, None, torch.empty(shape, dtype=weight.dtype, device=x.device))
         return dense_linear(x, values, plan, end, out)
     block_t = max(16, min(triton.next_power_of_2(num_rows), 64))
