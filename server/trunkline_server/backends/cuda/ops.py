@@ -50,7 +50,7 @@ class DeviceModel:
     """All that steps of a model have in common, at addresses that stay.
 
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
-    a step asks for them.
+    a step asks for them. logits: [most rows, V] f32, of the last step.
     """
 
     weights: DeviceWeights
@@ -59,6 +59,7 @@ class DeviceModel:
     plans: dict[int | None, AttentionPlan]
     rope_tables: dict[Rope, RopeTables]
     dtype: torch.dtype
+    logits: torch.Tensor
     is_fast: bool = False
 
 
@@ -84,16 +85,16 @@ class CudaOps:
         if isinstance(x, Sum) and x.total is None:
             x.total, normed = add_rms_norm(x.residual, x.delta, factors, eps, self.model.dtype)
             return normed
-        x = _tensor(x)
+        x = dense(x)
         is_residual = x.dtype == torch.float32
         return rms_norm(x, factors, eps, self.model.dtype if is_residual else torch.float32)
 
     def head_rms_norm(self, x: Value, weight: str, eps: float, head_size: int) -> Value:
-        x = _tensor(x)
+        x = dense(x)
         return head_rms_norm(x, self.model.weights.vector(weight), eps, head_size, out=x)
 
     def linear(self, x: Value, weight: str, bias: str | None = None) -> Value:
-        x = _tensor(x)
+        x = dense(x)
         matrix, begin, end = self.model.weights.matrix(weight)
         has_bias = bias is not None
         known = self._product
@@ -103,12 +104,12 @@ class CudaOps:
         return known[3][:, begin:end]
 
     def rope(self, x: Value, rope: Rope, head_size: int) -> Value:
-        return Rotated(_tensor(x), rope)
+        return Rotated(dense(x), rope)
 
     def write_kv(self, layer: int, key: Value, value: Value) -> None:
         """Waits for the layer's queries, which are rotated by the same kernel."""
         assert self._written is None, "the layer before had no attention"
-        self._written = layer, key, _tensor(value)
+        self._written = layer, key, dense(value)
 
     def paged_attention(
         self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
@@ -134,27 +135,28 @@ class CudaOps:
         )  # fmt: skip
 
     def silu_mul(self, gate: Value, up: Value) -> Value:
-        return silu_mul(_tensor(gate), _tensor(up))
+        return silu_mul(dense(gate), dense(up))
 
     def gelu_mul(self, gate: Value, up: Value) -> Value:
-        return gelu_mul(_tensor(gate), _tensor(up))
+        return gelu_mul(dense(gate), dense(up))
 
     def add(self, x: Value, y: Value) -> Value:
-        return Sum(_tensor(x), _tensor(y))
+        return Sum(dense(x), dense(y))
 
     def scale(self, x: Value, factor: float) -> Value:
-        return _tensor(x) * factor
+        return dense(x) * factor
 
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
         matrix, _, _ = self.model.weights.matrix(weight)
-        return head(_tensor(x), self.step.sampling_rows, matrix, soft_cap, is_fast=self.model.is_fast)
+        out = self.model.logits[: self.step.shape.num_logits]
+        return head(dense(x), self.step.sampling_rows, matrix, soft_cap, is_fast=self.model.is_fast, out=out)
 
 
 def _unrotated(x: Value) -> torch.Tensor:
-    return x.x if isinstance(x, Rotated) else _tensor(x)
+    return x.x if isinstance(x, Rotated) else dense(x)
 
 
-def _tensor(x: Value) -> torch.Tensor:
+def dense(x: Value) -> torch.Tensor:
     """The values themselves; a sum that no norm has computed is computed now."""
     if isinstance(x, Sum):
         if x.total is None:

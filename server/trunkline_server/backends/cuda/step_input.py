@@ -23,16 +23,15 @@ ALIGNMENT_WORDS = 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class StepShape:
-    """Sizes that a step is padded to. num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed."""
+    """Sizes that a step is padded to. num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed.
+
+    is_decode: every chunk is one token.
+    """
 
     num_rows: int
     num_entries: int
     num_logits: int
-
-    @property
-    def is_decode(self) -> bool:
-        """Every chunk is one token, and each samples."""
-        return self.num_rows == self.num_entries == self.num_logits
+    is_decode: bool = False
 
     def holds(self, other: StepShape) -> bool:
         """Whether a step of `other` can be padded to this."""
@@ -40,6 +39,7 @@ class StepShape:
             self.num_rows >= other.num_rows
             and self.num_entries >= other.num_entries
             and self.num_logits >= other.num_logits
+            and (other.is_decode or not self.is_decode)
         )
 
 
@@ -78,7 +78,8 @@ class Entry:
 def shape_of(entries: Sequence[Entry]) -> StepShape:
     """The sizes of a step without padding."""
     num_logits = sum(len(entry.logit_rows) for entry in entries)
-    return StepShape(sum(len(entry.token_ids) for entry in entries), len(entries), max(1, num_logits))
+    num_rows = sum(len(entry.token_ids) for entry in entries)
+    return StepShape(num_rows, len(entries), max(1, num_logits), num_rows == len(entries))
 
 
 class StepLayout:
