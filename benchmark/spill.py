@@ -2,7 +2,8 @@
 
 Some clients stream while another one sends long prompts, one after the other: with nothing beside, with prompts and no
 store, with prompts whose blocks go to the store, and with the same prompts read back from it after a restart. What
-counts is the time between two tokens of the streams. Writes spill.md and spill.svg.
+counts is the time between two tokens of the streams. With and without a store take turns, so that what else the
+machine does weighs on both. Writes spill.md and spill.svg.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -70,14 +73,41 @@ def phase(server: Trunkline, num_streams: int, work: Callable[[], None]) -> tupl
     return sorted((at - (start - began), gap) for at, gap in gaps if 0 <= at - (start - began) <= took), took
 
 
-def send(server: Trunkline, num_prompts: int, length: int) -> None:
-    for number in range(num_prompts):
+def send(server: Trunkline, numbers: range, length: int) -> None:
+    for number in numbers:
         body = {"prompt": prompt(number, length), "max_tokens": 1}
         httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=600).raise_for_status()
 
 
 def percentile(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+
+
+@dataclass
+class Phase:
+    """What streams saw beside something, in one round or several."""
+
+    name: str
+    gaps: Gaps = field(default_factory=list)
+    took: float = 0.0
+    # Milliseconds, of each round.
+    p99_ms: list[float] = field(default_factory=list)
+
+    def add(self, server: Trunkline, num_streams: int, work: Callable[[], None]) -> None:
+        """One more round."""
+        gaps, took = phase(server, num_streams, work)
+        self.gaps += [(self.took + at, gap) for at, gap in gaps]
+        self.took += took
+        self.p99_ms.append(percentile([gap * 1e3 for _, gap in gaps], 0.99))
+        print(f"{self.name}: {took:.1f} s, {len(gaps)} gaps, p99 {self.p99_ms[-1]:.1f} ms", file=sys.stderr)
+
+    def row(self) -> str:
+        """As a row of the table."""
+        times = [gap * 1e3 for _, gap in self.gaps]
+        return (
+            f"| {self.name} | {self.took:.1f} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} "
+            f"| {', '.join(f'{p99:.0f}' for p99 in self.p99_ms)} | {max(times):.1f} |"
+        )
 
 
 def panel(name: str, gaps: Gaps, took: float, index: int) -> list[str]:
@@ -101,48 +131,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--prompts", type=int, default=45, help="45 of 2,000 tokens are 1.1 GB of the default model")
+    parser.add_argument("--round", type=int, default=9, help="prompts of a turn")
     parser.add_argument("--tokens", type=int, default=2_000)
     parser.add_argument("--save", action="store_true", help="to benchmark/results/spill.{md,svg}")
     args = parser.parse_args()
-    phases: list[tuple[str, Gaps, float]] = []
-
-    def measure(name: str, server: Trunkline, work: Callable[[], None]) -> None:
-        gaps, took = phase(server, args.streams, work)
-        print(f"{name}: {took:.1f} s, {len(gaps)} gaps", file=sys.stderr)
-        phases.append((name, gaps, took))
-
+    alone, beside = Phase("nothing beside"), Phase("prompts, no store")
+    written, read = Phase("prompts, written to the store"), Phase("prompts, read from the store")
+    rounds = [range(first, min(first + args.round, args.prompts)) for first in range(0, args.prompts, args.round)]
     with tempfile.TemporaryDirectory(prefix="kv-") as folder:
         store = ("--kv-disk-path", folder, "--kv-disk-size", "4GiB")
-        plain = Trunkline().wait_ready()
-        measure("nothing beside", plain, lambda: time.sleep(8))
-        measure("prompts, no store", plain, lambda: send(plain, args.prompts, args.tokens))
+        plain, first = Trunkline().wait_ready(), Trunkline(*store).wait_ready()
+        alone.add(plain, args.streams, lambda: time.sleep(8))
+        for numbers in rounds:
+            beside.add(plain, args.streams, partial(send, plain, numbers, args.tokens))
+            written.add(first, args.streams, partial(send, first, numbers, args.tokens))
+        num_written = first.metrics()["trunkline_stored_blocks_total"]
+        num_failed = first.metrics()["trunkline_store_failures_total"]
         plain.stop()
-        first = Trunkline(*store).wait_ready()
-        measure("prompts, written to the store", first, lambda: send(first, args.prompts, args.tokens))
-        written = first.metrics()["trunkline_stored_blocks_total"]
-        failed = first.metrics()["trunkline_store_failures_total"]
         first.stop()
         second = Trunkline(*store).wait_ready()
-        measure("prompts, read from the store", second, lambda: send(second, args.prompts, args.tokens))
-        restored = second.metrics()["trunkline_restored_blocks_total"]
+        read.add(second, args.streams, lambda: send(second, range(args.prompts), args.tokens))
+        num_read = second.metrics()["trunkline_restored_blocks_total"]
         block_bytes = httpx.get(f"{second.base_url}/v1/kv").json()["block_bytes"]
         second.stop()
+    phases = [alone, beside, written, read]
     lines = [
         f"Time between two tokens of {args.streams} streams beside {args.prompts} prompts of {args.tokens:,} tokens, "
-        "one after the other (`make bench-spill`)",
+        f"one after the other; with and without a store in turns of {args.round} prompts (`make bench-spill`)",
         "",
-        "| beside | seconds | p50 ms | p99 ms | longest ms |",
-        "|---|---|---|---|---|",
-    ]
-    for name, gaps, took in phases:
-        times = [gap * 1e3 for _, gap in gaps]
-        lines.append(
-            f"| {name} | {took:.1f} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} | {max(times):.1f} |"
-        )
-    lines += [
+        "| beside | seconds | p50 ms | p99 ms | p99 of each turn | longest ms |",
+        "|---|---|---|---|---|---|",
+        *(item.row() for item in phases),
         "",
-        f"{written * block_bytes / 1e9:.2f} GB were written ({failed:.0f} blocks were not), "
-        f"{restored * block_bytes / 1e9:.2f} GB read back.",
+        f"{num_written * block_bytes / 1e9:.2f} GB were written ({num_failed:.0f} blocks were not), "
+        f"{num_read * block_bytes / 1e9:.2f} GB read back.",
         "",
         "![time between two tokens](spill.svg)",
         "",
@@ -153,7 +175,7 @@ def main() -> None:
         results = ROOT / "benchmark/results"
         (results / "spill.md").write_text(text, encoding="utf-8")
         height = len(phases) * (PANEL + 34) + 12
-        body = [line for index, item in enumerate(phases) for line in panel(*item, index)]
+        body = [line for index, item in enumerate(phases) for line in panel(item.name, item.gaps, item.took, index)]
         head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif">'
         (results / "spill.svg").write_text("\n".join([head, *body, "</svg>"]) + "\n", encoding="utf-8")
 

@@ -15,6 +15,7 @@ import asyncio
 import random
 import statistics
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration-tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from client import Stream, post
+from client import post
 from harness import Trunkline, serving
 
-NUM_TOKENS = 96
+NUM_TOKENS = 256
+# Of each stream before and after what is measured.
+FIRST_TOKENS = 8
+LAST_TOKENS = 8
 PROMPT_TOKENS = 32
 # By what they show; each allows far more than the tokens that are generated.
 FORMS: dict[str, dict[str, Any]] = {
@@ -50,31 +54,65 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Turn:
-    """Of one form in one turn: milliseconds of a token and of the device's step, and steps."""
+    """Of one form in one turn, while all streams decode: milliseconds of a step on the clock and on the device."""
 
-    token_ms: float
+    wall_ms: float
     step_ms: float
-    num_steps: float
+
+
+@dataclass
+class Steps:
+    """What the router had counted at a time of this process' clock."""
+
+    at: float
+    num: float
+    seconds: float
 
 
 def measure(server: Trunkline, chooser: random.Random, num_streams: int, fields: dict[str, Any]) -> Turn:
-    """Milliseconds between the tokens of a stream, median over all: a step, and what lies between two."""
+    """A step gives each stream a token: the time between two readings of the router's counters, by steps.
+
+    Counting the events of a stream would not do: a forced first token is told before the prompts of the others are
+    computed, and the first half of a character sends none.
+    """
     prompts = [chooser.choices(range(1000, 40_000), k=PROMPT_TOKENS) for _ in range(num_streams)]
+    arrived = [0] * num_streams
 
-    async def all_streams() -> list[Stream]:
+    async def read() -> Steps:
+        metrics = await asyncio.to_thread(server.metrics)
+        return Steps(
+            time.monotonic(),
+            metrics["trunkline_step_duration_seconds_count"],
+            metrics["trunkline_step_duration_seconds_sum"],
+        )
+
+    async def all_streams() -> tuple[Steps, Steps]:
         body = {"max_tokens": NUM_TOKENS, "temperature": 0, "stream": True} | fields
-        sent = (post("127.0.0.1", server.port, "/v1/completions", body | {"prompt": p}) for p in prompts)
-        return await asyncio.gather(*sent)
+        all_decode, one_ends = asyncio.Event(), asyncio.Event()
 
-    before = server.metrics()
-    done = asyncio.run(all_streams())
-    after = server.metrics()
-    begin, end = max(s.events[0] for s in done), min(s.events[-1] for s in done)
-    tokens = sum(begin < t <= end for s in done for t in s.events)
-    steps, seconds = (
-        after[name] - before[name] for name in (f"trunkline_step_duration_seconds_{what}" for what in ("count", "sum"))
-    )
-    return Turn((end - begin) / tokens * num_streams * 1e3, seconds / steps * 1e3, steps)
+        async def send(index: int) -> None:
+            def watch(num_events: int) -> None:
+                arrived[index] = num_events
+                if min(arrived) >= FIRST_TOKENS:
+                    all_decode.set()
+                if num_events >= NUM_TOKENS - LAST_TOKENS:
+                    one_ends.set()
+
+            request = body | {"prompt": prompts[index]}
+            await post("127.0.0.1", server.port, "/v1/completions", request, watch=watch)
+            one_ends.set()
+
+        streams = asyncio.gather(*(send(index) for index in range(num_streams)))
+        await all_decode.wait()
+        begin = await read()
+        await one_ends.wait()
+        end = await read()
+        await streams
+        return begin, end
+
+    begin, end = asyncio.run(all_streams())
+    num_steps = end.num - begin.num
+    return Turn((end.at - begin.at) / num_steps * 1e3, (end.seconds - begin.seconds) / num_steps * 1e3)
 
 
 def main() -> None:
@@ -91,16 +129,15 @@ def main() -> None:
         for _ in range(options.repeat):
             for form in forms:
                 turns[form].append(measure(server, chooser, options.streams, FORMS[form]))
-    base = turns[forms[0]]
+    free = [turn.wall_ms for turn in turns[forms[0]]]
     for form, of_form in turns.items():
-        times, free = [turn.token_ms for turn in of_form], [turn.token_ms for turn in base]
+        times = [turn.wall_ms for turn in of_form]
         ratio = statistics.median(a / b for a, b in zip(times, free, strict=True))
         step_ms = statistics.median(turn.step_ms for turn in of_form)
-        num_steps = statistics.median(turn.num_steps for turn in of_form)
         print(
-            f"{form:8} {min(times):7.2f} ms a token at {options.streams} streams, "
-            f"{(min(times) / min(free) - 1) * 100:+.1f} %; median {statistics.median(times):.2f}, of turns "
-            f"{(ratio - 1) * 100:+.1f} %; step {step_ms:.2f} ms, {num_steps:.0f} steps"
+            f"{form:8} a step at {options.streams} streams takes {min(times):5.2f} ms at least "
+            f"({(min(times) / min(free) - 1) * 100:+.1f} %), median {statistics.median(times):5.2f}, "
+            f"of turns {(ratio - 1) * 100:+.1f} %; of it on the device {step_ms:5.2f}"
         )
 
 

@@ -184,6 +184,11 @@ def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path)
         parts = window_parts(server)
         # Nobody runs; what is in use serves later hits.
         assert (parts["needed"], parts["dropped"] > 0, 0 <= parts["free"] < parts["total"]) == (0, True, True)
+        totals = httpx.get(f"{server.base_url}/v1/kv").json()
+        nodes = httpx.get(f"{server.base_url}/v1/kv/tree", params={"limit": 1000}).json()["data"]
+        taken = sum(node["bytes"] for node in nodes)
+        assert taken == totals["device"]["used_bytes"] <= totals["device"]["bytes"]
+        assert taken < sum(node["blocks"] for node in nodes) * totals["block_bytes"], "parts were dropped"
     with serving(*options(8192), "--kv-windows", "off", model=str(gemma)) as server:
         assert "layers with a window are kept apart" not in server.log()
         assert set(window_parts(server).values()) == {0}

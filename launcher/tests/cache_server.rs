@@ -82,7 +82,7 @@ fn answer(stream: &TcpStream, key: Option<&str>, answers: &Answers, log: &Mutex<
 fn node(number: u32, key: &str, parent: Option<u32>, (first, tokens): (u32, u32), rest: &Value) -> Value {
     let mut node = json!({
         "id": format!("{number}-{key}"), "parent": parent, "namespace": "7be1d2f0", "first_token": first,
-        "tokens": tokens, "blocks": tokens.div_ceil(64), "held": 0, "stored": 0, "pinned": 0, "disk_pinned": 0,
+        "tokens": tokens, "blocks": tokens.div_ceil(64), "bytes": u64::from(tokens.div_ceil(64)) * 783_360, "held": 0, "stored": 0, "pinned": 0, "disk_pinned": 0,
         "pin_ends_in_ms": null, "prompt_cache_keys": [], "children": 0, "hits": 0, "age_ms": 5_000,
     });
     for (field, value) in rest.as_object().unwrap() {
@@ -95,7 +95,8 @@ fn node(number: u32, key: &str, parent: Option<u32>, (first, tokens): (u32, u32)
 fn answers() -> Answers {
     let totals = json!({
         "block_size": 64, "block_bytes": 783_360,
-        "device": {"blocks": 2048, "free": 1950, "held": 2, "cached": 96},
+        "device": {"blocks": 2048, "free": 1950, "held": 2, "cached": 96,
+                   "bytes": 2048 * 783_360_u64, "used_bytes": 98 * 783_360},
         "disk": {"slots": 13_653, "blocks": 188},
         "tenants": [{"tenant": "alice", "device_blocks": 98, "device_share_blocks": 682, "device_cached": 96,
                      "device_pinned": 2, "device_evicted": 0, "disk_blocks": 188, "disk_pinned": 12}],

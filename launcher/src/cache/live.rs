@@ -41,7 +41,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The lines of the tree. No recursion: a conversation may fork once a turn.
-    fn draw(&self, out: &mut String, block_bytes: u64) {
+    fn draw(&self, out: &mut String) {
         let roots = self.children(None);
         let mut open: Vec<(usize, String, bool)> = Vec::new();
         let push = |open: &mut Vec<_>, of: &[usize], indent: &str| {
@@ -53,7 +53,7 @@ impl<'a> Tree<'a> {
         while let Some((index, indent, is_last)) = open.pop() {
             let node = &self.nodes[index];
             let (fork, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            let _ = writeln!(out, "{indent}{fork}{}", line(node, block_bytes));
+            let _ = writeln!(out, "{indent}{fork}{}", line(node));
             push(&mut open, self.children(node.number()), &format!("{indent}{below}"));
         }
     }
@@ -74,13 +74,13 @@ impl<'a> Tree<'a> {
 }
 
 /// `9a23c0ffee12  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 59 min`
-fn line(node: &Node, block_bytes: u64) -> String {
+fn line(node: &Node) -> String {
     let key: String = node.key().chars().take(ID_DIGITS).collect();
     let mut line = format!(
         "{key}  {}  {}, {}",
         plural(node.tokens, "token"),
         plural(node.blocks, "block"),
-        size(node.blocks * block_bytes)
+        size(node.bytes)
     );
     if node.stored > 0 {
         let _ = write!(line, "  disk {}", number(node.stored));
@@ -133,8 +133,8 @@ fn head(url: &str, totals: &Totals) -> String {
     let mut out = format!(
         "{url}  device: {}, {} of {}",
         of(used, totals.device.blocks),
-        size(used * totals.block_bytes),
-        size(totals.device.blocks * totals.block_bytes)
+        size(totals.device.used_bytes),
+        size(totals.device.bytes)
     );
     if let Some(disk) = &totals.disk {
         let _ = write!(out, "; disk: {}", of(disk.blocks, disk.slots));
@@ -163,19 +163,18 @@ pub fn list(server: &Server) -> Result<String, CacheError> {
     let totals = server.totals()?;
     let nodes = server.nodes()?;
     let mut out = head(server.url(), &totals);
-    Tree::new(&nodes).draw(&mut out, totals.block_bytes);
+    Tree::new(&nodes).draw(&mut out);
     Ok(out)
 }
 
 /// One path, node by node, with its text where the server shows it.
 pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
-    let totals = server.totals()?;
     let nodes = server.nodes()?;
     let last = find(&nodes, id)?;
     let mut out = String::new();
     for node in Tree::new(&nodes).path(last) {
         let end = node.first_token + node.tokens;
-        let _ = writeln!(out, "{}", line(node, totals.block_bytes));
+        let _ = writeln!(out, "{}", line(node));
         let _ = writeln!(out, "   tokens {} to {}", number(node.first_token), number(end.saturating_sub(1)));
         let Some(text) = server.node_text(node)? else { continue };
         let text = shown(&text);

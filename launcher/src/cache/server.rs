@@ -89,7 +89,6 @@ impl ServerError {
 #[derive(Debug, Deserialize)]
 pub struct Totals {
     pub block_size: u64,
-    pub block_bytes: u64,
     pub device: Device,
     pub disk: Option<Disk>,
     #[serde(default)]
@@ -101,6 +100,8 @@ pub struct Device {
     pub blocks: u64,
     pub held: u64,
     pub cached: u64,
+    pub bytes: u64,
+    pub used_bytes: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,6 +128,7 @@ pub struct Node {
     pub first_token: u64,
     pub tokens: u64,
     pub blocks: u64,
+    pub bytes: u64,
     pub stored: u64,
     pub hits: u64,
     pub age_ms: u64,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::BlockId;
 use crate::cache::KvCache;
 use crate::key::BlockKey;
 use crate::radix::{NodeId, RadixTree};
@@ -25,6 +26,8 @@ pub struct NodeView {
     pub num_tokens: u32,
     /// Blocks in it.
     pub num_blocks: u32,
+    /// Those that have their window part; none where blocks are in one piece.
+    pub num_windowed: u32,
     /// Those that a sequence holds now.
     pub num_held: u32,
     /// Those that the store has too.
@@ -112,6 +115,7 @@ impl KvCache {
         let key = *node.keys.last()?;
         let has_parent_node = |parent: &NodeId| self.tree.node(*parent).salt.is_none();
         let num_held = node.blocks.iter().filter(|&&block| self.pool.is_held(block)).count();
+        let has_part = |&&block: &&BlockId| self.windows.as_ref().is_some_and(|parts| parts.is_there(block));
         let is_stored = |key: &&BlockKey| self.store.as_ref().is_some_and(|store| store.has(**key));
         let store_pins = self.store.as_ref().map(|store| &store.pins);
         let ends = |&key: &BlockKey| {
@@ -125,6 +129,7 @@ impl KvCache {
             first_token: node.first_block * self.block_size,
             num_tokens: node.tokens.len() as u32,
             num_blocks: node.blocks.len() as u32,
+            num_windowed: node.blocks.iter().filter(has_part).count() as u32,
             num_held: num_held as u32,
             num_stored: node.keys.iter().filter(is_stored).count() as u32,
             num_pinned: node.blocks.iter().filter(|&&block| self.pins.is_pinned(block)).count() as u32,

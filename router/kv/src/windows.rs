@@ -113,7 +113,7 @@ impl WindowParts {
         self.num_free + self.lists[0].len + self.lists[1].len
     }
 
-    fn is_there(&self, block: BlockId) -> bool {
+    pub(crate) fn is_there(&self, block: BlockId) -> bool {
         self.parts[block.index()].is_there
     }
 

@@ -1,6 +1,6 @@
 //! Window parts: who needs them, which go first, and what a hit finds where some are gone.
 
-use trunkline_kv::{BlockTable, KvCache, Salt, StoreIndex, WindowCounts, WindowLimits};
+use trunkline_kv::{BlockTable, KvCache, NodeId, Salt, StoreIndex, WindowCounts, WindowLimits};
 
 /// Blocks of two tokens; a window of five positions.
 fn cache(num_parts: u32) -> KvCache {
@@ -87,6 +87,20 @@ fn the_end_of_a_turn_outlives_what_another_one_passes() {
         request(&mut kv, &text(seed, 20));
     }
     assert_eq!(kv.lookup(&Salt::default(), &next).num_tokens(), 0);
+}
+
+#[test]
+fn a_node_tells_which_of_its_blocks_have_their_part() {
+    let mut kv = cache(8);
+    request(&mut kv, &text(1, 12));
+    let whole = kv.walk(NodeId(0), 10).nodes;
+    assert_eq!(whole.iter().map(|node| (node.num_blocks, node.num_windowed)).collect::<Vec<_>>(), [(6, 6)]);
+    request(&mut kv, &text(2, 12));
+    let nodes = kv.walk(NodeId(0), 10).nodes;
+    let num_windowed: u32 = nodes.iter().map(|node| node.num_windowed).sum();
+    let counts = kv.window_counts().unwrap();
+    assert_eq!(num_windowed, counts.total - counts.free);
+    assert!(num_windowed < nodes.iter().map(|node| node.num_blocks).sum());
 }
 
 #[test]

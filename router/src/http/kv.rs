@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::dialects::{Dialect, openai::ErrorResponse};
 use crate::error::ApiError;
 use crate::object::ObjectCounts;
+use crate::shard::ShardInfo;
 use crate::tenants::Caller;
 
 /// Nodes of a page if the client does not say, and at most: the step loop waits while they are read.
@@ -41,6 +42,8 @@ pub struct DeviceTier {
     pub evicted: u64,
     /// Bytes of the pool.
     pub bytes: u64,
+    /// Those of blocks that are held or cached.
+    pub used_bytes: u64,
 }
 
 /// The store on disk.
@@ -167,6 +170,8 @@ pub struct KvNode {
     pub tokens: u32,
     /// Blocks in it.
     pub blocks: u32,
+    /// What they take on the device: without the layers that have a window where those were dropped.
+    pub bytes: u64,
     /// Those that a sequence holds now.
     pub held: u32,
     /// Those that the disk has too.
@@ -248,6 +253,8 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             evicted: stats.evicted_blocks,
             bytes: stats.blocks_total * shard.bytes_per_block
                 + stats.window_parts_total * shard.bytes_per_window_part,
+            used_bytes: (stats.blocks_held + stats.blocks_cached) * shard.bytes_per_block
+                + (stats.window_parts_total - stats.window_parts_free) * shard.bytes_per_window_part,
         },
         disk: (stats.store_slots > 0).then(|| disk_tier(&stats)),
         object_store: app.objects.as_ref().map(|objects| {
@@ -342,6 +349,7 @@ async fn page(
     }
     let first = NodeId(query.after.unwrap_or(0));
     let group = query.prompt_cache_key;
+    let shard = app.shard_info()?;
     let walk = move |scheduler: &mut Scheduler, now: Millis| {
         let page = scheduler.kv().map(|kv| kv.walk(first, limit)).unwrap_or_default();
         let is_asked = |view: &NodeView| match &group {
@@ -349,14 +357,13 @@ async fn page(
             None => true,
         };
         let data = page.nodes.iter().filter(|view| caller.may_see(&view.salt) && is_asked(view));
-        let data = data.map(|view| node(view, now)).collect();
+        let data = data.map(|view| node(view, &shard, now)).collect();
         KvPage { object: "list", data, next: page.next.map(|id| id.0) }
     };
-    app.shard_info()?;
     app.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)
 }
 
-pub(super) fn node(view: &NodeView, now: Millis) -> KvNode {
+pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
     KvNode {
         id: format!("{}-{}", view.id.0, view.key),
         parent: view.parent.map(|id| id.0),
@@ -364,6 +371,8 @@ pub(super) fn node(view: &NodeView, now: Millis) -> KvNode {
         first_token: view.first_token,
         tokens: view.num_tokens,
         blocks: view.num_blocks,
+        bytes: u64::from(view.num_blocks) * shard.bytes_per_block
+            + u64::from(view.num_windowed) * shard.bytes_per_window_part,
         held: view.num_held,
         stored: view.num_stored,
         pinned: view.num_pinned,

@@ -100,7 +100,7 @@ async fn show_node(
     if with_text && caller.tenant().is_none() {
         return Err(ApiError::TextNotShown);
     }
-    app.shard_info()?;
+    let shard = app.shard_info()?;
     let (id, key) = kv::parse_name(name).ok_or_else(|| kv::unknown(name))?;
     let look = move |scheduler: &mut Scheduler, now: Millis| {
         let kv = scheduler.kv()?;
@@ -110,7 +110,7 @@ async fn show_node(
         tokens.drain(..tokens.len().min(view.first_token as usize));
         tokens.truncate(MAX_TEXT_TOKENS);
         let start = if view.first_token == 0 { TextStart::Beginning } else { TextStart::Continuation };
-        Some((kv::node(&view, now), tokens, start))
+        Some((kv::node(&view, &shard, now), tokens, start))
     };
     let found = app.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
     let (node, tokens, start) = found.ok_or_else(|| kv::unknown(name))?;

@@ -7,6 +7,7 @@ import torch
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
+from trunkline_server.backends.cuda.kernels.product import ProductEnd
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
 from trunkline_server.backends.cuda.weights import DenseWeight
 
@@ -35,7 +36,7 @@ def test_a_product_is_that_of_torch(device: str, dtype: torch.dtype, plan: Produ
     bias = torch.randn(plan.num_outputs, generator=generator).to(device)
     expected = x.double() @ values.double().T + bias.double()
     out = torch.empty(5, plan.num_outputs, device=device)
-    found = dense_linear(x, values, plan, bias, None, out)
+    found = dense_linear(x, values, plan, ProductEnd(bias), out)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -49,7 +50,7 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     def product(rows: slice, tiles: Tiles) -> torch.Tensor:
         part = x[rows]
         out = torch.full((part.shape[0], plan.num_outputs), torch.nan, device=device)
-        return dense_linear(part, values, plan, bias, None, out, tiles=tiles, is_tma=is_tma)
+        return dense_linear(part, values, plan, ProductEnd(bias), out, tiles=tiles, is_tma=is_tma)
 
     whole = product(slice(0, 150), PERSISTENT)
     if device == "cpu":

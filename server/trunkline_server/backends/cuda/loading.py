@@ -11,16 +11,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from types import MappingProxyType
 
 import torch
 
+from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, grouped_weight
+from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor
 
 # More threads than this read no faster than the bus copies.
@@ -29,6 +33,10 @@ MAX_THREADS = 8
 STACKS = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
 # How torch reads what lies in the file.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# Of parts of quantised modules.
+_PART_DTYPES = {
+    **_DTYPES, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
+}  # fmt: skip
 
 # Told bytes read and bytes in all, from any thread, one call at a time.
 Progress = Callable[[int, int], None]
@@ -36,7 +44,14 @@ Progress = Callable[[int, int], None]
 
 def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
     """Of activations: f16 where the checkpoint has f16 matrices, else bf16."""
-    formats = {checkpoint.tensor(name).format for name in checkpoint.names() if name.endswith("_proj.weight")}
+    formats: set[str] = set()
+    for name in checkpoint.names():
+        if not name.endswith("_proj.weight"):
+            continue
+        parts = checkpoint.parts(name)
+        # The dtype of scales tells that of the model before it was quantised, if it is not f32.
+        formats |= {part.dtype for part in parts.values() if part.dtype in FLOATS}
+        formats |= set() if parts else {checkpoint.tensor(name).format}
     return torch.float16 if "F16" in formats else torch.bfloat16
 
 
@@ -69,23 +84,32 @@ class _Loader:
         # By stored name: a tied head comes once.
         self._tensors: dict[str, Tensor] = {}
         self._aliases: dict[str, str] = {}
+        # Of weights of quantised modules, which are not among the tensors.
+        self._parts: dict[str, Mapping[str, Part]] = {}
         for name in checkpoint.names():
+            if parts := checkpoint.parts(name):
+                self._parts[name] = parts
+                continue
             tensor = checkpoint.tensor(name)
             self._tensors[tensor.name] = tensor
             if tensor.name != name:
                 self._aliases[name] = tensor.name
         self.num_source_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
+        self.num_source_bytes += sum(part.data.nbytes for parts in self._parts.values() for part in parts.values())
         self._num_bytes_done = 0
         self._lock = threading.Lock()
         self._local = threading.local()
 
     def load(self) -> DeviceWeights:
         vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
-        stacks = [[self._tensors[name] for name in names] for names in self._stacks()]
-        stacks.sort(key=lambda tensors: -sum(tensor.num_bytes for tensor in tensors))
+        if self._device.type == "cuda":
+            # Other streams read them.
+            torch.cuda.synchronize(self._device)
+        stacks = sorted(self._stacks(), key=lambda names: -sum(map(self._num_bytes, names)))
         num_threads = min(MAX_THREADS, os.cpu_count() or 1, len(stacks))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
-            matrices = list(pool.map(lambda tensors: self._matrix(tensors, vectors), stacks))
+            made = pool.map(lambda names: self._make(names, vectors), stacks)
+            matrices = list(chain.from_iterable(made))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             # Pieces that were only needed for repacking, kept by streams that are gone.
@@ -95,6 +119,7 @@ class _Loader:
     def _stacks(self) -> Iterator[list[str]]:
         """Names of the tensors of each matrix."""
         names = [name for name, tensor in self._tensors.items() if len(tensor.shape) == 2]
+        names += self._parts
         taken: set[str] = set()
         for name in names:
             if name in taken:
@@ -108,10 +133,51 @@ class _Loader:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":
                 stack = [f"{prefix}{projection}.weight" for projection in projections]
-                kinds = {(self._tensors[member].format in _DTYPES) or self._tensors[member].format for member in stack}
-                if len(kinds) == 1:
+                if len({self._kind(member) for member in stack}) == 1:
                     return stack
         return [name]
+
+    def _kind(self, name: str) -> str:
+        """Weights of different kinds are in no stack."""
+        if name in self._parts:
+            return "quantized"
+        stored_as = self._tensors[name].format
+        return "dense" if stored_as in _DTYPES else stored_as
+
+    def _num_bytes(self, name: str) -> int:
+        if name in self._parts:
+            return sum(part.data.nbytes for part in self._parts[name].values())
+        return self._tensors[name].num_bytes
+
+    def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
+        """The matrix of a stack, or its members if they cannot be one."""
+        if names[0] not in self._parts:
+            return [self._matrix([self._tensors[name] for name in names], vectors)]
+        with self._thread_staging() as staging:
+            members = [self._quantized(name, vectors, staging) for name in names]
+            with staging.on_stream():
+                stack = stacked(members) if len(members) > 1 else None
+        return members if stack is None else [stack]
+
+    def _quantized(self, name: str, vectors: Mapping[str, torch.Tensor], staging: Staging) -> DeviceWeight:
+        parts = {}
+        for suffix, part in self._parts[name].items():
+            if part.dtype not in _PART_DTYPES:
+                continue  # descriptions, which were read from the mapped file
+            with staging.on_stream():
+                raw = torch.empty(part.data.nbytes, dtype=torch.uint8, device=self._device)
+            staging.copy(part.data, raw)
+            with staging.on_stream():
+                parts[suffix] = raw.view(_PART_DTYPES[part.dtype]).view(part.shape)
+        scheme = self._checkpoint.quantization
+        assert scheme is not None, "no scheme, no parts"
+        shape = quantized_shape(self._checkpoint.path, scheme, name.removesuffix(".weight"), self._parts[name])
+        slices = MappingProxyType({name: (0, shape[0])})
+        with staging.on_stream():
+            return quantized_weight(
+                scheme, name, parts, quantization_state(self._parts[name]), dtype=self._dtype, slices=slices,
+                bias=self._bias(slices, vectors),
+            )  # fmt: skip
 
     def _vector(self, tensor: Tensor) -> torch.Tensor:
         self._count(tensor.num_bytes)

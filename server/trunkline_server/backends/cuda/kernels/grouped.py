@@ -23,8 +23,8 @@ def _of_groups(numbers, rows, row_mask, stride, k, WIDTH: tl.constexpr, GROUP: t
 
 @triton.jit
 def group_elements(
-    quants, scales, zeros, minima, rows, row_mask, stride, k,
-    ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
+    quants, scales, zeros, minima, table, rows, row_mask, stride, k,
+    HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
     NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """quants [NUM_ROWS, WIDTH], which are elements k to k + WIDTH of `rows`, as f32 elements of the weight.
@@ -33,7 +33,8 @@ def group_elements(
     rounded once, or not at all.
     """
     HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
-    values = quants.to(tl.float32).reshape(NUM_ROWS, HERE, WIDTH // HERE)
+    values = tl.load(table + quants.to(tl.int32)) if HAS_TABLE else quants.to(tl.float32)
+    values = values.reshape(NUM_ROWS, HERE, WIDTH // HERE)
     scale = _of_groups(scales, rows, row_mask, stride, k, WIDTH, GROUP)
     if HAS_MINIMA:
         values = values * scale + _of_groups(minima, rows, row_mask, stride, k, WIDTH, GROUP)
@@ -46,9 +47,10 @@ def group_elements(
 
 @triton.jit
 def _rows_kernel(
-    row_ids, quants, scales, zeros, minima, out, num_rows, num_inputs, quants_stride, groups_stride, out_stride,
-    HAS_IDS: tl.constexpr, BITS: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    HAS_MINIMA: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    row_ids, quants, scales, zeros, minima, table, out, num_rows, num_inputs, quants_stride, groups_stride, out_stride,
+    HAS_IDS: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, OUT: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = at < num_rows
@@ -62,8 +64,8 @@ def _rows_kernel(
         k = k0 + half * WIDTH
         part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
         values = group_elements(
-            part, scales, zeros, minima, rows, mask, groups_stride, k,
-            ZERO_POINT, HAS_ZEROS, HAS_MINIMA, ROWS, WIDTH, GROUP,
+            part, scales, zeros, minima, table, rows, mask, groups_stride, k,
+            HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, ROWS, WIDTH, GROUP,
         )  # fmt: skip
         columns = k + tl.arange(0, WIDTH)
         pointers = out + at[:, None].to(tl.int64) * out_stride + columns[None, :]
@@ -89,15 +91,16 @@ def dequantized_rows(weight: GroupedWeight, row_ids: torch.Tensor | None, out: t
 
 
 def weight_arguments(weight: GroupedWeight) -> tuple[torch.Tensor, ...]:
-    """Pointers that kernels take: quants, scales, zeros, minima; another in the place of one that is not there."""
-    zeros = weight.scales if weight.zeros is None else weight.zeros
-    return weight.quants, weight.scales, zeros, weight.scales if weight.minima is None else weight.minima
+    """Pointers that kernels take: quants, scales, zeros, minima, table; others in the place of those not there."""
+    optional = (weight.zeros, weight.minima, weight.table)
+    return weight.quants, weight.scales, *(weight.scales if tensor is None else tensor for tensor in optional)
 
 
 def weight_constants(weight: GroupedWeight) -> dict[str, object]:
     """What kernels are compiled for."""
     return {
         "BITS": weight.bits,
+        "HAS_TABLE": weight.table is not None,
         "ZERO_POINT": weight.zero_point,
         "HAS_ZEROS": weight.zeros is not None,
         "HAS_MINIMA": weight.minima is not None,

@@ -7,7 +7,10 @@ import torch.nn.functional as F
 
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
+from trunkline_server.backends.cuda.kernels.linear_scaled import scaled_linear
+from trunkline_server.backends.cuda.kernels.product import ProductEnd
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
+from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
 
 
@@ -31,11 +34,13 @@ def linear(
         out = torch.empty(num_rows, weight.num_outputs, dtype=out_dtype or weight.dtype, device=x.device)
     if num_rows == 0:
         return out
-    bias = weight.bias if has_bias else None
+    end = ProductEnd(weight.bias if has_bias else None, soft_cap)
     if isinstance(weight, DenseWeight):
-        return dense_linear(x, weight.values, weight.plan, bias, soft_cap, out)
+        return dense_linear(x, weight.values, weight.plan, end, out)
     if isinstance(weight, GroupedWeight):
-        return grouped_linear(x, weight, bias, soft_cap, out)
+        return grouped_linear(x, weight, end, out)
+    if isinstance(weight, ScaledWeight):
+        return scaled_linear(x, weight, end, out)
     raise NotImplementedError(f"no product with {type(weight).__name__}")
 
 

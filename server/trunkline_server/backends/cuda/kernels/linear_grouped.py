@@ -6,6 +6,8 @@ arithmetic, and multiplied as a dense one. The bits are those of the dense produ
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -18,20 +20,28 @@ from trunkline_server.backends.cuda.kernels.grouped import (
 )
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
-from trunkline_server.backends.cuda.kernels.product import add_splits, make_partials, store_partial, store_tile
+from trunkline_server.backends.cuda.kernels.product import (
+    ProductEnd,
+    add_splits,
+    make_partials,
+    store_partial,
+    store_tile,
+)
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
 # From here on the tensor cores are the limit, and elements are better made once than once for every tile.
 MAX_REGISTER_ROWS = 128
+# Larger weights (output heads) are not dequantised as a whole.
+MAX_DEQUANTIZED_BYTES = 512 << 20
 
 
 @triton.jit
 def _grouped_kernel(
-    x, quants, scales, zeros, minima, bias, soft_cap, out, partials,
+    x, quants, scales, zeros, minima, table, bias, soft_cap, weight_scales, row_scales, out, partials,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
-    BITS: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
-    GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    HAS_MINIMA: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
@@ -53,16 +63,16 @@ def _grouped_kernel(
             k = k0 + half * WIDTH
             part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
             weights = group_elements(
-                part, scales, zeros, minima, n, n_mask, groups_stride, k,
-                ZERO_POINT, HAS_ZEROS, HAS_MINIMA, BLOCK_N, WIDTH, GROUP,
+                part, scales, zeros, minima, table, n, n_mask, groups_stride, k,
+                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, BLOCK_N, WIDTH, GROUP,
             )  # fmt: skip
             columns = (k + tl.arange(0, WIDTH))[None, :]
             rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & (columns < num_inputs), other=0.0)
             acc = dot(narrow(weights, DTYPE), rows.T, acc)
     if NUM_SPLITS == 1:
         store_tile(
-            acc, bias, soft_cap, out, n0, t0, num_outputs, num_rows, out_stride,
-            HAS_BIAS, HAS_SOFT_CAP, OUT, BLOCK_N, BLOCK_T,
+            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
         )  # fmt: skip
     else:
         store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
@@ -71,8 +81,7 @@ def _grouped_kernel(
 def grouped_linear(
     x: torch.Tensor,
     weight: GroupedWeight,
-    bias: torch.Tensor | None,
-    soft_cap: float | None,
+    end: ProductEnd,
     out: torch.Tensor,
     *,
     max_register_rows: int = MAX_REGISTER_ROWS,
@@ -81,19 +90,19 @@ def grouped_linear(
     plan, num_rows = weight.plan, x.shape[0]
     if weight.order is not None:
         x = torch.index_select(x, 1, weight.order)
-    if num_rows > max_register_rows:
-        shape = weight.num_outputs, weight.num_inputs
+    shape = weight.num_outputs, weight.num_inputs
+    if num_rows > max_register_rows and math.prod(shape) * weight.dtype.itemsize <= MAX_DEQUANTIZED_BYTES:
         values = dequantized_rows(weight, None, torch.empty(shape, dtype=weight.dtype, device=x.device))
-        return dense_linear(x, values, plan, bias, soft_cap, out)
+        return dense_linear(x, values, plan, end, out)
     block_t = max(16, min(triton.next_power_of_2(num_rows), 64))
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (triton.cdiv(plan.num_outputs, 64) * triton.cdiv(num_rows, block_t), plan.num_splits)
     _grouped_kernel[grid](
-        x, *weight_arguments(weight), out if bias is None else bias, 1.0 if soft_cap is None else soft_cap, out,
-        partials, plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements,
+        x, *weight_arguments(weight), *end.arguments(out), out, partials,
+        plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements,
         x.stride(0), weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
-        NUM_SPLITS=plan.num_splits, HAS_BIAS=bias is not None, HAS_SOFT_CAP=soft_cap is not None,
-        **weight_constants(weight), DTYPE=TRITON_DTYPES[weight.dtype], OUT=TRITON_DTYPES[out.dtype],
+        NUM_SPLITS=plan.num_splits, **end.constants(out), **weight_constants(weight),
+        DTYPE=TRITON_DTYPES[weight.dtype],
         BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS, num_warps=4, num_stages=4, enable_fp_fusion=False,
     )  # fmt: skip
-    return out if plan.num_splits == 1 else add_splits(partials, bias, soft_cap, out)
+    return out if plan.num_splits == 1 else add_splits(partials, end, out)

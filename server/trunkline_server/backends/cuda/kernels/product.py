@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -14,6 +15,34 @@ from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 # Tiles of the step's rows that follow each other with the same weight rows, which then come from the L2 cache.
 GROUP_TILES = 8
 _REDUCE_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProductEnd:
+    """What happens to a sum, in this order: times the scales, plus the bias, capped, rounded.
+
+    bias: [N] f32. scales: of the weight's rows [N] f32, and of the step's rows [T] f32.
+    soft_cap: a sum s becomes soft_cap * tanh(s / soft_cap).
+    """
+
+    bias: torch.Tensor | None = None
+    soft_cap: float | None = None
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def arguments(self, placeholder: torch.Tensor) -> tuple[torch.Tensor | float, ...]:
+        """bias, soft_cap, weight_scales, row_scales of a kernel; a tensor that is not read is `placeholder`."""
+        bias = placeholder if self.bias is None else self.bias
+        scales = (placeholder, placeholder) if self.scales is None else self.scales
+        return bias, 1.0 if self.soft_cap is None else self.soft_cap, *scales
+
+    def constants(self, out: torch.Tensor) -> dict[str, object]:
+        """What a kernel that writes `out` is compiled for."""
+        return {
+            "HAS_BIAS": self.bias is not None,
+            "HAS_SOFT_CAP": self.soft_cap is not None,
+            "HAS_SCALES": self.scales is not None,
+            "OUT": TRITON_DTYPES[out.dtype],
+        }
 
 
 @triton.jit
@@ -34,13 +63,16 @@ def capped(x, soft_cap):
 
 @triton.jit
 def store_tile(
-    acc, bias, soft_cap, out, n0, t0, num_outputs, num_rows, out_stride,
-    HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, OUT: tl.constexpr,
+    acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+    HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """Ends a tile: acc [BLOCK_N, BLOCK_T] f32 into out [T, N]."""
     n = n0 + tl.arange(0, BLOCK_N)
     t = t0 + tl.arange(0, BLOCK_T)
+    if HAS_SCALES:
+        acc *= tl.load(weight_scales + n, n < num_outputs, other=0.0)[:, None]
+        acc *= tl.load(row_scales + t, t < num_rows, other=0.0)[None, :]
     if HAS_BIAS:
         acc += tl.load(bias + n, n < num_outputs, other=0.0)[:, None]
     if HAS_SOFT_CAP:
@@ -60,9 +92,9 @@ def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: 
 
 @triton.jit
 def _add_splits_kernel(
-    partials, bias, soft_cap, out, num_outputs, num_rows, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, OUT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -70,6 +102,9 @@ def _add_splits_kernel(
     total = tl.load(partials + row * num_outputs + n, mask, other=0.0)
     for split in tl.static_range(1, NUM_SPLITS):
         total += tl.load(partials + (split * num_rows + row) * num_outputs + n, mask, other=0.0)
+    if HAS_SCALES:
+        total *= tl.load(weight_scales + n, mask, other=0.0)
+        total *= tl.load(row_scales + row)
     if HAS_BIAS:
         total += tl.load(bias + n, mask, other=0.0)
     if HAS_SOFT_CAP:
@@ -82,16 +117,12 @@ def make_partials(plan: ProductPlan, num_rows: int, device: torch.device) -> tor
     return torch.empty(plan.num_splits, num_rows, plan.num_outputs, dtype=torch.float32, device=device)
 
 
-def add_splits(
-    partials: torch.Tensor, bias: torch.Tensor | None, soft_cap: float | None, out: torch.Tensor
-) -> torch.Tensor:
-    """Sum of partials [splits, T, N] in their order, plus bias [N] f32, soft cap; in out [T, N]."""
+def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
+    """Sum of partials [splits, T, N] in their order, and what comes after it; in out [T, N]."""
     num_splits, num_rows, num_outputs = partials.shape
     _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
-        partials, partials if bias is None else bias, 1.0 if soft_cap is None else soft_cap, out,
-        num_outputs, num_rows, out.stride(0),
-        NUM_SPLITS=num_splits, HAS_BIAS=bias is not None, HAS_SOFT_CAP=soft_cap is not None,
-        OUT=TRITON_DTYPES[out.dtype], BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
+        partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
+        NUM_SPLITS=num_splits, **end.constants(out), BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

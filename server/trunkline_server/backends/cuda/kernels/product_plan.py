@@ -59,14 +59,18 @@ class ProductPlan:
             # Without tensor cores: for tests and for weights that are kept in f32, not for speed.
             return Tiles(64, 16, 64, num_warps=4, num_stages=2, is_parallel=True)
         if num_rows <= MAX_SMALL_ROWS:
-            return self._small_tiles(num_rows)
+            return self._small_tiles(num_rows, element_bytes)
+        if element_bytes == 1:
+            # Blocks of K are all whole units: sums of e4m3 are rounded after each. Two accumulators need the room.
+            is_parallel = self._num_tiles(num_rows, 128, 128) < BUSY_TILES
+            return Tiles(128, 128, SPLIT_UNIT, num_warps=8, num_stages=4, is_parallel=is_parallel)
         if self.num_splits == 1 and self._num_tiles(num_rows, 128, 256) >= BUSY_TILES:
             return Tiles(128, 256, 64, num_warps=8, num_stages=4, is_parallel=False)
         # A second accumulator, for the sum of the splits, leaves room for half the columns.
         is_parallel = self._num_tiles(num_rows, 128, 128) < BUSY_TILES
         return Tiles(128, 128, 64, num_warps=8, num_stages=4, is_parallel=is_parallel)
 
-    def _small_tiles(self, num_rows: int) -> Tiles:
+    def _small_tiles(self, num_rows: int, element_bytes: int) -> Tiles:
         """Two programs share an SM, so that one reads while the other begins or ends."""
         if num_rows <= 16:
             return Tiles(64, 16, 128, num_warps=4, num_stages=5, is_parallel=True)
@@ -74,7 +78,8 @@ class ProductPlan:
             return Tiles(64, 32, 128, num_warps=4, num_stages=4, is_parallel=True)
         if self._num_tiles(num_rows, 128, 64) * self.num_splits >= BUSY_TILES:
             # Half the reads of x.
-            return Tiles(128, 64, 64, num_warps=4, num_stages=4, is_parallel=True)
+            block_k = SPLIT_UNIT if element_bytes == 1 else 64
+            return Tiles(128, 64, block_k, num_warps=4, num_stages=4, is_parallel=True)
         return Tiles(64, 64, 128, num_warps=4, num_stages=3, is_parallel=True)
 
     def _num_tiles(self, num_rows: int, block_n: int, block_t: int) -> int:
@@ -83,9 +88,10 @@ class ProductPlan:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How programs share the work; no bit depends on it.
+    """How programs share the work; no bit depends on it, but for block_k where elements have one byte.
 
-    block_n, block_t: weight rows and rows of the step of one tile; block_k: elements of K read at a time.
+    block_n, block_t: weight rows and rows of the step of one tile; block_k: elements of K read at a time, `SPLIT_UNIT`
+        for elements of one byte.
     is_parallel: splits are computed by programs of their own, whose sums are added after; else one after the other.
     """
 

@@ -23,6 +23,7 @@ class GroupedWeight(DeviceWeight):
         [N, padded K / 2], where byte j of a block holds its element j below element j + 64.
     group_size: elements of a group: one of `SHORT_GROUPS`, or a multiple of the block.
     scales: f16, bf16 or f32 [N, groups], padded to whole blocks, too; zeros, minima: alike, or None.
+    table: f32 [16], what numbers of 4 bits mean, before all else; None: themselves.
     zero_point: of all groups, where both are None.
     order: i32 [K], which of x's columns each column of the weight belongs to; None: its own.
     """
@@ -34,6 +35,7 @@ class GroupedWeight(DeviceWeight):
     zeros: torch.Tensor | None = None
     minima: torch.Tensor | None = None
     zero_point: int = 0
+    table: torch.Tensor | None = None
     order: torch.Tensor | None = None
 
 

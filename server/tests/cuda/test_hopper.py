@@ -1,0 +1,41 @@
+"""Every product and row kernel compiles for Hopper, which the interpreter, taking more, cannot tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trunkline_server
+
+MAX_SHARED_BYTES = 227 * 1024
+HERE = Path(__file__).parent
+
+
+def has_compiler() -> bool:
+    try:
+        import triton.backends.nvidia as nvidia
+    except ImportError:
+        return False
+    return all((Path(nvidia.__file__).parent / "bin" / name).exists() for name in ("ptxas", "cuobjdump"))
+
+
+@pytest.mark.skipif(not has_compiler(), reason="this Triton brings no compiler for NVIDIA's devices")
+def test_kernels_compile_for_hopper_and_use_its_matrix_units(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(trunkline_server.__path__[0]).parent)}
+    run = subprocess.run([sys.executable, HERE / "hopper.py"], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-4000:]
+    kernels = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(kernels) == 20
+    for kernel in kernels:
+        assert kernel["spilled_bytes"] == 0, kernel
+        assert kernel["shared_bytes"] <= MAX_SHARED_BYTES, kernel
+        if kernel["kernel"] in ("_parallel_kernel", "_persistent_kernel", "_grouped_kernel"):
+            # One kind of instruction on every path: bits would differ between two.
+            assert kernel["instructions"], kernel
+            assert all(name.startswith("wgmma.mma_async.sync.aligned.m64") for name in kernel["instructions"]), kernel
+        assert kernel["tensor_copies"] == kernel["case"].endswith("tma"), kernel
