@@ -22,9 +22,6 @@ MAX_SPLIT_TOKENS = 64
 # each four warps, which is why a row has the same bits in both.
 SPLIT_ROWS = 64
 WHOLE_ROWS = 128
-WIDE_WHOLE_ROWS = 64
-# From this head size on, two accumulators of 128 rows do not fit the registers.
-_WIDE_HEAD = 256
 _ITEM_FIELDS = 4
 _STORE_BLOCK = 128
 
@@ -47,10 +44,6 @@ class AttentionShape:
         return self.num_heads // self.num_kv_heads
 
     @property
-    def whole_rows(self) -> int:
-        return WHOLE_ROWS if self.head_size < _WIDE_HEAD else WIDE_WHOLE_ROWS
-
-    @property
     def split_tokens(self) -> int:
         """Tokens of a tile where splits are computed apart."""
         return SPLIT_ROWS // self.group
@@ -58,7 +51,7 @@ class AttentionShape:
     @property
     def whole_tokens(self) -> int:
         """Tokens of a tile that goes through all splits."""
-        return self.whole_rows // self.group
+        return WHOLE_ROWS // self.group
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,17 +82,18 @@ def int8_of(x):
 
 
 @triton.jit
-def int4_of(x):
-    """x [ROWS, SIZE] f32 as levels 0 to 15, i32, and the scale of each row: level n is 2 n - 15 scales.
+def int4_of(x, D: tl.constexpr, SIZE: tl.constexpr):
+    """x [ROWS, SIZE] f32, of which D elements count, as levels 0 to 15, i32, and the scale of each row: level n is 2 n - 15 scales.
 
     The scale is tried at `_NUM_PLACES` places and the one of the least squared error taken, the first of equals.
     """
     scale, is_finite = _scale(x, 15.0)
+    is_element = (tl.arange(0, SIZE) < D)[None, :]
     best = scale
-    best_error = _int4_error(x, scale)
+    best_error = _int4_error(x, scale, is_element)
     for place in tl.static_range(1, _NUM_PLACES):
         tried = _to_bf16(scale * (1.0 - 0.07 * place))
-        error = _int4_error(x, tried)
+        error = _int4_error(x, tried, is_element)
         best = tl.where(error < best_error, tried, best)
         best_error = tl.minimum(error, best_error)
     levels = tl.where(is_finite[:, None], _int4_levels(x, best), 0.0).to(tl.int32)
@@ -106,9 +107,9 @@ def _int4_levels(x, scale):
 
 
 @triton.jit
-def _int4_error(x, scale):
+def _int4_error(x, scale, is_element):
     difference = (_int4_levels(x, scale) * 2.0 - 15.0) * scale[:, None] - x
-    return tl.sum(difference * difference, axis=1)
+    return tl.sum(tl.where(is_element, difference * difference, 0.0), axis=1)
 
 
 @triton.jit

@@ -78,7 +78,7 @@ def _store_elements(
     first = blocks * piece_elements + offset + (head * BLOCK + places) * row
     row_scales = tl.zeros([ROWS], tl.float32)
     if KIND == INT4:
-        levels, row_scales = int4_of(x)
+        levels, row_scales = int4_of(x, D, D_PAD)
         low, high = tl.split(tl.reshape(levels, [ROWS, D_PAD // 2, 2]))
         elements = tl.arange(0, D_PAD // 2)
         stored = (low | (high << 4)).to(tl.uint8)
