@@ -107,8 +107,8 @@ def paged_attention(
         )  # fmt: skip
         merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
             out, space.mixed, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
-            D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype], AHEAD=_MERGE_AHEAD if query.is_cuda else 1,
-            num_warps=1, enable_fp_fusion=False,
+            D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype],
+            AHEAD=_MERGE_AHEAD if query.is_cuda else 1, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
     if not (decode_only and fits):

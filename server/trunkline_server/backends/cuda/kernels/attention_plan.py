@@ -82,10 +82,9 @@ def _plan_kernel(
     tokens = tl.where(contexts > 0, ends - begins, 0)
     firsts = tl.where(window > 0, tl.maximum(contexts - tokens - window + 1, 0), 0) // SPLIT
     splits = tl.where(tokens > 0, (contexts - 1) // SPLIT + 1 - firsts, 0)
-    is_short = (tokens > 0) & (tokens <= SHORT)
-    partials = tl.where(is_short, tokens * splits, 0)
+    partials = tl.where(tokens <= SHORT, tokens * splits, 0)
     partial_ends = tl.cumsum(partials, axis=0)
-    is_split = is_short & (partial_ends <= capacity)
+    is_split = (tokens > 0) & (tokens <= SHORT) & (partial_ends <= capacity)
     num_split = tl.where(is_split, tl.cdiv(tokens, SPLIT_TOKENS) * splits, 0)
     num_whole = tl.where((tokens > 0) & (is_split == 0), tl.cdiv(tokens, WHOLE_TOKENS), 0)
     num_merge = tl.where(is_split, tokens, 0)
@@ -100,7 +99,6 @@ def _plan_kernel(
     context = tl.sum(tl.where(is_mine, contexts, 0), axis=0)
     row_begin = tl.sum(tl.where(is_mine, begins, 0), axis=0)
     first_split = tl.sum(tl.where(is_mine, firsts, 0), axis=0)
-    num_splits = tl.sum(tl.where(is_mine, splits, 0), axis=0)
     first_partial = tl.sum(tl.where(is_mine, partial_ends - partials, 0), axis=0)
 
     # Split by split: (entry, first token, split, where its partial results begin), tiles of a split beside each other.

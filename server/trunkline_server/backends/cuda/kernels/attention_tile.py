@@ -4,8 +4,8 @@ Positions are taken in tiles of `TILE`, tiles in splits of `SPLIT` positions, bo
 online softmax (arXiv:1805.02867, algorithm 3) begins anew; splits are merged in order. So a row's sums depend on its
 position and what it sees, not on where its step or its tile begins: what is masked multiplies by 1 and adds 0.
 
-The reference of the exponentials is the running maximum rounded up to a whole number, base 2. Every rescaling is then by
-a power of two, which rounds nothing, fused or not.
+The reference of the exponentials is the running maximum rounded up to a whole number, base 2. Every rescaling is then
+by a power of two, which rounds nothing, fused or not.
 """
 
 from __future__ import annotations
