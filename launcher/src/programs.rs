@@ -70,6 +70,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     let mut command = server_command(python, "serve");
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     command.args(["--backend", config.backend.as_flag()]);
+    command.args(["--numerics", config.numerics.as_flag()]);
     command.args(["--kv-cache-dtype", config.cache.dtype.as_flag()]);
     command.args(["--kv-windows", config.cache.windows.as_flag()]);
     push(&mut command, "--threads", config.threads);

@@ -1,1 +1,1 @@
-"""The CUDA backend: torch tensors, Triton kernels, captured steps."""
+"""CUDA backend: torch for memory and graphs, Triton for every kernel. docs/gpu.md says what it needs."""

@@ -1,6 +1,6 @@
-"""Triton kernels of the CUDA backend, one file an operation, each with a plain wrapper that launches it.
+"""One file an operation: Triton kernels and the wrapper that launches them.
 
-Rules of all: a row's bits depend on that row alone, so every sum has an order fixed by the weight's shape; nothing here
-waits for the device, looks at its data or at the number of rows to choose an order; grids depend on shapes alone, so
-that every launch can be captured. Kernels that compute the same thing are launched with `enable_fp_fusion=False`.
+A wrapper never waits for the device and never looks at what is on it; its grid depends on shapes alone, so that a launch
+can be captured in a CUDA graph. The order of a reduction depends on a weight's shape or on a position, never on how many
+rows a step has.
 """
