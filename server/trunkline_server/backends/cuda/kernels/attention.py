@@ -11,6 +11,7 @@ import torch
 from trunkline_server.backends.cuda.kernels.attention_plan import (
     SPLIT,
     SPLIT_ROWS,
+    WHOLE_ROWS,
     AttentionPlan,
     AttentionShape,
     AttentionStep,
@@ -30,8 +31,12 @@ __all__ = ["AttentionPlan", "AttentionShape", "AttentionSpace", "AttentionStep",
 _TILE = 64
 # Rows of 64 take four warps, so that each has 16 of them whatever the tile.
 _WARP_ROWS = 16
-# Programs of a multiprocessor that go through the splits: enough loads under way, and they fit.
-_SPLIT_PROGRAMS = 3
+# A tile is loaded while the one before is computed, and its blocks are looked up before that.
+_STAGES = 3
+# Programs of a multiprocessor that go through the splits: as many as fit its registers and shared memory.
+_SPLIT_PROGRAMS = 2
+_NARROW_HEAD = 64
+_NARROW_SPLIT_PROGRAMS = 4
 # Rows that are merged beside each other for each query head.
 _MERGE_PROGRAMS = 512
 _MERGE_AHEAD = 8
@@ -93,10 +98,11 @@ def paged_attention(
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
     max_positions = step.block_tables.shape[1] * pool.layout.block_size
     if plan.max_partial_rows > 0:
-        split_kernel[(_SPLIT_PROGRAMS * _num_processors(query.device),)](
+        programs = _SPLIT_PROGRAMS if shape.head_size > _NARROW_HEAD else _NARROW_SPLIT_PROGRAMS
+        split_kernel[(programs * _num_processors(query.device),)](
             query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
-            **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=2,
+            **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=_STAGES,
             enable_fp_fusion=False,
         )  # fmt: skip
         merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
@@ -110,8 +116,8 @@ def paged_attention(
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
             query, out, plan.counts, plan.whole_items, *launch.step, *launch.pool,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
-            **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
-            num_warps=shape.whole_rows // _WARP_ROWS, num_stages=2, enable_fp_fusion=False,
+            **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=WHOLE_ROWS,
+            num_warps=WHOLE_ROWS // _WARP_ROWS, num_stages=_STAGES, enable_fp_fusion=False,
         )  # fmt: skip
     if pool.format.is_turned:
         factor = 1.0 / turned_run(shape.head_size)

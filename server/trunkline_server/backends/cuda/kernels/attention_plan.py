@@ -22,9 +22,6 @@ MAX_SPLIT_TOKENS = 64
 # each four warps, which is why a row has the same bits in both.
 SPLIT_ROWS = 64
 WHOLE_ROWS = 128
-WIDE_WHOLE_ROWS = 64
-# From this head size on, two accumulators of 128 rows do not fit the registers.
-_WIDE_HEAD = 256
 _ITEM_FIELDS = 4
 _STORE_BLOCK = 128
 
@@ -47,10 +44,6 @@ class AttentionShape:
         return self.num_heads // self.num_kv_heads
 
     @property
-    def whole_rows(self) -> int:
-        return WHOLE_ROWS if self.head_size < _WIDE_HEAD else WIDE_WHOLE_ROWS
-
-    @property
     def split_tokens(self) -> int:
         """Tokens of a tile where splits are computed apart."""
         return SPLIT_ROWS // self.group
@@ -58,7 +51,7 @@ class AttentionShape:
     @property
     def whole_tokens(self) -> int:
         """Tokens of a tile that goes through all splits."""
-        return self.whole_rows // self.group
+        return WHOLE_ROWS // self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +82,9 @@ def _plan_kernel(
     tokens = tl.where(contexts > 0, ends - begins, 0)
     firsts = tl.where(window > 0, tl.maximum(contexts - tokens - window + 1, 0), 0) // SPLIT
     splits = tl.where(tokens > 0, (contexts - 1) // SPLIT + 1 - firsts, 0)
-    is_short = (tokens > 0) & (tokens <= SHORT)
-    partials = tl.where(is_short, tokens * splits, 0)
+    partials = tl.where(tokens <= SHORT, tokens * splits, 0)
     partial_ends = tl.cumsum(partials, axis=0)
-    is_split = is_short & (partial_ends <= capacity)
+    is_split = (tokens > 0) & (tokens <= SHORT) & (partial_ends <= capacity)
     num_split = tl.where(is_split, tl.cdiv(tokens, SPLIT_TOKENS) * splits, 0)
     num_whole = tl.where((tokens > 0) & (is_split == 0), tl.cdiv(tokens, WHOLE_TOKENS), 0)
     num_merge = tl.where(is_split, tokens, 0)
@@ -107,7 +99,6 @@ def _plan_kernel(
     context = tl.sum(tl.where(is_mine, contexts, 0), axis=0)
     row_begin = tl.sum(tl.where(is_mine, begins, 0), axis=0)
     first_split = tl.sum(tl.where(is_mine, firsts, 0), axis=0)
-    num_splits = tl.sum(tl.where(is_mine, splits, 0), axis=0)
     first_partial = tl.sum(tl.where(is_mine, partial_ends - partials, 0), axis=0)
 
     # Split by split: (entry, first token, split, where its partial results begin), tiles of a split beside each other.

@@ -4,8 +4,8 @@ Positions are taken in tiles of `TILE`, tiles in splits of `SPLIT` positions, bo
 online softmax (arXiv:1805.02867, algorithm 3) begins anew; splits are merged in order. So a row's sums depend on its
 position and what it sees, not on where its step or its tile begins: what is masked multiplies by 1 and adds 0.
 
-The reference of the exponentials is the running maximum rounded up to a whole number, base 2. Every rescaling is then by
-a power of two, which rounds nothing, fused or not.
+The reference of the exponentials is the running maximum rounded up to a whole number, base 2. Every rescaling is then
+by a power of two, which rounds nothing, fused or not.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def _scores(product, key_scales, scale, soft_cap, SCALED: tl.constexpr, HAS_CAP:
     """Products of query and key as exponents of base 2. key_scales: [TILE], if SCALED."""
     if HAS_CAP:
         scores = product * (key_scales * scale)[None, :] if SCALED else product * scale
-        # tanh(x) = 1 - 2 / (e^2x + 1), which neither end makes infinite.
-        grown = tl.exp2(scores * (2.0 / soft_cap) * _LOG2_E)
-        scores = (soft_cap - 2.0 * soft_cap / (grown + 1.0)) * _LOG2_E
+        # tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|), which nothing makes infinite.
+        shrunk = tl.exp2(tl.abs(scores) * (-2.0 / soft_cap) * _LOG2_E)
+        capped = (1.0 - shrunk) / (1.0 + shrunk) * (soft_cap * _LOG2_E)
+        scores = tl.where(scores < 0.0, -capped, capped)
     else:
         factor = scale * _LOG2_E
         scores = product * (key_scales * factor)[None, :] if SCALED else product * factor

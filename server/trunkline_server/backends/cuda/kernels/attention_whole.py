@@ -91,5 +91,6 @@ def whole_kernel(
             D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP,
         )  # fmt: skip
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
-        mixed = mixed / total[:, None]
+        # A row that is none has seen nothing.
+        mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(out + (row * out_stride + q_head * D)[:, None] + elements[None, :], narrow(mixed, OUT), mask)

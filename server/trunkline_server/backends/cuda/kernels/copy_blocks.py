@@ -18,7 +18,7 @@ def _copy_blocks_kernel(pieces, block_ids, layer_stride, piece_words, WORDS: tl.
     destination = tl.load(block_ids + tl.program_id(0) * 2 + 1).to(tl.int64)
     layer = pieces + tl.program_id(1).to(tl.int64) * layer_stride
     words = tl.program_id(2) * WORDS + tl.arange(0, WORDS)
-    mask = (words < piece_words) & (source >= 0) & (destination >= 0)
+    mask = words < tl.where(tl.minimum(source, destination) >= 0, piece_words, 0)
     values = tl.load(layer + source * piece_words + words, mask)
     tl.store(layer + destination * piece_words + words, values, mask)
 

@@ -47,7 +47,8 @@ def turn_heads(
 ) -> torch.Tensor:
     """Each head of x [T, heads * D] times the matrix (`turned_run`) and factor, in `out` (which may be x itself).
 
-    row_count: [1] i32 on the device, rows beyond it are left alone. With factor 1 / turned_run(D) this takes back what the matrix did: it is its own inverse but for that.
+    row_count: [1] i32 on the device, rows beyond it are left alone. With factor 1 / turned_run(D) this takes back what
+    the matrix did: it is its own inverse but for that.
     """
     out = torch.empty_like(x) if out is None else out
     num_rows, width = x.shape

@@ -25,6 +25,7 @@ _SUBNORMAL_SHIFT_BITS = tl.constexpr(0x46800000)
 _E4M3_NAN = tl.constexpr(0x7F)
 # Adding and taking it away rounds to whole numbers, to nearest even.
 _ROUND_SHIFT = tl.constexpr(12582912.0)
+_LARGEST_F32 = tl.constexpr(3.4028234663852886e38)
 # A head whose largest magnitude is less is stored as zeros.
 _TINY = tl.constexpr(1e-30)
 # Where int4 may put a head's largest magnitude, in half steps; beyond 16 it is cut off at the last level, 15.
@@ -37,10 +38,7 @@ def load_elements(pointers, mask, KIND: tl.constexpr, DTYPE: tl.constexpr, ROWS:
 
     mask: None or of the pointers' shape. INT4's are odd numbers from -15 to 15, -15 where mask is not.
     """
-    if mask is None:
-        stored = tl.load(pointers)
-    else:
-        stored = tl.load(pointers, mask, other=0)
+    stored = tl.load(pointers) if mask is None else tl.load(pointers, mask, other=0)
     if KIND == FLOAT:
         elements = stored if stored.dtype == DTYPE else narrow(stored.to(tl.float32), DTYPE)
     elif KIND == FP8:
@@ -55,11 +53,7 @@ def load_elements(pointers, mask, KIND: tl.constexpr, DTYPE: tl.constexpr, ROWS:
 
 @triton.jit
 def _from_integer_or_fp8(stored, DTYPE: tl.constexpr):
-    if INTERPRETED:
-        elements = narrow(stored.to(tl.float32), DTYPE)
-    else:
-        elements = stored.to(DTYPE)
-    return elements
+    return narrow(stored.to(tl.float32), DTYPE) if INTERPRETED else stored.to(DTYPE)
 
 
 @triton.jit
@@ -82,17 +76,19 @@ def int8_of(x):
 
 
 @triton.jit
-def int4_of(x):
-    """x [ROWS, SIZE] f32 as levels 0 to 15, i32, and the scale of each row: level n is 2 n - 15 scales.
+def int4_of(x, D: tl.constexpr, SIZE: tl.constexpr):
+    """x [ROWS, SIZE] f32, of which D elements count, as levels 0 to 15, i32, and the scale of each row.
 
-    The scale is tried at `_NUM_PLACES` places and the one of the least squared error taken, the first of equals.
+    Level n is 2 n - 15 scales. The scale is tried at `_NUM_PLACES` places, and the one of the least squared error is
+    taken, the first of equals.
     """
     scale, is_finite = _scale(x, 15.0)
+    is_element = (tl.arange(0, SIZE) < D)[None, :]
     best = scale
-    best_error = _int4_error(x, scale)
+    best_error = _int4_error(x, scale, is_element)
     for place in tl.static_range(1, _NUM_PLACES):
         tried = _to_bf16(scale * (1.0 - 0.07 * place))
-        error = _int4_error(x, tried)
+        error = _int4_error(x, tried, is_element)
         best = tl.where(error < best_error, tried, best)
         best_error = tl.minimum(error, best_error)
     levels = tl.where(is_finite[:, None], _int4_levels(x, best), 0.0).to(tl.int32)
@@ -106,16 +102,18 @@ def _int4_levels(x, scale):
 
 
 @triton.jit
-def _int4_error(x, scale):
+def _int4_error(x, scale, is_element):
     difference = (_int4_levels(x, scale) * 2.0 - 15.0) * scale[:, None] - x
-    return tl.sum(difference * difference, axis=1)
+    return tl.sum(tl.where(is_element, difference * difference, 0.0), axis=1)
 
 
 @triton.jit
 def _scale(x, largest):
     """The scale that makes a row's largest magnitude `largest`, and whether all of the row is finite."""
-    is_finite = tl.max(tl.where(x - x == 0.0, 0, 1), axis=1) == 0
-    magnitude = tl.max(tl.where(x - x == 0.0, tl.abs(x), 0.0), axis=1)
+    magnitudes = tl.abs(x)
+    is_number = magnitudes <= _LARGEST_F32
+    is_finite = tl.max(tl.where(is_number, 0, 1), axis=1) == 0
+    magnitude = tl.max(tl.where(is_number, magnitudes, 0.0), axis=1)
     return _to_bf16(tl.where(magnitude < _TINY, 0.0, magnitude / largest)), is_finite
 
 

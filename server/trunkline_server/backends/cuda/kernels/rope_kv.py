@@ -1,7 +1,7 @@
 """Rotary embedding of queries and keys, and writing K and V into the pool in its format, in one launch.
 
-A program takes eight tokens of one head. Moves q, k and v once each way and the tables' rows, which the heads of a token
-share in L2; sums (int4's choice of a scale) are over one head in a tile of one size, so they do not depend on the rows.
+A program takes eight tokens of one head. Moves q, k and v once each way and the tables' rows, which the heads of a
+token share in L2; sums (int4's choice of a scale) are over one head in a tile of one size, whatever the rows.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _store_elements(
     first = blocks * piece_elements + offset + (head * BLOCK + places) * row
     row_scales = tl.zeros([ROWS], tl.float32)
     if KIND == INT4:
-        levels, row_scales = int4_of(x)
+        levels, row_scales = int4_of(x, D, D_PAD)
         low, high = tl.split(tl.reshape(levels, [ROWS, D_PAD // 2, 2]))
         elements = tl.arange(0, D_PAD // 2)
         stored = (low | (high << 4)).to(tl.uint8)
