@@ -156,6 +156,15 @@ def test_says_which_rows_have_no_distribution(device: str) -> None:
     assert [row.token_id for row in run(device, logits[:3], hidden)] == [0, choose.NOT_A_NUMBER, choose.NOT_FINITE]
 
 
+def test_warming_up_leaves_nothing_behind(device: str) -> None:
+    rng = np.random.default_rng(7)
+    one, logits = sampler(device), random_logits(rng, 3)
+    with torch.inference_mode():
+        one.warm_up(torch.zeros(1, VOCAB, device=device))
+    rows = run(device, logits, [RowRequest(rules=SamplingRules(SamplingParams(), [], 0, VOCAB))] * 3, one)
+    assert [row.token_id for row in rows] == logits.argmax(1).tolist()
+
+
 def test_two_launches_have_results_of_their_own(device: str) -> None:
     rng = np.random.default_rng(6)
     one, rules = sampler(device), SamplingRules(SamplingParams(), [], 0, VOCAB)

@@ -22,6 +22,7 @@ from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
+from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
@@ -43,6 +44,8 @@ DEFAULT_STEP_SEQUENCES = 256
 MAX_TOP_LOGPROBS = 128
 # Partial results of attention, split by split: more of them than this are computed in another way, to the same bits.
 MAX_PARTIAL_BYTES = 256 << 20
+# A quantised weight that a prompt is multiplied with is made a matrix of its own first, up to this size.
+MAX_UNPACKED_BYTES = 512 << 20
 # What captured graphs take beside their tensors, each: nodes and their arguments.
 GRAPH_BYTES = 4 << 20
 # Rows of a program of the sampler in the interpreter, where programs cost more than elements.
@@ -105,9 +108,9 @@ def find_device() -> CudaDevice:
             hint="see that `nvidia-smi` lists one and that torch is a CUDA build, or take `--backend cpu`",
         )
     major, minor = torch.cuda.get_device_capability(0)
-    if major < 8:
+    if major < 9:
         raise BackendUnavailable(
-            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 8.0", hint="take `--backend cpu`"
+            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 9.0 (Hopper)", hint="take `--backend cpu`"
         )
     return CudaDevice()
 
@@ -180,6 +183,7 @@ class _Assembly:
         if captures:
             began = time.monotonic()
             runner.capture(shapes)
+            sampler.warm_up(model.logits[:1].zero_())
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         info = self._info(pool)
         return CudaBackend(
@@ -230,7 +234,12 @@ class _Assembly:
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
         logits = 4 * self._largest.num_logits * config.vocab_size
-        return limits.num_rows * features + logits + partial + rope_bytes + num_graphs * GRAPH_BYTES
+        unpacked = max(
+            (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
+             if not isinstance(matrix, DenseWeight)), default=0,
+        )  # fmt: skip
+        unpacked = min(unpacked, MAX_UNPACKED_BYTES)
+        return limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
 
     def _info(self, pool: KvPool) -> BackendInfo:
         layout, limits = self._layout, self._limits
