@@ -1,6 +1,6 @@
 """Compiles the sampler's kernels for Hopper; else as `hopper.py`.
 
-    python tests/cuda/hopper_sampling.py
+python tests/cuda/hopper_sampling.py
 """
 
 from __future__ import annotations

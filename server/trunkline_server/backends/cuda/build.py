@@ -110,7 +110,8 @@ def find_device() -> CudaDevice:
     major, minor = torch.cuda.get_device_capability(0)
     if major < 9:
         raise BackendUnavailable(
-            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 9.0 (Hopper)", hint="take `--backend cpu`"
+            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 9.0 (Hopper)",
+            hint="take `--backend cpu`",
         )
     return CudaDevice()
 
