@@ -35,8 +35,6 @@ _WARP_ROWS = 16
 _STAGES = 3
 # Programs of a multiprocessor that go through the splits: as many as fit its registers and shared memory.
 _SPLIT_PROGRAMS = 2
-_NARROW_HEAD = 64
-_NARROW_SPLIT_PROGRAMS = 4
 # Rows that are merged beside each other for each query head.
 _MERGE_PROGRAMS = 512
 _MERGE_AHEAD = 8
@@ -98,8 +96,7 @@ def paged_attention(
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
     max_positions = step.block_tables.shape[1] * pool.layout.block_size
     if plan.max_partial_rows > 0:
-        programs = _SPLIT_PROGRAMS if shape.head_size > _NARROW_HEAD else _NARROW_SPLIT_PROGRAMS
-        split_kernel[(programs * _num_processors(query.device),)](
+        split_kernel[(_SPLIT_PROGRAMS * _num_processors(query.device),)](
             query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
             **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=_STAGES,
