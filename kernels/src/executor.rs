@@ -12,11 +12,12 @@ mod run;
 mod score;
 mod sequence;
 mod shares;
+mod step;
 #[cfg(test)]
 mod tests;
 mod window_parts;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -31,15 +32,14 @@ use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
 use crate::ops::attention::{Scratch, Window};
 use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams, TokenScore};
-use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
-use calibrate::Probe;
 use profile::ThreadProfile;
-use run::{AcceptedChunk, Step, StepRows};
-use sequence::{Allowed, ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
+use run::StepRows;
+use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
+use step::Fate;
 
 /// What one chunk led to.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,18 +48,6 @@ pub struct SequenceResult {
     pub sequence_id: u64,
     /// Its token, or why it has none.
     pub outcome: Result<SampledToken, SequenceFailure>,
-}
-
-/// What becomes of a chunk while the step runs.
-#[derive(Debug)]
-enum Fate {
-    Failed(SequenceFailure),
-    /// Logits are computed of `num_scored` of its positions, the i-th of all rows and those behind it, and then of the
-    /// one that samples.
-    Runs {
-        first_row: usize,
-        num_scored: usize,
-    },
 }
 
 /// What the logits of a position are for.
@@ -307,202 +295,5 @@ impl Executor {
         num_tokens: usize,
     ) -> Result<(), ExecutorError> {
         Ok(self.kv.copy_block(source, destination, num_tokens)?)
-    }
-
-    /// [`Executor::step_into`] new memory.
-    pub fn step(&mut self, chunks: &[Chunk]) -> Vec<SequenceResult> {
-        let mut results = Vec::new();
-        self.step_into(chunks, &mut results);
-        results
-    }
-
-    /// One forward pass over `chunks`: one result for each that samples, and one for each that failed, in order; what
-    /// those with `score` report is in [`Executor::scores`] until the next step.
-    ///
-    /// A sampled token is appended to its sequence. A chunk that cannot be fails alone; the others are not touched.
-    /// `results` is overwritten and its memory used again: with the same `results` from step to step, steps that fail
-    /// and score nowhere allocate nothing.
-    pub fn step_into(&mut self, chunks: &[Chunk], results: &mut Vec<SequenceResult>) {
-        for result in results.drain(..) {
-            if let Ok(SampledToken { top_logprobs, .. }) = result.outcome
-                && self.spare_lists.len() < self.spare_lists.capacity()
-            {
-                self.spare_lists.push(top_logprobs);
-            }
-        }
-        self.rows.clear();
-        self.logits_rows.clear();
-        self.fates.clear();
-        self.scores.clear();
-        self.num_steps += 1;
-        for chunk in chunks {
-            let fate = match self.admit(chunk) {
-                Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
-                Ok(slot) => {
-                    let first_row = self.logits_rows.len();
-                    Fate::Runs { first_row, num_scored: self.push_logits_rows(slot, chunk) }
-                }
-            };
-            self.fates.push(fate);
-        }
-        self.forward(None);
-        let mut fates = std::mem::take(&mut self.fates);
-        for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
-            let sequence_id = chunk.sequence_id;
-            let late = self.settle_late(sequence_id);
-            let outcome = match fate {
-                Fate::Failed(failure) => Err(failure),
-                Fate::Runs { first_row, num_scored } => {
-                    let scored = if chunk.score {
-                        self.finish_scores(sequence_id, first_row, num_scored)
-                    } else {
-                        Ok(())
-                    };
-                    match (scored, late) {
-                        (Err(failure), _) | (Ok(()), Some(Err(failure))) => Err(failure),
-                        (Ok(()), None) if chunk.sample => self.finish_sample(first_row + num_scored),
-                        (Ok(()), _) => continue,
-                    }
-                }
-            };
-            results.push(SequenceResult { sequence_id, outcome });
-        }
-        self.fates = fates;
-    }
-
-    /// Takes a chunk into the step's rows if it can be; returns its slot in the sequence table.
-    fn admit(&mut self, chunk: &Chunk) -> Result<usize, String> {
-        let config = self.program.config;
-        let id = chunk.sequence_id;
-        let slot = self.sequences.find(id).ok_or_else(|| format!("sequence {id} is not started"))?;
-        if self.rows.chunks.iter().any(|accepted| accepted.slot == slot) {
-            return Err(format!("sequence {id} has two chunks in one step"));
-        }
-        if self.rows.chunks.len() == config.max_step_sequences {
-            return Err(format!("more than {} chunks in one step", config.max_step_sequences));
-        }
-        let num_tokens = self.rows.token_ids.len() + chunk.num_tokens as usize;
-        if num_tokens > config.max_step_tokens {
-            return Err(format!(
-                "{num_tokens} tokens in one step, expected up to {}",
-                config.max_step_tokens
-            ));
-        }
-        let block_size = config.geometry.block_size;
-        let limits = ChunkLimits {
-            num_blocks: config.num_blocks,
-            block_size,
-            num_embeddings: self.program.num_embeddings,
-        };
-        self.check_logits_rows(self.sequences.at(slot), chunk)?;
-        self.sequences.at_mut(slot).accept(chunk, &limits)?;
-        let blocks = self.sequences.at(slot).written_blocks(chunk, block_size);
-        let stamp = self.num_steps;
-        if let Some(block_id) = blocks.iter().find(|id| self.written[**id as usize] == stamp) {
-            return Err(format!("block {block_id} is written by another chunk of the step"));
-        }
-        blocks.iter().for_each(|id| self.written[*id as usize] = stamp);
-        self.admit_window(slot, chunk)?;
-        let accepted = AcceptedChunk {
-            slot,
-            first_position: chunk.first_position as usize,
-            num_tokens: chunk.num_tokens as usize,
-        };
-        self.rows.push(accepted, &self.sequences, block_size);
-        Ok(slot)
-    }
-
-    /// Runs the step's rows; then chooses or scores a token for each row of logits.
-    fn forward(&mut self, probe: Option<&Probe<'_>>) {
-        if self.rows.token_ids.is_empty() {
-            return;
-        }
-        self.plans.rebuild(&self.rows, &self.limits);
-        self.cursors.reset();
-        self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
-        let logits_rows = &self.logits_rows[..];
-        if self.outcomes.len() < logits_rows.len() {
-            self.outcomes.resize_with(logits_rows.len(), Outcome::default);
-        }
-        for outcome in &mut self.outcomes[..logits_rows.len()] {
-            outcome.token = None;
-            outcome.score = None;
-            if outcome.list.capacity() == 0 {
-                outcome.list = self.spare_lists.pop().unwrap_or_default();
-            }
-        }
-        let step = Step {
-            isa: self.isa,
-            program: &self.program,
-            floats: SharedMut::new(as_floats(&mut self.floats)),
-            quantized: SharedMut::new(&mut self.quantized),
-            kv: self.kv.view(),
-            sequences: &self.sequences,
-            rows: &self.rows,
-            plans: &self.plans,
-            limits: &self.limits,
-            states: SharedMut::new(as_floats(&mut self.states)),
-            counters: &self.counters,
-            cursors: &self.cursors,
-            probe,
-            num_threads: self.pool.num_threads(),
-        };
-        let scratch = SharedMut::new(&mut self.scratch);
-        let outcomes = SharedMut::new(&mut self.outcomes);
-        let next_sample = AtomicUsize::new(0);
-        self.pool.run(|thread_idx, barrier| {
-            // SAFETY: each thread has its own index.
-            let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
-            step.run(thread_idx, barrier, &mut scratch.attention, scratch.profile.as_mut());
-            if logits_rows.is_empty() {
-                return;
-            }
-            barrier.wait();
-            loop {
-                let index = next_sample.fetch_add(1, Ordering::Relaxed);
-                let Some(row) = logits_rows.get(index) else { return };
-                // SAFETY: the counter gives each index to one thread.
-                let (logits, outcome) =
-                    unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
-                let sequence = step.sequences.at(row.slot);
-                let params = &sequence.sampling;
-                if let Some(token_id) = row.known {
-                    let num_top = params.num_top_prompt_logprobs as usize;
-                    let score = scratch.sampler.score(step.isa, logits, token_id, num_top, Vec::new());
-                    outcome.score = Some(score);
-                    continue;
-                }
-                let num_output = sequence.token_ids.len() - sequence.num_prompt_tokens;
-                let sampled = scratch.sampler.sample(
-                    step.isa,
-                    logits,
-                    params,
-                    &sequence.counts,
-                    num_output,
-                    sequence.masks(),
-                    sequence.token_ids.len() as u32,
-                    &mut outcome.list,
-                );
-                outcome.token = Some(sampled);
-            }
-        });
-    }
-
-    /// Appends the token that was chosen for the `index`-th row of logits to its sequence.
-    fn finish_sample(&mut self, index: usize) -> Result<SampledToken, SequenceFailure> {
-        let sequence = self.sequences.at_mut(self.logits_rows[index].slot);
-        sequence.allowed = Allowed::All;
-        match self.outcomes[index].token.take() {
-            Some(Ok(token)) => {
-                sequence.push_sampled(token.token_id);
-                Ok(token)
-            }
-            _ => {
-                let position = sequence.token_ids.len();
-                let message =
-                    format!("a logit for position {position} is NaN or infinite, or no token is left");
-                Err(SequenceFailure::NotFinite(message))
-            }
-        }
     }
 }

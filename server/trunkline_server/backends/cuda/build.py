@@ -66,8 +66,8 @@ def build(
 ) -> CudaBackend:
     """Loads the weights, measures what is left, makes the pool, captures steps.
 
-    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits do not depend on
-    other requests) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
+    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend on the
+    request alone) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
     checkpoint's. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
@@ -146,9 +146,7 @@ class _Assembly:
 
     def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
-        sampler = DeviceSampler(
-            device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program
-        )
+        sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
         per_block = bytes_per_block(layout, config.num_layers)
         free, total = device.free_bytes()
@@ -218,9 +216,7 @@ class _Assembly:
             raise InvalidArgument(
                 f"{config.num_heads // config.num_kv_heads} query heads share a KV head, the cuda backend has up to 64"
             )
-        return AttentionShape(
-            num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size
-        )
+        return AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
 
     def _partial_rows(self) -> int:
         return max(1, min(MAX_PARTIAL_BYTES // AttentionSpace.bytes_per_row(self._attention_shape()), 1 << 16))
@@ -264,4 +260,3 @@ class _Assembly:
 
 def _sizes(shape: StepShape) -> tuple[int, int, int]:
     return shape.num_rows, shape.num_entries, shape.num_logits
-

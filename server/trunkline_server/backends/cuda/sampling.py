@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 _GREEDY = SamplingParams()
 _SCORED = -2
 _UNWANTED = -1
+_BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
+_EDIT_NAMES = (
+    "edit_begin", "edit_tokens", "edit_counts", "edit_flags", "repetition", "presence", "frequency", "pending",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +216,9 @@ class DeviceSampler:
         else:
             edited.copy_(logits)
         if "bias_tokens" in parts:
-            names = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
-            add_biases(edited, BiasEdits(*(parts[name] for name in names)))
+            add_biases(edited, BiasEdits(*(parts[name] for name in _BIAS_NAMES)))
         if "edit_tokens" in parts:
-            names = (
-                "edit_begin", "edit_tokens", "edit_counts", "edit_flags", "repetition", "presence", "frequency",
-                "pending",
-            )  # fmt: skip
-            apply_token_edits(edited, TokenEdits(*(parts[name] for name in names)), self.sampled)
+            apply_token_edits(edited, TokenEdits(*(parts[name] for name in _EDIT_NAMES)), self.sampled)
         return edited, find_peaks(edited, self._scratch, self._edited_peaks)
 
     def _upload(self, requests: Sequence[RowRequest]) -> dict[str, torch.Tensor]:
@@ -278,12 +277,10 @@ def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams
     """Empty if no row's tokens are touched."""
     none = np.zeros(0, dtype=np.int32)
     edits = [
-        (none, none, none) if request.rules is None else request.rules.edits(request.num_output)
-        for request in requests
+        (none, none, none) if request.rules is None else request.rules.edits(request.num_output) for request in requests
     ]
     pending = [
-        request.pending_row if request.rules is not None and request.rules.has_penalties else -1
-        for request in requests
+        request.pending_row if request.rules is not None and request.rules.has_penalties else -1 for request in requests
     ]
     sizes = [len(tokens) for tokens, _, _ in edits]
     if not any(sizes) and max(pending) < 0:
