@@ -45,7 +45,7 @@ def group_elements(
     return values.reshape(NUM_ROWS, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _rows_kernel(
     row_ids, quants, scales, zeros, minima, table, out, num_rows, num_inputs, quants_stride, groups_stride, out_stride,
     HAS_IDS: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,

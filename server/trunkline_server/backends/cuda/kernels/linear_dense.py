@@ -54,7 +54,7 @@ def _split_sum(
     return acc.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _parallel_kernel(
     x, weight, bias, soft_cap, weight_scales, row_scales, out, partials,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, weight_stride, out_stride,
@@ -82,7 +82,7 @@ def _parallel_kernel(
         store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _persistent_kernel(
     x, weight, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, num_inputs, split_elements,
     x_stride, weight_stride, out_stride,

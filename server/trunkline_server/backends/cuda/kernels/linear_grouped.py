@@ -35,7 +35,7 @@ MAX_REGISTER_ROWS = 128
 MAX_DEQUANTIZED_BYTES = 512 << 20
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _grouped_kernel(
     x, quants, scales, zeros, minima, table, bias, soft_cap, weight_scales, row_scales, out, partials,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,

@@ -90,7 +90,7 @@ def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: 
     tl.store(partials + offsets, acc, (n < num_outputs)[:, None] & (t < num_rows)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _add_splits_kernel(
     partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
     NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
