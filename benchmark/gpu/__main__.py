@@ -46,7 +46,10 @@ def main() -> int:
     results = measure(options, device)
     report.write(results, options.output)
     print((options.output / "gpu.md").read_text())
-    return 0
+    problems = report.problems(results)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 def measure(options: argparse.Namespace, device: str) -> dict[str, Any]:

@@ -77,6 +77,19 @@ def write(results: dict[str, Any], output: Path) -> None:
     (output / "gpu.md").write_text("\n".join(lines), encoding="utf-8")
 
 
+def problems(results: dict[str, Any]) -> list[str]:
+    """What is wrong rather than slow: parts that failed, replies that other requests or the cache changed."""
+    found = []
+    for model, parts in results["models"].items():
+        for name, rows in parts.items():
+            if isinstance(rows, str):
+                found += [f"{model}: {name} {rows}"] if rows.startswith("failed: ") else []
+                continue
+            for row in rows:
+                found += [f"{model}: {name}: `{key}` is not" for key, value in row.items() if value is False]
+    return found
+
+
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in row.items():

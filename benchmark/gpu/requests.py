@@ -24,9 +24,10 @@ POLL_S = 0.2
 
 @dataclass
 class Timing:
-    """Of one request, in seconds from its beginning: when each token came."""
+    """Of one request: when each token came, in seconds from its beginning, and the text."""
 
     tokens: list[float] = field(default_factory=list)
+    text: str = ""
 
     @property
     def ttft(self) -> float:
@@ -89,8 +90,10 @@ def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Timing:
     if response.status != 200:
         raise RuntimeError(f"the server answered {response.status}: {response.read()[:300]!r}")
     for line in response:
-        if line.startswith(b"data: {") and json.loads(line[6:])["choices"]:
+        choices = json.loads(line[6:])["choices"] if line.startswith(b"data: {") else []
+        if choices:
             timing.tokens.append(time.perf_counter() - began)
+            timing.text += choices[0]["text"]
     connection.close()
     if not timing.tokens:
         raise RuntimeError("the stream ended without a token")
@@ -98,12 +101,15 @@ def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Timing:
 
 
 def measure_load(port: int, vocab_size: int, num_requests: int, num_prompt: int, num_output: int) -> dict[str, Any]:
-    """So many requests at once, each with a prompt of its own."""
+    """So many requests at once, each with a prompt of its own; the first one's reply is held against that alone."""
     timings: list[Timing | BaseException] = []
+    texts: dict[int, str] = {}
 
     def one(number: int) -> None:
         try:
-            timings.append(complete(port, prompt(1000 + number, num_prompt, vocab_size), num_output))
+            timing = complete(port, prompt(1000 + number, num_prompt, vocab_size), num_output)
+            texts[number] = timing.text
+            timings.append(timing)
         except (OSError, RuntimeError) as error:
             timings.append(error)
 
@@ -117,6 +123,7 @@ def measure_load(port: int, vocab_size: int, num_requests: int, num_prompt: int,
     done = [timing for timing in timings if isinstance(timing, Timing)]
     if len(done) < num_requests:
         raise RuntimeError(f"{num_requests - len(done)} of {num_requests} requests failed: {timings[0]}")
+    alone = complete(port, prompt(1000, num_prompt, vocab_size), num_output)
     gaps = [gap for timing in done for gap in timing.gaps]
     return {
         "requests": num_requests,
@@ -125,6 +132,7 @@ def measure_load(port: int, vocab_size: int, num_requests: int, num_prompt: int,
         "tokens_per_s": num_requests * num_output / seconds,
         "ttft_ms": percentiles([timing.ttft for timing in done]),
         "itl_ms": percentiles(gaps),
+        "same_alone": alone.text == texts[0],
     }
 
 
@@ -133,9 +141,15 @@ def measure_history(port: int, vocab_size: int, lengths: Sequence[int]) -> list[
     rows = []
     for length in lengths:
         tokens = prompt(length, length, vocab_size)
-        cold = complete(port, tokens, 2).ttft
-        warm = complete(port, [*tokens, *prompt(1, 16, vocab_size)], 2).ttft
-        rows.append({"tokens": length, "cold_ttft_ms": cold * 1e3, "warm_ttft_ms": warm * 1e3})
+        cold, warm = complete(port, tokens, 8), complete(port, tokens, 8)
+        rows.append(
+            {
+                "tokens": length,
+                "cold_ttft_ms": cold.ttft * 1e3,
+                "warm_ttft_ms": warm.ttft * 1e3,
+                "same_warm": cold.text == warm.text,
+            }
+        )
     return rows
 
 
