@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from gpu import report
 from gpu.shapes import SHAPES, write_model
 
@@ -91,11 +92,12 @@ def _part(options: argparse.Namespace, device: str) -> dict[str, Any]:
 
 
 def _steps(options: argparse.Namespace, device: str) -> dict[str, Any]:
-    from gpu.probes import probe
-    from gpu.steps import measure_decode, measure_prefill
     from trunkline_server.backends.cuda.build import build
     from trunkline_server.backends.cuda.device import HostDevice
     from trunkline_server.weights.checkpoint import open_checkpoint
+
+    from gpu.probes import probe
+    from gpu.steps import measure_decode, measure_prefill
 
     is_tiny, shape = options.tiny, SHAPES[options.model]
     limits = probe(device, 1 << 20, 64) if is_tiny else probe(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 
@@ -33,7 +34,7 @@ def probe(device: str, copy_bytes: int = 4 << 30, matrix: int = 8192) -> dict[st
     """bytes_per_s: reading and writing by a copy; operations_per_s: of a bf16 product of square matrices."""
     source = torch.zeros(copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copied = best_seconds(device, lambda: target.copy_(source))
+    copied = best_seconds(device, partial(target.copy_, source))
     del source, target
     left = torch.randn(matrix, matrix, device=device, dtype=torch.bfloat16)
     right = torch.randn(matrix, matrix, device=device, dtype=torch.bfloat16)

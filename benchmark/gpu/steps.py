@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gpu.shapes import Shape
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.interface import Chunk, SamplingParams
+
+from gpu.shapes import Shape
 
 ELEMENT_BYTES = 2
 WARM_STEPS = 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+
 from gpu.probes import wait
 
 

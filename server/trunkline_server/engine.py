@@ -36,6 +36,8 @@ class Engine:
 
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
+        # Asked once: looking at a protocol takes longer than a step's bookkeeping.
+        self._ahead = backend if isinstance(backend, RunAheadBackend) else None
         self._vocab_size = vocab_size
         self._last_step_id = 0
         self._begun: deque[_Begun] = deque()
@@ -57,7 +59,7 @@ class Engine:
     @property
     def runs_ahead(self) -> bool:
         """Whether `begin` returns while the device computes; else it does all of a plan."""
-        return isinstance(self._backend, RunAheadBackend)
+        return self._ahead is not None
 
     @property
     def num_begun(self) -> int:
@@ -72,15 +74,15 @@ class Engine:
     def is_ready(self) -> bool:
         """Whether `finish` would wait no more."""
         begun = self._begun[0]
-        return begun.outcomes is not None or not isinstance(self._backend, RunAheadBackend) or self._backend.is_ready()
+        return begun.outcomes is not None or self._ahead is None or self._ahead.is_ready()
 
     def finish(self) -> StepResult:
         """The result of the oldest plan that was begun; waits for it."""
         begun = self._begun.popleft()
         outcomes = begun.outcomes
         if outcomes is None:
-            assert isinstance(self._backend, RunAheadBackend)
-            outcomes = self._merged(begun.plan.chunks, self._backend.finish(), begun.failures)
+            assert self._ahead is not None, "other backends tell at once"
+            outcomes = self._merged(begun.plan.chunks, self._ahead.finish(), begun.failures)
         return StepResult(begun.plan.step_id, outcomes, (time.perf_counter_ns() - begun.began_ns) // 1000)
 
     def begin(self, plan: StepPlan) -> None:
@@ -160,8 +162,8 @@ class Engine:
         begun = _Begun(plan, began_ns, failures)
         if not runnable:
             begun.outcomes = [failures[chunk.sequence_id] for chunk in plan.chunks]
-        elif isinstance(self._backend, RunAheadBackend):
-            self._backend.begin(runnable)
+        elif self._ahead is not None:
+            self._ahead.begin(runnable)
         else:
             ran = self._backend.step(runnable)
             begun.outcomes = ran if not failures else self._merged(plan.chunks, ran, failures)

@@ -115,11 +115,11 @@ def cases() -> Iterator[Case]:
     yield dense("bf16", (4096, 14336), 8192)
     yield dense("fp8e4nv", (28672, 4096), 64)
     yield dense("fp8e4nv", (4096, 14336), 8192)
-    yield dense("i8", (4096, 14336), 8192)
+    yield dense("i8", (4096, 14336), 1)
     yield four_or_eight_bits(4, 32, 16, minima=True)
     yield four_or_eight_bits(4, 128, 64, zeros=True)
     yield four_or_eight_bits(4, 64, 16, table=True)
-    yield four_or_eight_bits(8, 32, 64)
+    yield four_or_eight_bits(8, 32, 16)
     types = {"row_ids": "*i32", "quants": "*u8", "table": "*fp32", "out": "*bf16"}
     types |= dict.fromkeys(("scales", "zeros", "minima"), "*fp16")
     constants = {**_groups(4, 32), "HAS_IDS": False, "OUT": tl.bfloat16, "ROWS": 16, "BLOCK": 128}

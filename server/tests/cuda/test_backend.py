@@ -209,12 +209,18 @@ def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -
     found = {}
     for name, one in (("cuda", backend), ("reference", reference)):
         one.start(1, PROMPT[:9], 9, params)
-        outcomes = [*one.step([Chunk(1, 0, 4, [0], False, score=True)]), *one.step([Chunk(1, 4, 5, [], True, score=True)])]
+        outcomes = [
+            *one.step([Chunk(1, 0, 4, [0], False, score=True)]),
+            *one.step([Chunk(1, 4, 5, [], True, score=True)]),
+        ]
         found[name] = [score for outcome in outcomes for score in outcome.scores]  # type: ignore[union-attr]
         one.end(1)
     assert len(found["cuda"]) == 8
     for actual, expected in zip(found["cuda"], found["reference"], strict=True):
-        assert (actual.rank, [t for t, _ in actual.top_logprobs]) == (expected.rank, [t for t, _ in expected.top_logprobs])
+        assert (actual.rank, [t for t, _ in actual.top_logprobs]) == (
+            expected.rank,
+            [t for t, _ in expected.top_logprobs],
+        )
         assert actual.logprob == pytest.approx(expected.logprob, abs=1e-4)
 
 

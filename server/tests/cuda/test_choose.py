@@ -102,9 +102,12 @@ def test_edits_logits_as_the_reference(device: str) -> None:
             words = rules.allowed if words is None else words & rules.allowed
         requests.append(
             RowRequest(
-                rules=rules, position=len(known), num_output=len(known) - 10,
-                pending_row=number if is_pending else -1, mask=words,
-            )  # fmt: skip
+                rules=rules,
+                position=len(known),
+                num_output=len(known) - 10,
+                pending_row=number if is_pending else -1,
+                mask=words,
+            )
         )
         expected.append(choose_token(logits[number], known, 10, params, mask))
     one = sampler(device)
@@ -119,9 +122,11 @@ def test_tells_logprobs_ranks_and_the_likeliest(device: str) -> None:
     tops = rng.integers(0, MAX_TOP + 1, ROWS).tolist()
     greedy = SamplingRules(SamplingParams(), [], 0, VOCAB)
     requests = [
-        RowRequest(target=target, num_top=top) if number % 2 else RowRequest(rules=greedy, num_top=top, wants_logprob=True)
+        RowRequest(target=target, num_top=top)
+        if number % 2
+        else RowRequest(rules=greedy, num_top=top, wants_logprob=True)
         for number, (target, top) in enumerate(zip(targets, tops, strict=True))
-    ]  # fmt: skip
+    ]
     for number, row in enumerate(run(device, logits, requests)):
         logprobs = log_softmax(logits[number])
         token = targets[number] if number % 2 else int(np.argmax(logits[number]))
@@ -149,6 +154,15 @@ def test_says_which_rows_have_no_distribution(device: str) -> None:
     only_zero[0] = 1
     hidden = [RowRequest(rules=rules, mask=only_zero)] * 3
     assert [row.token_id for row in run(device, logits[:3], hidden)] == [0, choose.NOT_A_NUMBER, choose.NOT_FINITE]
+
+
+def test_warming_up_leaves_nothing_behind(device: str) -> None:
+    rng = np.random.default_rng(7)
+    one, logits = sampler(device), random_logits(rng, 3)
+    with torch.inference_mode():
+        one.warm_up(torch.zeros(1, VOCAB, device=device))
+    rows = run(device, logits, [RowRequest(rules=SamplingRules(SamplingParams(), [], 0, VOCAB))] * 3, one)
+    assert [row.token_id for row in rows] == logits.argmax(1).tolist()
 
 
 def test_two_launches_have_results_of_their_own(device: str) -> None:

@@ -40,8 +40,7 @@ def test_a_product_is_that_of_torch(device: str, dtype: torch.dtype, plan: Produ
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("is_tma", [False, True])
+@pytest.mark.parametrize(("plan", "is_tma"), [(PLANS[0], True), (PLANS[1], False), (PLANS[2], True)])
 def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is_tma: bool) -> None:
     x = numbers(150, plan.num_inputs, dtype=torch.float16, device=device, seed=1)
     values = numbers(plan.num_outputs, plan.num_inputs, dtype=torch.float16, device=device, seed=2)
@@ -59,6 +58,10 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     assert torch.equal(whole[147:148], product(slice(147, 148), SMALL))
     assert torch.equal(whole[3:20], product(slice(3, 20), SMALL))
     assert torch.equal(whole[64:130], product(slice(64, 130), PERSISTENT))
+    # Copies by the device or by threads: one order.
+    out = torch.empty(17, plan.num_outputs, device=device)
+    dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma)
+    assert torch.equal(whole[3:20], out)
 
 
 def test_rows_may_be_parts_of_wider_ones_and_the_rest_stays(device: str) -> None:
@@ -73,12 +76,12 @@ def test_rows_may_be_parts_of_wider_ones_and_the_rest_stays(device: str) -> None
     assert (out[:, 48:] == 7.0).all()
 
 
-@pytest.mark.parametrize("shape", [(200, 64), (33, 520)])
+@pytest.mark.parametrize("shape", [(100, 64), (33, 520)])
 def test_the_chosen_tiles_agree_for_every_number_of_rows(device: str, shape: tuple[int, int]) -> None:
     num_outputs, num_inputs = shape
     values = numbers(num_outputs, num_inputs, dtype=torch.float16, device=device, seed=2)
     weight = DenseWeight.of("w", values, bias=torch.ones(num_outputs, device=device))
-    x = numbers(300, num_inputs, dtype=torch.float16, device=device, seed=1)
+    x = numbers(130, num_inputs, dtype=torch.float16, device=device, seed=1)
     whole = linear(x, weight, has_bias=True, out_dtype=torch.float32)
     for num_rows in (1, 17, 40, 64, 65):
         assert torch.equal(linear(x[:num_rows], weight, has_bias=True, out_dtype=torch.float32), whole[:num_rows])

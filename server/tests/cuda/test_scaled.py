@@ -53,7 +53,7 @@ def test_every_number_of_e4m3_and_what_is_between_two_is_rounded_as_by_torch(dev
 
 
 def scaled_weight(dtype: torch.dtype, device: str, *, is_static: bool, is_exact: bool) -> ScaledWeight:
-    num_outputs, num_inputs = 72, 528
+    num_outputs, num_inputs = 40, 528
     generator = torch.Generator().manual_seed(3)
     if is_exact:
         values = torch.randint(-4, 5, (num_outputs, num_inputs), generator=generator).float()
@@ -91,8 +91,8 @@ def test_no_bit_depends_on_the_number_of_rows(device: str, dtype: torch.dtype) -
     is_exact = device == "cpu"
     weight = scaled_weight(dtype, device, is_static=is_exact, is_exact=is_exact)
     generator = torch.Generator().manual_seed(1)
-    x = torch.randint(-8, 9, (140, weight.num_inputs), generator=generator).to(torch.float16).to(device)
+    x = torch.randint(-8, 9, (80, weight.num_inputs), generator=generator).to(torch.float16).to(device)
     whole = linear(x, weight, out_dtype=torch.float32)
     assert weight.plan.num_splits > 1
-    for rows in (slice(0, 1), slice(3, 20), slice(50, 114), slice(9, 80)):
+    for rows in (slice(0, 1), slice(3, 20), slice(10, 74), slice(9, 76)):
         assert torch.equal(linear(x[rows], weight, out_dtype=torch.float32), whole[rows])

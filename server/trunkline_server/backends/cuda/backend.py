@@ -139,7 +139,7 @@ class CudaBackend:
 
     @torch.inference_mode()
     def begin(self, chunks: Sequence[Chunk]) -> None:
-        """Begins a step behind at most one that is in flight. Waits only for late masks of that one, if for anything."""
+        """Begins a step behind at most one that is in flight. Waits for late masks of that one, if for anything."""
         assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "one step is finished before a third begins"
         self._use_device()
         before = self._steps[-1] if self._steps else None

@@ -22,6 +22,7 @@ from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
+from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
@@ -43,6 +44,8 @@ DEFAULT_STEP_SEQUENCES = 256
 MAX_TOP_LOGPROBS = 128
 # Partial results of attention, split by split: more of them than this are computed in another way, to the same bits.
 MAX_PARTIAL_BYTES = 256 << 20
+# A quantised weight that a prompt is multiplied with is made a matrix of its own first, up to this size.
+MAX_UNPACKED_BYTES = 512 << 20
 # What captured graphs take beside their tensors, each: nodes and their arguments.
 GRAPH_BYTES = 4 << 20
 # Rows of a program of the sampler in the interpreter, where programs cost more than elements.
@@ -66,8 +69,8 @@ def build(
 ) -> CudaBackend:
     """Loads the weights, measures what is left, makes the pool, captures steps.
 
-    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits do not depend on
-    other requests) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
+    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend on the
+    request alone) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
     checkpoint's. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
@@ -105,9 +108,10 @@ def find_device() -> CudaDevice:
             hint="see that `nvidia-smi` lists one and that torch is a CUDA build, or take `--backend cpu`",
         )
     major, minor = torch.cuda.get_device_capability(0)
-    if major < 8:
+    if major < 9:
         raise BackendUnavailable(
-            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 8.0", hint="take `--backend cpu`"
+            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 9.0 (Hopper)",
+            hint="take `--backend cpu`",
         )
     return CudaDevice()
 
@@ -146,9 +150,7 @@ class _Assembly:
 
     def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
-        sampler = DeviceSampler(
-            device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program
-        )
+        sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
         per_block = bytes_per_block(layout, config.num_layers)
         free, total = device.free_bytes()
@@ -182,6 +184,7 @@ class _Assembly:
         if captures:
             began = time.monotonic()
             runner.capture(shapes)
+            sampler.warm_up(model.logits[:1].zero_())
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         info = self._info(pool)
         return CudaBackend(
@@ -218,9 +221,7 @@ class _Assembly:
             raise InvalidArgument(
                 f"{config.num_heads // config.num_kv_heads} query heads share a KV head, the cuda backend has up to 64"
             )
-        return AttentionShape(
-            num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size
-        )
+        return AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
 
     def _partial_rows(self) -> int:
         return max(1, min(MAX_PARTIAL_BYTES // AttentionSpace.bytes_per_row(self._attention_shape()), 1 << 16))
@@ -234,7 +235,12 @@ class _Assembly:
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
         logits = 4 * self._largest.num_logits * config.vocab_size
-        return limits.num_rows * features + logits + partial + rope_bytes + num_graphs * GRAPH_BYTES
+        unpacked = max(
+            (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
+             if not isinstance(matrix, DenseWeight)), default=0,
+        )  # fmt: skip
+        unpacked = min(unpacked, MAX_UNPACKED_BYTES)
+        return limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
 
     def _info(self, pool: KvPool) -> BackendInfo:
         layout, limits = self._layout, self._limits
@@ -264,4 +270,3 @@ class _Assembly:
 
 def _sizes(shape: StepShape) -> tuple[int, int, int]:
     return shape.num_rows, shape.num_entries, shape.num_logits
-

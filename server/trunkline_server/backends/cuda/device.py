@@ -1,13 +1,13 @@
 """The little that the backend asks of a device besides kernels: pinned memory, copies, events, graphs.
 
-`CudaDevice` is torch.cuda and nothing more. `HostDevice` is the CPU on which Triton's interpreter runs: everything is done
-when the call returns. Tests of bookkeeping have one of their own.
+`CudaDevice` is torch.cuda and nothing more. `HostDevice` is the CPU on which Triton's interpreter runs: everything is
+done when the call returns. Tests of bookkeeping have one of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -111,7 +111,7 @@ class _CudaEvent:
         self._event = event
 
     def is_reached(self) -> bool:
-        reached: bool = self._event.query()
+        reached: bool = self._event.query()  # type: ignore[no-untyped-call]
         return reached
 
     def wait(self) -> None:
@@ -129,8 +129,8 @@ class CudaDevice:
     def __init__(self, index: int = 0) -> None:
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
-        self._stream = torch.cuda.Stream(self.torch_device)
-        self._pool: object | None = None
+        self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        self._pool: Any = None
 
     def use(self) -> None:
         """Makes the stream that of the calling thread."""
@@ -144,7 +144,7 @@ class CudaDevice:
         destination.copy_(source, non_blocking=True)
 
     def mark(self) -> Event:
-        event = torch.cuda.Event(blocking=True)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return _CudaEvent(event)
 

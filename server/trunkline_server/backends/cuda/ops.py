@@ -1,7 +1,7 @@
 """`Ops` over the kernels. Models ask for one operation at a time; what one kernel does at once is put together here.
 
-A sum waits for the norm that follows it, a rotation for the write of the keys, projections of the same x are one product
-where their weights are stacked.
+A sum waits for the norm that follows it, a rotation for the write of the keys, projections of the same x are one
+product where their weights are stacked.
 """
 
 from __future__ import annotations

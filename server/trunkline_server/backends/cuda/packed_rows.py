@@ -36,7 +36,7 @@ class PackedRows:
         self._turn = 0
 
     def upload(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, torch.Tensor]:
-        """The arrays on the device, by name, until the next call. Of two calls the first's copy is done at the third."""
+        """The arrays on the device, by name, until the next call. The first of two calls is over at the third."""
         places, end = {}, 0
         for name, array in arrays.items():
             places[name] = end

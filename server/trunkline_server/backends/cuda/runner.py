@@ -89,12 +89,19 @@ class StepRunner:
             self._input(shape, [])
             self._forward(tensors)
             self._device.wait()
-            outputs: list[torch.Tensor] = []
-            graph = self._device.capture(lambda tensors=tensors, outputs=outputs: outputs.append(self._forward(tensors)))  # type: ignore[misc]
-            self._graphs[shape] = graph, outputs[0]
+            self._graphs[shape] = self._captured(tensors)
             fields = {"done": number, "of": len(shapes), "rows": shape.num_rows, "entries": shape.num_entries}
             logger.info("step captured", extra={"fields": fields | {"seconds": f"{time.monotonic() - began:.1f}"}})
         self._shapes = sorted(self._graphs)
+
+    def _captured(self, tensors: StepTensors) -> tuple[Graph, torch.Tensor]:
+        outputs: list[torch.Tensor] = []
+
+        def work() -> None:
+            outputs[:] = [self._forward(tensors)]
+
+        graph = self._device.capture(work)
+        return graph, outputs[0]
 
     def run(self, entries: Sequence[Entry]) -> torch.Tensor:
         """Begins a step. Returns logits [R, V] f32 of the rows that need them, in order, with rows of padding behind.

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 _GREEDY = SamplingParams()
 _SCORED = -2
 _UNWANTED = -1
+_BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
+_EDIT_NAMES = (
+    "edit_begin", "edit_tokens", "edit_counts", "edit_flags", "repetition", "presence", "frequency", "pending",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,17 @@ class DeviceSampler:
         """Memory on the device that is held from the beginning."""
         return self._scratch.num_bytes + self._results.nbytes
 
+    def warm_up(self, logits: torch.Tensor) -> None:
+        """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
+        everything = SamplingParams(
+            temperature=1.0, typical_p=0.9, logit_bias=((0, 1.0),), repetition_penalty=1.1, logprobs=True,
+            num_top_logprobs=1, allowed_token_ids=(0, 1),
+        )  # fmt: skip
+        for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9), everything):
+            rules = SamplingRules(params, [0], 1, self._vocab_size)
+            self.launch(logits, [RowRequest(rules=rules, num_top=params.num_top_logprobs, mask=rules.allowed)])
+            self._device.wait()
+
     def launch(self, logits: torch.Tensor, requests: Sequence[RowRequest]) -> PendingRows:
         """Begins to sample and score; the results are there at the device's next `mark`.
 
@@ -161,13 +176,7 @@ class DeviceSampler:
         is_raw = edited is logits
         params = [_GREEDY if request.rules is None else request.rules.params for request in requests]
         if any(one.temperature != 0.0 for one in params):
-            kinds = DrawKinds(
-                top_k=any(one.top_k > 0 for one in params),
-                top_p=any(one.top_p < 1.0 for one in params),
-                min_p=any(one.min_p > 0.0 for one in params),
-                typical_p=any(one.typical_p < 1.0 for one in params),
-            )
-            choose_tokens(edited, edited_peaks, _draws(parts), kinds, self._scratch, sampled)
+            choose_tokens(edited, edited_peaks, _draws(parts), _kinds(params), self._scratch, sampled)
         else:
             choose_largest(num_rows, edited_peaks, self._scratch, sampled)
         if not is_raw:
@@ -212,14 +221,9 @@ class DeviceSampler:
         else:
             edited.copy_(logits)
         if "bias_tokens" in parts:
-            names = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
-            add_biases(edited, BiasEdits(*(parts[name] for name in names)))
+            add_biases(edited, BiasEdits(*(parts[name] for name in _BIAS_NAMES)))
         if "edit_tokens" in parts:
-            names = (
-                "edit_begin", "edit_tokens", "edit_counts", "edit_flags", "repetition", "presence", "frequency",
-                "pending",
-            )  # fmt: skip
-            apply_token_edits(edited, TokenEdits(*(parts[name] for name in names)), self.sampled)
+            apply_token_edits(edited, TokenEdits(*(parts[name] for name in _EDIT_NAMES)), self.sampled)
         return edited, find_peaks(edited, self._scratch, self._edited_peaks)
 
     def _upload(self, requests: Sequence[RowRequest]) -> dict[str, torch.Tensor]:
@@ -254,6 +258,13 @@ def _target(request: RowRequest) -> int:
     return 0 if request.wants_numbers else _UNWANTED
 
 
+def _kinds(params: Sequence[SamplingParams]) -> DrawKinds:
+    """One of three, so that few kernels are compiled: no filter, the common ones, all."""
+    is_typical = any(one.typical_p < 1.0 for one in params)
+    is_filtered = is_typical or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params)
+    return DrawKinds(top_k=is_filtered, top_p=is_filtered, min_p=is_filtered, typical_p=is_typical)
+
+
 def _draws(parts: dict[str, torch.Tensor]) -> Draws:
     names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "choices", "positions")
     return Draws(*(parts[name] for name in names))
@@ -278,12 +289,10 @@ def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams
     """Empty if no row's tokens are touched."""
     none = np.zeros(0, dtype=np.int32)
     edits = [
-        (none, none, none) if request.rules is None else request.rules.edits(request.num_output)
-        for request in requests
+        (none, none, none) if request.rules is None else request.rules.edits(request.num_output) for request in requests
     ]
     pending = [
-        request.pending_row if request.rules is not None and request.rules.has_penalties else -1
-        for request in requests
+        request.pending_row if request.rules is not None and request.rules.has_penalties else -1 for request in requests
     ]
     sizes = [len(tokens) for tokens, _, _ in edits]
     if not any(sizes) and max(pending) < 0:

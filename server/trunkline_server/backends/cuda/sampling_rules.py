@@ -84,8 +84,7 @@ class SamplingRules:
             place = self._places[token_id] = self._num_listed
             if place == len(self._tokens):
                 self._tokens, self._counts, self._flags = (
-                    np.concatenate([array, np.zeros_like(array)])
-                    for array in (self._tokens, self._counts, self._flags)
+                    np.concatenate([array, np.zeros_like(array)]) for array in (self._tokens, self._counts, self._flags)
                 )
             self._tokens[place] = token_id
             self._num_listed += 1

@@ -14,8 +14,8 @@ class RunningSequence:
     """token_ids: prompt and output, as far as the host has seen them; block_ids: the block table, in order.
 
     num_pending: tokens after those, one of each step in flight that samples; the newest is in row `pending_row` of its
-    step's samples. num_computed: tokens whose K and V are stored or being stored; None until the first chunk tells where
-    computing begins.
+    step's samples. num_computed: tokens whose K and V are stored or being stored; None until the first chunk tells
+    where computing begins.
     """
 
     token_ids: list[int]

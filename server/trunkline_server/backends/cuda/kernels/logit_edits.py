@@ -53,7 +53,9 @@ class TokenEdits:
 
 
 @triton.jit
-def _allowed_kernel(logits, mask_rows, masks, out, vocab_size, logits_stride, mask_stride, out_stride, TILE: tl.constexpr):
+def _allowed_kernel(
+    logits, mask_rows, masks, out, vocab_size, logits_stride, mask_stride, out_stride, TILE: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     tokens = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = tokens < vocab_size

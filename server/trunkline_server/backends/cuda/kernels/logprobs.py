@@ -1,7 +1,7 @@
 """Logarithms of the model's own probabilities: of a token, its rank, and of the likeliest tokens.
 
-As `log_softmax` and `top_logprobs` of sampling/sampler.py: differences in f64, rounded to f32 once. The sum of weights is
-a fixed-point one (see choose.py), so it does not depend on the order.
+As `log_softmax` and `top_logprobs` of sampling/sampler.py: differences in f64, rounded to f32 once. The sum of weights
+is a fixed-point one (see choose.py), so it does not depend on the order.
 """
 
 from __future__ import annotations
