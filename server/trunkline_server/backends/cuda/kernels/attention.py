@@ -90,7 +90,10 @@ def paged_attention(
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
     assert space.max_partial_rows >= plan.max_partial_rows, "the plan is of a larger space"
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
+    if out is None:
+        # Where rows of padding hold anything, NumPy warns of what later layers make of it.
+        make = torch.empty if query.is_cuda else torch.zeros
+        out = make(query.shape, dtype=query.dtype, device=query.device)
     if num_rows == 0:
         return out
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
