@@ -202,6 +202,15 @@ bench-fragmentation: .venv-test/.stamp ## slots of KV blocks that hold nothing: 
 bench-spill: build .venv-test/.stamp ## whether other streams feel 1 GB going to the store and coming back (ARGS="--save")
 	$(TEST_PYTHON) benchmark/spill.py $(ARGS)
 
+.PHONY: gpu-check
+gpu-check: ## the cuda backend: correctness, then speed on a GPU (PYTHON=python3.12, MINUTES=7; to benchmark/results/gpu)
+	PYTHON=$(PYTHON) scripts/gpu-check.sh $(TESTS)
+
+.PHONY: gpu-bundle
+gpu-bundle: .tools/.stamp ## what `make gpu-check` needs on a machine without Rust and network, in .gpu/
+	cargo build --release -p trunkline-launcher -p trunkline-router
+	scripts/gpu-bundle.sh $(BIN)
+
 .PHONY: bench-fairness
 bench-fairness: build .venv-test/.stamp ## what a flood of one tenant does to another's TTFT (to benchmark/results/fairness.md)
 	$(TEST_PYTHON) benchmark/fairness.py $(ARGS)

@@ -71,6 +71,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     let mut command = server_command(python, "serve");
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     push(&mut command, "--backend", Some(config.backend.as_flag()));
+    push(&mut command, "--numerics", Some(config.numerics.as_flag()));
     push(&mut command, "--kv-cache-dtype", Some(config.cache.dtype.as_flag()));
     push(&mut command, "--kv-windows", Some(config.cache.windows.as_flag()));
     push(&mut command, "--threads", config.threads);

@@ -40,6 +40,8 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
         "f16",
         "--kv-windows",
         "off",
+        "--numerics",
+        "fast",
     ]);
     let [address, curl] = server.wait_ready();
     let (shard, router) = (server.bench.nth("shard", "start", 1), server.bench.nth("router", "start", 1));
@@ -53,6 +55,7 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     assert_eq!(flag(&shard["argv"], "--threads"), Some("2"));
     assert_eq!(flag(&shard["argv"], "--kv-cache-dtype"), Some("f16"));
     assert_eq!(flag(&shard["argv"], "--kv-windows"), Some("off"));
+    assert_eq!(flag(&shard["argv"], "--numerics"), Some("fast"));
     assert_eq!(flag(&router["argv"], "--model-path"), model.to_str());
     assert_eq!(flag(&router["argv"], "--served-model-name"), Some("fake/model"));
     assert_eq!(flag(&router["argv"], "--max-total-tokens"), Some("64"));

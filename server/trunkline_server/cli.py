@@ -18,8 +18,9 @@ from trunkline_server.errors import InvalidArgument, UserError
 
 EXIT_CODE_USER_MISTAKE = 2
 
-BACKENDS = ("cpu", "reference")
-KV_CACHE_DTYPES = ("auto", "int8", "int4", "f16", "bf16")
+BACKENDS = ("cpu", "cuda", "reference")
+NUMERICS = ("exact", "fast")
+KV_CACHE_DTYPES = ("auto", "fp8", "int8", "int4", "f16", "bf16")
 KV_WINDOWS = ("auto", "off")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
@@ -75,10 +76,17 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--socket", required=True, metavar="PATH", help="Unix socket to listen on")
     serve.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
     serve.add_argument(
+        "--numerics",
+        choices=NUMERICS,
+        default="exact",
+        help="of the cuda backend: exact, a reply's bits depend on nothing else that is computed; fast, they may; "
+        "default: exact",
+    )
+    serve.add_argument(
         "--kv-cache-dtype",
         choices=KV_CACHE_DTYPES,
         default="auto",
-        help="how K and V are stored; default: auto, which is int8 on the cpu",
+        help="how K and V are stored; default: auto, which is int8 on the cpu and as the weights on cuda",
     )
     serve.add_argument(
         "--kv-windows",

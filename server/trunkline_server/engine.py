@@ -7,9 +7,11 @@ What a plan asks of one sequence and cannot be done fails that sequence alone; w
 from __future__ import annotations
 
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import Chunk, Sampled, SequenceFailure
+from trunkline_server.backends.interface import Chunk, RunAheadBackend, Sampled, SequenceFailure
 from trunkline_server.errors import PlanError
 from trunkline_server.plan import SequenceStart, StepPlan, StepResult
 
@@ -19,13 +21,26 @@ if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend, LateMasks, Store, Transfers
 
 
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """A plan that was begun. outcomes: None until the backend tells; failures: of chunks that could not run."""
+
+    plan: StepPlan
+    began_ns: int
+    failures: dict[int, SequenceFailure]
+    outcomes: list[Sampled | SequenceFailure] | None = None
+
+
 class Engine:
     """One stream's worth of state over a backend. Not thread-safe: the engine loop is its only caller."""
 
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
+        # Asked once: looking at a protocol takes longer than a step's bookkeeping.
+        self._ahead = backend if isinstance(backend, RunAheadBackend) else None
         self._vocab_size = vocab_size
         self._last_step_id = 0
+        self._begun: deque[_Begun] = deque()
         # Started sequences; the text says why a sequence could not be started, and its chunks fail with it.
         self._sequences: dict[int, str | None] = {}
 
@@ -37,11 +52,41 @@ class Engine:
     def reset(self) -> None:
         """Ends transfers and forgets all sequences; the next plan is step 1 of a new stream."""
         self._backend.reset()
+        self._begun.clear()
         self._sequences.clear()
         self._last_step_id = 0
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `begin` returns while the device computes; else it does all of a plan."""
+        return self._ahead is not None
+
+    @property
+    def num_begun(self) -> int:
+        """Plans that are begun and not finished."""
+        return len(self._begun)
+
     def step(self, plan: StepPlan) -> StepResult:
         """Does one plan. Raises PlanError if the plan does not follow from those before it."""
+        self.begin(plan)
+        return self.finish()
+
+    def is_ready(self) -> bool:
+        """Whether `finish` would wait no more."""
+        begun = self._begun[0]
+        return begun.outcomes is not None or self._ahead is None or self._ahead.is_ready()
+
+    def finish(self) -> StepResult:
+        """The result of the oldest plan that was begun; waits for it."""
+        begun = self._begun.popleft()
+        outcomes = begun.outcomes
+        if outcomes is None:
+            assert self._ahead is not None, "other backends tell at once"
+            outcomes = self._merged(begun.plan.chunks, self._ahead.finish(), begun.failures)
+        return StepResult(begun.plan.step_id, outcomes, (time.perf_counter_ns() - begun.began_ns) // 1000)
+
+    def begin(self, plan: StepPlan) -> None:
+        """Begins a plan, after at most one other that is not finished. Raises PlanError as `step`."""
         if plan.step_id != self._last_step_id + 1:
             raise PlanError(f"step id is {plan.step_id}, expected {self._last_step_id + 1}")
         began_ns = time.perf_counter_ns()
@@ -57,9 +102,8 @@ class Engine:
             self._store(plan.step_id).discard(plan.discards)
         for restore in plan.restores:
             self._store(plan.step_id).restore(restore)
-        outcomes = self._run(plan.chunks) if plan.chunks else []
+        self._begun.append(self._run(plan, began_ns))
         self._last_step_id = plan.step_id
-        return StepResult(plan.step_id, outcomes, (time.perf_counter_ns() - began_ns) // 1000)
 
     def make_late_masks(self) -> LateMasks:
         """For the late masks of one stream."""
@@ -103,19 +147,33 @@ class Engine:
                 start.sequence_id, start.token_ids, start.num_prompt_tokens, start.sampling, start.root_key
             )
 
-    def _run(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        sequences = self._sequences
-        if all(sequences.get(chunk.sequence_id, "") is None for chunk in chunks):
-            return self._backend.step(chunks)
-        # The rare way: some chunks cannot run. The results keep the order of the chunks.
-        outcomes: dict[int, Sampled | SequenceFailure] = {}
-        runnable = []
-        for chunk in chunks:
-            problem = sequences.get(chunk.sequence_id, "the sequence is not started")
-            if problem is None:
-                runnable.append(chunk)
-            else:
-                outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
-        if runnable:
-            outcomes.update((outcome.sequence_id, outcome) for outcome in self._backend.step(runnable))
+    def _run(self, plan: StepPlan, began_ns: int) -> _Begun:
+        """Chunks that cannot run fail, the others run; the results keep the order of the chunks."""
+        sequences, runnable = self._sequences, plan.chunks
+        failures: dict[int, SequenceFailure] = {}
+        if any(sequences.get(chunk.sequence_id, "") is not None for chunk in plan.chunks):
+            runnable = []
+            for chunk in plan.chunks:
+                problem = sequences.get(chunk.sequence_id, "the sequence is not started")
+                if problem is None:
+                    runnable.append(chunk)
+                else:
+                    failures[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+        begun = _Begun(plan, began_ns, failures)
+        if not runnable:
+            begun.outcomes = [failures[chunk.sequence_id] for chunk in plan.chunks]
+        elif self._ahead is not None:
+            self._ahead.begin(runnable)
+        else:
+            ran = self._backend.step(runnable)
+            begun.outcomes = ran if not failures else self._merged(plan.chunks, ran, failures)
+        return begun
+
+    @staticmethod
+    def _merged(
+        chunks: Sequence[Chunk],
+        ran: Sequence[Sampled | SequenceFailure],
+        failures: dict[int, SequenceFailure],
+    ) -> list[Sampled | SequenceFailure]:
+        outcomes = {outcome.sequence_id: outcome for outcome in ran} | failures
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]

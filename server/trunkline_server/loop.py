@@ -15,6 +15,8 @@ from trunkline_server.stream import StepStream, StreamEnd
 
 # Longest wait for an outcome of a transfer; none is missed when it is over.
 OUTCOME_WAIT_S = 60.0
+# How often it is looked whether a step is over, while the next plan is waited for too.
+RUN_AHEAD_POLL_S = 0.0002
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +111,11 @@ class EngineLoop:
             while (stream := self._next()) is not None:
                 while (plan := self._take(stream)) is not None:
                     if isinstance(plan, PlanError):
+                        self._finish_begun(stream)
                         stream.fail(plan)
                     else:
                         self._step(stream, plan)
+                self._finish_begun(stream)
                 stream.finish(StreamEnd.STOPPED if self._stopping else StreamEnd.FINISHED)
                 with self._turn:
                     self._engine.reset()
@@ -130,21 +134,49 @@ class EngineLoop:
             return self._stream
 
     def _take(self, stream: StepStream) -> StepPlan | PlanError | None:
-        # A plan that is queued when the shard stops stays undone: only the running step is finished.
+        """The next plan; results of steps that are over meanwhile are sent."""
+        # A plan that is queued when the shard stops stays undone: only what was begun is finished.
+        while self._engine.num_begun and not self._stopping:
+            if self._engine.is_ready():
+                self._finish(stream)
+            elif (plan := stream.take_queued_plan(RUN_AHEAD_POLL_S)) is not None or stream.takes_no_plans:
+                return plan
         return None if self._stopping else stream.take_plan()
 
     def _step(self, stream: StepStream, plan: StepPlan) -> None:
-        last_step_id, finished_ns, _ = self._activity
-        self._activity = (last_step_id, finished_ns, time.monotonic_ns())
+        """Does a plan; where the device computes beside, begins it and finishes the one before."""
+        last_step_id, finished_ns, began_ns = self._activity
+        self._activity = (last_step_id, finished_ns, began_ns or time.monotonic_ns())
         with self._turn:
+            failed = None
             try:
-                result = self._engine.step(plan)
+                self._engine.begin(plan)
+                if not self._engine.runs_ahead:
+                    self._send_result(stream)
             except PlanError as error:
-                self._activity = (last_step_id, finished_ns, 0)
-                stream.fail(error)
-                return
-            self._activity = (plan.step_id, time.monotonic_ns(), 0)
-            stream.put_response(StepResponse(result, self._engine.take_transfers()))
+                failed = error
+        if failed is not None:
+            self._finish_begun(stream)
+            self._activity = (self._activity[0], self._activity[1], 0)
+            stream.fail(failed)
+            return
+        while self._engine.num_begun > 1:
+            self._finish(stream)
+
+    def _finish_begun(self, stream: StepStream) -> None:
+        while self._engine.num_begun:
+            self._finish(stream)
+
+    def _finish(self, stream: StepStream) -> None:
+        """Waits for the oldest step that was begun, and sends its result."""
+        with self._turn:
+            self._send_result(stream)
+
+    def _send_result(self, stream: StepStream) -> None:
+        result = self._engine.finish()
+        now_ns = time.monotonic_ns()
+        self._activity = (result.step_id, now_ns, now_ns if self._engine.num_begun else 0)
+        stream.put_response(StepResponse(result, self._engine.take_transfers()))
 
     def _send_outcomes(self) -> None:
         """Sends what became of transfers when no step runs, or of those that took longer than their step."""

@@ -122,6 +122,7 @@ def _backend_options(options: argparse.Namespace) -> BackendOptions:
     return BackendOptions(
         kv_cache_dtype=options.kv_cache_dtype,
         kv_windows=options.kv_windows,
+        numerics=options.numerics,
         threads=options.threads,
         pin_threads=options.pin_threads,
         max_batch_total_tokens=options.max_batch_total_tokens,

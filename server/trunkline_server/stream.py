@@ -59,6 +59,11 @@ class StepStream:
         """How the stream ended; None while it is open."""
         return self._end
 
+    @property
+    def takes_no_plans(self) -> bool:
+        """Whether no plan follows: the stream ended, or its plans did and all were taken."""
+        return self._end is not None or (self._plans_ended and not self._plans)
+
     def put_plan(self, plan: StepPlan | PlanError) -> bool:
         """Queues a plan, or the error in its place; waits while the queue is full. False: none is taken any more."""
         with self._lock:
@@ -77,6 +82,16 @@ class StepStream:
             self.late_masks.close()
             for condition in (self._plan_queued, self._plan_taken, self._response_taken):
                 condition.notify_all()
+
+    def take_queued_plan(self, timeout_s: float) -> StepPlan | PlanError | None:
+        """The next plan, if it is queued within the time. None: it is not, or no plan follows."""
+        with self._lock:
+            if self._end is None and not self._plans and not self._plans_ended:
+                self._plan_queued.wait(timeout_s)
+            if self._end is not None or not self._plans:
+                return None
+            self._plan_taken.notify()
+            return self._plans.popleft()
 
     def take_plan(self) -> StepPlan | PlanError | None:
         """The next plan; waits for it. None: no plan follows or the stream ended."""

@@ -80,6 +80,8 @@ pub struct LowCache {
 pub enum KvCacheDtype {
     /// What the backend takes for best.
     Auto,
+    /// Floating point in a byte (e4m3), a scale per token and head; of the cuda backend.
+    Fp8,
     /// Bytes, a scale per token and head.
     Int8,
     /// Four bits, a scale per token and head.

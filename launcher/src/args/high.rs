@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::cache::CacheConfig;
-use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Pinning};
+use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Numerics, Pinning};
 use super::replies::Replies;
 use crate::cache::CacheCommand;
 use crate::error::LauncherError;
@@ -84,6 +84,8 @@ pub struct ServeConfig {
     pub backend: Backend,
     /// How K and V are kept.
     pub cache: CacheConfig,
+    /// What a result's bits may depend on.
+    pub numerics: Numerics,
     /// Threads of the CPU backend; the shard chooses if absent.
     pub threads: Option<u32>,
     /// Whether each of them stays on a core of its own.
@@ -165,6 +167,7 @@ impl ServeConfig {
             limits: Limits::new(&low.limits)?,
             replies: low.replies,
             backend: low.compute.backend,
+            numerics: low.compute.numerics,
             cache: CacheConfig::new(low.cache)?,
             threads: threads(&low.compute)?,
             pin_threads: low.compute.pin_threads,

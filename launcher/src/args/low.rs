@@ -312,9 +312,18 @@ pub struct LowLimits {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Compute")]
 pub struct LowCompute {
-    /// What computes; `reference` is slow and needs torch
+    /// What computes; `cuda` needs an NVIDIA GPU, torch and triton, `reference` is slow and needs torch
     #[arg(long, value_enum, default_value_t = Backend::Cpu, env = "TRUNKLINE_BACKEND", hide_env_values = true)]
     pub backend: Backend,
+    /// Of the cuda backend: `exact`, a reply's bits depend on nothing else that is computed; `fast`, they may
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = Numerics::Exact,
+        env = "TRUNKLINE_NUMERICS",
+        hide_env_values = true
+    )]
+    pub numerics: Numerics,
     /// Threads of the CPU backend [default: one per physical core, within the CPU quota, at most 64]
     #[arg(long, value_name = "N", env = "TRUNKLINE_THREADS", hide_env_values = true)]
     pub threads: Option<u32>,
@@ -357,8 +366,19 @@ pub struct LowLogging {
 pub enum Backend {
     /// Rust kernels.
     Cpu,
+    /// Triton kernels on an NVIDIA GPU.
+    Cuda,
     /// torch in fp32.
     Reference,
+}
+
+/// What a result's bits may depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Numerics {
+    /// Nothing but the request.
+    Exact,
+    /// What else is computed at the time: the library's products.
+    Fast,
 }
 
 /// Whether threads stay on cores of their own.

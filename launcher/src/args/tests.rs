@@ -65,7 +65,7 @@ fn file_errors_name_the_key_and_the_nearest() {
         ("port = 1.5", "`port` in `FILE` is float, expected a string or an integer"),
         ("json-output = 1", "`json-output` in `FILE` is integer, expected `true` or `false`"),
         ("threads = \"many\"", "`threads` in `FILE` is `many`: invalid digit found in string"),
-        ("backend = \"gpu\"", "`backend` in `FILE` is `gpu`: expected one of cpu, reference"),
+        ("backend = \"gpu\"", "`backend` in `FILE` is `gpu`: expected one of cpu, cuda, reference"),
         ("\nport = ", "`FILE` line 2 is not TOML: "),
         ("threads = 0", "`--threads` is 0, expected 1 to 1024"),
     ] {

@@ -247,7 +247,7 @@ mod tests {
 
     fn node(number: u64, parent: Option<u64>, age_ms: u64) -> Node {
         let value = serde_json::json!({
-            "id": format!("{number}-{number:032x}"), "parent": parent, "first_token": 0, "tokens": 64, "blocks": 1,
+            "id": format!("{number}-{number:032x}"), "parent": parent, "first_token": 0, "tokens": 64, "blocks": 1, "bytes": 1024,
             "stored": 0, "hits": 0, "age_ms": age_ms,
         });
         serde_json::from_value(value).unwrap()
@@ -268,7 +268,7 @@ mod tests {
         let path: Vec<u64> = tree.path(&nodes[0]).iter().filter_map(|node| node.number()).collect();
         assert_eq!(path, [1, 3]);
         let mut out = String::new();
-        tree.draw(&mut out, 1024);
+        tree.draw(&mut out);
         let forks: Vec<&str> = out.lines().map(|line| line.split_once(' ').unwrap().0).collect();
         assert_eq!(forks, ["├─", "├─", "└─", "", ""]);
         assert!(

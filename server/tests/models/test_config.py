@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import ARCHITECTURES as GGUF_ARCHITECTURES
 from trunkline_server.models.config_gguf import config_from_gguf
@@ -141,7 +141,6 @@ def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> No
         ({"model_type": "gemma3"}, UnsupportedArchitecture, "architecture `gemma3`"),
         ({"model_type": None}, DamagedFile, "`model_type` is missing"),
         ({"hidden_act": "gelu"}, UnsupportedArchitecture, "activation `gelu`"),
-        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedFormat, "quantised by `awq`"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, UnsupportedArchitecture, "rope scaling `dynamic`"),
         ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedArchitecture, "default, linear, llama3, yarn"),
         ({"rope_parameters": {"rope_type": "linear"}}, DamagedFile, "`rope_parameters.factor` is missing"),

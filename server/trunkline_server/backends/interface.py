@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -204,6 +204,27 @@ class Store(Protocol):
 
     def sync(self) -> None:
         """Ends all transfers and makes what was written durable; a failure is logged."""
+        ...
+
+
+@runtime_checkable
+class RunAheadBackend(Protocol):
+    """What a `Backend` has whose steps take their time elsewhere: the next is begun while one is under way.
+
+    `step` is `begin` and `finish`. Between them `start`, `end`, `copy_block` and the like may be called: what they do
+    comes after the step that was begun before, as on a device that does one thing after the other.
+    """
+
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        """The first half of `step`; at most one other step may be begun and not finished."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether `finish` would wait no more, of the oldest step that was begun. Never waits."""
+        ...
+
+    def finish(self) -> list[Sampled | SequenceFailure]:
+        """The second half, of the oldest step that was begun: waits for it."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ class BackendOptions:
     kv_cache_dtype: str = "auto"
     # "auto": layers with a window may be kept apart; "off": blocks stay whole.
     kv_windows: str = "auto"
+    # "exact" or "fast": the cuda backend's.
+    numerics: str = "exact"
     threads: int | None = None
     pin_threads: str = "off"
     max_batch_total_tokens: int | None = None
@@ -75,8 +78,35 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
     return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
 
 
+def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    if options.kv_disk is not None:
+        raise InvalidArgument(
+            "`--kv-disk-path` is given, but the cuda backend keeps no blocks on disk", hint="leave it out"
+        )
+    if options.weights_cache is not None:
+        # Read when a kernel is first compiled.
+        os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))
+    try:
+        from trunkline_server.backends.cuda.build import build as build_on_gpu
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("torch", "triton"):
+            raise
+        raise BackendUnavailable(
+            f"the cuda backend needs {error.name.split('.')[0]}", hint="`pip install trunkline-server[gpu]`"
+        ) from error
+    return build_on_gpu(
+        checkpoint,
+        kv_cache_dtype=options.kv_cache_dtype,
+        numerics=options.numerics,
+        max_batch_total_tokens=options.max_batch_total_tokens,
+        max_step_tokens=options.max_step_tokens,
+        max_step_sequences=options.max_step_sequences,
+    )
+
+
 _BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {
     "cpu": _build_cpu,
+    "cuda": _build_cuda,
     "reference": _build_reference,
 }
 NAMES = tuple(_BUILDERS)

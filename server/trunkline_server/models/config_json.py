@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, UnsupportedFormat, quoted
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
 
@@ -123,7 +123,7 @@ class _Keys:
 def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     """Reads the parsed `config.json` at `path`.
 
-    Raises DamagedFile (a key is missing or impossible), UnsupportedArchitecture or UnsupportedFormat.
+    Raises DamagedFile (a key is missing or impossible) or UnsupportedArchitecture.
     """
     keys = _Keys(path, values)
     name = keys.get("model_type")
@@ -194,12 +194,6 @@ def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
         raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=known[:1])
     if keys.boolean("use_bidirectional_attention", False):
         raise UnsupportedArchitecture(f"bidirectional attention in `{keys.path}`", supported=("causal attention",))
-    if (quantization := keys.nested("quantization_config")) is not None:
-        method = quoted(str(quantization.get("quant_method")))
-        raise UnsupportedFormat(
-            f"`{keys.path}` says that its weights are quantised by {method}, which is not read",
-            hint="use the unquantised model or a GGUF file",
-        )
 
 
 def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float | None]:

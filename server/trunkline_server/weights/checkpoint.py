@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
+from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import config_from_gguf
 from trunkline_server.models.config_json import config_from_json
@@ -27,6 +27,8 @@ from trunkline_server.weights.naming import (
     is_permuted,
     safetensors_name,
 )
+from trunkline_server.weights.quantization import Quantization, parse_quantization
+from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
 from trunkline_server.weights.tensor import Tensor
 
@@ -39,6 +41,8 @@ class Checkpoint(Protocol):
 
     config: ModelConfig
     path: Path
+    # How linear modules are quantised that are; None: none is (those of a GGUF file have a format instead).
+    quantization: Quantization | None
 
     def names(self) -> Sequence[str]:
         """Names of all weights of the model, in the order of the forward pass.
@@ -53,7 +57,14 @@ class Checkpoint(Protocol):
         A view of the mapped file, but for Gemma's norms (see `naming.py`); `interleaved_head` is set for query and key
         projections of some GGUF files.
         `tensor("lm_head.weight").name` is "model.embed_tokens.weight" where the head is tied.
-        Raises KeyError for a name that is not in `names()`, UnsupportedFormat.
+        Raises KeyError for a name that is not in `names()`, UnsupportedFormat, also where it has `parts`.
+        """
+        ...
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        """The tensors that stand for a weight of a quantised module, by suffix: see `quantized_parts.py`.
+
+        Empty if the weight is one tensor. Raises KeyError.
         """
         ...
 
@@ -97,9 +108,15 @@ class GgufCheckpoint:
         }
         shapes = {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._gguf_names.items()}
         self._names = _check_complete(path, self.config, shapes)
+        self.quantization: Quantization | None = None
 
     def names(self) -> Sequence[str]:
         return self._names
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        if _resolve(self.config, name) not in self._gguf_names:
+            raise KeyError(name)
+        return {}
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
@@ -123,7 +140,9 @@ class SafetensorsCheckpoint:
             raise ModelNotFound(
                 f"folder `{path}` has no `config.json`", hint="give a `.gguf` file or a folder with `config.json`"
             )
-        self.config = config_from_json(config_path, read_json_object(config_path))
+        values = read_json_object(config_path)
+        self.config = config_from_json(config_path, values)
+        self.quantization = parse_quantization(config_path, values)
         if not (path / "model.safetensors").exists() and not (path / "model.safetensors.index.json").exists():
             raise ModelNotFound(
                 f"folder `{path}` has neither `model.safetensors` nor `model.safetensors.index.json`",
@@ -131,13 +150,45 @@ class SafetensorsCheckpoint:
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
+        self._parts = self._find_parts()
+        for name, parts in self._parts.items():
+            assert self.quantization is not None, "no scheme, no parts"
+            shapes[name] = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
         self._names = _check_complete(path, self.config, shapes)
+
+    def _find_parts(self) -> dict[str, Mapping[str, Part]]:
+        """Name of a quantised module's weight -> its parts."""
+        if self.quantization is None:
+            return {}
+        dtypes = {name: file.tensors[name].dtype for name, file in self._holders.items()}
+        found: dict[str, Mapping[str, Part]] = {}
+        for name in weight_shapes(self.config):
+            module = name.removesuffix(".weight")
+            suffixes = part_suffixes(self.quantization, module, dtypes)
+            if suffixes:
+                found[name] = {suffix: self._part(f"{module}.{suffix}") for suffix in suffixes}
+        return found
+
+    def _part(self, name: str) -> Part:
+        return self._holders[name].part(name)
 
     def names(self) -> Sequence[str]:
         return self._names
 
+    def parts(self, name: str) -> Mapping[str, Part]:
+        name = _resolve(self.config, name)
+        if name not in self._holders and name not in self._parts:
+            raise KeyError(name)
+        return self._parts.get(name, {})
+
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
+        if name in self._parts:
+            raise UnsupportedFormat(
+                f"tensor {quoted(name)} of `{self.path}` is quantised as `quantization_config` says, which this "
+                "backend does not read",
+                hint="use `--backend cuda`, the unquantised model or a GGUF file",
+            )
         tensor = self._holders[name].tensor(name)
         has_offset = self.config.architecture in OFFSET_NORM_ARCHITECTURES and is_norm(name)
         return _plus_one(tensor) if has_offset else tensor

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
 from trunkline_server.weights.mapping import MappedFile
+from trunkline_server.weights.quantized_parts import Part
 from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -81,6 +82,12 @@ class SafetensorsFile:
             )
         data = self._file.bytes[info.offset : info.offset + info.num_bytes]
         return Tensor(name=name, format=info.dtype, shape=info.shape, data=data, is_mapped=True)
+
+    def part(self, name: str) -> Part:
+        """A tensor of any dtype, as a view of the mapping. Raises KeyError."""
+        info = self.tensors[name]
+        data = self._file.bytes[info.offset : info.offset + info.num_bytes]
+        return Part(name, info.dtype, info.shape, data)
 
     def _info(self, name: str, entry: object) -> TensorInfo:
         if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():

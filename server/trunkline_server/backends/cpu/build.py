@@ -16,7 +16,7 @@ from trunkline_server.backends.cpu.store import StoreOptions, open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.interface import BackendInfo
-from trunkline_server.errors import BackendUnavailable, DoesNotFit
+from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def build(
     except ImportError as error:
         raise BackendUnavailable(f"the kernels cannot be loaded: {error}", hint="run `make build`") from error
     config = checkpoint.config
-    kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+    kv_dtype = _kv_dtype(kv_cache_dtype)
     step = _step_limits(max_step_tokens, max_step_sequences)
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     num_blocks = plan_pool(
@@ -115,6 +115,16 @@ def build(
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     after_start = None if packed is None else packed.keep
     return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
+
+
+def _kv_dtype(kv_cache_dtype: str) -> str:
+    """What the flag stands for. Raises InvalidArgument."""
+    if kv_cache_dtype != "auto" and kv_cache_dtype not in KV_ELEMENT_BITS:
+        raise InvalidArgument(
+            f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend has {', '.join(KV_ELEMENT_BITS)}",
+            hint="leave it at auto",
+        )
+    return KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
 
 
 def _divide(num_blocks: int, config: ModelConfig, kv_dtype: str, block_size: int, step: dict[str, int]) -> PoolSizes:

@@ -1,0 +1,1 @@
+"""What the cuda backend does on a GPU: `make gpu-check`."""

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Makes .gpu/: the built launcher and router, and the Python packages that a machine with torch does not have yet, for
+# Python 3.12 on x86-64 Linux. `make gpu-check` there uses it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+BIN=${1:?the folder of the release binaries}
+mkdir -p .gpu/bin .gpu/site
+install -s -m 755 "$BIN/trunkline" "$BIN/trunkline-router" .gpu/bin
+.tools/bin/uv pip install --quiet --target .gpu/site --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+    --only-binary :all: "protobuf>=7.35.1" pytest
+du -sh .gpu

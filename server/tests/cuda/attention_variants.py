@@ -1,0 +1,85 @@
+"""Variants of attention's kernels that are compiled for Hopper: see `compiled`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton.language as tl
+from tests.cuda.compiled import Variant
+from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_ROWS, WHOLE_ROWS, _plan_kernel
+from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
+from trunkline_server.backends.cuda.kernels.copy_blocks import _copy_blocks_kernel
+from trunkline_server.backends.cuda.kernels.hadamard import _turn_heads_kernel
+from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8
+from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel, _rope_kernel
+
+_STORED = {FLOAT.value: "*bf16", FP8.value: "*u8", INT8.value: "*i8", INT4.value: "*u8"}
+_POINTERS = {
+    **dict.fromkeys(("q", "k", "v", "x", "out", "scales"), "*bf16"),
+    **dict.fromkeys(("partial_mixed", "partial_sums", "cos", "sin"), "*fp32"),
+    **dict.fromkeys(("counts", "items", "split_items", "whole_items", "merge_rows", "positions", "slots"), "*i32"),
+    **dict.fromkeys(("query_begin", "context_length", "block_tables", "block_ids", "row_count"), "*i32"),
+    "pieces": "*i64",
+}
+_FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "turn_factor"), "fp32")
+_ALIGNED = frozenset({"q_stride", "k_stride", "v_stride", "out_stride", "x_stride", "piece_elements", "values_offset"})
+
+
+def _variant(name: str, kernel: Any, num_warps: int, kind: int = FLOAT.value, **constants: Any) -> Variant:
+    types = dict.fromkeys(kernel.arg_names, "i32") | _POINTERS | _FLOATS | {"pool": _STORED[kind]}
+    return Variant(name, kernel, types, constants, num_warps, aligned=_ALIGNED)
+
+
+def _attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **constants: Any) -> Variant:
+    return _variant(
+        name, kernel, rows // 16, kind,
+        GROUP=4, D=head_size, D_PAD=head_size, BLOCK=16, KIND=kind, DTYPE=tl.bfloat16, ROWS=rows, TILE=64,
+        SPLIT=SPLIT, HAS_WINDOW=False, HAS_CAP=False, **constants,
+    )  # fmt: skip
+
+
+def variants() -> list[Variant]:
+    kinds = {"bf16": FLOAT.value, "fp8": FP8.value, "int8": INT8.value, "int4": INT4.value}
+    found = [_attention(split_kernel, f"split {name}", kind, 128, SPLIT_ROWS) for name, kind in kinds.items()]
+    found += [
+        _attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16)
+        for name in ("bf16", "fp8")
+    ]
+    heads = {"D": 128, "D_PAD": 128}
+    found += [
+        _variant(
+            f"rope and write {name}",
+            _rope_and_write_kernel,
+            4,
+            kind,
+            **heads,
+            ROTARY=128,
+            BLOCK=16,
+            KIND=kind,
+            LOG_RUN=7 if name in ("int8", "int4") else 0,
+            OUT=tl.bfloat16,
+            STORED=tl.bfloat16,
+            ROWS=8,
+        )
+        for name, kind in kinds.items()
+        if name != "int8"
+    ]
+    found += [
+        _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8),
+        _variant("rope", _rope_kernel, 4, **heads, ROTARY=128, OUT=tl.bfloat16, ROWS=8),
+        _variant("turn heads", _turn_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
+        _variant("copy blocks", _copy_blocks_kernel, 4, WORDS=2048),
+        _variant(
+            "plan",
+            _plan_kernel,
+            4,
+            SPLIT=SPLIT,
+            SHORT=64,
+            SPLIT_TOKENS=16,
+            WHOLE_TOKENS=32,
+            ENTRIES=256,
+            BLOCK=128,
+        ),
+    ]
+    return found

@@ -1,0 +1,101 @@
+"""Compiles kernels for Hopper without one: the interpreter takes what the compiler does not.
+
+Run as a program in a process without TRITON_INTERPRET, it compiles the variants that a module lists and prints what
+became of each, a line of JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+_HOPPER = 90
+_WARP_THREADS = 32
+_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel with its constants; name: for the reader. types: of its arguments, as Triton spells them.
+
+    aligned: arguments that are multiples of 16; pointers are anyway.
+    """
+
+    name: str
+    kernel: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+    num_warps: int
+    num_stages: int = 3
+    aligned: frozenset[str] = field(default=frozenset())
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """stack_bytes: of a thread, where spilled registers go; products: tensor-core instructions, each once."""
+
+    name: str
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    products: list[str]
+
+
+def compile_in_subprocess(module: str, folder: Path) -> dict[str, Compiled]:
+    """What became of the `variants()` of a module, by name. folder: for Triton's cache."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    program = [sys.executable, "-m", "tests.cuda.compiled", module]
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    lines = [Compiled(**json.loads(line)) for line in ended.stdout.splitlines()]
+    return {compiled.name: compiled for compiled in lines}
+
+
+def _compile(variant: Variant) -> Compiled:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = variant.kernel.arg_names
+    types = {name: "constexpr" if name in variant.constants else variant.types[name] for name in names}
+    is_aligned = [types[name].startswith("*") or name in variant.aligned for name in names]
+    compiled = triton.compile(
+        ASTSource(
+            variant.kernel,
+            types,
+            constexprs=variant.constants,
+            attrs={(index,): [["tt.divisibility", 16]] for index, aligned in enumerate(is_aligned) if aligned},
+        ),
+        target=GPUTarget("cuda", _HOPPER, _WARP_THREADS),
+        options={"num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": False},
+    )
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(compiled.asm["cubin"])
+        cubin.flush()
+        usage = subprocess.run(
+            [tools / "cuobjdump", "--dump-resource-usage", cubin.name], capture_output=True, text=True, check=True
+        ).stdout
+    match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert match is not None, usage
+    return Compiled(
+        name=variant.name,
+        registers=int(match[1]),
+        stack_bytes=int(match[2]),
+        shared_bytes=compiled.metadata.shared,
+        products=sorted(set(re.findall(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*", compiled.asm["ptx"]))),
+    )
+
+
+if __name__ == "__main__":
+    for listed in importlib.import_module(sys.argv[1]).variants():
+        print(json.dumps(asdict(_compile(listed))), flush=True)

@@ -1,0 +1,232 @@
+"""What the pool's bytes stand for, and attention over it, in plain torch and f32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from trunkline_server.backends.cuda.kernels.attention import (
+    AttentionPlan,
+    AttentionShape,
+    AttentionSpace,
+    AttentionStep,
+    paged_attention,
+)
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvPool
+
+ACTIVATIONS = {"f32": torch.float32, "f16": torch.float16}
+
+
+def activation_dtype(format: str) -> torch.dtype:
+    """Of models whose pool is of this format."""
+    return ACTIVATIONS.get(format, torch.bfloat16)
+
+
+def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V [slots, G, D] f32 as they are in the pool, turned if its format turns heads."""
+    layout = pool.layout
+    per_head = layout.num_kv_heads * layout.block_size
+    pieces = pool.pieces[layer].cpu()
+    parts = []
+    for part in range(2):
+        begin = part * layout.values_offset * layout.format.storage_dtype.itemsize
+        end = begin + layout.values_offset * layout.format.storage_dtype.itemsize
+        data = pieces[:, begin:end].contiguous()
+        if layout.format is KvFormat.INT4:
+            elements = torch.stack([data & 15, data >> 4], dim=-1).flatten(-2).float() * 2 - 15
+        elif layout.format is KvFormat.FP8:
+            elements = data.view(torch.float8_e4m3fn).float()
+        else:
+            elements = data.view(layout.format.storage_dtype).float()
+        elements = elements.view(pool.num_blocks, layout.num_kv_heads, layout.block_size, layout.head_size)
+        if layout.format.has_scales:
+            begin = layout.scales_offset_bytes + part * per_head * 2
+            scales = pieces[:, begin : begin + per_head * 2].contiguous().view(torch.bfloat16).float()
+            elements = elements * scales.view(pool.num_blocks, layout.num_kv_heads, layout.block_size, 1)
+        parts.append(elements.transpose(1, 2).reshape(-1, layout.num_kv_heads, layout.head_size))
+    return parts[0], parts[1]
+
+
+def hadamard(size: int) -> torch.Tensor:
+    """Block diagonal, runs of the largest power of two that divides size, ones and minus ones, [size, size] f32."""
+    run = size & -size
+    matrix = torch.ones(1, 1)
+    while matrix.shape[0] < run:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
+    return torch.block_diag(*[matrix] * (size // run))
+
+
+@dataclass
+class Entry:
+    """A chunk: its last num_rows of context positions are computed."""
+
+    context: int
+    num_rows: int
+
+
+@dataclass
+class Scene:
+    """A pool whose first blocks hold what the entries' tables, in shuffled blocks, say; queries [T, H * D]."""
+
+    pool: KvPool
+    shape: AttentionShape
+    entries: list[Entry]
+    tables: torch.Tensor
+    queries: torch.Tensor
+    device: str
+
+    @property
+    def num_rows(self) -> int:
+        return sum(entry.num_rows for entry in self.entries)
+
+    def rows(self, index: int) -> slice:
+        begin = sum(entry.num_rows for entry in self.entries[:index])
+        return slice(begin, begin + self.entries[index].num_rows)
+
+    def attend(
+        self,
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        scale: float = 0.125,
+        max_partial_rows: int = 256,
+        padding_rows: int = 0,
+        padding_entries: int = 0,
+        out: torch.Tensor | None = None,
+        decode_only: bool = False,
+    ) -> torch.Tensor:
+        """[T + padding, H * D] of layer 1."""
+        num_rows = self.num_rows + padding_rows
+        begins = [0]
+        for entry in self.entries:
+            begins.append(begins[-1] + entry.num_rows)
+        begins += [begins[-1]] * padding_entries
+        contexts = [entry.context for entry in self.entries] + [0] * padding_entries
+        tables = torch.cat([self.tables, self.tables.new_full((padding_entries, self.tables.shape[1]), 10**6)])
+        step = AttentionStep(
+            tables.to(self.device),
+            torch.tensor(begins, dtype=torch.int32, device=self.device),
+            torch.tensor(contexts, dtype=torch.int32, device=self.device),
+        )
+        plan = AttentionPlan(
+            self.shape,
+            max_rows=num_rows,
+            max_entries=len(contexts),
+            max_partial_rows=max_partial_rows,
+            window=window,
+            device=self.device,
+        )
+        plan.update(step, num_rows)
+        space = AttentionSpace(self.shape, max_partial_rows, self.device)
+        queries = torch.cat([self.queries, self.queries.new_full((padding_rows, self.queries.shape[1]), torch.nan)])
+        return paged_attention(
+            queries.to(self.device), self.pool, 1, step, plan, space, scale, soft_cap, out, decode_only=decode_only
+        )
+
+    def slots(self, index: int) -> torch.Tensor:
+        positions = torch.arange(self.entries[index].context)
+        size = self.pool.layout.block_size
+        return self.tables[index].long()[positions // size] * size + positions % size
+
+    def expected(
+        self, *, window: int | None = None, soft_cap: float | None = None, scale: float = 0.125
+    ) -> torch.Tensor:
+        """[T, H * D] f32 by softmax over all that is seen."""
+        keys, values = stored(self.pool, 1)
+        mixed = []
+        for index, entry in enumerate(self.entries):
+            queries = self.queries[self.rows(index)].float().view(entry.num_rows, -1, self.shape.head_size)
+            key, value = (x[self.slots(index)].repeat_interleave(self.shape.group, 1) for x in (keys, values))
+            scores = torch.einsum("qhd,khd->hqk", queries, key) * scale
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
+            positions = torch.arange(entry.context - entry.num_rows, entry.context)[:, None]
+            seen = torch.arange(entry.context)[None, :]
+            is_hidden = seen > positions
+            if window is not None:
+                is_hidden |= seen <= positions - window
+            weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
+            mixed.append(torch.einsum("hqk,khd->qhd", weights, value))
+        result = torch.cat(mixed)
+        if self.pool.format.is_turned:
+            size = self.shape.head_size
+            result = result @ hadamard(size) / (size & -size)
+        return result.flatten(1)
+
+
+def make_scene(
+    entries: list[tuple[int, int]],
+    *,
+    device: str,
+    num_heads: int = 2,
+    num_kv_heads: int = 1,
+    head_size: int = 32,
+    block_size: int = 16,
+    format: str = "bf16",
+    seed: int = 0,
+    is_exact: bool = False,
+) -> Scene:
+    """entries: (context, rows) each. The pool is filled with random elements, all of it.
+
+    is_exact: whole numbers so small that the products and sums of every tile are exact in f32.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    num_blocks = sum(-(-context // block_size) for context, _ in entries) + 1
+    pool = KvPool(
+        num_layers=2,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        dtype=format,
+        device=device,
+    )
+    _fill(pool, generator, is_exact)
+    order = torch.randperm(num_blocks, generator=generator).int()
+    tables = torch.full((len(entries), max(-(-context // block_size) for context, _ in entries)), 10**6).int()
+    begin = 0
+    for index, (context, _) in enumerate(entries):
+        num_table = -(-context // block_size)
+        tables[index, :num_table] = order[begin : begin + num_table]
+        begin += num_table
+    num_rows = sum(rows for _, rows in entries)
+    shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
+    if is_exact:
+        queries = torch.randint(0, 2, (num_rows, num_heads * head_size), generator=generator).float()
+    else:
+        queries = torch.randn(num_rows, num_heads * head_size, generator=generator)
+    return Scene(
+        pool,
+        shape,
+        [Entry(*entry) for entry in entries],
+        tables,
+        queries.to(activation_dtype(format)),
+        device,
+    )
+
+
+def _fill(pool: KvPool, generator: torch.Generator, is_exact: bool) -> None:
+    layout = pool.layout
+    shape = (pool.num_blocks, 2 * layout.values_offset)
+    if layout.format is KvFormat.INT8:
+        largest = 1 if is_exact else 127
+        elements = torch.randint(-largest, largest + 1, shape, generator=generator)
+    elif layout.format is KvFormat.INT4:
+        elements = torch.randint(0, 256, shape, generator=generator)
+    elif layout.format is KvFormat.FP8:
+        # All codes but those of NaN.
+        elements = torch.randint(0, 127, shape, generator=generator) + 128 * torch.randint(
+            0, 2, shape, generator=generator
+        )
+    elif is_exact:
+        elements = torch.randint(-1, 2, shape, generator=generator).float()
+    else:
+        elements = torch.randn(shape, generator=generator)
+    pool.elements(1)[:, : shape[1]] = elements.to(layout.format.storage_dtype)
+    if layout.format.has_scales:
+        size = (pool.num_blocks, 2 * layout.num_kv_heads * layout.block_size)
+        largest = {KvFormat.INT8: 127, KvFormat.INT4: 15, KvFormat.FP8: 448}[layout.format]
+        scales = (torch.rand(size, generator=generator) + 0.5) * 2 / largest
+        if is_exact:
+            scales = torch.ones(size)
+        pool.scales(1)[:, : size[1]] = scales.bfloat16()

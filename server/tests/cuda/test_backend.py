@@ -1,0 +1,259 @@
+"""The whole path of the cuda backend on tiny models, beside the reference backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends.cuda.backend import CudaBackend
+from trunkline_server.backends.cuda.build import build
+from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.errors import InvalidArgument
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 24).tolist()
+WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
+BLOCK_SIZE = 16
+NUM_BLOCKS = 32
+
+
+def build_cuda(checkpoint: Checkpoint, device: str, **changes: Any) -> CudaBackend:
+    options: dict[str, Any] = {
+        "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE, "max_step_tokens": 64, "max_step_sequences": 8,
+        "device": CudaDevice() if device == "cuda" else HostDevice(), "dtype": torch.float32, "block_size": BLOCK_SIZE,
+    }  # fmt: skip
+    return build(checkpoint, **{**options, **changes})
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model: TinyModel) -> Checkpoint:
+    return open_checkpoint(tiny_model("qwen2")[1])
+
+
+@pytest.fixture(scope="module")
+def built(checkpoint: Checkpoint, device: str) -> CudaBackend:
+    return build_cuda(checkpoint, device)
+
+
+@pytest.fixture
+def backend(built: CudaBackend) -> CudaBackend:
+    built.reset()
+    return built
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Checkpoint) -> ReferenceBackend:
+    return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_BLOCKS * BLOCK_SIZE, max_step_tokens=64)
+
+
+@dataclass
+class Runner:
+    """Feeds one sequence to a backend in chunks and remembers its blocks."""
+
+    sequence_id: int
+    blocks: Iterator[int]
+    num_known: int
+    num_computed: int = 0
+    num_blocks: int = 0
+    output: list[Sampled] = field(default_factory=list)
+
+    def chunk(self, num_tokens: int, **changes: Any) -> Chunk:
+        end = self.num_computed + num_tokens
+        needed = -(-end // BLOCK_SIZE) - self.num_blocks
+        self.num_blocks += needed
+        first, self.num_computed = self.num_computed, end
+        blocks = [next(self.blocks) for _ in range(needed)]
+        return Chunk(self.sequence_id, first, num_tokens, blocks, end == self.num_known, **changes)
+
+    def take(self, outcome: Sampled | SequenceFailure) -> None:
+        assert isinstance(outcome, Sampled), outcome
+        self.output.append(outcome)
+        self.num_known += 1
+
+
+def run_alone(
+    backend: Any, cuts: list[int], blocks: list[int], params: SamplingParams = WITH_LOGPROBS, num_decodes: int = 4
+) -> list[Sampled]:
+    """Prefills `PROMPT` cut as told, then decodes."""
+    assert sum(cuts) == len(PROMPT)
+    backend.start(1, PROMPT, len(PROMPT), params)
+    runner = Runner(1, iter(blocks), len(PROMPT))
+    for num_tokens in [*cuts, *[1] * num_decodes]:
+        for outcome in backend.step([runner.chunk(num_tokens)]):
+            runner.take(outcome)
+    backend.end(1)
+    return runner.output
+
+
+def assert_same(actual: list[Sampled], expected: list[Sampled], atol: float = 1e-4) -> None:
+    """Same tokens; logprobs as close as f32 sums in another order are."""
+    assert [token.token_id for token in actual] == [token.token_id for token in expected]
+    np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=atol)
+    for one, other in zip(actual, expected, strict=True):
+        assert [token_id for token_id, _ in one.top_logprobs] == [token_id for token_id, _ in other.top_logprobs]
+
+
+@pytest.mark.parametrize(
+    "case", ["llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "qwen3", "smollm3", "llama_biases"]
+)
+def test_logits_are_those_of_the_reference(case: str, tiny_model: TinyModel, device: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case)[1])
+    if checkpoint.config.head_size % 16:
+        with pytest.raises(InvalidArgument, match=f"head size is {checkpoint.config.head_size}"):
+            build_cuda(checkpoint, device)
+        return
+    tokens = PROMPT[:13]
+    actual = build_cuda(checkpoint, device, max_step_sequences=16).score(tokens)
+    np.testing.assert_allclose(actual, ReferenceBackend(checkpoint).score(tokens), atol=2e-4)
+
+
+def test_a_prompt_in_chunks_then_decodes(backend: CudaBackend, reference: ReferenceBackend) -> None:
+    expected = run_alone(reference, [24], [3, 1, 2])
+    assert_same(run_alone(backend, [9, 15], [9, 4, 30]), expected)
+
+
+def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: ReferenceBackend) -> None:
+    params = replace(
+        WITH_LOGPROBS, temperature=1.0, top_p=0.9, top_k=50, seed=77, repetition_penalty=1.2, presence_penalty=0.5,
+        frequency_penalty=0.2, logit_bias=((5, 1.0),), min_tokens=3, end_token_ids=(1, 2),
+    )  # fmt: skip
+    expected = run_alone(reference, [24], [0, 1, 2], params, num_decodes=6)
+    assert_same(run_alone(backend, [24], [0, 1, 2], params, num_decodes=6), expected)
+
+
+def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, reference: ReferenceBackend) -> None:
+    """Each gives what it gives alone."""
+    outputs = {}
+    for name, one in (("reference", reference), ("cuda", backend)):
+        runners = [Runner(number, iter(range(4 * number, 4 * number + 4)), 3 + 7 * number) for number in (1, 2, 3)]
+        for runner in runners:
+            one.start(runner.sequence_id, PROMPT[: runner.num_known], runner.num_known, WITH_LOGPROBS)
+        for cuts in ((10, 0, 5), (1, 17, 10), (1, 1, 9), (1, 1, 1)):
+            chunks = [runner.chunk(cut) for runner, cut in zip(runners, cuts, strict=True) if cut]
+            for outcome in one.step(chunks):
+                runners[outcome.sequence_id - 1].take(outcome)
+        for runner in runners:
+            one.end(runner.sequence_id)
+        outputs[name] = [runner.output for runner in runners]
+    for actual, expected in zip(outputs["cuda"], outputs["reference"], strict=True):
+        assert_same(actual, expected)
+
+
+def test_two_steps_in_flight_are_as_one_after_the_other(backend: CudaBackend) -> None:
+    """The token of a step that is in flight stays on the device, also where penalties count it."""
+    params = replace(WITH_LOGPROBS, temperature=0.8, seed=3, repetition_penalty=1.3, frequency_penalty=0.4)
+    expected = run_alone(backend, [24], [0, 1, 2], params, num_decodes=3)
+    backend.start(2, PROMPT, len(PROMPT), params)
+    runner = Runner(2, iter([5, 6, 7]), len(PROMPT))
+    backend.begin([runner.chunk(24)])
+    for _ in range(3):
+        runner.num_known += 1
+        backend.begin([runner.chunk(1)])
+        assert backend.num_steps_in_flight == 2
+        (outcome,) = backend.finish()
+        runner.output.append(outcome)  # type: ignore[arg-type]
+    runner.output.extend(backend.finish())  # type: ignore[arg-type]
+    assert [token.token_id for token in runner.output] == [token.token_id for token in expected]
+    np.testing.assert_allclose([t.logprob for t in runner.output], [t.logprob for t in expected], atol=1e-5)
+
+
+def test_a_bad_chunk_fails_alone(backend: CudaBackend) -> None:
+    expected = run_alone(backend, [24], [0, 1, 2], num_decodes=0)
+    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    good = Chunk(1, 0, 24, [0, 1, 2], True)
+    outcomes = backend.step([Chunk(2, 0, 20, [NUM_BLOCKS], False), Chunk(9, 0, 1, [3], True), good])
+    assert [type(outcome) for outcome in outcomes] == [SequenceFailure, SequenceFailure, Sampled]
+    assert [outcome.code for outcome in outcomes[:2]] == ["invalid_plan"] * 2  # type: ignore[union-attr]
+    assert_same([outcomes[2]], expected)  # type: ignore[list-item]
+    for chunk, problem in (
+        (Chunk(1, 25, 1, [], True), "25 tokens are known"),
+        (Chunk(1, 24, 1, [], True, allowed_tokens=b"\xff"), "a mask of 1 bytes"),
+        (Chunk(2, 5, 19, [4, 5, 6], True, score=True), "logits of 19 positions, the limit is 8"),
+    ):
+        (outcome,) = backend.step([chunk])
+        assert isinstance(outcome, SequenceFailure)
+        assert problem in outcome.message
+
+
+def test_masks_say_what_may_follow_early_and_late(backend: CudaBackend) -> None:
+    mask = bytearray(-(-VOCAB_SIZE // 8))
+    mask[77 // 8] |= 1 << 77 % 8
+    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    (outcome,) = backend.step([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(mask))])
+    assert outcome == Sampled(1, 77, scores=[])
+    late = backend.make_late_masks()
+    backend.begin([Chunk(1, 24, 1, [], True, late_masks=late)])
+    late.tell(1, bytes(mask))
+    assert backend.finish() == [Sampled(1, 77, scores=[])]
+    backend.begin([Chunk(1, 25, 1, [], True, late_masks=late)])
+    late.tell(1, b"")
+    assert backend.finish() == []
+    # Forced tokens follow without being sampled.
+    (outcome,) = backend.step([Chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=bytes(mask))])
+    assert outcome == Sampled(1, 77, scores=[])
+
+
+def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -> None:
+    params = SamplingParams(num_top_prompt_logprobs=2)
+    found = {}
+    for name, one in (("cuda", backend), ("reference", reference)):
+        one.start(1, PROMPT[:9], 9, params)
+        outcomes = [
+            *one.step([Chunk(1, 0, 4, [0], False, score=True)]),
+            *one.step([Chunk(1, 4, 5, [], True, score=True)]),
+        ]
+        found[name] = [score for outcome in outcomes for score in outcome.scores]  # type: ignore[union-attr]
+        one.end(1)
+    assert len(found["cuda"]) == 8
+    for actual, expected in zip(found["cuda"], found["reference"], strict=True):
+        assert (actual.rank, [t for t, _ in actual.top_logprobs]) == (
+            expected.rank,
+            [t for t, _ in expected.top_logprobs],
+        )
+        assert actual.logprob == pytest.approx(expected.logprob, abs=1e-4)
+
+
+def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> None:
+    expected = run_alone(backend, [24], [0, 1, 2])
+    backend.copy_block(0, 9, BLOCK_SIZE)
+    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    # A prefix hit: the first block is there already.
+    runner = Runner(2, iter([9, 10, 11]), len(PROMPT), num_computed=BLOCK_SIZE)
+    for num_tokens in (8, 1, 1, 1, 1):
+        for outcome in backend.step([runner.chunk(num_tokens)]):
+            runner.take(outcome)
+    assert_same(runner.output, expected)
+
+
+def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> None:
+    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.begin([Chunk(1, 0, 24, [0, 1, 2], True)])
+    backend.reset()
+    assert backend.num_steps_in_flight == 0
+    (outcome,) = backend.step([Chunk(1, 24, 1, [], True)])
+    assert isinstance(outcome, SequenceFailure)
+
+
+def test_one_sequence_that_is_not_finite_fails_alone(backend: CudaBackend) -> None:
+    """Also in the step that was begun before the failure was known."""
+    backend.start(1, PROMPT, len(PROMPT), replace(WITH_LOGPROBS, allowed_token_ids=(4,)))
+    nothing = bytearray(-(-VOCAB_SIZE // 8))
+    nothing[0] = 1
+    backend.begin([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(nothing))])
+    backend.begin([Chunk(1, 24, 1, [], True)])
+    (first,), (second,) = backend.finish(), backend.finish()
+    assert isinstance(first, SequenceFailure)
+    assert first.code == "not_finite"
+    assert isinstance(second, SequenceFailure)
+    assert second.code == "invalid_plan"

@@ -1,0 +1,177 @@
+"""Sampling on the device takes the token that sampling/sampler.py takes from the same logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+from trunkline_server.backends.cuda.kernels import choose
+from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
+from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
+from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.sampling.sampler import choose_token, log_softmax, top_logprobs
+
+VOCAB = 150
+ROWS = 256
+MAX_TOP = 6
+
+
+def sampler(device: str, vocab_size: int = VOCAB) -> DeviceSampler:
+    where = CudaDevice() if device == "cuda" else HostDevice()
+    return DeviceSampler(where, vocab_size, ROWS, MAX_TOP, rows_per_program=1 if device == "cuda" else ROWS)
+
+
+def random_logits(rng: np.random.Generator, num_rows: int = ROWS, vocab_size: int = VOCAB) -> np.ndarray:
+    """Flat and sharp rows, some with ties, some with tokens that cannot be."""
+    logits = (rng.standard_normal((num_rows, vocab_size)) * rng.choice([0.5, 2, 6], (num_rows, 1))).astype(np.float32)
+    logits[::3] = np.round(logits[::3])
+    logits[1::7, ::5] = -np.inf
+    return logits
+
+
+def random_params(rng: np.random.Generator, kinds: tuple[str, ...]) -> SamplingParams:
+    """kinds: which filters may be set."""
+    given: dict[str, Any] = {
+        "top_k": lambda: int(rng.integers(1, 60)),
+        "top_p": lambda: float(rng.random()),
+        "min_p": lambda: float(rng.random() * 0.3),
+        "typical_p": lambda: float(rng.random()),
+    }
+    return SamplingParams(
+        temperature=0.0 if rng.random() < 0.1 else float(np.float32(rng.choice([0.3, 0.7, 1.0, 1.5, 5.0]))),
+        seed=int(rng.integers(0, 2**63)) * 2 + 1,
+        choice=int(rng.integers(0, 5)),
+        **{kind: given[kind]() for kind in kinds if rng.random() < 0.7},
+    )
+
+
+def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: DeviceSampler | None = None) -> list[Any]:
+    one = sampler(device, logits.shape[1]) if one is None else one
+    with torch.inference_mode():
+        pending = one.launch(torch.tensor(logits, device=device), requests)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return pending.read()
+
+
+@pytest.mark.parametrize("max_listed", [8192, 16])
+@pytest.mark.parametrize(
+    "kinds", [(), ("top_k", "top_p"), ("min_p", "typical_p"), ("top_k", "top_p", "min_p", "typical_p")]
+)
+def test_draws_as_the_reference(
+    kinds: tuple[str, ...], max_listed: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "MAX_LISTED", max_listed)
+    rng = np.random.default_rng(len(kinds) + max_listed)
+    logits = random_logits(rng)
+    params = [random_params(rng, kinds) for _ in range(ROWS)]
+    positions = rng.integers(1, 1000, ROWS).tolist()
+    requests = [
+        RowRequest(rules=SamplingRules(one, [], 0, VOCAB), position=position)
+        for one, position in zip(params, positions, strict=True)
+    ]
+    rows = run(device, logits, requests)
+    for row, given, one, position in zip(rows, logits, params, positions, strict=True):
+        assert row.token_id == choose_token(given, [0] * position, 1, one), one
+
+
+def test_edits_logits_as_the_reference(device: str) -> None:
+    rng = np.random.default_rng(4)
+    logits = random_logits(rng)
+    requests, expected, mask_bytes = [], [], -(-VOCAB // 8)
+    previous = rng.integers(0, VOCAB, ROWS).astype(np.int32)
+    for number in range(ROWS):
+        tokens = rng.integers(0, VOCAB, 30).tolist()
+        params = SamplingParams(
+            temperature=float(number % 2), seed=number,
+            repetition_penalty=1.5 if number % 3 == 0 else 1.0,
+            presence_penalty=0.7 if number % 4 == 0 else 0.0, frequency_penalty=0.3 if number % 5 == 0 else 0.0,
+            min_tokens=25 if number % 2 else 5, end_token_ids=(1, 7, int(np.argmax(logits[number]))),
+            logit_bias=((3, 2.5), (9, -4.0), (3, 1.25)) if number % 3 == 1 else (),
+            allowed_token_ids=tuple(range(0, VOCAB, 3)) if number % 7 == 0 else (),
+        )  # fmt: skip
+        mask = rng.bytes(mask_bytes) if number % 6 == 0 else b""
+        is_pending = number % 2 == 1
+        known = [*tokens, int(previous[number])] if is_pending else tokens
+        rules = SamplingRules(params, tokens, 10, VOCAB)
+        words = mask_from_bytes(mask, VOCAB) if mask else None
+        if rules.allowed is not None:
+            words = rules.allowed if words is None else words & rules.allowed
+        requests.append(
+            RowRequest(
+                rules=rules,
+                position=len(known),
+                num_output=len(known) - 10,
+                pending_row=number if is_pending else -1,
+                mask=words,
+            )
+        )
+        expected.append(choose_token(logits[number], known, 10, params, mask))
+    one = sampler(device)
+    one.sampled.copy_(torch.tensor(previous))
+    assert [row.token_id for row in run(device, logits, requests, one)] == expected
+
+
+def test_tells_logprobs_ranks_and_the_likeliest(device: str) -> None:
+    rng = np.random.default_rng(5)
+    logits = random_logits(rng)
+    targets = rng.integers(0, VOCAB, ROWS).tolist()
+    tops = rng.integers(0, MAX_TOP + 1, ROWS).tolist()
+    greedy = SamplingRules(SamplingParams(), [], 0, VOCAB)
+    requests = [
+        RowRequest(target=target, num_top=top)
+        if number % 2
+        else RowRequest(rules=greedy, num_top=top, wants_logprob=True)
+        for number, (target, top) in enumerate(zip(targets, tops, strict=True))
+    ]
+    for number, row in enumerate(run(device, logits, requests)):
+        logprobs = log_softmax(logits[number])
+        token = targets[number] if number % 2 else int(np.argmax(logits[number]))
+        assert row.logprob == pytest.approx(float(logprobs[token]), abs=1e-6)
+        assert row.rank == np.count_nonzero(logits[number] >= logits[number][token])
+        expected = top_logprobs(logprobs, tops[number])
+        assert [token_id for token_id, _ in row.top] == [token_id for token_id, _ in expected]
+        np.testing.assert_allclose([value for _, value in row.top], [value for _, value in expected], atol=1e-6)
+
+
+def test_says_which_rows_have_no_distribution(device: str) -> None:
+    logits = np.zeros((5, VOCAB), dtype=np.float32)
+    logits[1, 70] = np.nan
+    logits[2, 71] = np.inf
+    logits[3] = -np.inf
+    mask = np.zeros(-(-VOCAB // 32), dtype=np.uint32)
+    rules = SamplingRules(SamplingParams(temperature=1.0), [], 0, VOCAB)
+    plain = RowRequest(rules=rules)
+    rows = run(device, logits, [plain, plain, plain, plain, RowRequest(rules=rules, mask=mask)])
+    tokens = [row.token_id for row in rows]
+    assert tokens[0] >= 0
+    assert tokens[1:] == [choose.NOT_A_NUMBER, choose.NOT_FINITE, choose.NOT_FINITE, choose.NOT_FINITE]
+    # Also where a mask hides what is not finite.
+    only_zero = mask.copy()
+    only_zero[0] = 1
+    hidden = [RowRequest(rules=rules, mask=only_zero)] * 3
+    assert [row.token_id for row in run(device, logits[:3], hidden)] == [0, choose.NOT_A_NUMBER, choose.NOT_FINITE]
+
+
+def test_warming_up_leaves_nothing_behind(device: str) -> None:
+    rng = np.random.default_rng(7)
+    one, logits = sampler(device), random_logits(rng, 3)
+    with torch.inference_mode():
+        one.warm_up(torch.zeros(1, VOCAB, device=device))
+    rows = run(device, logits, [RowRequest(rules=SamplingRules(SamplingParams(), [], 0, VOCAB))] * 3, one)
+    assert [row.token_id for row in rows] == logits.argmax(1).tolist()
+
+
+def test_two_launches_have_results_of_their_own(device: str) -> None:
+    rng = np.random.default_rng(6)
+    one, rules = sampler(device), SamplingRules(SamplingParams(), [], 0, VOCAB)
+    first, second = random_logits(rng, 4), random_logits(rng, 4)
+    with torch.inference_mode():
+        pending = [one.launch(torch.tensor(x, device=device), [RowRequest(rules=rules)] * 4) for x in (first, second)]
+    if device == "cuda":
+        torch.cuda.synchronize()
+    for x, rows in zip((first, second), pending, strict=True):
+        assert [row.token_id for row in rows.read()] == x.argmax(1).tolist()

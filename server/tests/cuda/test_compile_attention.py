@@ -1,0 +1,41 @@
+"""Attention's kernels are what they should be on Hopper, as far as its compiler can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cuda.compiled import Compiled, compile_in_subprocess
+
+# A multiprocessor's shared memory, of which each program keeps 1 KiB.
+SHARED_BYTES = 228 << 10
+KEPT_BYTES = 1 << 10
+REGISTERS = 64 << 10
+# Of a thread, spilled: fp8's conversions in the widest kernel.
+FEW_BYTES = 64
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compiled]:
+    folder: Path = tmp_path_factory.mktemp("triton")
+    return compile_in_subprocess("tests.cuda.attention_variants", folder)
+
+
+def test_registers_are_not_spilled(compiled: dict[str, Compiled]) -> None:
+    spilled = {name: kernel.stack_bytes for name, kernel in compiled.items() if kernel.stack_bytes}
+    assert spilled.keys() <= {"whole fp8"} and all(size <= FEW_BYTES for size in spilled.values()), spilled
+
+
+def test_both_ways_multiply_with_the_same_instructions(compiled: dict[str, Compiled]) -> None:
+    """Or else a decode would have other bits than a prefill."""
+    for format in ("bf16", "fp8"):
+        products = compiled[f"split {format}"].products
+        assert products == compiled[f"whole {format}"].products
+        assert [name.split(".")[4] for name in products] == ["m64n128k16", "m64n64k16"]
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp8", "int8", "int4"])
+def test_two_programs_of_splits_fit_a_multiprocessor(format: str, compiled: dict[str, Compiled]) -> None:
+    kernel = compiled[f"split {format}"]
+    assert 2 * (kernel.shared_bytes + KEPT_BYTES) <= SHARED_BYTES
+    assert 2 * 128 * kernel.registers <= REGISTERS

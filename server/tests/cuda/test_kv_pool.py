@@ -1,0 +1,83 @@
+"""The pool's layout, sizes and copies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, bytes_per_block
+from trunkline_server.errors import InvalidArgument
+
+
+def make_pool(format: str, device: str, num_blocks: int = 7) -> KvPool:
+    pool = KvPool(
+        num_layers=3, num_blocks=num_blocks, block_size=16, num_kv_heads=2, head_size=80, dtype=format, device=device
+    )
+    generator = torch.Generator().manual_seed(0)
+    pool.pieces.copy_(torch.randint(0, 256, pool.pieces.shape, generator=generator))
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("format", "bytes_per_head"),
+    # Elements and, but for the first three, a scale of two bytes.
+    [("f32", 512), ("bf16", 256), ("f16", 256), ("fp8", 128 + 2), ("int8", 128 + 2), ("int4", 64 + 2)],
+)
+def test_a_block_takes_what_its_elements_and_scales_take(format: str, bytes_per_head: int) -> None:
+    layout = KvLayout(block_size=16, num_kv_heads=8, head_size=128, format=KvFormat(format))
+    assert bytes_per_block(layout, 32) == 32 * 2 * 16 * 8 * bytes_per_head
+
+
+def test_pieces_are_aligned() -> None:
+    layout = KvLayout(block_size=16, num_kv_heads=1, head_size=48, format=KvFormat.INT4)
+    assert layout.scales_offset_bytes + 2 * 16 * 2 == 832
+    assert layout.piece_bytes == 896
+
+
+@pytest.mark.parametrize("format", [format.value for format in KvFormat])
+def test_views_of_a_layer_cover_its_pieces(format: str, device: str) -> None:
+    pool = make_pool(format, device)
+    layout = pool.layout
+    pool.pieces.zero_()
+    pool.elements(1)[3, : 2 * layout.values_offset] = 1
+    if layout.format.has_scales:
+        pool.scales(1)[3, : 2 * layout.num_kv_heads * layout.block_size] = 1
+    assert pool.pieces[1, 3].any() and not pool.pieces[[0, 2]].any()
+    assert not pool.pieces[1, [0, 1, 2, 4, 5, 6]].any()
+    assert pool.bytes_per_block * pool.num_blocks == pool.pieces.numel()
+
+
+@pytest.mark.parametrize("format", ["bf16", "int4"])
+def test_blocks_are_copied_in_all_layers_and_no_others(format: str, device: str) -> None:
+    pool = make_pool(format, device)
+    expected = pool.pieces.clone()
+    expected[:, 5], expected[:, 0] = expected[:, 2], expected[:, 6]
+    pairs = torch.tensor([[2, 5], [-1, -1], [6, 0], [3, -1]], dtype=torch.int32, device=device)
+    pool.copy_blocks(pairs)
+    assert torch.equal(pool.pieces, expected)
+
+
+def test_one_block_is_copied_by_its_ids(device: str) -> None:
+    pool = make_pool("fp8", device)
+    expected = pool.pieces.clone()
+    expected[:, 1] = expected[:, 4]
+    pool.copy_block(4, 1)
+    assert torch.equal(pool.pieces, expected)
+
+
+def test_no_copies_are_no_launch(device: str) -> None:
+    pool = make_pool("bf16", device)
+    expected = pool.pieces.clone()
+    pool.copy_blocks(torch.empty(0, 2, dtype=torch.int32, device=device))
+    assert torch.equal(pool.pieces, expected)
+
+
+@pytest.mark.parametrize("block_size", [8, 24, 256])
+def test_a_block_size_without_kernels_is_refused(block_size: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"block size is {block_size}, must be a power of two from 16 to 128"):
+        KvLayout(block_size=block_size, num_kv_heads=1, head_size=64, format=KvFormat.BF16)
+
+
+@pytest.mark.parametrize("head_size", [0, 72, 272])
+def test_a_head_size_without_kernels_is_refused(head_size: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"head size is {head_size}, must be a multiple of 16 up to 256"):
+        KvLayout(block_size=16, num_kv_heads=1, head_size=head_size, format=KvFormat.BF16)

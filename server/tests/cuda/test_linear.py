@@ -1,0 +1,108 @@
+"""Products with dense weights against torch, and to the bit whatever the number of rows, the tiles and the path."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from trunkline_server.backends.cuda.kernels.head import head
+from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
+from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
+from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
+from trunkline_server.backends.cuda.weights import DenseWeight
+
+SMALL = Tiles(64, 16, 128, num_warps=4, num_stages=3, is_parallel=True)
+WIDE = Tiles(128, 64, 64, num_warps=4, num_stages=3, is_parallel=True)
+PERSISTENT = Tiles(128, 128, 64, num_warps=8, num_stages=3, is_parallel=False)
+# Three splits of one, two and three whole units and a rest, whatever a weight of this shape would get.
+PLANS = [ProductPlan(72, 200, 1, 256), ProductPlan(72, 328, 3, 128), ProductPlan(136, 400, 2, 256)]
+
+
+def numbers(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
+    """Random on a GPU. In the interpreter small integers, whose sums are exact in f32 in any order: its products are
+    those of numpy, whose order depends on the shape."""
+    generator = torch.Generator().manual_seed(seed)
+    if device == "cuda":
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+    return torch.randint(-8, 9, shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_product_is_that_of_torch(device: str, dtype: torch.dtype, plan: ProductPlan) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(5, plan.num_inputs, generator=generator).to(dtype).to(device)
+    values = torch.randn(plan.num_outputs, plan.num_inputs, generator=generator).to(dtype).to(device)
+    bias = torch.randn(plan.num_outputs, generator=generator).to(device)
+    expected = x.double() @ values.double().T + bias.double()
+    out = torch.empty(5, plan.num_outputs, device=device)
+    found = dense_linear(x, values, plan, ProductEnd(bias), out)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("plan", "is_tma"), [(PLANS[0], True), (PLANS[1], False), (PLANS[2], True)])
+def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is_tma: bool) -> None:
+    x = numbers(150, plan.num_inputs, dtype=torch.float16, device=device, seed=1)
+    values = numbers(plan.num_outputs, plan.num_inputs, dtype=torch.float16, device=device, seed=2)
+    bias = numbers(plan.num_outputs, dtype=torch.float32, device=device, seed=3)
+
+    def product(rows: slice, tiles: Tiles) -> torch.Tensor:
+        part = x[rows]
+        out = torch.full((part.shape[0], plan.num_outputs), torch.nan, device=device)
+        return dense_linear(part, values, plan, ProductEnd(bias), out, tiles=tiles, is_tma=is_tma)
+
+    whole = product(slice(0, 150), PERSISTENT)
+    if device == "cpu":
+        assert torch.equal(whole, x.float() @ values.float().T + bias)
+    assert torch.equal(whole, product(slice(0, 150), WIDE))
+    assert torch.equal(whole[147:148], product(slice(147, 148), SMALL))
+    assert torch.equal(whole[3:20], product(slice(3, 20), SMALL))
+    assert torch.equal(whole[64:130], product(slice(64, 130), PERSISTENT))
+    # Copies by the device or by threads: one order.
+    out = torch.empty(17, plan.num_outputs, device=device)
+    dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma)
+    assert torch.equal(whole[3:20], out)
+
+
+def test_rows_may_be_parts_of_wider_ones_and_the_rest_stays(device: str) -> None:
+    wide = numbers(3, 300, dtype=torch.float16, device=device, seed=1)
+    values = numbers(40, 150, dtype=torch.float16, device=device, seed=2)
+    out = torch.full((3, 64), 7.0, dtype=torch.float16, device=device)
+    weight = DenseWeight.of("w", values)
+    linear(wide[:, 150:], weight, out=out[:, 8:48])
+    expected = (wide[:, 150:].double() @ values.double().T).to(torch.float16)
+    torch.testing.assert_close(out[:, 8:48], expected, rtol=1e-3, atol=1e-2)
+    assert (out[:, :8] == 7.0).all()
+    assert (out[:, 48:] == 7.0).all()
+
+
+@pytest.mark.parametrize("shape", [(100, 64), (33, 520)])
+def test_the_chosen_tiles_agree_for_every_number_of_rows(device: str, shape: tuple[int, int]) -> None:
+    num_outputs, num_inputs = shape
+    values = numbers(num_outputs, num_inputs, dtype=torch.float16, device=device, seed=2)
+    weight = DenseWeight.of("w", values, bias=torch.ones(num_outputs, device=device))
+    x = numbers(130, num_inputs, dtype=torch.float16, device=device, seed=1)
+    whole = linear(x, weight, has_bias=True, out_dtype=torch.float32)
+    for num_rows in (1, 17, 40, 64, 65):
+        assert torch.equal(linear(x[:num_rows], weight, has_bias=True, out_dtype=torch.float32), whole[:num_rows])
+    assert linear(x[:2], weight).dtype == torch.float16
+    assert linear(x[:0], weight).shape == (0, num_outputs)
+
+
+def test_logits_are_those_of_the_rows_asked_for_capped(device: str) -> None:
+    x = numbers(6, 96, dtype=torch.float16, device=device, seed=1)
+    values = numbers(100, 96, dtype=torch.float16, device=device, seed=2) / 16
+    rows = torch.tensor([5, 0, 5], dtype=torch.int32, device=device)
+    expected = 30.0 * torch.tanh(x[rows.long()].double() @ values.double().T / 30.0)
+    for is_fast in (False, True):
+        found = head(x, rows, DenseWeight.of("lm_head.weight", values), 30.0, is_fast=is_fast)
+        assert found.dtype == torch.float32
+        tolerance = 2e-2 if is_fast else 1e-4
+        torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_library_gives_the_same_up_to_rounding(device: str) -> None:
+    x = numbers(4, 96, dtype=torch.float16, device=device, seed=1)
+    values = numbers(48, 96, dtype=torch.float16, device=device, seed=2)
+    weight = DenseWeight.of("w", values, bias=torch.ones(48, device=device))
+    torch.testing.assert_close(library_linear(x, weight, has_bias=True), linear(x, weight, has_bias=True))

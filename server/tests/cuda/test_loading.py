@@ -1,0 +1,88 @@
+"""Weights of checkpoints on the device: every one as the reference reads it, stacked where the same x is multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tests.weights.gguf_files import write_model
+from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
+from trunkline_server.backends.cuda.loading import default_dtype, load_weights
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
+from trunkline_server.backends.cuda.staging import STAGING_BYTES, Staging
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeights
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+from trunkline_server.weights.dequantize import dequantize
+
+Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+
+def rows_of(weights: DeviceWeights, name: str) -> torch.Tensor:
+    matrix, begin, end = weights.matrix(name)
+    if isinstance(matrix, GroupedWeight):
+        rows = torch.arange(begin, end, device=matrix.quants.device)
+        return dequantized_rows(matrix, rows, torch.empty(len(rows), matrix.num_inputs, device=rows.device))
+    assert isinstance(matrix, DenseWeight)
+    return matrix.values[begin:end].float()
+
+
+def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) -> None:
+    for name in checkpoint.names():
+        expected = torch.from_numpy(dequantize(checkpoint.tensor(name)))
+        if expected.dim() == 1:
+            assert torch.equal(weights.vector(name).cpu(), expected), name
+        else:
+            found = rows_of(weights, name).cpu()
+            exact = isinstance(weights.matrix(name)[0], GroupedWeight)
+            assert torch.equal(found, expected if exact else expected.to(dtype).float()), name
+
+
+@pytest.mark.parametrize("case", ["llama_biases", "gemma3", "smollm2"])
+def test_safetensors_are_read_and_stacked(device: str, tiny_model: Tiny, case: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case)[1])
+    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16)
+    check(checkpoint, weights, torch.bfloat16)
+    query, begin, _ = weights.matrix("model.layers.1.self_attn.q_proj.weight")
+    assert begin == 0
+    value, first_value, end = weights.matrix("model.layers.1.self_attn.v_proj.weight")
+    assert value is query
+    assert end == query.num_outputs
+    assert first_value == end - checkpoint.tensor("model.layers.1.self_attn.v_proj.weight").shape[0]
+    head, embedding = weights.matrix("lm_head.weight")[0], weights.matrix("model.embed_tokens.weight")[0]
+    assert (head is embedding) == checkpoint.config.tie_word_embeddings
+    if case == "llama_biases":
+        assert query.bias is not None
+        assert torch.equal(query.bias[first_value:end], weights.vector("model.layers.1.self_attn.v_proj.bias"))
+    else:
+        assert query.bias is None
+
+
+@pytest.mark.parametrize("quantization", ["F16", "Q8_0", "Q4_1"])
+def test_gguf_is_read_with_rows_in_the_models_order(
+    device: str, tiny_model: Tiny, tmp_path: Path, quantization: str
+) -> None:
+    path = write_model(tiny_model("llama2")[0], tmp_path / "m.gguf", quantization)
+    checkpoint = open_checkpoint(path)
+    told: list[tuple[int, int]] = []
+    weights = load_weights(checkpoint, torch.device(device), torch.float16, lambda *done: told.append(done))
+    check(checkpoint, weights, torch.float16)
+    assert told[-1] == (told[-1][1], told[-1][1])
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert (default_dtype(checkpoint) == torch.float16) == (quantization == "F16")
+    # Rows of 64 and 96 elements are padded to 128, and nothing is kept twice.
+    assert weights.num_bytes < (2 if quantization != "F16" else 1.1) * told[-1][1]
+
+
+def test_bytes_are_staged_in_pieces(device: str) -> None:
+    source = bytes(range(251)) * (2 * STAGING_BYTES // 251 + 3)
+    pieces: list[int] = []
+    staging = Staging(torch.device(device), pieces.append)
+    destination = torch.empty(len(source), dtype=torch.uint8, device=device)
+    staging.copy(memoryview(source), destination)
+    staging.wait()
+    assert bytes(destination.cpu().numpy()) == source
+    assert len(pieces) == 3
+    assert sum(pieces) == len(source)

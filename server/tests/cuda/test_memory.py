@@ -1,0 +1,64 @@
+"""Every byte of the device has an owner, and a model that does not fit says by how much."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from trunkline_server.backends import registry
+from trunkline_server.backends.cuda import build as builder
+from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
+from trunkline_server.errors import BackendUnavailable, DoesNotFit
+
+GIB = 1 << 30
+
+
+def memory(free: int = 20 * GIB) -> DeviceMemory:
+    return DeviceMemory(total=24 * GIB, free=free, weights=4 * GIB, steps=2 * GIB)
+
+
+def test_the_pool_takes_what_weights_steps_and_reserve_leave() -> None:
+    one = memory()
+    assert one.reserve == 768 << 20
+    num_blocks = num_pool_blocks(one, bytes_per_block=1 << 20, block_size=64, wanted_tokens=None)
+    assert num_blocks == (18 << 10) - 768
+    assert DeviceMemory(total=140 * GIB, free=GIB, weights=0, steps=0).reserve == int(140 * GIB * 0.02)
+
+
+def test_a_wish_is_met_in_whole_blocks_or_refused_with_the_numbers() -> None:
+    assert num_pool_blocks(memory(), bytes_per_block=1 << 20, block_size=64, wanted_tokens=65) == 2
+    with pytest.raises(DoesNotFit) as raised:
+        num_pool_blocks(memory(4 * GIB), bytes_per_block=1 << 20, block_size=64, wanted_tokens=1 << 20)
+    assert str(raised.value) == (
+        "a KV pool of 1048576 tokens takes 16384 MiB, but the device has 24576 MiB, of which 4096 MiB are free with "
+        "4096 MiB of weights loaded, 2048 MiB are for steps and 768 MiB in reserve: 1280 MiB are left; hint: lower "
+        "`--max-batch-total-tokens` to 81920, or choose a smaller `--kv-cache-dtype`"
+    )
+
+
+def test_a_pool_too_small_to_serve_is_refused() -> None:
+    with pytest.raises(DoesNotFit, match=r"the smallest KV pool \(512 tokens\) takes 8 MiB, but .* 0 MiB are left"):
+        num_pool_blocks(memory(2 * GIB), bytes_per_block=1 << 20, block_size=64, wanted_tokens=None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(BackendUnavailable, match=r"finds no NVIDIA GPU .*; hint: .*nvidia-smi"):
+        builder.find_device()
+
+
+def test_compiled_kernels_are_kept_beside_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setattr(builder, "build", lambda checkpoint, **options: asked.update(options))
+    options = registry.BackendOptions(weights_cache=tmp_path, numerics="fast", max_step_tokens=128)
+    registry.build("cuda", SimpleNamespace(), options)  # type: ignore[arg-type]
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
+    assert (asked["numerics"], asked["max_step_tokens"]) == ("fast", 128)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    registry.build("cuda", SimpleNamespace(), options)  # type: ignore[arg-type]
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"

@@ -1,0 +1,71 @@
+"""Plans of products: what bits depend on comes from the weight's shape alone."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from trunkline_server.backends.cuda.kernels.product_plan import (
+    MAX_SPLITS,
+    MIN_SPLIT_ELEMENTS,
+    SPLIT_UNIT,
+    ProductPlan,
+)
+
+# What a program's tiles may take of an SM's shared memory.
+MAX_SHARED_BYTES = 227 * 1024
+
+
+def test_splits_cover_every_input_once_and_begin_at_whole_units() -> None:
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    for _ in range(300):
+        num_outputs, num_inputs = rng.randint(1, 40_000), rng.randint(1, 40_000)
+        plan = ProductPlan.of(num_outputs, num_inputs)
+        splits = plan.splits()
+        where = f"seed {seed}, [{num_outputs}, {num_inputs}]: {splits}"
+        assert len(splits) == plan.num_splits <= MAX_SPLITS, where
+        assert splits[0][0] == 0, where
+        assert splits[-1][1] == num_inputs, where
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(splits)), where
+        assert all(begin < end and begin % SPLIT_UNIT == 0 for begin, end in splits), where
+        assert plan.num_splits == 1 or plan.split_elements >= MIN_SPLIT_ELEMENTS, where
+
+
+@pytest.mark.parametrize(
+    ("name", "num_outputs", "num_inputs", "num_splits"),
+    [
+        ("8B query, key, value", 6144, 4096, 1),
+        ("8B output", 4096, 4096, 2),
+        ("8B gate, up", 28672, 4096, 1),
+        ("8B down", 4096, 14336, 2),
+        ("8B head", 128256, 4096, 1),
+        ("1B output", 2048, 2048, 3),
+        ("135M output", 576, 576, 2),
+        ("short", 64, 255, 1),
+    ],
+)
+def test_narrow_weights_are_split_and_wide_ones_are_not(
+    name: str, num_outputs: int, num_inputs: int, num_splits: int
+) -> None:
+    assert ProductPlan.of(num_outputs, num_inputs).num_splits == num_splits, name
+
+
+@pytest.mark.parametrize("num_rows", [1, 16, 17, 33, 64, 65, 200, 512, 2048, 8192])
+@pytest.mark.parametrize("shape", [(6144, 4096), (4096, 14336), (28672, 4096), (576, 576)])
+def test_tiles_fit_an_sm_and_cover_whole_instructions(num_rows: int, shape: tuple[int, int]) -> None:
+    tiles = ProductPlan.of(*shape).tiles(num_rows)
+    assert tiles.block_n % 64 == 0  # rows of a wgmma instruction
+    assert tiles.block_n // 64 * 4 >= tiles.num_warps  # no instruction is computed twice
+    assert SPLIT_UNIT % tiles.block_k == 0
+    assert (tiles.block_n + tiles.block_t) * tiles.block_k * 2 * tiles.num_stages <= MAX_SHARED_BYTES
+    if num_rows <= 64:
+        assert tiles.block_t >= num_rows, "the weight is read once"
+        assert tiles.is_parallel
+
+
+def test_many_rows_are_computed_by_one_program_an_sm() -> None:
+    plan = ProductPlan.of(4096, 14336)
+    assert not plan.tiles(8192).is_parallel
+    assert plan.tiles(200).is_parallel

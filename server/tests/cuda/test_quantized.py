@@ -1,0 +1,69 @@
+"""Quantised checkpoints on the device: their weights, and products with them, against what they stand for in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tests.weights.quantized_files import CASES, write_quantized
+from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
+from trunkline_server.backends.cuda.kernels.linear import linear
+from trunkline_server.backends.cuda.loading import default_dtype, load_weights
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
+from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+LAYER = "model.layers.0"
+
+
+def elements(matrix: DeviceWeight, begin: int, end: int) -> torch.Tensor:
+    """Rows of a weight in f32, columns as in the model."""
+    if isinstance(matrix, ScaledWeight):
+        return (matrix.values[begin:end].float() * matrix.scales[begin:end, None]).cpu()
+    assert isinstance(matrix, GroupedWeight)
+    rows = torch.arange(begin, end, device=matrix.quants.device)
+    found = dequantized_rows(matrix, rows, torch.empty(end - begin, matrix.num_inputs, device=rows.device))
+    if matrix.order is None:
+        return found.cpu()
+    return found[:, matrix.order.long().argsort()].cpu()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_what_the_file_means(device: str, tiny_model: Tiny, tmp_path: Path, case: str) -> None:
+    meant = write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.float16)
+    for projection in ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj", "mlp.down_proj"):
+        name = f"{LAYER}.{projection}.weight"
+        found = elements(*weights.matrix(name))
+        torch.testing.assert_close(found, meant[name], rtol=1e-6, atol=1e-8, msg=name)
+    assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
+    # Columns that each projection orders in its own way cannot be those of one matrix.
+    is_stacked = weights.matrix(f"{LAYER}.self_attn.q_proj.weight")[0].num_outputs == 192
+    assert is_stacked == (case != "gptq_act_order")
+
+
+@pytest.mark.parametrize("case", ["gptq_act_order", "awq", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"])
+def test_products_are_near_those_of_what_the_weight_stands_for(
+    device: str, tiny_model: Tiny, tmp_path: Path, case: str
+) -> None:
+    meant = write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.float16)
+    name = f"{LAYER}.mlp.up_proj.weight"
+    matrix, begin, end = weights.matrix(name)
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(torch.float16)
+    found = linear(x.to(device), matrix, out_dtype=torch.float32)[:, begin:end].cpu().double()
+    expected = x.double() @ meant[name].double().T
+    bound = 0.03 if isinstance(matrix, ScaledWeight) else 1e-3
+    assert ((found - expected).norm() / expected.norm()).item() < bound
+
+
+def test_activations_have_the_dtype_of_scales(tiny_model: Tiny, tmp_path: Path) -> None:
+    model = tiny_model("llama2")[1]
+    for case, dtype in {"awq": torch.float16, "packed_4": torch.bfloat16}.items():
+        write_quantized(model, tmp_path / case, case)
+        assert default_dtype(open_checkpoint(tmp_path / case)) == dtype

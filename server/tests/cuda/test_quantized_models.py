@@ -1,0 +1,58 @@
+"""Whole models from quantised checkpoints beside the reference with the weights that these stand for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.cuda.test_backend import PROMPT, build_cuda
+from tests.weights.gguf_files import write_model
+from tests.weights.quantized_files import write_quantized
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+
+
+def dequantized(model: Path, folder: Path, meant: dict[str, torch.Tensor]) -> Checkpoint:
+    """The model with the weights that the quantised ones stand for, in f32."""
+    tensors = load_file(model / "model.safetensors") | {name: weight.contiguous() for name, weight in meant.items()}
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text())))
+    return open_checkpoint(folder)
+
+
+def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
+    """Of all tokens at all positions; device None: the reference's."""
+    if device is None:
+        logits = ReferenceBackend(checkpoint, max_batch_total_tokens=512, max_step_tokens=64).score(PROMPT[:8])
+    else:
+        logits = build_cuda(checkpoint, device, dtype=torch.float16).score(PROMPT[:8])
+    return torch.log_softmax(torch.from_numpy(np.array(logits)).double(), -1).numpy()
+
+
+@pytest.mark.parametrize(("case", "bound"), [("gptq_act_order", 0.005), ("fp8_dynamic", 0.1)])
+def test_a_quantised_checkpoint_is_the_model_that_it_stands_for(
+    case: str, bound: float, device: str, tiny_model: Tiny, tmp_path: Path
+) -> None:
+    model = tiny_model("llama2")[1]
+    meant = write_quantized(model, tmp_path / "quantized", case)
+    expected = logprobs(dequantized(model, tmp_path / "dequantized", meant), None)
+    found = logprobs(open_checkpoint(tmp_path / "quantized"), device)
+    # Activations of f16, or of 8 bits.
+    assert np.abs(found - expected).mean() < bound
+    # The model that was not quantised is another one.
+    unquantized = logprobs(open_checkpoint(model), None)
+    assert np.abs(unquantized - expected).mean() > np.abs(found - expected).mean()
+
+
+def test_a_gguf_file_is_the_model_that_it_stands_for(device: str, tiny_model: Tiny, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_model(tiny_model("llama2")[0], tmp_path / "m.gguf", "Q4_1"))
+    assert np.abs(logprobs(checkpoint, device) - logprobs(checkpoint, None)).mean() < 0.005

@@ -1,0 +1,175 @@
+"""Rotation and storing of K and V, in every format of the pool."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.cuda.kv_oracle import activation_dtype, hadamard, stored
+from trunkline_server.backends.cuda.kernels.hadamard import turn_heads
+from trunkline_server.backends.cuda.kernels.rope_kv import rope, rope_and_write_kv, rope_tables
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.reference.turn import rotate
+from trunkline_server.models.ops import Rope
+
+# Relative to the norm of a head that is nearly normal: what rounding to so many levels costs at most.
+BOUNDS = {"f32": 1e-7, "f16": 5e-4, "bf16": 4e-3, "fp8": 0.04, "int8": 0.012, "int4": 0.14}
+
+
+def make_rope(dim: int, attention_factor: float = 1.0) -> Rope:
+    inv_freq = torch.tensor([10_000 ** (-element / dim) for element in range(0, dim, 2)])
+    return Rope(dim=dim, inv_freq=tuple(inv_freq.tolist()), attention_factor=attention_factor)
+
+
+def make_pool(format: str, device: str, head_size: int = 32, num_kv_heads: int = 2) -> KvPool:
+    return KvPool(
+        num_layers=2,
+        num_blocks=3,
+        block_size=16,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        dtype=format,
+        device=device,
+    )
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def i32(values: list[int], device: str) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+@pytest.mark.parametrize(("head_size", "dim"), [(32, 32), (80, 32), (96, 96)])
+def test_heads_are_rotated_by_position(head_size: int, dim: int, device: str) -> None:
+    rotary = make_rope(dim, attention_factor=1.25)
+    x = random(9, 2 * head_size)
+    positions = [0, 1, 2, 7, 500, 3, 3, 99, 11]
+    actual = rope(x.to(device), i32(positions, device), rope_tables(rotary, 512, device), head_size)
+    expected = rotate(x.view(9, 2, head_size), torch.tensor(positions), rotary, 1.25).flatten(1)
+    assert torch.allclose(actual.cpu(), expected, rtol=0, atol=1e-6)
+
+
+def test_rotation_is_not_in_place(device: str) -> None:
+    x = random(1, 32).to(device)
+    with pytest.raises(AssertionError, match="read after it was written"):
+        rope(x, i32([0], device), rope_tables(make_rope(32), 4, device), 32, out=x)
+
+
+@pytest.mark.parametrize("head_size", [32, 80])
+@pytest.mark.parametrize("format", ["f32", "f16", "bf16", "fp8", "int8", "int4"])
+def test_what_is_stored_is_near_what_was_given(format: str, head_size: int, device: str) -> None:
+    dtype, rotary = activation_dtype(format), make_rope(head_size)
+    num_heads, num_kv_heads, slots = 3, 2, [40, 41, -1, 0, 17]
+    positions = [8, 9, 10, 11, 300]
+    width = (num_heads + 2 * num_kv_heads) * head_size
+    # As one product leaves them, with something behind.
+    qkv = (random(5, width + 7) * 3).to(dtype)
+    q, k, v = qkv[:, :width].split([num_heads * head_size, num_kv_heads * head_size, num_kv_heads * head_size], dim=1)
+    pool = make_pool(format, device, head_size)
+    before = pool.pieces.clone()
+    tables = rope_tables(rotary, 512, device)
+    rotated = rope_and_write_kv(
+        *(x.to(device) if device == "cuda" else x for x in (q, k, v)),
+        i32(positions, device),
+        i32(slots, device),
+        tables,
+        pool,
+        1,
+    )
+    at = torch.tensor(positions)
+    expected_q = rotate(q.float().unflatten(1, (-1, head_size)), at, rotary, 1.0)
+    expected_k = rotate(k.float().unflatten(1, (-1, head_size)), at, rotary, 1.0)
+    expected_v = v.float().unflatten(1, (-1, head_size))
+    if pool.format.is_turned:
+        matrix, run = hadamard(head_size), head_size & -head_size
+        expected_q, expected_k, expected_v = expected_q @ matrix / run, expected_k @ matrix, expected_v @ matrix
+    assert rotated.dtype == dtype
+    assert torch.allclose(rotated.float().cpu().view_as(expected_q), expected_q, rtol=4e-3, atol=1e-3)
+    keys, values = stored(pool, 1)
+    written = [row for row, slot in enumerate(slots) if slot >= 0]
+    used = [slots[row] for row in written]
+    for actual, expected in ((keys, expected_k), (values, expected_v)):
+        error = (actual[used] - expected[written]).norm(dim=-1) / expected[written].norm(dim=-1)
+        assert error.max() < BOUNDS[format], f"relative error {error.max()}"
+    unused = [slot for slot in range(48) if slot not in used]
+    if not pool.format.is_turned:  # zero bytes are levels of int4
+        assert not keys[unused].any() and not values[unused].any()
+    assert torch.equal(pool.pieces[0], before[0])
+
+
+def test_without_rotation_queries_are_left_as_they_are(device: str) -> None:
+    pool = make_pool("bf16", device)
+    q, k, v = (random(3, 64, seed=seed).bfloat16().to(device) for seed in range(3))
+    assert rope_and_write_kv(q, k, v, i32([5, 6, 7], device), i32([1, 2, 3], device), None, pool, 0) is q
+    keys, values = stored(pool, 0)
+    assert torch.equal(keys[1:4].flatten(1), k.cpu().float()) and torch.equal(values[1:4].flatten(1), v.cpu().float())
+
+
+def test_fp8_rounds_to_the_nearest_even_code(device: str) -> None:
+    """Every head's largest is 448, so that its scale is 1: every code, what lies between two, and beyond the least."""
+    codes = torch.arange(0, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    between = (codes[1:] + codes[:-1]) / 2
+    near = torch.cat([between * (1 + 2.0**-20), between * (1 - 2.0**-20)])
+    values = torch.cat([codes, between, near])
+    values = torch.cat([values, -values])
+    heads = torch.zeros(-(-len(values) // 31), 32)
+    heads[:, 0] = 448.0
+    heads[:, 1:] = torch.nn.functional.pad(values, (0, -len(values) % 31)).view(-1, 31)
+    num_rows = heads.shape[0]
+    pool = make_pool("fp8", device, num_kv_heads=1)
+    x = heads.to(device)
+    rows = list(range(num_rows))
+    rope_and_write_kv(x, x, x, i32(rows, device), i32(rows, device), None, pool, 0)
+    assert torch.equal(stored(pool, 0)[1][:num_rows, 0], heads.to(torch.float8_e4m3fn).float())
+
+
+def test_heads_of_zeros_are_stored_as_zeros(device: str) -> None:
+    for format in ("fp8", "int8", "int4"):
+        pool = make_pool(format, device)
+        x = torch.zeros(1, 64, dtype=torch.bfloat16, device=device)
+        pool.pieces.fill_(99)
+        rope_and_write_kv(x, x, x, i32([3], device), i32([4], device), None, pool, 0)
+        for part in stored(pool, 0):
+            assert not part[4].any()
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp8", "int8", "int4"])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # infinity less infinity, in the interpreter
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_shows_in_its_head_alone(format: str, bad: float, device: str) -> None:
+    pool = make_pool(format, device)
+    x = random(1, 64).bfloat16()
+    x[0, 40] = bad
+    q = random(1, 64).bfloat16().to(device)
+    x = x.to(device)
+    rope_and_write_kv(q, x, x, i32([0], device), i32([4], device), None, pool, 0)
+    for part in stored(pool, 0):
+        assert part[4, 0].isfinite().all() and not part[4, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("format", ["bf16", "int4"])
+def test_a_row_has_the_same_bits_alone_and_among_others(format: str, device: str) -> None:
+    tables = rope_tables(make_rope(32), 64, device)
+    q, k, v = (random(11, 64, seed=seed).bfloat16().to(device) for seed in range(3))
+    together, alone = make_pool(format, device), make_pool(format, device)
+    rows = list(range(11))
+    queries = rope_and_write_kv(q, k, v, i32(rows, device), i32(rows, device), tables, together, 0)
+    for row in (0, 9, 10):
+        part = slice(row, row + 1)
+        query = rope_and_write_kv(q[part], k[part], v[part], i32([row], device), i32([row], device), tables, alone, 0)
+        assert torch.equal(query, queries[part])
+        for one, among in zip(stored(alone, 0), stored(together, 0), strict=True):
+            assert torch.equal(one[row], among[row])
+
+
+@pytest.mark.parametrize("head_size", [64, 80])
+def test_turning_twice_gives_the_heads_back(head_size: int, device: str) -> None:
+    x = random(18, 2 * head_size)
+    count, run = i32([17], device), head_size & -head_size
+    turned = turn_heads(x.to(device), head_size, 1.0, count)
+    assert torch.allclose(
+        turned[:17].cpu(), (x[:17].view(17, 2, head_size) @ hadamard(head_size)).flatten(1), atol=1e-4
+    )
+    back = turn_heads(turned, head_size, 1.0 / run, count, out=turned)
+    assert torch.allclose(back[:17].cpu(), x[:17], atol=1e-5)

@@ -1,0 +1,101 @@
+"""A backend whose steps take their time on a device: the next plan is begun meanwhile, results keep their order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from tests.fakes.backend import VOCAB_SIZE, FakeBackend
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.engine import Engine
+from trunkline_server.errors import PlanError
+from trunkline_server.loop import EngineLoop
+from trunkline_server.plan import SequenceStart, StepPlan, StepResult
+
+DEADLINE_S = 30.0
+
+
+class DeviceBackend(FakeBackend):
+    """Computes at once, and tells when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self._results: deque[list[Sampled | SequenceFailure]] = deque()
+        self.is_done = threading.Event()
+        self.has_two = threading.Event()
+
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        self.log.append("begin")
+        self._results.append(self.step(chunks))
+        if len(self._results) == 2:
+            self.has_two.set()
+
+    def is_ready(self) -> bool:
+        return self.is_done.is_set()
+
+    def finish(self) -> list[Sampled | SequenceFailure]:
+        self.log.append("finish")
+        return self._results.popleft()
+
+
+def plans(count: int) -> list[StepPlan]:
+    """A prompt, then decodes."""
+    start = SequenceStart(1, [3, 1, 4], 3, SamplingParams())
+    first = StepPlan(1, starts=[start], chunks=[Chunk(1, 0, 3, [0, 1, 2], True)])
+    return [first, *(StepPlan(step_id, chunks=[Chunk(1, step_id + 1, 1, [], True)]) for step_id in range(2, count + 1))]
+
+
+def test_a_plan_is_begun_before_the_one_before_is_finished() -> None:
+    backend, expected = DeviceBackend(), []
+    alone = Engine(FakeBackend(), vocab_size=VOCAB_SIZE)
+    expected = [alone.step(plan).sequences for plan in plans(3)]
+    engine = Engine(backend, vocab_size=VOCAB_SIZE)
+    first, second, third = plans(3)
+    engine.begin(first)
+    engine.begin(second)
+    assert (engine.num_begun, engine.is_ready()) == (2, False)
+    results = [engine.finish()]
+    engine.begin(third)
+    results += [engine.finish(), engine.finish()]
+    assert [result.step_id for result in results] == [1, 2, 3]
+    assert [result.sequences for result in results] == expected
+    assert backend.log == ["begin", "begin", "finish", "begin", "finish", "finish"]
+
+
+def test_chunks_that_cannot_run_fail_beside_those_that_do() -> None:
+    engine = Engine(DeviceBackend(), vocab_size=VOCAB_SIZE)
+    plan = plans(1)[0]
+    engine.begin(StepPlan(1, starts=plan.starts, chunks=[Chunk(7, 0, 1, [9], True), *plan.chunks]))
+    failed, sampled = engine.finish().sequences
+    assert isinstance(failed, SequenceFailure)
+    assert isinstance(sampled, Sampled)
+    engine.begin(StepPlan(2, chunks=[Chunk(7, 0, 1, [], True)]))
+    assert engine.is_ready()
+    (failed,) = engine.finish().sequences
+    assert isinstance(failed, SequenceFailure)
+
+
+@pytest.mark.parametrize("ending", ["plans end", "a plan is wrong"])
+def test_the_loop_keeps_two_in_flight_and_sends_all_results(ending: str) -> None:
+    backend, bugs = DeviceBackend(), []
+    loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), bugs.append)
+    loop.start()
+    stream = loop.make_stream()
+    loop.open(stream)
+    for plan in plans(4):
+        assert stream.put_plan(plan)
+    # The device has not done anything yet.
+    assert backend.has_two.wait(DEADLINE_S)
+    if ending == "plans end":
+        stream.end_plans()
+    else:
+        stream.put_plan(PlanError("not a plan"))
+    backend.is_done.set()
+    results = [response.result for response in stream.responses()]
+    assert [result.step_id for result in results if isinstance(result, StepResult)] == [1, 2, 3, 4]
+    loop.stop()
+    assert bugs == []
+    assert backend.log[:2] == ["begin", "begin"]

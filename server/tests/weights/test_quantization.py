@@ -1,0 +1,144 @@
+"""`quantization_config` is one of the schemes that are read, or refused by name; parts are checked at the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.weights.quantized_files import CASES, compressed, write_quantized
+from trunkline_server.errors import DamagedFile, UnsupportedFormat
+from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    PackedIntegers,
+    Quantization,
+    parse_quantization,
+)
+from trunkline_server.weights.quantized_parts import SCHEMES
+
+Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+PATH = Path("m/config.json")
+FLOAT = {"num_bits": 8, "type": "float", "strategy": "channel"}
+EXPECTED: dict[str, Quantization] = {
+    "gptq": Gptq(4, 32, 1),
+    "gptq_act_order": Gptq(4, 32, 0),
+    "gptq_8": Gptq(8, 32, 1),
+    "awq": Awq(32),
+    "packed_4": PackedIntegers(4, 32),
+    "packed_8": PackedIntegers(8, 32),
+    "fp8_dynamic": EightBits(is_float=True, activations="dynamic"),
+    "fp8_static": EightBits(is_float=True, activations="static"),
+    "fbgemm_fp8": EightBits(is_float=True, activations="dynamic", input_limit=1200.0),
+    "int8_dynamic": EightBits(is_float=False, activations="dynamic"),
+    "int8_weights": EightBits(is_float=False, activations="none"),
+    "bitsandbytes_8": EightBits(is_float=False, activations="none", scale_name="SCB", scale_divisor=127.0),
+    "bitsandbytes_4": FourBitFloats(),
+    "bitsandbytes_4_nested": FourBitFloats(),
+}
+
+
+def parse(config: object) -> Quantization | None:
+    return parse_quantization(PATH, {"quantization_config": config})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_scheme_is_told_from_its_config(case: str) -> None:
+    assert parse(CASES[case][0]) == EXPECTED[case]
+
+
+def test_no_config_is_no_scheme_and_one_group_is_a_row() -> None:
+    assert parse_quantization(PATH, {}) is None
+    assert parse(None) is None
+    assert parse({"quant_method": "gptq", "bits": 4, "group_size": -1}) == Gptq(4, None, 1)
+    assert parse({"quant_method": "fp8", "activation_scheme": "static"}) == EXPECTED["fp8_static"]
+    assert set(get_args(Quantization)) == set(SCHEMES)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"quant_method": "quip"}, "weights quantised by `quip`"),
+        ({"quant_method": "mxfp4"}, "read are awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq"),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "GPTQ of 3 bits"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "`group_size` 0"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"}, "`marlin`"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "AWQ of version `gemv`"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "`weight_block_size` `[128, 128]`"),
+        ({"quant_method": "fp8", "activation_scheme": "tea"}, "`activation_scheme` `tea`"),
+        (compressed("nvfp4-pack-quantized", FLOAT, None), "the format `nvfp4-pack-quantized`"),
+        (compressed("float-quantized", FLOAT, {"num_bits": 16}), "`num_bits` `16`"),
+        (compressed("float-quantized", FLOAT | {"strategy": "block"}, None), "`strategy` `block`"),
+        (compressed("float-quantized", FLOAT, None), "`type` `float`"),
+        (compressed("pack-quantized", {"num_bits": 4, "type": "int", "symmetric": False}, None), "`symmetric` `False`"),
+        (compressed("float-quantized", FLOAT, None) | {"kv_cache_scheme": {"num_bits": 8}}, "`kv_cache_scheme`"),
+        (compressed("float-quantized", FLOAT, None) | {"config_groups": {}}, "0 `config_groups`"),
+        ({"quant_method": "bitsandbytes"}, "neither 4 nor 8 bits"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnsupportedFormat, match=re.escape(says)) as caught:
+        parse(config)
+    assert "m/config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (3, "`quantization_config` is not an object"),
+        ({}, "`quantization_config.quant_method` is `None`, not of type str"),
+        ({"quant_method": "gptq", "bits": "4", "group_size": 128}, "`quantization_config.bits` is `4`"),
+        ({"quant_method": "gptq", "bits": True, "group_size": 128}, "`quantization_config.bits` is `True`"),
+        ({"quant_method": "compressed-tensors", "config_groups": []}, "`quantization_config.config_groups` is not"),
+    ],
+)
+def test_what_cannot_be_is_damage(config: object, says: str) -> None:
+    with pytest.raises(DamagedFile, match=re.escape(says)):
+        parse(config)
+
+
+def test_a_quantised_weight_has_parts_and_is_no_tensor(tiny_model: Tiny, tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama2")[1], tmp_path, "gptq")
+    checkpoint = open_checkpoint(tmp_path)
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert set(checkpoint.parts(name)) == {"qweight", "qzeros", "scales", "g_idx"}
+    assert not checkpoint.parts("model.norm.weight")
+    assert not checkpoint.parts("lm_head.weight")
+    with pytest.raises(UnsupportedFormat, match=r"down_proj.weight` .* is quantised .*--backend cuda"):
+        checkpoint.tensor(name)
+    with pytest.raises(KeyError):
+        checkpoint.parts("model.layers.9.mlp.down_proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("case", "suffix", "says"),
+    [
+        ("gptq", "scales", "expected [2, 64]"),
+        ("awq", "qzeros", "expected [2, 8]"),
+        ("packed_4", "weight_scale", "expected [64, 2]"),
+        ("fp8_dynamic", "weight_scale", "expected [64, 1] or [64] or [1] or []"),
+        ("bitsandbytes_4", "weight.absmax", "expected [128]"),
+        ("bitsandbytes_4", "weight.quant_state.bitsandbytes__nf4", "is not a JSON object"),
+        ("gptq", "qzeros", None),
+    ],
+)
+def test_parts_that_disagree_are_damage(
+    tiny_model: Tiny, tmp_path: Path, case: str, suffix: str, says: str | None
+) -> None:
+    write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    name = f"model.layers.0.self_attn.q_proj.{suffix}"
+    part = tensors.pop(name)
+    if says is not None:
+        tensors[name] = part[1:].clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(DamagedFile, match=re.escape(says or f"`{name}` is missing")):
+        open_checkpoint(tmp_path)

@@ -1,0 +1,1 @@
+"""CUDA backend: torch for memory and graphs, Triton for every kernel. docs/gpu.md says what it needs."""

@@ -1,0 +1,347 @@
+"""`Backend` on a GPU: bookkeeping of sequences and steps around the runner and the sampler."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from trunkline_server.backends.cuda.device import Device, Event
+from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.runner import StepRunner
+from trunkline_server.backends.cuda.sampling import DeviceSampler, PendingRows, RowRequest, RowResult
+from trunkline_server.backends.cuda.sampling_rules import mask_from_bytes
+from trunkline_server.backends.cuda.sequences import RunningSequence, SequenceTable
+from trunkline_server.backends.cuda.step_input import Entry
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    Store,
+    TokenScore,
+)
+from trunkline_server.backends.late_masks import LateMasks
+from trunkline_server.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Steps that are begun and not finished, at most.
+MAX_STEPS_IN_FLIGHT = 2
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A chunk of a step that was begun. num_tokens: its sequence's, before it samples; mask: of a late one, once known.
+
+    samples: False once it is known that it samples nothing.
+    """
+
+    chunk: Chunk
+    sequence: RunningSequence
+    num_tokens: int
+    num_scores: int
+    samples: bool
+    mask: bytes = b""
+    problem: str | None = None
+    first_row: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """A step in flight. rows: None until its samples are begun, which late masks put off; outcomes: those known."""
+
+    chunks: Sequence[Chunk]
+    works: list[_Work]
+    outcomes: dict[int, Sampled | SequenceFailure] = field(default_factory=dict)
+    logits: torch.Tensor | None = None
+    rows: PendingRows | None = None
+    event: Event | None = None
+    results: list[Sampled | SequenceFailure] | None = None
+
+
+class CudaBackend:
+    """Implements `Backend`, and `begin` and `finish` of steps apart, so that two may be in flight.
+
+    use_device: called by each thread that calls the backend before it does anything else.
+    """
+
+    def __init__(
+        self,
+        info: BackendInfo,
+        *,
+        device: Device,
+        runner: StepRunner,
+        sampler: DeviceSampler,
+        pool: KvPool,
+        vocab_size: int,
+        use_device: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.info = info
+        self.store: Store | None = None
+        self._device, self._runner, self._sampler, self._pool = device, runner, sampler, pool
+        self._vocab_size = vocab_size
+        self._use_device = use_device
+        self._sequences = SequenceTable(
+            num_blocks=info.num_device_blocks, block_size=info.block_size, vocab_size=vocab_size
+        )
+        self._steps: deque[_Step] = deque()
+
+    def after_start(self) -> None:
+        pass
+
+    def start(
+        self,
+        sequence_id: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+        sampling: SamplingParams,
+        root_key: bytes = b"",
+    ) -> None:
+        self._sequences.start(sequence_id, token_ids, num_prompt_tokens, sampling)
+
+    def end(self, sequence_id: int) -> None:
+        self._sequences.end(sequence_id)
+
+    def make_late_masks(self) -> LateMasks:
+        return LateMasks()
+
+    def reset(self) -> None:
+        self._use_device()
+        self._device.wait()
+        self._steps.clear()
+        self._sequences.clear()
+
+    def drop_window_parts(self, block_ids: Sequence[int]) -> None:
+        raise NotImplementedError("blocks are in one piece")
+
+    @torch.inference_mode()
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        self._use_device()
+        self._pool.copy_block(source_block_id, destination_block_id)
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Steps that are begun and not finished."""
+        return len(self._steps)
+
+    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        assert not self._steps, "steps in flight are finished first"
+        self.begin(chunks)
+        return self.finish()
+
+    @torch.inference_mode()
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        """Begins a step behind at most one that is in flight. Waits for late masks of that one, if for anything."""
+        assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "one step is finished before a third begins"
+        self._use_device()
+        before = self._steps[-1] if self._steps else None
+        if before is not None:
+            self._sample(before)
+            if any(self._needs_tokens(chunk) for chunk in chunks):
+                self._resolve(before)
+        step = _Step(chunks, [])
+        self._steps.append(step)
+        for chunk in chunks:
+            self._accept(chunk, step)
+        if not step.works:
+            return
+        step.logits = self._runner.run([self._entry(work) for work in step.works])
+        if not any(work.chunk.late_masks is not None for work in step.works):
+            self._sample(step)
+
+    def is_ready(self) -> bool:
+        """Whether `finish` of the oldest step in flight would wait for the device no more."""
+        step = self._steps[0]
+        if step.results is not None or not step.works:
+            return True
+        # One that waits for masks is waited for there.
+        return step.logits is not None if step.event is None else step.event.is_reached()
+
+    @torch.inference_mode()
+    def finish(self) -> list[Sampled | SequenceFailure]:
+        """Outcomes of the oldest step in flight; waits for it."""
+        self._use_device()
+        step = self._steps[0]
+        results = self._resolve(step)
+        self._steps.popleft()
+        return results
+
+    @torch.inference_mode()
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        if len(self._sequences) > 0:
+            raise InvalidArgument(f"cannot score while {len(self._sequences)} sequences are started")
+        num_positions = self.info.num_device_blocks * self.info.block_size
+        if not 1 <= len(token_ids) <= num_positions:
+            raise InvalidArgument(f"cannot score {len(token_ids)} tokens, the pool holds {num_positions}")
+        self._use_device()
+        pieces = []
+        most = min(self._sampler.max_rows, self.info.max_step_tokens)
+        for first in range(0, len(token_ids), most):
+            tokens = token_ids[first : first + most]
+            num_blocks = -(-(first + len(tokens)) // self.info.block_size)
+            logits = self._runner.run([Entry(tokens, first, range(num_blocks), range(len(tokens)))])
+            self._device.wait()
+            pieces.append(logits[: len(tokens)].cpu().numpy().copy())
+        return np.concatenate(pieces)
+
+    def _needs_tokens(self, chunk: Chunk) -> bool:
+        """Whether the host has to see the tokens of the step before: others follow them."""
+        sequence = self._sequences.get(chunk.sequence_id)
+        return sequence is not None and sequence.num_pending > 0 and len(chunk.appended_token_ids) > 0
+
+    def _accept(self, chunk: Chunk, step: _Step) -> None:
+        sequence = self._sequences.get(chunk.sequence_id)
+        if sequence is not None:
+            for token_id in chunk.appended_token_ids:
+                sequence.take(token_id)
+        problem = self._problem(chunk, step.works)
+        if problem is not None:
+            step.outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+            return
+        assert sequence is not None
+        sequence.block_ids.extend(chunk.new_block_ids)
+        num_scores = self._num_scores(chunk, sequence)
+        first_row = sum(work.num_scores + work.chunk.sample for work in step.works)
+        step.works.append(
+            _Work(chunk, sequence, sequence.num_tokens, num_scores, chunk.sample, chunk.allowed_tokens, None, first_row)
+        )
+        sequence.num_computed = chunk.first_position + chunk.num_tokens
+
+    def _problem(self, chunk: Chunk, works: Sequence[_Work]) -> str | None:
+        if any(work.chunk.sequence_id == chunk.sequence_id for work in works):
+            return "the sequence has two chunks in one step"
+        if len(works) == self.info.max_step_sequences:
+            return f"the step has more than {self.info.max_step_sequences} chunks"
+        num_tokens = sum(work.chunk.num_tokens for work in works) + chunk.num_tokens
+        if num_tokens > self.info.max_step_tokens:
+            return f"the step has {num_tokens} tokens, the limit is {self.info.max_step_tokens}"
+        problem = self._mask_problem(chunk.allowed_tokens) or self._sequences.problem(chunk)
+        if problem is not None:
+            return problem
+        num_rows = sum(work.num_scores + work.chunk.sample for work in works) + chunk.sample
+        num_rows += self._num_scores(chunk, self._sequences[chunk.sequence_id])
+        if num_rows > self._sampler.max_rows:
+            return f"the step needs logits of {num_rows} positions, the limit is {self._sampler.max_rows}"
+        return None
+
+    @staticmethod
+    def _num_scores(chunk: Chunk, sequence: RunningSequence) -> int:
+        """Positions of a chunk that score the prompt's next token."""
+        end = chunk.first_position + chunk.num_tokens
+        return max(0, min(end, sequence.num_prompt_tokens - 1) - chunk.first_position) if chunk.score else 0
+
+    def _mask_problem(self, mask: bytes) -> str | None:
+        num_bytes = -(-self._vocab_size // 8)
+        if mask and len(mask) != num_bytes:
+            return f"a mask of {len(mask)} bytes, expected {num_bytes}"
+        return None
+
+    def _entry(self, work: _Work) -> Entry:
+        chunk, sequence = work.chunk, work.sequence
+        end = chunk.first_position + chunk.num_tokens
+        tokens = sequence.token_ids[chunk.first_position : end]
+        tokens += [-1 - sequence.pending_row] * (chunk.num_tokens - len(tokens))
+        rows = [*range(work.num_scores), *([chunk.num_tokens - 1] if chunk.sample else [])]
+        return Entry(tokens, chunk.first_position, sequence.block_ids, rows)
+
+    def _sample(self, step: _Step) -> None:
+        """Begins the step's samples, if that was not done; waits for late masks first."""
+        if step.logits is None or step.event is not None:
+            return
+        for work in step.works:
+            if work.chunk.late_masks is not None and work.samples:
+                work.mask = work.chunk.late_masks.wait(work.chunk.sequence_id)
+                work.problem = self._mask_problem(work.mask)
+                work.samples = bool(work.mask) and work.problem is None
+        requests = [request for work in step.works for request in self._requests(work)]
+        if requests:
+            step.rows = self._sampler.launch(step.logits, requests)
+        step.event = self._device.mark()
+        step.logits = None
+        for work in step.works:
+            if work.samples:
+                work.sequence.num_pending += 1
+                work.sequence.pending_row = work.first_row + work.num_scores
+
+    def _requests(self, work: _Work) -> list[RowRequest]:
+        """Of the rows of logits that the step computed for a chunk, in order, also where they are not needed."""
+        chunk, sequence, params = work.chunk, work.sequence, work.sequence.sampling
+        requests = [
+            RowRequest(
+                target=sequence.token_ids[chunk.first_position + index + 1], num_top=params.num_top_prompt_logprobs
+            )
+            for index in range(work.num_scores)
+        ]
+        if not chunk.sample:
+            return requests
+        mask = mask_from_bytes(work.mask, self._vocab_size) if work.mask and work.problem is None else None
+        if sequence.rules.allowed is not None:
+            mask = sequence.rules.allowed if mask is None else mask & sequence.rules.allowed
+        num_known = len(sequence.token_ids)
+        requests.append(
+            RowRequest(
+                rules=sequence.rules,
+                num_top=params.num_top_logprobs,
+                wants_logprob=params.logprobs,
+                position=work.num_tokens,
+                num_output=work.num_tokens - sequence.num_prompt_tokens,
+                pending_row=sequence.pending_row if work.num_tokens > num_known else -1,
+                mask=mask,
+            )
+        )
+        return requests
+
+    def _resolve(self, step: _Step) -> list[Sampled | SequenceFailure]:
+        """Waits for a step and takes what it sampled; the second time it only tells."""
+        if step.results is None:
+            self._sample(step)
+            if step.event is not None:
+                step.event.wait()
+            rows = [] if step.rows is None else step.rows.read()
+            for work in step.works:
+                outcome = self._outcome(work, rows)
+                if outcome is not None:
+                    step.outcomes[work.chunk.sequence_id] = outcome
+            outcomes = step.outcomes
+            step.results = [outcomes[chunk.sequence_id] for chunk in step.chunks if chunk.sequence_id in outcomes]
+        return step.results
+
+    def _outcome(self, work: _Work, rows: Sequence[RowResult]) -> Sampled | SequenceFailure | None:
+        sequence_id, sequence = work.chunk.sequence_id, work.sequence
+        sequence.num_pending -= work.samples
+        if work.problem is not None:
+            return SequenceFailure(sequence_id, "invalid_plan", work.problem)
+        scored = rows[work.first_row : work.first_row + work.num_scores]
+        for row in scored:
+            if row.token_id < 0:
+                return _not_finite(sequence_id, row.token_id)
+        scores = [TokenScore(row.logprob, row.rank, row.top) for row in scored]
+        if not work.samples:
+            return Sampled(sequence_id, None, scores=scores) if work.chunk.score else None
+        if len(sequence.token_ids) != work.num_tokens:
+            # The step before sampled nothing, as it has said.
+            return SequenceFailure(
+                sequence_id, "invalid_plan", f"the chunk samples after position {work.num_tokens - 1}, but "
+                f"{len(sequence.token_ids)} tokens are known",
+            )  # fmt: skip
+        row = rows[work.first_row + work.num_scores]
+        if row.token_id < 0:
+            return _not_finite(sequence_id, row.token_id)
+        sequence.take(row.token_id)
+        params = sequence.sampling
+        if not params.logprobs and params.num_top_logprobs == 0:
+            return Sampled(sequence_id, row.token_id, scores=scores)
+        return Sampled(sequence_id, row.token_id, row.logprob, row.top, scores)
+
+
+def _not_finite(sequence_id: int, what: int) -> SequenceFailure:
+    message = "a logit is not a number" if what == NOT_A_NUMBER else "no logit, or an infinite one, leads"
+    return SequenceFailure(sequence_id, "not_finite", message)

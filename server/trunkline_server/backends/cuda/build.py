@@ -1,0 +1,272 @@
+"""From a checkpoint to a CUDA backend that is ready to serve."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from trunkline_server.backends.cuda.backend import CudaBackend
+from trunkline_server.backends.cuda.device import CudaDevice, Device
+from trunkline_server.backends.cuda.kernels.attention import AttentionSpace
+from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionShape
+from trunkline_server.backends.cuda.kernels.rope_kv import rope_tables
+from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, bytes_per_block
+from trunkline_server.backends.cuda.loading import default_dtype, load_weights
+from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
+from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
+from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
+from trunkline_server.backends.cuda.sampling import DeviceSampler
+from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
+from trunkline_server.backends.cuda.weights import DenseWeight
+from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
+from trunkline_server.models import registry
+from trunkline_server.models.rope import local_rope, rope
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.cuda.weights import DeviceWeights
+    from trunkline_server.models.config import ModelConfig
+    from trunkline_server.weights.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+# Changes whenever the bits of a result change.
+NUMERICS_VERSION = 1
+BLOCK_SIZE = 64
+DEFAULT_STEP_TOKENS = 4096
+DEFAULT_STEP_SEQUENCES = 256
+# Of the likeliest tokens that a row may be asked for: more than any dialect allows.
+MAX_TOP_LOGPROBS = 128
+# Partial results of attention, split by split: more of them than this are computed in another way, to the same bits.
+MAX_PARTIAL_BYTES = 256 << 20
+# A quantised weight that a prompt is multiplied with is made a matrix of its own first, up to this size.
+MAX_UNPACKED_BYTES = 512 << 20
+# What captured graphs take beside their tensors, each: nodes and their arguments.
+GRAPH_BYTES = 4 << 20
+# Rows of a program of the sampler in the interpreter, where programs cost more than elements.
+INTERPRETED_ROWS = 64
+INTERPRETED_ROW_MULTIPLE = 2
+_DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+
+
+def build(
+    checkpoint: Checkpoint,
+    *,
+    kv_cache_dtype: str = "auto",
+    max_batch_total_tokens: int | None = None,
+    max_step_tokens: int | None = None,
+    max_step_sequences: int | None = None,
+    numerics: str = "exact",
+    captures: bool = True,
+    device: Device | None = None,
+    dtype: torch.dtype | None = None,
+    block_size: int = BLOCK_SIZE,
+) -> CudaBackend:
+    """Loads the weights, measures what is left, makes the pool, captures steps.
+
+    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend on the
+    request alone) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
+    checkpoint's. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    """
+    began = time.monotonic()
+    device = find_device() if device is None else device
+    use_device = device.use if isinstance(device, CudaDevice) else lambda: None
+    use_device()
+    dtype = default_dtype(checkpoint) if dtype is None else dtype
+    layout = _layout(checkpoint.config, kv_cache_dtype, dtype, block_size)
+    limits = StepShape(
+        max_step_tokens or DEFAULT_STEP_TOKENS,
+        max_step_sequences or DEFAULT_STEP_SEQUENCES,
+        max_step_sequences or DEFAULT_STEP_SEQUENCES,
+    )
+    with torch.inference_mode():
+        weights = load_weights(checkpoint, device.torch_device, dtype)
+        _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
+        try:
+            return _Assembly(checkpoint, device, weights, layout, dtype, limits, numerics == "fast").build(
+                max_batch_total_tokens, captures=captures and device.can_capture, use_device=use_device
+            )
+        except torch.OutOfMemoryError as error:
+            free, total = device.free_bytes()
+            raise DoesNotFit(
+                f"the device's memory is full: {free >> 20} of {total >> 20} MiB are free with "
+                f"{weights.num_bytes >> 20} MiB of weights",
+                hint="lower `--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
+            ) from error
+
+
+def find_device() -> CudaDevice:
+    """The first GPU. Raises BackendUnavailable."""
+    if not torch.cuda.is_available():
+        raise BackendUnavailable(
+            f"the cuda backend finds no NVIDIA GPU (torch {torch.__version__}, built for CUDA {torch.version.cuda})",
+            hint="see that `nvidia-smi` lists one and that torch is a CUDA build, or take `--backend cpu`",
+        )
+    major, minor = torch.cuda.get_device_capability(0)
+    if major < 9:
+        raise BackendUnavailable(
+            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 9.0 (Hopper)",
+            hint="take `--backend cpu`",
+        )
+    return CudaDevice()
+
+
+def _layout(config: ModelConfig, kv_cache_dtype: str, dtype: torch.dtype, block_size: int) -> KvLayout:
+    name = _DTYPE_NAMES[dtype] if kv_cache_dtype == "auto" else kv_cache_dtype
+    return KvLayout(
+        block_size=block_size, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat(name)
+    )
+
+
+def _log(message: str, **fields: object) -> None:
+    logger.info(message, extra={"fields": fields})
+
+
+class _Assembly:
+    """The parts of a backend, put together in order: what is measured comes after what it is measured with."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: Device,
+        weights: DeviceWeights,
+        layout: KvLayout,
+        dtype: torch.dtype,
+        limits: StepShape,
+        is_fast: bool,
+    ) -> None:
+        self._checkpoint, self._config = checkpoint, checkpoint.config
+        self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
+        self._limits, self._is_fast = limits, is_fast
+        is_gpu = device.torch_device.type == "cuda"
+        self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
+        self._row_multiple = ROW_MULTIPLE if is_gpu else INTERPRETED_ROW_MULTIPLE
+        self._largest = padded(limits, self._row_multiple)
+
+    def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
+        config, device, limits, layout = self._config, self._device, self._limits, self._layout
+        sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
+        shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
+        per_block = bytes_per_block(layout, config.num_layers)
+        free, total = device.free_bytes()
+        memory = DeviceMemory(
+            total=total, free=free, weights=self._weights.num_bytes, steps=self._step_bytes(len(shapes))
+        )
+        num_blocks = num_pool_blocks(
+            memory, bytes_per_block=per_block, block_size=layout.block_size, wanted_tokens=wanted_tokens
+        )
+        _log(
+            "memory divided", total_mib=total >> 20, weights_mib=memory.weights >> 20, steps_mib=memory.steps >> 20,
+            reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
+        )  # fmt: skip
+        pool = KvPool(
+            num_layers=config.num_layers, num_blocks=num_blocks, block_size=layout.block_size,
+            num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=layout.format.value,
+            device=device.torch_device,
+        )  # fmt: skip
+        model = self._model(pool)
+
+        @torch.inference_mode()
+        def forward(step: StepTensors) -> torch.Tensor:
+            fill_tokens(step.token_ids, sampler.sampled)
+            return dense(registry.forward(CudaOps(model, step), config))
+
+        max_blocks = min(num_blocks, -(-config.max_position_embeddings // layout.block_size))
+        runner = StepRunner(
+            device, forward, max_shape=limits, max_blocks=max_blocks, block_size=layout.block_size,
+            row_multiple=self._row_multiple,
+        )  # fmt: skip
+        if captures:
+            began = time.monotonic()
+            runner.capture(shapes)
+            sampler.warm_up(model.logits[:1].zero_())
+            _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
+        info = self._info(pool)
+        return CudaBackend(
+            info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size,
+            use_device=use_device,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _model(self, pool: KvPool) -> DeviceModel:
+        config, device = self._config, self._device.torch_device
+        shape = self._attention_shape()
+        partial_rows = self._partial_rows()
+        plans = {
+            window: AttentionPlan(
+                shape, max_rows=self._largest.num_rows, max_entries=self._largest.num_entries,
+                max_partial_rows=partial_rows, window=window, device=device,
+            )
+            for window in {config.window(layer) for layer in range(config.num_layers)}
+        }  # fmt: skip
+        ropes = {rope(config), local_rope(config)}
+        return DeviceModel(
+            weights=self._weights,
+            pool=pool,
+            space=AttentionSpace(shape, partial_rows, device),
+            plans=plans,
+            rope_tables={one: rope_tables(one, config.max_position_embeddings, device) for one in ropes},
+            dtype=self._dtype,
+            logits=torch.zeros(self._largest.num_logits, config.vocab_size, dtype=torch.float32, device=device),
+            is_fast=self._is_fast,
+        )
+
+    def _attention_shape(self) -> AttentionShape:
+        config = self._config
+        if config.num_heads // config.num_kv_heads > 64:
+            raise InvalidArgument(
+                f"{config.num_heads // config.num_kv_heads} query heads share a KV head, the cuda backend has up to 64"
+            )
+        return AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
+
+    def _partial_rows(self) -> int:
+        return max(1, min(MAX_PARTIAL_BYTES // AttentionSpace.bytes_per_row(self._attention_shape()), 1 << 16))
+
+    def _step_bytes(self, num_graphs: int) -> int:
+        """What steps take at most, beside what is on the device already."""
+        config, limits = self._config, self._limits
+        size = self._dtype.itemsize
+        heads = (2 * config.num_heads + 4 * config.num_kv_heads) * config.head_size
+        features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
+        rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
+        partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
+        logits = 4 * self._largest.num_logits * config.vocab_size
+        unpacked = max(
+            (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
+             if not isinstance(matrix, DenseWeight)), default=0,
+        )  # fmt: skip
+        unpacked = min(unpacked, MAX_UNPACKED_BYTES)
+        return limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
+
+    def _info(self, pool: KvPool) -> BackendInfo:
+        layout, limits = self._layout, self._limits
+        return BackendInfo(
+            device=f"{self._device.describe()}, {'fast' if self._is_fast else 'exact'}",
+            block_size=layout.block_size,
+            bytes_per_block=pool.bytes_per_block,
+            num_device_blocks=pool.num_blocks,
+            max_step_tokens=limits.num_rows,
+            max_step_sequences=limits.num_entries,
+            kv_dtype=layout.format.value,
+            weight_bytes=self._weights.num_bytes,
+            numeric_fingerprint=self._fingerprint(),
+        )
+
+    def _fingerprint(self) -> str:
+        """Of all that the bits of a result depend on."""
+        import triton
+
+        parts = (
+            self._checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self._dtype],
+            self._layout.format.value, str(self._is_fast), triton.__version__, torch.__version__,
+            self._device.describe(),
+        )  # fmt: skip
+        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _sizes(shape: StepShape) -> tuple[int, int, int]:
+    return shape.num_rows, shape.num_entries, shape.num_logits

@@ -1,0 +1,165 @@
+"""Causal attention over the block table, of steps that mix chunks of any length. How it adds up: `attention_tile`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.attention_plan import (
+    SPLIT,
+    SPLIT_ROWS,
+    WHOLE_ROWS,
+    AttentionPlan,
+    AttentionShape,
+    AttentionStep,
+)
+from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
+from trunkline_server.backends.cuda.kernels.hadamard import turn_heads, turned_run
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
+from trunkline_server.backends.cuda.kernels.rope_kv import KINDS
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.cuda.kv_pool import KvPool
+
+__all__ = ["AttentionPlan", "AttentionShape", "AttentionSpace", "AttentionStep", "paged_attention"]
+
+# Positions of a tile; the bits of attention depend on it.
+_TILE = 64
+# Rows of 64 take four warps, so that each has 16 of them whatever the tile.
+_WARP_ROWS = 16
+# A tile is loaded while the one before is computed, and its blocks are looked up before that.
+_STAGES = 3
+# Programs of a multiprocessor that go through the splits: as many as fit its registers and shared memory.
+_SPLIT_PROGRAMS = 2
+# Rows that are merged beside each other for each query head.
+_MERGE_PROGRAMS = 512
+_MERGE_AHEAD = 8
+# Where there are no multiprocessors: more than one program, so that each has several items.
+_INTERPRETED_PROCESSORS = 1
+
+
+class AttentionSpace:
+    """Scratch memory of one device, for all layers and windows: partial results of rows, split by split.
+
+    max_partial_rows: rows times splits of a step; those of entries beyond it are computed otherwise, to the same bits.
+    """
+
+    def __init__(self, shape: AttentionShape, max_partial_rows: int, device: torch.device | str) -> None:
+        self.max_partial_rows = max_partial_rows
+        rows, heads = max(max_partial_rows, 1), shape.num_heads
+        self.mixed = torch.empty(rows, heads, shape.head_size, dtype=torch.float32, device=device)
+        self.sums = torch.empty(rows, heads, 2, dtype=torch.float32, device=device)
+
+    @staticmethod
+    def bytes_per_row(shape: AttentionShape) -> int:
+        return shape.num_heads * (shape.head_size + 2) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What both kernels are told alike."""
+
+    step: tuple[object, ...]
+    pool: tuple[object, ...]
+    scalars: tuple[object, ...]
+    constants: dict[str, object]
+
+
+def paged_attention(
+    query: torch.Tensor,
+    pool: KvPool,
+    layer: int,
+    step: AttentionStep,
+    plan: AttentionPlan,
+    space: AttentionSpace,
+    scale: float,
+    soft_cap: float | None = None,
+    out: torch.Tensor | None = None,
+    *,
+    decode_only: bool = False,
+) -> torch.Tensor:
+    """As `Ops.paged_attention`, of query [T, H * D] as `rope_and_write_kv` returned it, whose K and V are stored.
+
+    plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so that there are no
+    tiles of many. Returns [T, H * D] in the query's dtype, in `out` if it is given; rows of padding are not written.
+    Launches up to three kernels and no more than it needs for the shapes; their grids depend on shapes alone.
+    """
+    shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
+    assert space.max_partial_rows >= plan.max_partial_rows, "the plan is of a larger space"
+    if out is None:
+        # Where rows of padding hold anything, NumPy warns of what later layers make of it.
+        make = torch.empty if query.is_cuda else torch.zeros
+        out = make(query.shape, dtype=query.dtype, device=query.device)
+    if num_rows == 0:
+        return out
+    launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
+    max_positions = step.block_tables.shape[1] * pool.layout.block_size
+    if plan.max_partial_rows > 0:
+        split_kernel[(_SPLIT_PROGRAMS * _num_processors(query.device),)](
+            query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
+            query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
+            **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=_STAGES,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+        merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
+            out, space.mixed, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
+            D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype],
+            AHEAD=_MERGE_AHEAD if query.is_cuda else 1, num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip
+    fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
+    if not (decode_only and fits):
+        num_tiles = plan.max_whole_items(num_rows, num_entries)
+        whole_kernel[(num_tiles * shape.num_kv_heads,)](
+            query, out, plan.counts, plan.whole_items, *launch.step, *launch.pool,
+            query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
+            **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=WHOLE_ROWS,
+            num_warps=WHOLE_ROWS // _WARP_ROWS, num_stages=_STAGES, enable_fp_fusion=False,
+        )  # fmt: skip
+    if pool.format.is_turned:
+        factor = 1.0 / turned_run(shape.head_size)
+        turn_heads(out, shape.head_size, factor, step.query_begin[num_entries:], out=out)
+    return out
+
+
+def _launch(
+    query: torch.Tensor,
+    pool: KvPool,
+    layer: int,
+    step: AttentionStep,
+    plan: AttentionPlan,
+    scale: float,
+    soft_cap: float | None,
+) -> _Launch:
+    layout, shape = pool.layout, plan.shape
+    assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), "the pool's heads"
+    return _Launch(
+        step=(step.query_begin, step.context_length, step.block_tables),
+        pool=(pool.elements(layer), pool.scales(layer)),
+        scalars=(
+            layout.piece_elements, layout.piece_scales, layout.values_offset,
+            layout.num_kv_heads * layout.block_size, scale, soft_cap or 1.0, plan.window or 0,
+        ),
+        constants={
+            "GROUP": shape.group,
+            "D": shape.head_size,
+            "D_PAD": 1 << (shape.head_size - 1).bit_length(),
+            "BLOCK": layout.block_size,
+            "KIND": KINDS[pool.format.value],
+            "DTYPE": TRITON_DTYPES[query.dtype],
+            "TILE": _TILE,
+            "SPLIT": SPLIT,
+            "HAS_WINDOW": plan.window is not None,
+            "HAS_CAP": soft_cap is not None,
+        },
+    )  # fmt: skip
+
+
+@cache
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _INTERPRETED_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

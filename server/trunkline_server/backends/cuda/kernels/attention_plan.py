@@ -1,0 +1,187 @@
+"""Which program computes what part of a step's attention, found on the device once a step.
+
+The order of all sums of attention is fixed by absolute position (`attention_tile.py`), so who computes what is a choice
+of speed alone, and may depend on anything. An entry with few new tokens is computed split by split, all splits beside
+each other, and merged; one with many goes through its splits in each program. An entry whose partial results do not fit
+the scratch space goes the second way too, so the space may be of any size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+# Positions of a split; the bits of attention depend on it.
+SPLIT = 256
+# Entries with at most so many new tokens are computed split by split.
+MAX_SPLIT_TOKENS = 64
+# Rows (tokens times the query heads of one KV head) of a program's tile. On Hopper both become products of 64 rows for
+# each four warps, which is why a row has the same bits in both.
+SPLIT_ROWS = 64
+WHOLE_ROWS = 128
+_ITEM_FIELDS = 4
+_STORE_BLOCK = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """Heads of a model: H query heads, G KV heads of size D."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+
+    def __post_init__(self) -> None:
+        assert self.num_heads % self.num_kv_heads == 0, "query heads share KV heads evenly"
+        assert self.group <= SPLIT_ROWS, f"{self.group} query heads share a KV head, at most {SPLIT_ROWS} can"
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def split_tokens(self) -> int:
+        """Tokens of a tile where splits are computed apart."""
+        return SPLIT_ROWS // self.group
+
+    @property
+    def whole_tokens(self) -> int:
+        """Tokens of a tile that goes through all splits."""
+        return WHOLE_ROWS // self.group
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionStep:
+    """Of a step, on the device, i32. S entries, those of padding with context_length 0.
+
+    block_tables: [S, max_blocks]; query_begin: [S + 1], an entry's rows go to the begin of the next; context_length:
+    [S], positions after this step.
+    """
+
+    block_tables: torch.Tensor
+    query_begin: torch.Tensor
+    context_length: torch.Tensor
+
+
+@triton.jit
+def _plan_kernel(
+    query_begin, context_length, counts, split_items, whole_items, merge_rows, num_entries, window, capacity,
+    SPLIT: tl.constexpr, SHORT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr,
+    ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program an entry: it writes its items behind those of the entries before. window 0: none."""
+    entries = tl.arange(0, ENTRIES)
+    is_entry = entries < num_entries
+    begins = tl.load(query_begin + entries, is_entry, other=0)
+    ends = tl.load(query_begin + entries + 1, is_entry, other=0)
+    contexts = tl.load(context_length + entries, is_entry, other=0)
+    tokens = tl.where(contexts > 0, ends - begins, 0)
+    firsts = tl.where(window > 0, tl.maximum(contexts - tokens - window + 1, 0), 0) // SPLIT
+    splits = tl.where(tokens > 0, (contexts - 1) // SPLIT + 1 - firsts, 0)
+    partials = tl.where(tokens <= SHORT, tokens * splits, 0)
+    partial_ends = tl.cumsum(partials, axis=0)
+    is_split = (tokens > 0) & (tokens <= SHORT) & (partial_ends <= capacity)
+    num_split = tl.where(is_split, tl.cdiv(tokens, SPLIT_TOKENS) * splits, 0)
+    num_whole = tl.where((tokens > 0) & (is_split == 0), tl.cdiv(tokens, WHOLE_TOKENS), 0)
+    num_merge = tl.where(is_split, tokens, 0)
+
+    entry = tl.program_id(0)
+    is_mine, is_before = entries == entry, entries < entry
+    if entry == 0:
+        tl.store(counts, tl.sum(num_split, axis=0))
+        tl.store(counts + 1, tl.sum(num_whole, axis=0))
+        tl.store(counts + 2, tl.sum(num_merge, axis=0))
+    num_tokens = tl.sum(tl.where(is_mine, tokens, 0), axis=0)
+    context = tl.sum(tl.where(is_mine, contexts, 0), axis=0)
+    row_begin = tl.sum(tl.where(is_mine, begins, 0), axis=0)
+    first_split = tl.sum(tl.where(is_mine, firsts, 0), axis=0)
+    first_partial = tl.sum(tl.where(is_mine, partial_ends - partials, 0), axis=0)
+
+    # Split by split: (entry, first token, split, where its partial results begin), tiles of a split beside each other.
+    num_items = tl.sum(tl.where(is_mine, num_split, 0), axis=0)
+    item_begin = tl.sum(tl.where(is_before, num_split, 0), axis=0)
+    num_tiles = tl.cdiv(num_tokens, SPLIT_TOKENS)
+    for begin in range(0, num_items, BLOCK):
+        items = begin + tl.arange(0, BLOCK)
+        place = split_items + (item_begin + items) * 4
+        is_item = items < num_items
+        split = items // num_tiles
+        tl.store(place, entry, is_item)
+        tl.store(place + 1, (items % num_tiles) * SPLIT_TOKENS, is_item)
+        tl.store(place + 2, first_split + split, is_item)
+        tl.store(place + 3, first_partial + split * num_tokens, is_item)
+
+    # Whole: (entry, first token), the longest context first.
+    num_items = tl.sum(tl.where(is_mine, num_whole, 0), axis=0)
+    item_begin = tl.sum(tl.where(is_before, num_whole, 0), axis=0)
+    for begin in range(0, num_items, BLOCK):
+        items = begin + tl.arange(0, BLOCK)
+        place = whole_items + (item_begin + items) * 4
+        is_item = items < num_items
+        tl.store(place, entry, is_item)
+        tl.store(place + 1, (num_items - 1 - items) * WHOLE_TOKENS, is_item)
+
+    # To merge: (row, its first partial result, how far the next one is, how many).
+    num_items = tl.sum(tl.where(is_mine, num_merge, 0), axis=0)
+    item_begin = tl.sum(tl.where(is_before, num_merge, 0), axis=0)
+    for begin in range(0, num_items, BLOCK):
+        items = begin + tl.arange(0, BLOCK)
+        place = merge_rows + (item_begin + items) * 4
+        is_item = items < num_items
+        position = context - num_tokens + items
+        first = tl.where(window > 0, tl.maximum(position - window + 1, 0), 0) // SPLIT
+        tl.store(place, row_begin + items, is_item)
+        tl.store(place + 1, first_partial + (first - first_split) * num_tokens + items, is_item)
+        tl.store(place + 2, num_tokens, is_item)
+        tl.store(place + 3, position // SPLIT + 1 - first, is_item)
+
+
+class AttentionPlan:
+    """The items of one step for layers of one window, made by `update` before the first of these layers.
+
+    counts: i32 [3], how many of split_items, whole_items and merge_rows there are ([n, 4] i32 each; see the kernel).
+    max_partial_rows: of the `AttentionSpace` that goes with it.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        max_rows: int,
+        max_entries: int,
+        max_partial_rows: int,
+        window: int | None,
+        device: torch.device | str,
+    ) -> None:
+        self.shape = shape
+        self.window = window
+        self.max_partial_rows = max_partial_rows
+        self._max_rows = max_rows
+        self._max_entries = max_entries
+        whole = self.max_whole_items(max_rows, max_entries)
+
+        def table(num_items: int) -> torch.Tensor:
+            return torch.zeros(max(num_items, 1), _ITEM_FIELDS, dtype=torch.int32, device=device)
+
+        self.counts = torch.zeros(3, dtype=torch.int32, device=device)
+        self.split_items, self.whole_items, self.merge_rows = table(max_partial_rows), table(whole), table(max_rows)
+
+    def max_whole_items(self, num_rows: int, num_entries: int) -> int:
+        """Most tiles that a step of so many rows and entries has."""
+        return num_rows // self.shape.whole_tokens + min(num_entries, num_rows)
+
+    def update(self, step: AttentionStep, num_rows: int) -> None:
+        """Makes the items of a step of num_rows rows, padding included. One launch, no look at the data."""
+        num_entries = step.context_length.shape[0]
+        assert num_rows <= self._max_rows and num_entries <= self._max_entries, "more than the plan was made for"
+        _plan_kernel[(num_entries,)](
+            step.query_begin, step.context_length, self.counts, self.split_items, self.whole_items, self.merge_rows,
+            num_entries, self.window or 0, self.max_partial_rows,
+            SPLIT=SPLIT, SHORT=MAX_SPLIT_TOKENS, SPLIT_TOKENS=self.shape.split_tokens,
+            WHOLE_TOKENS=self.shape.whole_tokens, ENTRIES=triton.next_power_of_2(num_entries), BLOCK=_STORE_BLOCK,
+            num_warps=4,
+        )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Attention split by split: a program for each tile of rows, split and KV head; then a program that merges a row's."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, merge
+from trunkline_server.backends.cuda.kernels.numerics import narrow
+
+
+@triton.jit
+def split_kernel(
+    q, partial_mixed, partial_sums, counts, items, query_begin, context_length, block_tables, pool, scales,
+    q_stride, table_stride, num_heads, piece_elements, piece_scales, values_offset, values_scales_offset,
+    scale, soft_cap, window,
+    GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+    DTYPE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+):  # fmt: skip
+    """partial_mixed: [P, H, D] f32; partial_sums: [P, H, 2], maximum and sum. items: see `attention_plan`."""
+    tokens: tl.constexpr = ROWS // GROUP
+    num_kv_heads = num_heads // GROUP
+    num_items = tl.load(counts) * num_kv_heads
+    rows = tl.arange(0, ROWS)
+    elements = tl.arange(0, D_PAD)
+    for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
+        head = index % num_kv_heads
+        item = items + (index // num_kv_heads) * 4
+        entry = tl.load(item)
+        first_token = tl.load(item + 1)
+        split = tl.load(item + 2)
+        row_begin = tl.load(query_begin + entry)
+        num_tokens = tl.load(query_begin + entry + 1) - row_begin
+        context = tl.load(context_length + entry)
+        token = first_token + rows // GROUP
+        q_head = head * GROUP + rows % GROUP
+        is_row = (rows < tokens * GROUP) & (token < num_tokens)
+        q_mask = is_row[:, None] & (elements < D)[None, :]
+        q_rows = (row_begin + token).to(tl.int64) * q_stride + q_head * D
+        queries = tl.load(q + q_rows[:, None] + elements[None, :], q_mask, other=0.0)
+        first = context - num_tokens + first_token
+        last = context - num_tokens + tl.minimum(first_token + tokens, num_tokens) - 1
+        begin = split * SPLIT
+        if HAS_WINDOW:
+            begin = tl.maximum(begin, tl.maximum(first - window + 1, 0) // TILE * TILE)
+        end = tl.minimum(split * SPLIT + SPLIT, last + 1)
+        positions = context - num_tokens + token
+        table = block_tables + entry.to(tl.int64) * table_stride
+        maximum, total, mixed = empty(ROWS, D_PAD)
+        for start in tl.range(begin, end, TILE):
+            maximum, total, mixed = attend(
+                maximum, total, mixed, queries, start, positions, table, pool, scales, head, context,
+                piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+                D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP,
+            )  # fmt: skip
+        partial = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
+        tl.store(partial_mixed + partial[:, None] * D + elements[None, :], mixed, q_mask)
+        tl.store(partial_sums + partial * 2, maximum, is_row)
+        tl.store(partial_sums + partial * 2 + 1, total, is_row)
+
+
+@triton.jit
+def merge_kernel(
+    out, partial_mixed, partial_sums, counts, merge_rows, out_stride, num_heads,
+    D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Merges a row's splits in order, program_id(1) the query head. AHEAD: splits whose loads do not wait for a sum."""
+    head = tl.program_id(1)
+    elements = tl.arange(0, D_PAD)
+    is_element = elements < D
+    for index in tl.range(tl.program_id(0), tl.load(counts + 2), tl.num_programs(0)):
+        item = merge_rows + index * 4
+        row = tl.load(item).to(tl.int64)
+        first = tl.load(item + 1)
+        distance = tl.load(item + 2)
+        num_splits = tl.load(item + 3)
+        maximum = tl.full([], float("-inf"), tl.float32)
+        total = tl.full([], 0.0, tl.float32)
+        mixed = tl.zeros([D_PAD], tl.float32)
+        for begin in tl.range(0, num_splits, AHEAD):
+            for ahead in tl.static_range(AHEAD):
+                split = begin + ahead
+                is_split = split < num_splits
+                mask = is_element & (elements * 0 + split < num_splits)
+                partial = (first + split * distance).to(tl.int64) * num_heads + head
+                split_maximum = tl.load(partial_sums + partial * 2, is_split, other=float("-inf"))
+                split_total = tl.load(partial_sums + partial * 2 + 1, is_split, other=0.0)
+                split_mixed = tl.load(partial_mixed + partial * D + elements, mask, other=0.0)
+                maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+        tl.store(out + row * out_stride + head * D + elements, narrow(mixed / total, OUT), is_element)

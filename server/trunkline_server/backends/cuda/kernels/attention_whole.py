@@ -1,0 +1,96 @@
+"""Attention of tiles with many new tokens: a program goes through all splits of its rows, in order, and merges them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, merge
+from trunkline_server.backends.cuda.kernels.numerics import narrow
+
+
+@triton.jit
+def _walk(
+    maximum, total, mixed, split_maximum, split_total, split_mixed, begin, end,
+    q, positions, table, pool, scales, head, context,
+    piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+):  # fmt: skip
+    """Tiles from `begin` to `end`; a split that ends is merged."""
+    for start in tl.range(begin, end, TILE):
+        split_maximum, split_total, split_mixed = attend(
+            split_maximum, split_total, split_mixed, q, start, positions, table, pool, scales, head, context,
+            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP,
+        )  # fmt: skip
+        if (start + TILE) % SPLIT == 0:
+            maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+            split_maximum, split_total, split_mixed = empty(q.shape[0], D_PAD)
+    return maximum, total, mixed, split_maximum, split_total, split_mixed
+
+
+@triton.jit
+def whole_kernel(
+    q, out, counts, items, query_begin, context_length, block_tables, pool, scales,
+    q_stride, out_stride, table_stride, num_kv_heads, piece_elements, piece_scales, values_offset,
+    values_scales_offset, scale, soft_cap, window,
+    GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+    DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+):  # fmt: skip
+    """A program a tile of rows and KV head, the tiles of one head beside each other's. items: see `attention_plan`."""
+    index = tl.program_id(0)
+    head = index % num_kv_heads
+    index = index // num_kv_heads
+    if index < tl.load(counts + 1):
+        tokens: tl.constexpr = ROWS // GROUP
+        entry = tl.load(items + index * 4)
+        first_token = tl.load(items + index * 4 + 1)
+        row_begin = tl.load(query_begin + entry)
+        num_tokens = tl.load(query_begin + entry + 1) - row_begin
+        context = tl.load(context_length + entry)
+        rows = tl.arange(0, ROWS)
+        elements = tl.arange(0, D_PAD)
+        token = first_token + rows // GROUP
+        q_head = head * GROUP + rows % GROUP
+        is_row = (rows < tokens * GROUP) & (token < num_tokens)
+        mask = is_row[:, None] & (elements < D)[None, :]
+        row = (row_begin + token).to(tl.int64)
+        queries = tl.load(q + (row * q_stride + q_head * D)[:, None] + elements[None, :], mask, other=0.0)
+        positions = context - num_tokens + token
+        first = context - num_tokens + first_token
+        last = context - num_tokens + tl.minimum(first_token + tokens, num_tokens) - 1
+        # Tiles that all rows see wholly lie between those cut by the window and those on the diagonal.
+        end = last + 1
+        full_end = (first + 1) // TILE * TILE
+        table = block_tables + entry.to(tl.int64) * table_stride
+        maximum, total, mixed = empty(ROWS, D_PAD)
+        split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
+        full_begin = 0
+        if HAS_WINDOW:
+            begin = tl.maximum(first - window + 1, 0) // TILE * TILE
+            full_begin = tl.minimum(tl.cdiv(tl.maximum(last - window + 1, 0), TILE) * TILE, end)
+            full_end = tl.maximum(full_end, full_begin)
+            maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
+                maximum, total, mixed, split_maximum, split_total, split_mixed, begin, full_begin,
+                queries, positions, table, pool, scales, head, context,
+                piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+                D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP,
+            )  # fmt: skip
+        maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
+            maximum, total, mixed, split_maximum, split_total, split_mixed, full_begin, full_end,
+            queries, positions, table, pool, scales, head, context,
+            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, False, HAS_WINDOW, HAS_CAP,
+        )  # fmt: skip
+        maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
+            maximum, total, mixed, split_maximum, split_total, split_mixed, full_end, end,
+            queries, positions, table, pool, scales, head, context,
+            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP,
+        )  # fmt: skip
+        maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+        # A row that is none has seen nothing.
+        mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(out + (row * out_stride + q_head * D)[:, None] + elements[None, :], narrow(mixed, OUT), mask)

@@ -1,0 +1,306 @@
+"""Choosing a token of each row, as sampling/sampler.py does, without sorting the vocabulary.
+
+What is drawn depends on probabilities in descending order. A logit's order is that of an integer, and its weight a
+fixed-point number, whose sums are exact in any order: so the token is found by halving the range of integers and
+summing the weights above. Weights are exp in f64, rounded to 2^-SCALE of the likeliest: a bound that is met within that
+is the only case in which the choice may differ from the reference's, which rounds its own f64 sums there.
+
+Most of the weight is in few tokens: those within `NEAR` of the likeliest are listed, in order of their ids, and all but
+the first pass run over the list alone. Where the list cannot decide (it is full, or what is drawn lies beyond), the
+same code runs over the whole row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.draw_filters import (
+    cut_by_count,
+    cut_by_information,
+    cut_by_mass,
+    cut_by_weight,
+    drawn_mass,
+    list_decides,
+)
+from trunkline_server.backends.cuda.kernels.draw_search import FARTHEST, NEAR, NO_CUT, find, mass_of, search
+
+# Tokens that a row's list holds, at most.
+MAX_LISTED = 8192
+# What is said instead of a token: a logit is NaN; an infinity leads.
+NOT_A_NUMBER = -1
+NOT_FINITE = -2
+# Elements of a tile; of all rows of a program together.
+_TILE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How rows draw, [R] each. temperature: f32, 0 takes the largest; top_k: i32, 0 keeps all; top_p, min_p, typical_p:
+    f64; seeds: i64, the bits of a u64; choices, positions: i32, the bits of a u32.
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    typical_p: torch.Tensor
+    seeds: torch.Tensor
+    choices: torch.Tensor
+    positions: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The largest logit of each tile, [R, tiles] each. largest: f32, NaN if any is; tokens: i32, the lowest id."""
+
+    largest: torch.Tensor
+    tokens: torch.Tensor
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _peaks_kernel(logits, largest, tokens, num_rows, vocab_size, stride, ROWS: tl.constexpr, TILE: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    tile, num_tiles = tl.program_id(1), tl.num_programs(1)
+    columns = tile * TILE + tl.arange(0, TILE)
+    inside = (rows < num_rows)[:, None] & (columns < vocab_size)[None, :]
+    x = tl.load(logits + rows[:, None] * stride + columns[None, :], inside, other=float("-inf"))
+    has_nan = tl.max((x != x).to(tl.int32), 1) > 0
+    peak = tl.max(tl.where(x != x, float("-inf"), x), 1)
+    first = tl.min(tl.where(x == peak[:, None], columns[None, :], vocab_size), 1)
+    places = rows * num_tiles + tile
+    tl.store(largest + places, tl.where(has_nan, float("nan"), peak), rows < num_rows)
+    tl.store(tokens + places, first, rows < num_rows)
+
+
+@triton.jit
+def _peak(largest, tokens, rows, inside, num_tiles, TILES: tl.constexpr):
+    """Of whole rows: largest logit, whether one is NaN, lowest id of the largest."""
+    tiles = tl.arange(0, TILES)
+    places = rows[:, None] * num_tiles + tiles[None, :]
+    known = inside[:, None] & (tiles < num_tiles)[None, :]
+    values = tl.load(largest + places, known, other=float("-inf"))
+    has_nan = tl.max((values != values).to(tl.int32), 1) > 0
+    peak = tl.max(tl.where(values != values, float("-inf"), values), 1)
+    ids = tl.load(tokens + places, known & (values == peak[:, None]), other=0x7FFFFFFF)
+    return peak, has_nan, tl.min(ids, 1)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _weigh_kernel(
+    logits, largest, tokens, temperature, scaled, masses, num_rows, vocab_size, num_tiles, stride, scaled_stride,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    tile = tl.program_id(1)
+    inside = rows < num_rows
+    peak, _, _ = _peak(largest, tokens, rows, inside, num_tiles, TILES)
+    heat = tl.load(temperature + rows, inside, other=1.0)
+    heat = tl.where(heat == 0.0, 1.0, heat)
+    columns = tile * TILE + tl.arange(0, TILE)
+    known = inside[:, None] & (columns < vocab_size)[None, :]
+    x = tl.load(logits + rows[:, None] * stride + columns[None, :], known, other=float("-inf"))
+    x = tl.div_rn(x - peak[:, None], heat[:, None] + tl.zeros_like(x))
+    x = tl.where(x == x, x, float("-inf"))
+    tl.store(scaled + rows[:, None] * scaled_stride + columns[None, :], x, known)
+    tl.store(masses + rows * num_tiles + tile, tl.sum(tl.where(known, mass_of(x, SCALE), 0), 1), inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _list_kernel(values, ids, counts, num_rows, vocab_size, stride, capacity, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Copies what is not below -NEAR behind the row, at vocab_size, and its ids; counts may pass capacity."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < num_rows
+    count = tl.zeros((ROWS,), tl.int32)
+    for start in range(0, vocab_size, TILE):
+        columns = start + tl.arange(0, TILE)
+        known = inside[:, None] & (columns < vocab_size)[None, :]
+        x = tl.load(values + rows[:, None] * stride + columns[None, :], known, other=float("-inf"))
+        is_near = known & (x >= -NEAR)
+        place = count[:, None] + tl.cumsum(is_near.to(tl.int32), 1) - 1
+        fits = is_near & (place < capacity)
+        tl.store(values + rows[:, None] * stride + vocab_size + place, x, fits)
+        tl.store(ids + rows[:, None] * capacity + place, columns[None, :] + tl.zeros_like(place), fits)
+        count += tl.sum(is_near.to(tl.int32), 1)
+    tl.store(counts + rows, count, inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _choose_kernel(
+    values, ids, counts, masses, largest, tokens, temperature, top_ks, top_ps, min_ps, typical_ps, seeds, choices,
+    positions, out, num_rows, vocab_size, num_tiles, stride, capacity,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, TYPICAL: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < num_rows
+    peak, has_nan, first = _peak(largest, tokens, rows, inside, num_tiles, TILES)
+    heat = tl.load(temperature + rows, inside, other=0.0)
+    tiles = tl.arange(0, TILES)
+    known = inside[:, None] & (tiles < num_tiles)[None, :]
+    total = tl.sum(tl.load(masses + rows[:, None] * num_tiles + tiles[None, :], known, other=0), 1)
+    top_k = tl.load(top_ks + rows, inside, other=0).to(tl.int64)
+    top_p = tl.load(top_ps + rows, inside, other=1.0)
+    min_p = tl.load(min_ps + rows, inside, other=0.0)
+    typical_p = tl.load(typical_ps + rows, inside, other=1.0)
+    seed = tl.load(seeds + rows, inside, other=0)
+    position = tl.load(positions + rows, inside, other=0)
+    choice = tl.load(choices + rows, inside, other=0)
+    word, _, _, _ = tl.philox(seed, position, choice, choice * 0, choice * 0)
+    uniform = (word >> 8).to(tl.int64)
+
+    count = tl.load(counts + rows, inside, other=0)
+    listed = tl.where(count <= capacity, count, 0)
+    offset = rows * stride + vocab_size
+    is_listed = (count <= capacity) & list_decides(
+        values, offset, listed, total, uniform, top_k, top_p, min_p, typical_p, vocab_size, SCALE, ROWS, TILE
+    )
+    is_drawn = inside & (heat != 0.0) & (total > 0)
+    base = tl.where(is_listed, offset, rows * stride)
+    size = tl.where(is_drawn, tl.where(is_listed, listed, vocab_size), 0)
+    longest = tl.max(size, 0)
+
+    # Nothing is cut yet, nothing is atypical.
+    none = tl.zeros((ROWS,), tl.int64)
+    cut_key, cut_rest, cut_mass = none + NO_CUT, none, none
+    information = none.to(tl.float64)
+    entropy = information
+    farthest = none + FARTHEST
+    if TOP_K:
+        cut_key, cut_rest, cut_mass, total = cut_by_count(
+            values, base, size, longest, top_k, vocab_size, total, SCALE, ROWS, TILE
+        )
+    if TOP_P:
+        cut_key, cut_rest, cut_mass, total = cut_by_mass(
+            values, base, size, longest, top_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
+        )
+    if MIN_P:
+        cut_key, cut_rest, cut_mass, total = cut_by_weight(
+            values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
+        )
+    if TYPICAL:
+        information, entropy, farthest, cut_mass, total = cut_by_information(
+            values, base, size, longest, typical_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
+        )
+    wanted = drawn_mass(uniform, total)
+    key, _, mass, weight = search(
+        values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, information, entropy, farthest,
+        TYPICAL, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    place = find(values, base, size, longest, key, (wanted - mass) // tl.maximum(weight, 1), ROWS, TILE)
+    from_list = tl.load(ids + rows * capacity + place, is_drawn & is_listed, other=0)
+    token = tl.where(is_drawn, tl.where(is_listed, from_list, place), first)
+    # As `check_finite`: NaN, or a leading infinity of either sign.
+    token = tl.where((peak == float("inf")) | (peak == float("-inf")), -2, token)
+    tl.store(out + rows, tl.where(has_nan, -1, token), inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _largest_kernel(largest, tokens, out, num_rows, num_tiles, ROWS: tl.constexpr, TILES: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < num_rows
+    peak, has_nan, first = _peak(largest, tokens, rows, inside, num_tiles, TILES)
+    token = tl.where((peak == float("inf")) | (peak == float("-inf")), -2, first)
+    tl.store(out + rows, tl.where(has_nan, -1, token), inside)
+
+
+def mass_scale(vocab_size: int) -> int:
+    """Binary places of a weight: as many as the sum over the vocabulary leaves of 62."""
+    return min(44, 62 - vocab_size.bit_length())
+
+
+class ChoiceScratch:
+    """Memory for choosing the tokens of up to `num_rows` rows of logits.
+
+    `scaled` [num_rows, V + listed] f32 may hold the logits themselves: they are scaled in place. rows_per_program: more
+    than 1 only where that is quicker, in the interpreter; nothing depends on it.
+    """
+
+    def __init__(
+        self, num_rows: int, vocab_size: int, device: str | torch.device, rows_per_program: int = 1, tile: int = _TILE
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.rows_per_program = rows_per_program
+        self.tile = min(tile, triton.next_power_of_2(vocab_size))
+        self.num_tiles: int = triton.cdiv(vocab_size, self.tile)
+        self.capacity = min(vocab_size, MAX_LISTED)
+        self.scaled = torch.empty(num_rows, vocab_size + self.capacity, dtype=torch.float32, device=device)
+        self.ids = torch.empty(num_rows, self.capacity, dtype=torch.int32, device=device)
+        self.counts = torch.empty(num_rows, dtype=torch.int32, device=device)
+        self.masses = torch.empty(num_rows, self.num_tiles, dtype=torch.int64, device=device)
+
+    def peaks(self) -> Peaks:
+        """Memory for `find_peaks`."""
+        shape, device = (self.scaled.shape[0], self.num_tiles), self.scaled.device
+        return Peaks(
+            torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes, with two peaks."""
+        own = sum(tensor.nbytes for tensor in (self.scaled, self.ids, self.counts, self.masses))
+        return own + 2 * 8 * self.masses.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class DrawKinds:
+    """Which parameters any row of a step has: what none has is not compiled into its kernel."""
+
+    top_k: bool = False
+    top_p: bool = False
+    min_p: bool = False
+    typical_p: bool = False
+
+
+def find_peaks(logits: torch.Tensor, scratch: ChoiceScratch, out: Peaks) -> Peaks:
+    """The largest of each tile of logits [R, V] f32, rows contiguous. Returns `out`."""
+    num_rows, rows = logits.shape[0], scratch.rows_per_program
+    _peaks_kernel[(triton.cdiv(num_rows, rows), scratch.num_tiles)](
+        logits, out.largest, out.tokens, num_rows, scratch.vocab_size, logits.stride(0), ROWS=rows, TILE=scratch.tile
+    )
+    return out
+
+
+def choose_largest(num_rows: int, peaks: Peaks, scratch: ChoiceScratch, out: torch.Tensor) -> torch.Tensor:
+    """The token of the largest logit of each row, the lower id of two; `NOT_A_NUMBER` or `NOT_FINITE`. out: [R] i32."""
+    rows = scratch.rows_per_program
+    _largest_kernel[(triton.cdiv(num_rows, rows),)](
+        peaks.largest, peaks.tokens, out, num_rows, scratch.num_tiles,
+        ROWS=rows, TILES=triton.next_power_of_2(scratch.num_tiles),
+    )  # fmt: skip
+    return out
+
+
+def choose_tokens(
+    logits: torch.Tensor, peaks: Peaks, draws: Draws, kinds: DrawKinds, scratch: ChoiceScratch, out: torch.Tensor
+) -> torch.Tensor:
+    """A token of each row, as `choose_token` takes it from logits whose edits are made.
+
+    logits: [R, V] f32, rows contiguous, with their `peaks`; a part of `scratch.scaled` is overwritten. Returns out [R]
+    i32: the token, `NOT_A_NUMBER` or `NOT_FINITE`.
+    """
+    num_rows, rows = logits.shape[0], scratch.rows_per_program
+    grid, scale = triton.cdiv(num_rows, rows), mass_scale(scratch.vocab_size)
+    shape = {"ROWS": rows, "TILE": scratch.tile}
+    tiles = triton.next_power_of_2(scratch.num_tiles)
+    stride = scratch.scaled.stride(0)
+    _weigh_kernel[(grid, scratch.num_tiles)](
+        logits, peaks.largest, peaks.tokens, draws.temperature, scratch.scaled, scratch.masses, num_rows,
+        scratch.vocab_size, scratch.num_tiles, logits.stride(0), stride, SCALE=scale, TILES=tiles, **shape,
+    )  # fmt: skip
+    _list_kernel[(grid,)](
+        scratch.scaled, scratch.ids, scratch.counts, num_rows, scratch.vocab_size, stride, scratch.capacity,
+        num_warps=8, **shape,
+    )  # fmt: skip
+    _choose_kernel[(grid,)](
+        scratch.scaled, scratch.ids, scratch.counts, scratch.masses, peaks.largest, peaks.tokens, draws.temperature,
+        draws.top_k, draws.top_p, draws.min_p, draws.typical_p, draws.seeds, draws.choices, draws.positions, out,
+        num_rows, scratch.vocab_size, scratch.num_tiles, stride, scratch.capacity,
+        TOP_K=kinds.top_k, TOP_P=kinds.top_p, MIN_P=kinds.min_p, TYPICAL=kinds.typical_p, SCALE=scale, TILES=tiles,
+        num_warps=8, **shape,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,139 @@
+"""top-k, top-p, min-p and typical-p as cuts of a row's tokens: see draw_search.py for what a cut is."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.draw_search import (
+    FARTHEST,
+    LOWEST,
+    NO_CUT,
+    above,
+    distance_of,
+    distance_within,
+    information_of,
+    least_key,
+    part_of,
+    search,
+    value_of,
+)
+
+# A weight above exp(-NEAR), so that whoever has it is listed.
+LEAST_LISTED = tl.constexpr(4.55e-5)
+
+
+@triton.jit
+def drawn_mass(uniform, total):
+    """floor(total * uniform / 2^24), of a number below 2^24."""
+    return uniform * (total >> 24) + ((uniform * (total & 0xFFFFFF)) >> 24)
+
+
+@triton.jit
+def list_decides(
+    values, base, size, total, uniform, top_k, top_p, min_p, typical_p, vocab_size,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Whether a list of the near tokens is enough: a cut is in it, or without any cut what is drawn."""
+    none = tl.zeros((ROWS,), tl.int64)
+    _, listed = above(
+        values, base, size, tl.max(size, 0), none + LOWEST, none + NO_CUT, none, none, none.to(tl.float64),
+        none.to(tl.float64), none + FARTHEST, False, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    all_k = (top_k == 0) | (top_k >= vocab_size)
+    has_cut = (~all_k & (top_k <= size)) | ((min_p >= LEAST_LISTED) & (all_k | (top_p >= 1.0)))
+    has_cut = has_cut | (all_k & (top_p < 1.0) & (part_of(total, top_p) <= listed))
+    is_plain = all_k & (top_p >= 1.0) & (min_p <= 0.0) & (typical_p >= 1.0)
+    return has_cut | (is_plain & (drawn_mass(uniform, total) < listed))
+
+
+@triton.jit
+def cut_by_count(
+    values, base, size, longest, top_k, vocab_size, total, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr
+):
+    """top-k. Returns the cut and the mass that is kept."""
+    none = tl.zeros((ROWS,), tl.int64)
+    key, count, mass, weight = search(
+        values, base, size, longest, top_k, True, none + NO_CUT, none, none, none.to(tl.float64),
+        none.to(tl.float64), none + FARTHEST, False, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    is_cut = (top_k > 0) & (top_k < vocab_size)
+    rest = top_k - count
+    return (
+        tl.where(is_cut, key, NO_CUT),
+        tl.where(is_cut, rest, 0),
+        tl.where(is_cut, weight, 0),
+        tl.where(is_cut, mass + rest * weight, total),
+    )
+
+
+@triton.jit
+def cut_by_mass(
+    values, base, size, longest, top_p, cut_key, cut_rest, cut_mass, total,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """top-p of what a cut keeps. Returns the new cut and the mass that is kept."""
+    zero = (cut_key * 0).to(tl.float64)
+    wanted = part_of(total, top_p) - 1
+    key, _, mass, weight = search(
+        values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, zero, zero, cut_key * 0 + FARTHEST,
+        False, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    is_cut = top_p < 1.0
+    rest = (wanted - mass) // tl.maximum(weight, 1) + 1
+    return (
+        tl.where(is_cut, key, cut_key),
+        tl.where(is_cut, rest, cut_rest),
+        tl.where(is_cut, weight, cut_mass),
+        tl.where(is_cut, mass + rest * weight, total),
+    )
+
+
+@triton.jit
+def cut_by_weight(
+    values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """min-p of what a cut keeps: all that have the smallest key stay. Returns the new cut and the mass that is kept."""
+    zero = (cut_key * 0).to(tl.float64)
+    lowest = least_key(values, base, size, longest, min_p, ROWS, TILE)
+    _, mass = above(
+        values, base, size, longest, lowest, cut_key, cut_rest, cut_mass, zero, zero, cut_key * 0 + FARTHEST,
+        False, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    is_cut = (min_p > 0.0) & (lowest > cut_key)
+    return (
+        tl.where(is_cut, lowest - 1, cut_key),
+        tl.where(is_cut, 0, cut_rest),
+        tl.where(is_cut, 0, cut_mass),
+        tl.where(is_cut, mass, total),
+    )
+
+
+@triton.jit
+def cut_by_information(
+    values, base, size, longest, typical_p, cut_key, cut_rest, cut_mass, total,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """typical-p of what a cut keeps.
+
+    Returns what a token's information and its distance are told by, the largest distance that is kept, the mass of an
+    element at the cut (0 where it is not kept) and the mass that is kept.
+    """
+    is_cut = typical_p < 1.0
+    information, entropy = information_of(
+        values, base, size, longest, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
+    )
+    within = distance_within(
+        values, base, size, longest, part_of(total, typical_p), cut_key, cut_rest, cut_mass, information, entropy,
+        SCALE, ROWS, TILE,
+    )  # fmt: skip
+    farthest = tl.where(is_cut, within, FARTHEST)
+    at_cut = value_of(cut_key.to(tl.int32))
+    distance = distance_of(tl.where(at_cut == at_cut, at_cut, 0.0)[:, None], information, entropy)
+    cut_mass = tl.where(tl.min(distance, 1) <= farthest, cut_mass, 0)
+    _, mass = above(
+        values, base, size, longest, cut_key * 0 + LOWEST, cut_key, cut_rest, cut_mass, information, entropy, farthest,
+        True, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    return information, entropy, farthest, cut_mass, tl.where(is_cut, mass, total)

@@ -1,0 +1,179 @@
+"""Searches among the scaled logits of a row, at most 0 each, by halving the range of their keys.
+
+Elements lie at `values + base[row]`, `size[row]` of them; `longest` is the largest size. All is done for ROWS rows
+beside each other, each number a vector of them. The cut of what filters keep: all elements whose key is above
+`cut_key`, and the first `cut_rest` that have it, of `cut_mass` each.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Scaled logits this far below the largest are listed.
+NEAR = tl.constexpr(10.0)
+# Below all keys; a cut there keeps everything.
+LOWEST = tl.constexpr(-(1 << 31))
+NO_CUT = tl.constexpr(-(1 << 32))
+# A distance that nothing is beyond.
+FARTHEST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+
+
+@triton.jit
+def key_of(x):
+    """i32 in the order of f32; zeros are equal."""
+    bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def value_of(key):
+    """The f32 of a key."""
+    bits = key ^ ((key >> 31) & 0x7FFFFFFF)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def mass_of(x, SCALE: tl.constexpr):
+    """The weight of a scaled logit (at most 0), as a multiple of 2^-SCALE."""
+    return (tl.exp(x.to(tl.float64)) * (1 << SCALE) + 0.5).to(tl.int64)
+
+
+@triton.jit
+def _ceil(x):
+    """f64 of a mass, as i64."""
+    below = x.to(tl.int64)
+    return tl.where(below.to(tl.float64) < x, below + 1, below)
+
+
+@triton.jit
+def distance_of(x, information, entropy):
+    """How far a token's information is from the mean, as an i64 in the order of f64."""
+    return tl.abs(information[:, None] - x.to(tl.float64) - entropy[:, None]).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def above(
+    values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy, farthest,
+    TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Number and mass of elements whose key is `bound` or above, of those before the cut.
+
+    The cut keeps keys above `cut_key` and the first `cut_rest` that have it, of `cut_mass` each.
+    """
+    count = tl.where(bound <= cut_key, cut_rest, 0)
+    mass = tl.where(bound <= cut_key, cut_rest * cut_mass, 0)
+    lowest = tl.maximum(bound, cut_key + 1)
+    for start in range(0, longest, TILE):
+        places = start + tl.arange(0, TILE)
+        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
+        kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) >= lowest[:, None])
+        weights = tl.where(kept, mass_of(x, SCALE), 0)
+        if TYPICAL:
+            weights = tl.where(distance_of(x, information, entropy) <= farthest[:, None], weights, 0)
+        count += tl.sum(kept.to(tl.int64), 1)
+        mass += tl.sum(weights, 1)
+    return count, mass
+
+
+@triton.jit
+def search(
+    values, base, size, longest, wanted, BY_COUNT: tl.constexpr, cut_key, cut_rest, cut_mass, information, entropy,
+    farthest, TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The largest key at or above which are `wanted` elements, or more mass than `wanted`; and what is above it.
+
+    Returns the key, number and mass above it, and the mass of one element that has it.
+    """
+    key = tl.zeros((ROWS,), tl.int64) + LOWEST
+    for step in range(32):
+        bound = key + (tl.full((ROWS,), 1 << 31, tl.int64) >> step)
+        count, mass = above(
+            values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy, farthest,
+            TYPICAL, SCALE, ROWS, TILE,
+        )  # fmt: skip
+        is_reached = count >= wanted if BY_COUNT else mass > wanted
+        key = tl.where(is_reached, bound, key)
+    count, mass = above(
+        values, base, size, longest, key + 1, cut_key, cut_rest, cut_mass, information, entropy, farthest,
+        TYPICAL, SCALE, ROWS, TILE,
+    )  # fmt: skip
+    x = value_of(key.to(tl.int32))
+    weight = mass_of(tl.where(x == x, x, float("-inf")), SCALE)
+    return key, count, mass, weight
+
+
+@triton.jit
+def information_of(
+    values, base, size, longest, cut_key, cut_rest, cut_mass, total,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """log of the kept weights' sum, and the mean of what a token's logarithm is short of it: nats."""
+    cut_value = value_of(cut_key.to(tl.int32)).to(tl.float64)
+    has_cut = (cut_rest > 0) & (cut_mass > 0)
+    mean = tl.where(has_cut, (cut_rest * cut_mass).to(tl.float64) * tl.where(has_cut, cut_value, 0.0), 0.0)
+    for start in range(0, longest, TILE):
+        places = start + tl.arange(0, TILE)
+        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
+        weights = mass_of(x, SCALE)
+        kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) > cut_key[:, None]) & (weights > 0)
+        mean += tl.sum(tl.where(kept, weights.to(tl.float64) * tl.where(kept, x, 0.0).to(tl.float64), 0.0), 1)
+    sum_of_weights = total.to(tl.float64)
+    information = tl.log(sum_of_weights / (1 << SCALE))
+    return information, information - mean / sum_of_weights
+
+
+@triton.jit
+def distance_within(
+    values, base, size, longest, wanted, cut_key, cut_rest, cut_mass, information, entropy,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The smallest distance within which the kept tokens have a mass of `wanted`."""
+    distance = tl.zeros((ROWS,), tl.int64)
+    for step in range(1, 64):
+        bound = distance + (tl.full((ROWS,), 1 << 62, tl.int64) >> (step - 1))
+        cut_value = value_of(cut_key.to(tl.int32))
+        at_cut = distance_of(tl.where(cut_value == cut_value, cut_value, 0.0)[:, None], information, entropy)
+        mass = tl.where((tl.min(at_cut, 1) < bound) & (cut_mass > 0), cut_rest * cut_mass, 0)
+        for start in range(0, longest, TILE):
+            places = start + tl.arange(0, TILE)
+            x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
+            kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) > cut_key[:, None])
+            kept = kept & (distance_of(x, information, entropy) < bound[:, None])
+            mass += tl.sum(tl.where(kept, mass_of(x, SCALE), 0), 1)
+        distance = tl.where(mass < wanted, bound, distance)
+    return distance
+
+
+@triton.jit
+def find(values, base, size, longest, key, index, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Where the element is that has `key` and `index` others with it before it."""
+    found = tl.zeros((ROWS,), tl.int32)
+    before = tl.zeros((ROWS,), tl.int64)
+    for start in range(0, longest, TILE):
+        places = start + tl.arange(0, TILE)
+        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
+        has_key = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) == key[:, None])
+        rank = before[:, None] + tl.cumsum(has_key.to(tl.int64), 1)
+        is_it = has_key & (rank == index[:, None] + 1)
+        found += tl.sum(tl.where(is_it, places[None, :], 0), 1)
+        before += tl.sum(has_key.to(tl.int64), 1)
+    return found
+
+
+@triton.jit
+def part_of(total, part):
+    """Of a mass, `part` (0 to 1, f64), rounded up; at least the smallest, at most all."""
+    return tl.minimum(tl.maximum(_ceil(total.to(tl.float64) * part), 1), total)
+
+
+@triton.jit
+def least_key(values, base, size, longest, least, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """The smallest key whose weight is not below `least`."""
+    lowest = tl.full((ROWS,), 1 << 31, tl.int64)
+    for start in range(0, longest, TILE):
+        places = start + tl.arange(0, TILE)
+        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
+        kept = (places[None, :] < size[:, None]) & (tl.exp(x.to(tl.float64)) >= least[:, None])
+        lowest = tl.minimum(lowest, tl.min(tl.where(kept, key_of(x).to(tl.int64), 1 << 31), 1))
+    return lowest

@@ -1,0 +1,108 @@
+"""Elements of grouped weights (`quantized/grouped.py`) out of their numbers, in registers."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
+
+_ROWS_BLOCK = 16
+
+
+@triton.jit
+def _of_groups(numbers, rows, row_mask, stride, k, WIDTH: tl.constexpr, GROUP: tl.constexpr):
+    """The groups' numbers of elements k to k + WIDTH, f32 [rows, groups here, 1]."""
+    HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
+    groups = k // GROUP + tl.arange(0, HERE)
+    pointers = numbers + rows[:, None].to(tl.int64) * stride + groups[None, :]
+    return tl.load(pointers, row_mask[:, None], other=0.0).to(tl.float32)[:, :, None]
+
+
+@triton.jit
+def group_elements(
+    quants, scales, zeros, minima, table, rows, row_mask, stride, k,
+    HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
+    NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """quants [NUM_ROWS, WIDTH], which are elements k to k + WIDTH of `rows`, as f32 elements of the weight.
+
+    stride: of scales, zeros and minima. Products are exact in f32 for scales of f16 and bf16, so each element is
+    rounded once, or not at all.
+    """
+    HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
+    values = tl.load(table + quants.to(tl.int32)) if HAS_TABLE else quants.to(tl.float32)
+    values = values.reshape(NUM_ROWS, HERE, WIDTH // HERE)
+    scale = _of_groups(scales, rows, row_mask, stride, k, WIDTH, GROUP)
+    if HAS_MINIMA:
+        values = values * scale + _of_groups(minima, rows, row_mask, stride, k, WIDTH, GROUP)
+    elif HAS_ZEROS:
+        values = (values - _of_groups(zeros, rows, row_mask, stride, k, WIDTH, GROUP)) * scale
+    else:
+        values = (values - ZERO_POINT) * scale
+    return values.reshape(NUM_ROWS, WIDTH)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _rows_kernel(
+    row_ids, quants, scales, zeros, minima, table, out, num_rows, num_inputs, quants_stride, groups_stride, out_stride,
+    HAS_IDS: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, OUT: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    mask = at < num_rows
+    rows = tl.load(row_ids + at, mask, other=0) if HAS_IDS else at
+    k0 = tl.program_id(1) * BLOCK
+    WIDTH: tl.constexpr = BLOCK // 2 if BITS == 4 else BLOCK
+    bytes_at = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    pointers = quants + rows[:, None].to(tl.int64) * quants_stride + bytes_at[None, :]
+    packed = tl.load(pointers, mask[:, None], other=0)
+    for half in tl.static_range(8 // BITS):
+        k = k0 + half * WIDTH
+        part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
+        values = group_elements(
+            part, scales, zeros, minima, table, rows, mask, groups_stride, k,
+            HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, ROWS, WIDTH, GROUP,
+        )  # fmt: skip
+        columns = k + tl.arange(0, WIDTH)
+        pointers = out + at[:, None].to(tl.int64) * out_stride + columns[None, :]
+        tl.store(pointers, narrow(values, OUT), mask[:, None] & (columns < num_inputs)[None, :])
+
+
+def dequantized_rows(weight: GroupedWeight, row_ids: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+    """Rows of the weight, columns in the weight's order, in out [rows, K] f32, bf16 or f16.
+
+    row_ids: [rows] i32 or i64, each in 0..N; None: all of them, in order. Returns out.
+    """
+    num_rows = weight.num_outputs if row_ids is None else row_ids.shape[0]
+    if num_rows == 0:
+        return out
+    grid = (triton.cdiv(num_rows, _ROWS_BLOCK), triton.cdiv(weight.num_inputs, BLOCK_INPUTS))
+    _rows_kernel[grid](
+        weight.quants if row_ids is None else row_ids, *weight_arguments(weight), out,
+        num_rows, weight.num_inputs, weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
+        HAS_IDS=row_ids is not None, OUT=TRITON_DTYPES[out.dtype], ROWS=_ROWS_BLOCK, BLOCK=BLOCK_INPUTS,
+        **weight_constants(weight), num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def weight_arguments(weight: GroupedWeight) -> tuple[torch.Tensor, ...]:
+    """Pointers that kernels take: quants, scales, zeros, minima, table; others in the place of those not there."""
+    optional = (weight.zeros, weight.minima, weight.table)
+    return weight.quants, weight.scales, *(weight.scales if tensor is None else tensor for tensor in optional)
+
+
+def weight_constants(weight: GroupedWeight) -> dict[str, object]:
+    """What kernels are compiled for."""
+    return {
+        "BITS": weight.bits,
+        "HAS_TABLE": weight.table is not None,
+        "ZERO_POINT": weight.zero_point,
+        "HAS_ZEROS": weight.zeros is not None,
+        "HAS_MINIMA": weight.minima is not None,
+        "GROUP": weight.group_size,
+    }

@@ -1,0 +1,62 @@
+"""Heads times the Walsh-Hadamard matrix, which spreads what is large in one channel over all: arXiv:2404.00456."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+
+# Rows of one program: always these, the tail masked.
+_ROWS = 16
+
+
+def turned_run(head_size: int) -> int:
+    """Elements that are turned together: the largest power of two that divides the head size."""
+    return head_size & -head_size
+
+
+@triton.jit
+def turn(x, ROWS: tl.constexpr, SIZE: tl.constexpr, LOG_RUN: tl.constexpr):
+    """x [ROWS, SIZE] f32, each run of 2^LOG_RUN elements times the matrix of ones and minus ones, not normalised."""
+    for stage in tl.static_range(LOG_RUN):
+        pairs = tl.permute(tl.reshape(x, [ROWS, SIZE // (2 << stage), 2, 1 << stage]), [0, 1, 3, 2])
+        low, high = tl.split(pairs)
+        joined = tl.join(low + high, low - high)
+        x = tl.reshape(tl.permute(joined, [0, 1, 3, 2]), [ROWS, SIZE])
+    return x
+
+
+@triton.jit
+def _turn_heads_kernel(
+    x, out, row_count, x_stride, out_stride, factor,
+    D: tl.constexpr, D_PAD: tl.constexpr, LOG_RUN: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    elements = tl.arange(0, D_PAD)
+    mask = (rows < tl.load(row_count))[:, None] & (elements < D)[None, :]
+    columns = tl.program_id(1) * D + elements
+    values = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask, other=0.0).to(tl.float32)
+    turned = turn(values, ROWS, D_PAD, LOG_RUN) * factor
+    tl.store(out + rows[:, None] * out_stride + columns[None, :], narrow(turned, OUT), mask)
+
+
+def turn_heads(
+    x: torch.Tensor, head_size: int, factor: float, row_count: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Each head of x [T, heads * D] times the matrix (`turned_run`) and factor, in `out` (which may be x itself).
+
+    row_count: [1] i32 on the device, rows beyond it are left alone. With factor 1 / turned_run(D) this takes back what
+    the matrix did: it is its own inverse but for that.
+    """
+    out = torch.empty_like(x) if out is None else out
+    num_rows, width = x.shape
+    if num_rows == 0:
+        return out
+    _turn_heads_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
+        x, out, row_count, x.stride(0), out.stride(0), factor,
+        D=head_size, D_PAD=triton.next_power_of_2(head_size), LOG_RUN=turned_run(head_size).bit_length() - 1,
+        OUT=TRITON_DTYPES[out.dtype], ROWS=_ROWS, num_warps=4,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,137 @@
+"""Elements of K and V as the pool keeps them: rounding on the way in, exact conversion on the way out.
+
+Whatever is stored becomes exactly an element of the activations' dtype (e4m3 and integers up to 127 are in bf16 and
+f16), so that a product with it rounds nothing; its scale multiplies scores and weights, not elements.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, narrow
+
+# Kinds of elements, as kernels know them.
+FLOAT = tl.constexpr(0)
+FP8 = tl.constexpr(1)
+INT8 = tl.constexpr(2)
+INT4 = tl.constexpr(3)
+
+_LARGEST_E4M3 = tl.constexpr(448.0)
+_SMALLEST_NORMAL_E4M3 = tl.constexpr(2.0**-6)
+# Adding it rounds what is below 2^-6 to multiples of 2^-9, to nearest even, and leaves the multiple in the low bits.
+_SUBNORMAL_SHIFT = tl.constexpr(2.0**14)
+_SUBNORMAL_SHIFT_BITS = tl.constexpr(0x46800000)
+_E4M3_NAN = tl.constexpr(0x7F)
+# Adding and taking it away rounds to whole numbers, to nearest even.
+_ROUND_SHIFT = tl.constexpr(12582912.0)
+_LARGEST_F32 = tl.constexpr(3.4028234663852886e38)
+# A head whose largest magnitude is less is stored as zeros.
+_TINY = tl.constexpr(1e-30)
+# Where int4 may put a head's largest magnitude, in half steps; beyond 16 it is cut off at the last level, 15.
+_NUM_PLACES = tl.constexpr(6)
+
+
+@triton.jit
+def load_elements(pointers, mask, KIND: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """A tile [ROWS, SIZE] of DTYPE from pointers [ROWS, SIZE], or [ROWS, SIZE / 2] of INT4; zero where mask is not.
+
+    mask: None or of the pointers' shape. INT4's are odd numbers from -15 to 15, -15 where mask is not.
+    """
+    stored = tl.load(pointers) if mask is None else tl.load(pointers, mask, other=0)
+    if KIND == FLOAT:
+        elements = stored if stored.dtype == DTYPE else narrow(stored.to(tl.float32), DTYPE)
+    elif KIND == FP8:
+        elements = _from_integer_or_fp8(stored.to(tl.float8e4nv, bitcast=True), DTYPE)
+    elif KIND == INT8:
+        elements = _from_integer_or_fp8(stored, DTYPE)
+    else:
+        pairs = tl.join(stored & 15, stored >> 4).to(tl.int8) * 2 - 15
+        elements = _from_integer_or_fp8(tl.reshape(pairs, [ROWS, SIZE]), DTYPE)
+    return elements
+
+
+@triton.jit
+def _from_integer_or_fp8(stored, DTYPE: tl.constexpr):
+    return narrow(stored.to(tl.float32), DTYPE) if INTERPRETED else stored.to(DTYPE)
+
+
+@triton.jit
+def fp8_of(x):
+    """x [ROWS, SIZE] f32 as e4m3 codes in u8, and the scale of each row, bf16 as f32."""
+    scale, is_finite = _scale(x, _LARGEST_E4M3)
+    scaled = x * _inverse(scale)[:, None]
+    codes = _e4m3(tl.minimum(tl.abs(scaled), _LARGEST_E4M3)) | tl.where(scaled < 0, 0x80, 0)
+    return codes.to(tl.uint8), tl.where(is_finite, scale, float("nan"))
+
+
+@triton.jit
+def int8_of(x):
+    """x [ROWS, SIZE] f32 as i8, and the scale of each row."""
+    scale, is_finite = _scale(x, 127.0)
+    scaled = tl.minimum(tl.maximum(x * _inverse(scale)[:, None], -127.0), 127.0)
+    rounded = (scaled + _ROUND_SHIFT) - _ROUND_SHIFT
+    # What is not finite has no integer.
+    return tl.where(is_finite[:, None], rounded, 0.0).to(tl.int8), tl.where(is_finite, scale, float("nan"))
+
+
+@triton.jit
+def int4_of(x, D: tl.constexpr, SIZE: tl.constexpr):
+    """x [ROWS, SIZE] f32, of which D elements count, as levels 0 to 15, i32, and the scale of each row.
+
+    Level n is 2 n - 15 scales. The scale is tried at `_NUM_PLACES` places, and the one of the least squared error is
+    taken, the first of equals.
+    """
+    scale, is_finite = _scale(x, 15.0)
+    is_element = (tl.arange(0, SIZE) < D)[None, :]
+    best = scale
+    best_error = _int4_error(x, scale, is_element)
+    for place in tl.static_range(1, _NUM_PLACES):
+        tried = _to_bf16(scale * (1.0 - 0.07 * place))
+        error = _int4_error(x, tried, is_element)
+        best = tl.where(error < best_error, tried, best)
+        best_error = tl.minimum(error, best_error)
+    levels = tl.where(is_finite[:, None], _int4_levels(x, best), 0.0).to(tl.int32)
+    return levels, tl.where(is_finite, best, float("nan"))
+
+
+@triton.jit
+def _int4_levels(x, scale):
+    places = x * (0.5 * _inverse(scale))[:, None] + 7.5
+    return tl.minimum(tl.maximum((places + _ROUND_SHIFT) - _ROUND_SHIFT, 0.0), 15.0)
+
+
+@triton.jit
+def _int4_error(x, scale, is_element):
+    difference = (_int4_levels(x, scale) * 2.0 - 15.0) * scale[:, None] - x
+    return tl.sum(tl.where(is_element, difference * difference, 0.0), axis=1)
+
+
+@triton.jit
+def _scale(x, largest):
+    """The scale that makes a row's largest magnitude `largest`, and whether all of the row is finite."""
+    magnitudes = tl.abs(x)
+    is_number = magnitudes <= _LARGEST_F32
+    is_finite = tl.max(tl.where(is_number, 0, 1), axis=1) == 0
+    magnitude = tl.max(tl.where(is_number, magnitudes, 0.0), axis=1)
+    return _to_bf16(tl.where(magnitude < _TINY, 0.0, magnitude / largest)), is_finite
+
+
+@triton.jit
+def _to_bf16(x):
+    return narrow(x, tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def _inverse(scale):
+    return tl.where(scale > 0.0, 1.0 / tl.where(scale > 0.0, scale, 1.0), 0.0)
+
+
+@triton.jit
+def _e4m3(magnitude):
+    """Codes of magnitudes up to 448, rounded to nearest even, in u32; NaN becomes NaN."""
+    bits = magnitude.to(tl.uint32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    subnormal = (magnitude + _SUBNORMAL_SHIFT).to(tl.uint32, bitcast=True) - _SUBNORMAL_SHIFT_BITS
+    codes = tl.where(magnitude < _SMALLEST_NORMAL_E4M3, subnormal, normal)
+    return tl.where(magnitude == magnitude, codes, _E4M3_NAN)

@@ -1,0 +1,63 @@
+"""Products with the weights of every kind."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
+from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
+from trunkline_server.backends.cuda.kernels.linear_scaled import scaled_linear
+from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
+from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
+
+
+def linear(
+    x: torch.Tensor,
+    weight: DeviceWeight,
+    *,
+    has_bias: bool = False,
+    soft_cap: float | None = None,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """x [T, K] times the transpose of `weight` [N, K], plus its bias if `has_bias`, soft cap.
+
+    x: `weight.dtype`, rows contiguous. Returns [T, N] `out_dtype` (f32, bf16 or f16; None: the weight's), in `out` if
+    it is given. Sums in f32; a row's bits depend on that row and the weight alone.
+    """
+    num_rows = x.shape[0]
+    assert x.shape[1] == weight.num_inputs, f"x is {list(x.shape)}, the weight {list(weight.shape)}"
+    if out is None:
+        out = torch.empty(num_rows, weight.num_outputs, dtype=out_dtype or weight.dtype, device=x.device)
+    if num_rows == 0:
+        return out
+    end = ProductEnd(weight.bias if has_bias else None, soft_cap)
+    if isinstance(weight, DenseWeight):
+        return dense_linear(x, weight.values, weight.plan, end, out)
+    if isinstance(weight, GroupedWeight):
+        return grouped_linear(x, weight, end, out)
+    if isinstance(weight, ScaledWeight):
+        return scaled_linear(x, weight, end, out)
+    raise NotImplementedError(f"no product with {type(weight).__name__}")
+
+
+def library_linear(
+    x: torch.Tensor,
+    weight: DeviceWeight,
+    *,
+    has_bias: bool = False,
+    soft_cap: float | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """As `linear`, by the library's product, whose bits depend on the number of rows: `--numerics fast`.
+
+    Weights that are not dense are multiplied as in `linear`.
+    """
+    if not isinstance(weight, DenseWeight):
+        return linear(x, weight, has_bias=has_bias, soft_cap=soft_cap, out_dtype=out_dtype)
+    bias = weight.bias.to(weight.dtype) if has_bias and weight.bias is not None else None
+    product = F.linear(x, weight.values, bias).to(out_dtype or weight.dtype)
+    return product if soft_cap is None else soft_cap * torch.tanh(product / soft_cap)

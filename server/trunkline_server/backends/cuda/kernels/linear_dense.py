@@ -1,0 +1,160 @@
+"""Products of two matrices of bf16 or f16 (or e4m3, i8, f32), whose bits do not depend on the number of rows.
+
+What they depend on: `product_plan.py`.
+
+Two kernels with one order of sums. Few rows: a program for each tile and split, reading the weight once at the
+memory's speed, their sums added by a second launch where there is more than one split. Many rows: a program for each
+SM, which takes tile after tile and adds the splits itself. Tiles come by TMA where the device has it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from trunkline_server.backends.cuda.kernels.numerics import dot
+from trunkline_server.backends.cuda.kernels.product import (
+    GROUP_TILES,
+    ProductEnd,
+    add_splits,
+    grouped_tile,
+    has_tensor_descriptors,
+    is_describable,
+    make_partials,
+    num_processors,
+    store_partial,
+    store_tile,
+)
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
+
+
+@triton.jit
+def _split_sum(
+    x, weight, n0, t0, first, end, num_outputs, num_rows, num_inputs, x_stride, weight_stride,
+    IS_TMA: tl.constexpr, IS_INT8: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """[BLOCK_N, BLOCK_T] f32: the products of elements `first` to `end` of K."""
+    acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.int32 if IS_INT8 else tl.float32)
+    if IS_TMA:
+        for k in range(first, end, BLOCK_K):
+            acc = dot(weight.load([n0, k]), x.load([t0, k]).T, acc)
+    else:
+        n = n0 + tl.arange(0, BLOCK_N)
+        t = t0 + tl.arange(0, BLOCK_T)
+        weight_rows = weight + n[:, None].to(tl.int64) * weight_stride
+        x_rows = x + t[:, None].to(tl.int64) * x_stride
+        for k in range(first, end, BLOCK_K):
+            columns = (k + tl.arange(0, BLOCK_K))[None, :]
+            is_inside = columns < num_inputs
+            weights = tl.load(weight_rows + columns, (n < num_outputs)[:, None] & is_inside, other=0.0)
+            rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & is_inside, other=0.0)
+            acc = dot(weights, rows.T, acc)
+    return acc.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _parallel_kernel(
+    x, weight, bias, soft_cap, weight_scales, row_scales, out, partials,
+    num_outputs, num_rows, num_inputs, split_elements, x_stride, weight_stride, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    # Programs that read the same weight rows are neighbours.
+    num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
+    n0 = tl.program_id(0) // num_t_tiles * BLOCK_N
+    t0 = tl.program_id(0) % num_t_tiles * BLOCK_T
+    split = tl.program_id(1)
+    first = split * split_elements
+    end = min(first + split_elements, num_inputs)
+    acc = _split_sum(
+        x, weight, n0, t0, first, end, num_outputs, num_rows, num_inputs, x_stride, weight_stride,
+        IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
+    )  # fmt: skip
+    if NUM_SPLITS == 1:
+        store_tile(
+            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+        )  # fmt: skip
+    else:
+        store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _persistent_kernel(
+    x, weight, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, num_inputs, split_elements,
+    x_stride, weight_stride, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    num_n_tiles, num_t_tiles = tl.cdiv(num_outputs, BLOCK_N), tl.cdiv(num_rows, BLOCK_T)
+    for tile in range(tl.program_id(0), num_n_tiles * num_t_tiles, tl.num_programs(0)):
+        n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
+        n0, t0 = n_tile * BLOCK_N, t_tile * BLOCK_T
+        total = _split_sum(
+            x, weight, n0, t0, 0, min(split_elements, num_inputs), num_outputs, num_rows, num_inputs,
+            x_stride, weight_stride, IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
+        )  # fmt: skip
+        for split in range(1, NUM_SPLITS):
+            first = split * split_elements
+            total += _split_sum(
+                x, weight, n0, t0, first, min(first + split_elements, num_inputs), num_outputs, num_rows, num_inputs,
+                x_stride, weight_stride, IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
+            )  # fmt: skip
+        store_tile(
+            total, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+        )  # fmt: skip
+
+
+def dense_linear(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    plan: ProductPlan,
+    end: ProductEnd,
+    out: torch.Tensor,
+    *,
+    tiles: Tiles | None = None,
+    is_tma: bool | None = None,
+) -> torch.Tensor:
+    """x [T, K] times the transpose of values [N, K], and what comes after the sum; in out [T, N].
+
+    x, values: of one dtype, rows contiguous. plan: of the weight. tiles, is_tma: how to compute it, for tests; no bit
+    depends on them. Returns out.
+    """
+    num_rows = x.shape[0]
+    tiles = plan.tiles(num_rows, values.element_size()) if tiles is None else tiles
+    is_describable_both = is_describable(x) and is_describable(values)
+    is_tma = has_tensor_descriptors(x.device) if is_tma is None else is_tma
+    is_tma = is_tma and is_describable_both
+    shared: dict[str, object] = {
+        "NUM_SPLITS": plan.num_splits,
+        **end.constants(out),
+        "IS_TMA": is_tma,
+        "IS_INT8": values.dtype == torch.int8,
+        "BLOCK_N": tiles.block_n,
+        "BLOCK_T": tiles.block_t,
+        "BLOCK_K": tiles.block_k,
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
+        "enable_fp_fusion": False,
+    }
+    num_tiles = triton.cdiv(plan.num_outputs, tiles.block_n) * triton.cdiv(num_rows, tiles.block_t)
+    tile_of_x = TensorDescriptor.from_tensor(x, [tiles.block_t, tiles.block_k]) if is_tma else x
+    tile_of_weight = TensorDescriptor.from_tensor(values, [tiles.block_n, tiles.block_k]) if is_tma else values
+    ends = (*end.arguments(out), out)
+    sizes = (plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements)
+    strides = (x.stride(0), values.stride(0), out.stride(0))
+    if not tiles.is_parallel:
+        num_programs = min(num_tiles, num_processors(x.device))
+        _persistent_kernel[(num_programs,)](
+            tile_of_x, tile_of_weight, *ends, *sizes, *strides, **shared, GROUP=GROUP_TILES
+        )
+        return out
+    partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
+    grid = (num_tiles, plan.num_splits)
+    _parallel_kernel[grid](tile_of_x, tile_of_weight, *ends, partials, *sizes, *strides, **shared)
+    return out if plan.num_splits == 1 else add_splits(partials, end, out)

@@ -1,0 +1,108 @@
+"""Products with grouped weights of 4 and 8 bits: each element becomes bf16 (or f16) in registers, then as dense ones.
+
+Few rows: `_grouped_kernel` reads the small weight once. Many rows: the weight is dequantised into a matrix, by the same
+arithmetic, and multiplied as a dense one. The bits are those of the dense product with the dequantised weight.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.grouped import (
+    dequantized_rows,
+    group_elements,
+    weight_arguments,
+    weight_constants,
+)
+from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+from trunkline_server.backends.cuda.kernels.product import (
+    ProductEnd,
+    add_splits,
+    make_partials,
+    store_partial,
+    store_tile,
+)
+from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
+
+# From here on the tensor cores are the limit, and elements are better made once than once for every tile.
+MAX_REGISTER_ROWS = 128
+# Larger weights (output heads) are not dequantised as a whole.
+MAX_DEQUANTIZED_BYTES = 512 << 20
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _grouped_kernel(
+    x, quants, scales, zeros, minima, table, bias, soft_cap, weight_scales, row_scales, out, partials,
+    num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    HAS_MINIMA: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
+    n0 = tl.program_id(0) // num_t_tiles * BLOCK_N
+    t0 = tl.program_id(0) % num_t_tiles * BLOCK_T
+    split = tl.program_id(1)
+    n = n0 + tl.arange(0, BLOCK_N)
+    t = t0 + tl.arange(0, BLOCK_T)
+    n_mask = n < num_outputs
+    # Bytes of a block, and elements that one product takes of it.
+    WIDTH: tl.constexpr = BLOCK_K // 2 if BITS == 4 else BLOCK_K
+    quants_rows = quants + n[:, None].to(tl.int64) * quants_stride + tl.arange(0, WIDTH)[None, :]
+    x_rows = x + t[:, None].to(tl.int64) * x_stride
+    acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
+    first = split * split_elements
+    for k0 in range(first, min(first + split_elements, num_inputs), BLOCK_K):
+        packed = tl.load(quants_rows + k0 // BLOCK_K * WIDTH, n_mask[:, None], other=0)
+        for half in tl.static_range(8 // BITS):
+            k = k0 + half * WIDTH
+            part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
+            weights = group_elements(
+                part, scales, zeros, minima, table, n, n_mask, groups_stride, k,
+                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, BLOCK_N, WIDTH, GROUP,
+            )  # fmt: skip
+            columns = (k + tl.arange(0, WIDTH))[None, :]
+            rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & (columns < num_inputs), other=0.0)
+            acc = dot(narrow(weights, DTYPE), rows.T, acc)
+    if NUM_SPLITS == 1:
+        store_tile(
+            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+        )  # fmt: skip
+    else:
+        store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
+
+
+def grouped_linear(
+    x: torch.Tensor,
+    weight: GroupedWeight,
+    end: ProductEnd,
+    out: torch.Tensor,
+    *,
+    max_register_rows: int = MAX_REGISTER_ROWS,
+) -> torch.Tensor:
+    """As `dense_linear`, with a grouped weight. max_register_rows: for tests; no bit depends on it. Returns out."""
+    plan, num_rows = weight.plan, x.shape[0]
+    if weight.order is not None:
+        x = torch.index_select(x, 1, weight.order)
+    shape = weight.num_outputs, weight.num_inputs
+    if num_rows > max_register_rows and math.prod(shape) * weight.dtype.itemsize <= MAX_DEQUANTIZED_BYTES:
+        values = dequantized_rows(weight, None, torch.empty(shape, dtype=weight.dtype, device=x.device))
+        return dense_linear(x, values, plan, end, out)
+    block_t = max(16, min(triton.next_power_of_2(num_rows), 64))
+    partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
+    grid = (triton.cdiv(plan.num_outputs, 64) * triton.cdiv(num_rows, block_t), plan.num_splits)
+    _grouped_kernel[grid](
+        x, *weight_arguments(weight), *end.arguments(out), out, partials,
+        plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements,
+        x.stride(0), weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
+        NUM_SPLITS=plan.num_splits, **end.constants(out), **weight_constants(weight),
+        DTYPE=TRITON_DTYPES[weight.dtype],
+        BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS, num_warps=4, num_stages=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out if plan.num_splits == 1 else add_splits(partials, end, out)

@@ -1,0 +1,148 @@
+"""Root mean square norm of rows and of heads, alone or with the residual's sum before it: arXiv:1910.07467.
+
+One program a row (or a row's heads), whose block holds all of it: the sum's order depends on the width alone. Moves
+each element once, so it runs at the memory's speed; sums and products are f32.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+
+# Widest row that one program holds in registers.
+MAX_ROW_ELEMENTS = 1 << 16
+# Elements of the heads that one program normalises.
+_HEADS_BLOCK = 4096
+
+
+@triton.jit
+def _normalized(x, weight, num_elements, eps):
+    """x [BLOCK] f32, zero beyond num_elements."""
+    mean = tl.sum(x * x, axis=0) / num_elements
+    return x * tl.rsqrt(mean + eps) * weight
+
+
+@triton.jit
+def _rms_norm_kernel(x, weight, out, x_stride, out_stride, num_elements, eps, OUT: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < num_elements
+    values = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
+    factors = tl.load(weight + columns, mask, other=0.0).to(tl.float32)
+    normed = _normalized(values, factors, num_elements, eps)
+    tl.store(out + row * out_stride + columns, narrow(normed, OUT), mask)
+
+
+@triton.jit
+def _add_rms_norm_kernel(
+    residual, delta, weight, total, out, residual_stride, delta_stride, total_stride, out_stride,
+    num_elements, eps, OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < num_elements
+    before = tl.load(residual + row * residual_stride + columns, mask, other=0.0)
+    values = before + tl.load(delta + row * delta_stride + columns, mask, other=0.0).to(tl.float32)
+    tl.store(total + row * total_stride + columns, values, mask)
+    factors = tl.load(weight + columns, mask, other=0.0).to(tl.float32)
+    normed = _normalized(values, factors, num_elements, eps)
+    tl.store(out + row * out_stride + columns, narrow(normed, OUT), mask)
+
+
+@triton.jit
+def _head_rms_norm_kernel(
+    x, weight, out, x_stride, out_stride, num_heads, head_size, eps,
+    OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    elements = tl.arange(0, BLOCK)
+    mask = (heads < num_heads)[:, None] & (elements < head_size)[None, :]
+    offsets = heads[:, None] * head_size + elements[None, :]
+    values = tl.load(x + row * x_stride + offsets, mask, other=0.0).to(tl.float32)
+    factors = tl.load(weight + elements, elements < head_size, other=0.0).to(tl.float32)
+    mean = tl.sum(values * values, axis=1) / head_size
+    normed = values * tl.rsqrt(mean + eps)[:, None] * factors[None, :]
+    tl.store(out + row * out_stride + offsets, narrow(normed, OUT), mask)
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
+
+    x: [T, N] f32, bf16 or f16, rows contiguous; weight: [N] of any of these. Returns [T, N] `out_dtype`, in `out` if
+    it is given.
+    """
+    num_rows, width = x.shape
+    out = torch.empty(num_rows, width, dtype=out_dtype, device=x.device) if out is None else out
+    if num_rows == 0:
+        return out
+    _rms_norm_kernel[(num_rows,)](
+        x, weight, out, x.stride(0), out.stride(0), width, eps,
+        OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def add_rms_norm(
+    residual: torch.Tensor,
+    delta: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out_dtype: torch.dtype,
+    total: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`residual + delta` and its `rms_norm`, to the bit as those two after each other.
+
+    residual: [T, N] f32; delta: [T, N] f32, bf16 or f16. Returns the sum [T, N] f32, in `total` if it is given (which
+    may be `residual` itself), and the norm [T, N] `out_dtype`, in `out` if it is given.
+    """
+    num_rows, width = residual.shape
+    total = torch.empty(num_rows, width, dtype=torch.float32, device=residual.device) if total is None else total
+    out = torch.empty(num_rows, width, dtype=out_dtype, device=residual.device) if out is None else out
+    if num_rows == 0:
+        return total, out
+    _add_rms_norm_kernel[(num_rows,)](
+        residual, delta, weight, total, out,
+        residual.stride(0), delta.stride(0), total.stride(0), out.stride(0), width, eps,
+        OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
+    )  # fmt: skip
+    return total, out
+
+
+def head_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, head_size: int, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`rms_norm` of each head alone.
+
+    x: [T, heads * D], rows contiguous, perhaps a part of wider ones; weight: [D]. Returns [T, heads * D] in x's dtype,
+    in `out` if it is given (which may be `x` itself).
+    """
+    num_rows, width = x.shape
+    assert width % head_size == 0, f"rows of {width} elements are not heads of {head_size}"
+    out = torch.empty(num_rows, width, dtype=x.dtype, device=x.device) if out is None else out
+    if num_rows == 0:
+        return out
+    num_heads, block = width // head_size, triton.next_power_of_2(head_size)
+    heads = min(triton.next_power_of_2(num_heads), max(1, _HEADS_BLOCK // block))
+    _head_rms_norm_kernel[(num_rows, triton.cdiv(num_heads, heads))](
+        x, weight, out, x.stride(0), out.stride(0), num_heads, head_size, eps,
+        OUT=TRITON_DTYPES[out.dtype], HEADS=heads, BLOCK=block, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def _block(width: int) -> int:
+    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, at most {MAX_ROW_ELEMENTS} are held"
+    block: int = triton.next_power_of_2(width)
+    return block
+
+
+def _num_warps(width: int) -> int:
+    """Of the width alone, since the sum's order depends on it."""
+    return max(1, min(16, _block(width) // 512))

@@ -1,0 +1,76 @@
+"""Narrowing and tensor-core products as every kernel does them, on the device and under Triton's interpreter.
+
+The interpreter keeps bf16 as 16-bit integers, truncates where the device rounds to nearest even, and would multiply the
+integers of a bf16 product. With these two functions it computes what the device does, up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+# Whether kernels run in Triton's interpreter, on tensors of the CPU: TRITON_INTERPRET=1 before triton is imported.
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+# Of torch's dtypes that activations and weights have, Triton's.
+TRITON_DTYPES = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float8_e4m3fn: tl.float8e4nv,
+}
+
+
+# Products of e4m3 are added with 14 bits or so, in groups of as many inputs: their sums are added in f32.
+FP8_GROUP = tl.constexpr(128)
+# The largest number of e4m3, and the least normal one.
+E4M3_MAX = tl.constexpr(448.0)
+_E4M3_NORMAL = tl.constexpr(2.0**-6)
+
+
+@triton.jit
+def _e4m3_bits(x):
+    """f32, at most E4M3_MAX in magnitude, as the 8 bits of the nearest e4m3: arXiv:2209.05433."""
+    magnitude = tl.abs(x)
+    bits = magnitude.to(tl.uint32, bitcast=True)
+    # The exponent's bias is 7 instead of 127; 20 bits of the mantissa go.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20).to(tl.int32) - (120 << 3)
+    # Adding 2^23 leaves no bits behind the point, rounded to nearest even.
+    subnormal = (magnitude * 512.0 + 8388608.0 - 8388608.0).to(tl.int32)
+    code = tl.where(magnitude < _E4M3_NORMAL, subnormal, normal)
+    code = tl.where(x != x, 0x7F, code)
+    sign = (x.to(tl.uint32, bitcast=True) >> 31).to(tl.int32)
+    return (code | (sign << 7)).to(tl.uint8)
+
+
+@triton.jit
+def narrow(x, dtype: tl.constexpr):
+    """f32 as `dtype`, rounded to nearest even; e4m3 of numbers within its range."""
+    if INTERPRETED and dtype == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        is_nan = x != x
+        result = tl.where(is_nan, 0x7FC0, rounded).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    elif INTERPRETED and dtype == tl.float8e4nv:
+        result = _e4m3_bits(x).to(tl.float8e4nv, bitcast=True)
+    else:
+        result = x.to(dtype)
+    return result
+
+
+@triton.jit
+def dot(a, b, acc):
+    """acc + a @ b; a and b of one dtype: bf16, f16, e4m3 or f32 (not rounded to TF32), then acc is f32, or i8 and i32.
+
+    e4m3: a has `FP8_GROUP` columns.
+    """
+    if a.dtype == tl.int8:
+        result = tl.dot(a, b, acc, out_dtype=tl.int32)
+    elif INTERPRETED:
+        result = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    elif a.dtype == tl.float8e4nv:
+        result = tl.dot(a, b, acc, max_num_imprecise_acc=FP8_GROUP)
+    else:
+        result = tl.dot(a, b, acc, input_precision="ieee")
+    return result

@@ -1,0 +1,145 @@
+"""What the products with all kinds of weights share: the order of tiles, the sum of splits, the end of a tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
+
+# Tiles of the step's rows that follow each other with the same weight rows, which then come from the L2 cache.
+GROUP_TILES = 8
+_REDUCE_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProductEnd:
+    """What happens to a sum, in this order: times the scales, plus the bias, capped, rounded.
+
+    bias: [N] f32. scales: of the weight's rows [N] f32, and of the step's rows [T] f32.
+    soft_cap: a sum s becomes soft_cap * tanh(s / soft_cap).
+    """
+
+    bias: torch.Tensor | None = None
+    soft_cap: float | None = None
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def arguments(self, placeholder: torch.Tensor) -> tuple[torch.Tensor | float, ...]:
+        """bias, soft_cap, weight_scales, row_scales of a kernel; a tensor that is not read is `placeholder`."""
+        bias = placeholder if self.bias is None else self.bias
+        scales = (placeholder, placeholder) if self.scales is None else self.scales
+        return bias, 1.0 if self.soft_cap is None else self.soft_cap, *scales
+
+    def constants(self, out: torch.Tensor) -> dict[str, object]:
+        """What a kernel that writes `out` is compiled for."""
+        return {
+            "HAS_BIAS": self.bias is not None,
+            "HAS_SOFT_CAP": self.soft_cap is not None,
+            "HAS_SCALES": self.scales is not None,
+            "OUT": TRITON_DTYPES[out.dtype],
+        }
+
+
+@triton.jit
+def grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP: tl.constexpr):
+    """(n tile, t tile) of a tile's number: `GROUP` t tiles, all n tiles with these, the next t tiles."""
+    tiles_in_group = GROUP * num_n_tiles
+    first_t = (tile // tiles_in_group) * GROUP
+    group_size = min(num_t_tiles - first_t, GROUP)
+    in_group = tile % tiles_in_group
+    return in_group // group_size, first_t + in_group % group_size
+
+
+@triton.jit
+def capped(x, soft_cap):
+    """soft_cap * tanh(x / soft_cap)."""
+    return soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * x / soft_cap) + 1.0))
+
+
+@triton.jit
+def store_tile(
+    acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+    HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr, OUT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """Ends a tile: acc [BLOCK_N, BLOCK_T] f32 into out [T, N]."""
+    n = n0 + tl.arange(0, BLOCK_N)
+    t = t0 + tl.arange(0, BLOCK_T)
+    if HAS_SCALES:
+        acc *= tl.load(weight_scales + n, n < num_outputs, other=0.0)[:, None]
+        acc *= tl.load(row_scales + t, t < num_rows, other=0.0)[None, :]
+    if HAS_BIAS:
+        acc += tl.load(bias + n, n < num_outputs, other=0.0)[:, None]
+    if HAS_SOFT_CAP:
+        acc = capped(acc, soft_cap)
+    offsets = t[None, :].to(tl.int64) * out_stride + n[:, None]
+    tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & (t < num_rows)[None, :])
+
+
+@triton.jit
+def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr):
+    """Keeps a split's acc [BLOCK_N, BLOCK_T] in partials [splits, T, N] f32."""
+    n = n0 + tl.arange(0, BLOCK_N)
+    t = t0 + tl.arange(0, BLOCK_T)
+    offsets = (split.to(tl.int64) * num_rows + t[None, :]) * num_outputs + n[:, None]
+    tl.store(partials + offsets, acc, (n < num_outputs)[:, None] & (t < num_rows)[None, :])
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _add_splits_kernel(
+    partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = n < num_outputs
+    total = tl.load(partials + row * num_outputs + n, mask, other=0.0)
+    for split in tl.static_range(1, NUM_SPLITS):
+        total += tl.load(partials + (split * num_rows + row) * num_outputs + n, mask, other=0.0)
+    if HAS_SCALES:
+        total *= tl.load(weight_scales + n, mask, other=0.0)
+        total *= tl.load(row_scales + row)
+    if HAS_BIAS:
+        total += tl.load(bias + n, mask, other=0.0)
+    if HAS_SOFT_CAP:
+        total = capped(total, soft_cap)
+    tl.store(out + row * out_stride + n, narrow(total, OUT), mask)
+
+
+def make_partials(plan: ProductPlan, num_rows: int, device: torch.device) -> torch.Tensor:
+    """Where programs leave the sums of their splits: [splits, T, N] f32."""
+    return torch.empty(plan.num_splits, num_rows, plan.num_outputs, dtype=torch.float32, device=device)
+
+
+def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
+    """Sum of partials [splits, T, N] in their order, and what comes after it; in out [T, N]."""
+    num_splits, num_rows, num_outputs = partials.shape
+    _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
+        partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
+        NUM_SPLITS=num_splits, **end.constants(out), BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+@cache
+def num_processors(device: torch.device) -> int:
+    """Programs that a device runs at once, one on each SM; in the interpreter, enough that each has several tiles."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
+
+
+@cache
+def has_tensor_descriptors(device: torch.device) -> bool:
+    """Whether the device copies tiles by itself (TMA: Hopper and later)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def is_describable(tensor: torch.Tensor) -> bool:
+    """Whether a matrix may be copied by a tensor descriptor: rows and beginning at multiples of 16 bytes."""
+    row_bytes = tensor.stride(0) * tensor.element_size()
+    return tensor.data_ptr() % 16 == 0 and row_bytes % 16 == 0 and tensor.stride(1) == 1 and tensor.shape[0] > 0

@@ -1,0 +1,66 @@
+"""Activations rounded to 8 bits, each row with its own scale or all with a given one."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.norm import MAX_ROW_ELEMENTS
+from trunkline_server.backends.cuda.kernels.numerics import E4M3_MAX, narrow
+
+_INT8_MAX = tl.constexpr(127.0)
+# Added and taken away, it leaves no bits behind the point, rounded to nearest even: 1.5 * 2^23.
+_ROUNDER = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def _quantize_kernel(
+    x, given_scale, out, scales, x_stride, out_stride, num_elements, limit,
+    IS_GIVEN: tl.constexpr, HAS_LIMIT: tl.constexpr, IS_INT8: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < num_elements
+    values = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
+    largest = _INT8_MAX if IS_INT8 else E4M3_MAX
+    if IS_GIVEN:
+        scale = tl.load(given_scale)
+    else:
+        peak = tl.max(tl.abs(values), axis=0)
+        if HAS_LIMIT:
+            peak = tl.minimum(peak, limit)
+        # A row of zeros stays one.
+        scale = tl.where(peak > 0.0, peak, 1.0) / largest
+    tl.store(scales + row, scale)
+    # What is not a number stays so.
+    scaled = values / scale
+    scaled = tl.where(scaled > largest, largest, tl.where(scaled < -largest, -largest, scaled))
+    pointers = out + row * out_stride + columns
+    if IS_INT8:
+        tl.store(pointers, (scaled + _ROUNDER - _ROUNDER).to(tl.int8), mask)
+    else:
+        tl.store(pointers, narrow(scaled, tl.float8e4nv), mask)
+
+
+def quantize_rows(
+    x: torch.Tensor, dtype: torch.dtype, given_scale: torch.Tensor | None = None, limit: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x as numbers of 8 bits and scales: x is about `values * scales[:, None]`.
+
+    x: [T, K] bf16, f16 or f32, rows contiguous; dtype: e4m3 or i8. given_scale: f32 [1], of all rows; None: a row's
+    largest magnitude, at most `limit`, becomes the largest number. Beyond it numbers saturate. Division by the scale
+    and rounding to nearest even, in f32. Returns values [T, K] (rows at multiples of 16 bytes) and scales [T] f32.
+    """
+    num_rows, width = x.shape
+    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, at most {MAX_ROW_ELEMENTS} are held"
+    values = torch.empty(num_rows, -(-width // 16) * 16, dtype=dtype, device=x.device)[:, :width]
+    scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
+    if num_rows > 0:
+        block = triton.next_power_of_2(width)
+        _quantize_kernel[(num_rows,)](
+            x, scales if given_scale is None else given_scale, values, scales, x.stride(0), values.stride(0), width,
+            0.0 if limit is None else limit, IS_GIVEN=given_scale is not None, HAS_LIMIT=limit is not None,
+            IS_INT8=dtype == torch.int8, BLOCK=block, num_warps=max(1, min(16, block // 512)), enable_fp_fusion=False,
+        )  # fmt: skip
+    return values, scales

@@ -1,0 +1,211 @@
+"""Rotary embedding of queries and keys, and writing K and V into the pool in its format, in one launch.
+
+A program takes eight tokens of one head. Moves q, k and v once each way and the tables' rows, which the heads of a
+token share in L2; sums (int4's choice of a scale) are over one head in a tile of one size, whatever the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.hadamard import turn, turned_run
+from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8, fp8_of, int4_of, int8_of
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.cuda.kv_pool import KvPool
+    from trunkline_server.models.ops import Rope
+
+# Tokens of one program: always these, the tail masked.
+_ROWS = 8
+
+KINDS = {"f32": FLOAT, "f16": FLOAT, "bf16": FLOAT, "fp8": FP8, "int8": INT8, "int4": INT4}
+
+
+@dataclass(frozen=True)
+class RopeTables:
+    """cos, sin: [positions, dim / 2] f32, times the attention factor."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    @property
+    def dim(self) -> int:
+        return 2 * self.cos.shape[1]
+
+
+def rope_tables(rope: Rope, num_positions: int, device: torch.device | str) -> RopeTables:
+    """Made on the CPU, as the reference makes them, whatever the device: 4 * dim bytes a position."""
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * torch.tensor(rope.inv_freq)
+    cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+    return RopeTables(cos.to(device), sin.to(device))
+
+
+@triton.jit
+def _rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
+    """The head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Element and partner are read apart: from L1."""
+    elements = tl.arange(0, D_PAD)
+    mask = is_row[:, None] & (elements < D)[None, :]
+    values = tl.load(x + row_offsets[:, None] + elements[None, :], mask, other=0.0).to(tl.float32)
+    if ROTARY > 0:
+        half: tl.constexpr = ROTARY // 2
+        is_rotated = elements < ROTARY
+        partners = tl.where(elements < half, elements + half, elements - half)
+        rotated_mask = is_row[:, None] & is_rotated[None, :]
+        others = tl.load(x + row_offsets[:, None] + partners[None, :], rotated_mask, other=0.0).to(tl.float32)
+        angles = positions[:, None] * half + (elements % half)[None, :]
+        cosines = tl.load(cos + angles, rotated_mask, other=1.0)
+        sines = tl.load(sin + angles, rotated_mask, other=0.0)
+        signed = tl.where((elements < half)[None, :], -others, others)
+        values = tl.where(is_rotated[None, :], values * cosines + signed * sines, values)
+    return values
+
+
+@triton.jit
+def _store_elements(
+    x, pool, scales, slots, is_row, head, piece_elements, piece_scales, offset, scales_offset,
+    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, STORED: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """x [ROWS, D_PAD] f32 into its slots, in the pool's format. offset, scales_offset: of K or V in a piece."""
+    row: tl.constexpr = D // 2 if KIND == INT4 else D
+    blocks, places = slots // BLOCK, slots % BLOCK
+    first = blocks * piece_elements + offset + (head * BLOCK + places) * row
+    row_scales = tl.zeros([ROWS], tl.float32)
+    if KIND == INT4:
+        levels, row_scales = int4_of(x, D, D_PAD)
+        low, high = tl.split(tl.reshape(levels, [ROWS, D_PAD // 2, 2]))
+        elements = tl.arange(0, D_PAD // 2)
+        stored = (low | (high << 4)).to(tl.uint8)
+    else:
+        elements = tl.arange(0, D_PAD)
+        if KIND == FP8:
+            stored, row_scales = fp8_of(x)
+        elif KIND == INT8:
+            stored, row_scales = int8_of(x)
+        else:
+            stored = narrow(x, STORED)
+    tl.store(pool + first[:, None] + elements[None, :], stored, is_row[:, None] & (elements < row)[None, :])
+    if KIND != FLOAT:
+        at = blocks * piece_scales + scales_offset + head * BLOCK + places
+        tl.store(scales + at, narrow(row_scales, tl.bfloat16), is_row)
+
+
+@triton.jit
+def _rope_and_write_kernel(
+    q, k, v, out, positions, slots, cos, sin, pool, scales,
+    q_stride, k_stride, v_stride, out_stride, num_rows, num_kv_heads, num_query_programs,
+    piece_elements, piece_scales, values_offset, turn_factor,
+    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+    LOG_RUN: tl.constexpr, OUT: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Heads of program_id(1): queries, if any are to be changed, then keys, then values. LOG_RUN 0: not turned."""
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    is_row = rows < num_rows
+    at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
+    head = tl.program_id(1)
+    if head < num_query_programs:
+        x = _rotated(q, rows * q_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+        if LOG_RUN > 0:
+            x = turn(x, ROWS, D_PAD, LOG_RUN) * turn_factor
+        elements = tl.arange(0, D_PAD)
+        mask = is_row[:, None] & (elements < D)[None, :]
+        tl.store(out + rows[:, None] * out_stride + head * D + elements[None, :], narrow(x, OUT), mask)
+    else:
+        slot = tl.load(slots + rows, is_row, other=-1).to(tl.int64)
+        is_row = slot >= 0
+        head -= num_query_programs
+        offset, scales_offset = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
+        if head < num_kv_heads:
+            x = _rotated(k, rows * k_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+        else:
+            head -= num_kv_heads
+            offset += values_offset
+            scales_offset += num_kv_heads * BLOCK
+            x = _rotated(v, rows * v_stride + head * D, at, is_row, cos, sin, D, D_PAD, 0)
+        if LOG_RUN > 0:
+            x = turn(x, ROWS, D_PAD, LOG_RUN)
+        _store_elements(
+            x, pool, scales, slot, is_row, head, piece_elements, piece_scales, offset, scales_offset,
+            D, D_PAD, BLOCK, KIND, STORED, ROWS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _rope_kernel(
+    x, out, positions, cos, sin, x_stride, out_stride, num_rows,
+    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    is_row = rows < num_rows
+    at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
+    head = tl.program_id(1)
+    rotated = _rotated(x, rows * x_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+    elements = tl.arange(0, D_PAD)
+    mask = is_row[:, None] & (elements < D)[None, :]
+    tl.store(out + rows[:, None] * out_stride + head * D + elements[None, :], narrow(rotated, OUT), mask)
+
+
+def rope(
+    x: torch.Tensor, positions: torch.Tensor, tables: RopeTables, head_size: int, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Each head of x [T, heads * D] rotated by its token's position. positions: [T] i32; out: not x."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    assert out.data_ptr() != x.data_ptr() or x.numel() == 0, "a partner would be read after it was written"
+    num_rows, width = x.shape
+    if num_rows == 0:
+        return out
+    _rope_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
+        x, out, positions, tables.cos, tables.sin, x.stride(0), out.stride(0), num_rows,
+        D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=tables.dim, OUT=TRITON_DTYPES[out.dtype],
+        ROWS=_ROWS, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def rope_and_write_kv(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    tables: RopeTables | None,
+    pool: KvPool,
+    layer: int,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rotates q and k, stores k and v, and returns the queries that `paged_attention` wants for this pool.
+
+    q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, perhaps parts of wider ones. positions, slots: [T]
+    i32; nothing is stored where a slot is -1. tables: None, keys and queries stay as they are. Returns [T, H * D] in
+    q's dtype, in `out` if it is given (never q itself), or q if nothing changes it. Formats that turn heads (see
+    `KvFormat`) have the queries turned too.
+    """
+    layout = pool.layout
+    head_size, (num_rows, width) = layout.head_size, q.shape
+    log_run = turned_run(head_size).bit_length() - 1 if pool.format.is_turned else 0
+    changes_queries = tables is not None or log_run > 0
+    if changes_queries:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+        assert out.data_ptr() != q.data_ptr() or num_rows == 0, "a partner would be read after it was written"
+    else:
+        out = q
+    if num_rows == 0:
+        return out
+    num_query_programs = width // head_size if changes_queries else 0
+    cos, sin = (tables.cos, tables.sin) if tables is not None else (positions, positions)
+    elements, scales = pool.elements(layer), pool.scales(layer)
+    _rope_and_write_kernel[(triton.cdiv(num_rows, _ROWS), num_query_programs + 2 * layout.num_kv_heads)](
+        q, k, v, out, positions, slots, cos, sin, elements, scales,
+        q.stride(0), k.stride(0), v.stride(0), out.stride(0), num_rows, layout.num_kv_heads, num_query_programs,
+        layout.piece_elements, layout.piece_scales, layout.values_offset, 2.0**-log_run,
+        D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=0 if tables is None else tables.dim,
+        BLOCK=layout.block_size, KIND=KINDS[pool.format.value], LOG_RUN=log_run, OUT=TRITON_DTYPES[out.dtype],
+        STORED=TRITON_DTYPES.get(elements.dtype, tl.float32), ROWS=_ROWS, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,176 @@
+"""K and V of all layers in blocks on the device: layout, element formats, sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.copy_blocks import copy_blocks
+from trunkline_server.errors import InvalidArgument
+
+MIN_BLOCK_SIZE = 16
+MAX_BLOCK_SIZE = 128
+# Pieces begin at multiples of it: a row is then read in whole 16-byte loads and sectors are not shared by blocks.
+_PIECE_ALIGNMENT = 128
+_SCALE_BYTES = 2
+
+
+class KvFormat(Enum):
+    """How an element of K or V is kept. Scales are bf16, one for each position, head and K or V.
+
+    fp8: e4m3, the head's largest magnitude becomes 448. int8: the largest becomes 127. int4: 16 levels at odd multiples
+    of half a step, two elements a byte, the step chosen by head for the least squared error. Heads are turned by the
+    Walsh-Hadamard matrix before int8 and int4, K and V both: what is large in one channel is spread over all. The query
+    is turned alike, the output back. No format needs calibration, and no scale is shared between positions, so what is
+    stored does not depend on how a sequence was cut.
+    """
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    INT4 = "int4"
+
+    @property
+    def has_scales(self) -> bool:
+        return self in (KvFormat.FP8, KvFormat.INT8, KvFormat.INT4)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether heads are multiplied by the Walsh-Hadamard matrix before they are rounded."""
+        return self in (KvFormat.INT8, KvFormat.INT4)
+
+    @property
+    def storage_dtype(self) -> torch.dtype:
+        """Of the pool's elements, as kernels address them; int4 is addressed by byte."""
+        return _STORAGE[self]
+
+    def row_elements(self, head_size: int) -> int:
+        """Elements of `storage_dtype` that one head of one position takes."""
+        return head_size // 2 if self is KvFormat.INT4 else head_size
+
+
+_STORAGE = {
+    KvFormat.F32: torch.float32,
+    KvFormat.F16: torch.float16,
+    KvFormat.BF16: torch.bfloat16,
+    KvFormat.FP8: torch.uint8,
+    KvFormat.INT8: torch.int8,
+    KvFormat.INT4: torch.uint8,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvLayout:
+    """Where things lie. A *piece* is what one layer keeps of one block:
+
+        K elements [G, B, row] | V elements [G, B, row] | K scales [G, B] | V scales [G, B] | up to 128 bytes
+
+    A head's positions lie together, so a tile of attention is one run of B * row elements for each block, and a piece
+    is one run of bytes for copies and for other tiers. Raises InvalidArgument for sizes that the kernels do not have.
+    """
+
+    block_size: int
+    num_kv_heads: int
+    head_size: int
+    format: KvFormat
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        if not MIN_BLOCK_SIZE <= size <= MAX_BLOCK_SIZE or size & (size - 1):
+            raise InvalidArgument(
+                f"block size is {size}, must be a power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
+            )
+        if self.head_size % 16 or not 16 <= self.head_size <= 256:
+            raise InvalidArgument(f"head size is {self.head_size}, must be a multiple of 16 up to 256")
+
+    @property
+    def row_elements(self) -> int:
+        return self.format.row_elements(self.head_size)
+
+    @property
+    def values_offset(self) -> int:
+        """Elements from a piece's beginning to its V."""
+        return self.num_kv_heads * self.block_size * self.row_elements
+
+    @property
+    def scales_offset_bytes(self) -> int:
+        return 2 * self.values_offset * self.format.storage_dtype.itemsize
+
+    @property
+    def piece_bytes(self) -> int:
+        scales = 2 * self.num_kv_heads * self.block_size * _SCALE_BYTES if self.format.has_scales else 0
+        return -(-(self.scales_offset_bytes + scales) // _PIECE_ALIGNMENT) * _PIECE_ALIGNMENT
+
+    @property
+    def piece_elements(self) -> int:
+        """From a block's piece to the next block's, in elements."""
+        return self.piece_bytes // self.format.storage_dtype.itemsize
+
+    @property
+    def piece_scales(self) -> int:
+        """The same, in scales."""
+        return self.piece_bytes // _SCALE_BYTES
+
+
+def bytes_per_block(layout: KvLayout, num_layers: int) -> int:
+    """What one block takes in all layers, scales and alignment included."""
+    return num_layers * layout.piece_bytes
+
+
+class KvPool:
+    """All pieces, [layers, num_blocks, piece_bytes] in one allocation; slot = block_id * B + offset.
+
+    Written by `rope_and_write_kv` and `copy_blocks`, read by `paged_attention`. Zero at first.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_size: int,
+        dtype: str,
+        device: torch.device | str,
+    ) -> None:
+        self.layout = KvLayout(
+            block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size, format=KvFormat(dtype)
+        )
+        self.num_layers = num_layers
+        self.num_blocks = num_blocks
+        self.pieces = torch.zeros(
+            num_layers, num_blocks, self.layout.piece_bytes, dtype=torch.uint8, device=torch.device(device)
+        )
+
+    @property
+    def format(self) -> KvFormat:
+        return self.layout.format
+
+    @property
+    def bytes_per_block(self) -> int:
+        return bytes_per_block(self.layout, self.num_layers)
+
+    def elements(self, layer: int) -> torch.Tensor:
+        """[num_blocks, piece_elements] of the storage dtype; from `values_offset` on it is V."""
+        return self.pieces[layer].view(self.format.storage_dtype)
+
+    def scales(self, layer: int) -> torch.Tensor:
+        """bf16 [num_blocks, piece_scales - ...]: K's scales [G, B] of each block, then V's. Empty of meaning without.
+
+        A view that begins at the first block's scales; a block's lie `piece_scales` further than the one's before.
+        """
+        scales = self.pieces[layer].view(torch.bfloat16)
+        return scales[:, self.layout.scales_offset_bytes // _SCALE_BYTES :] if self.format.has_scales else scales
+
+    def copy_blocks(self, block_ids: torch.Tensor) -> None:
+        """Copies whole blocks, all layers. block_ids: [n, 2] i32 on the device, source and destination; -1: none."""
+        copy_blocks(self.pieces, block_ids)
+
+    def copy_block(self, source_block_id: int, destination_block_id: int) -> None:
+        """Copies one block, whole: what lies beyond a sequence's last position is never read."""
+        self.pieces[:, destination_block_id].copy_(self.pieces[:, source_block_id])

@@ -1,0 +1,275 @@
+"""A checkpoint's weights onto the device, in the kinds that the kernels multiply with.
+
+Several threads each take a matrix after the other, the largest first, and read its bytes from the mapped file through
+pinned buffers (`staging.py`); what has to be converted or repacked is, on the device, on the thread's own stream.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain
+from types import MappingProxyType
+
+import torch
+
+from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
+from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, grouped_weight
+from trunkline_server.backends.cuda.quantized.stack import stacked
+from trunkline_server.backends.cuda.staging import Staging
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
+from trunkline_server.errors import DoesNotFit, UnsupportedFormat
+from trunkline_server.weights.checkpoint import Checkpoint
+from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.quantization import EightBits
+from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
+from trunkline_server.weights.tensor import Tensor
+
+# More threads than this read no faster than the bus copies.
+MAX_THREADS = 8
+# Compute capability from which on tensor cores take e4m3.
+FP8_CAPABILITY = (8, 9)
+# Projections that are multiplied with the same x.
+STACKS = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
+# How torch reads what lies in the file.
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# Of parts of quantised modules.
+_PART_DTYPES = {
+    **_DTYPES, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
+}  # fmt: skip
+
+# Told bytes read and bytes in all, from any thread, one call at a time.
+Progress = Callable[[int, int], None]
+
+
+def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
+    """Of activations: f16 where the checkpoint has f16 matrices, else bf16."""
+    formats: set[str] = set()
+    for name in checkpoint.names():
+        if not name.endswith("_proj.weight"):
+            continue
+        parts = checkpoint.parts(name)
+        # The dtype of scales tells that of the model before it was quantised, if it is not f32.
+        formats |= {part.dtype for part in parts.values() if part.dtype in FLOATS}
+        formats |= set() if parts else {checkpoint.tensor(name).format}
+    return torch.float16 if "F16" in formats else torch.bfloat16
+
+
+def load_weights(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+) -> DeviceWeights:
+    """All weights of a checkpoint, on the device.
+
+    dtype: of dense matrices and of activations. Returns when all is there. Raises DoesNotFit, UnsupportedFormat.
+    """
+    _check_device(checkpoint, device)
+    loader = _Loader(checkpoint, device, dtype, progress)
+    try:
+        return loader.load()
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        raise DoesNotFit(
+            f"the weights take about {loader.num_source_bytes >> 20} MiB, but the device has {total >> 20} MiB, "
+            f"of which {free >> 20} MiB were left when one did not fit",
+            hint="take a smaller or quantised model, or end what else uses the device",
+        ) from error
+
+
+def _check_device(checkpoint: Checkpoint, device: torch.device) -> None:
+    scheme = checkpoint.quantization
+    if device.type != "cuda" or not isinstance(scheme, EightBits) or not scheme.is_float:
+        return
+    found = torch.cuda.get_device_capability(device)
+    if found < FP8_CAPABILITY:
+        raise UnsupportedFormat(
+            f"`{checkpoint.path}` is quantised to FP8, which a device of compute capability {found[0]}.{found[1]} "
+            f"cannot multiply, the least is {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]}",
+            hint="use another quantisation of the model, or a newer device",
+        )
+
+
+class _Loader:
+    """One load. Threads share nothing but the count of bytes."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress | None
+    ) -> None:
+        self._checkpoint, self._device, self._dtype, self._progress = checkpoint, device, dtype, progress
+        # By stored name: a tied head comes once.
+        self._tensors: dict[str, Tensor] = {}
+        self._aliases: dict[str, str] = {}
+        # Of weights of quantised modules, which are not among the tensors.
+        self._parts: dict[str, Mapping[str, Part]] = {}
+        for name in checkpoint.names():
+            if parts := checkpoint.parts(name):
+                self._parts[name] = parts
+                continue
+            tensor = checkpoint.tensor(name)
+            self._tensors[tensor.name] = tensor
+            if tensor.name != name:
+                self._aliases[name] = tensor.name
+        self.num_source_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
+        self.num_source_bytes += sum(part.data.nbytes for parts in self._parts.values() for part in parts.values())
+        self._num_bytes_done = 0
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def load(self) -> DeviceWeights:
+        vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
+        if self._device.type == "cuda":
+            # Other streams read them.
+            torch.cuda.synchronize(self._device)
+        stacks = sorted(self._stacks(), key=lambda names: -sum(map(self._num_bytes, names)))
+        num_threads = min(MAX_THREADS, os.cpu_count() or 1, len(stacks))
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
+            made = pool.map(lambda names: self._make(names, vectors), stacks)
+            matrices = list(chain.from_iterable(made))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            # Pieces that were only needed for repacking, kept by streams that are gone.
+            torch.cuda.empty_cache()
+        return DeviceWeights(matrices, vectors, self._aliases)
+
+    def _stacks(self) -> Iterator[list[str]]:
+        """Names of the tensors of each matrix."""
+        names = [name for name, tensor in self._tensors.items() if len(tensor.shape) == 2]
+        names += self._parts
+        taken: set[str] = set()
+        for name in names:
+            if name in taken:
+                continue
+            stack = self._stack_of(name)
+            taken.update(stack)
+            yield stack
+
+    def _stack_of(self, name: str) -> list[str]:
+        for projections in STACKS:
+            prefix, found, rest = name.partition(projections[0])
+            if found and rest == ".weight":
+                stack = [f"{prefix}{projection}.weight" for projection in projections]
+                if len({self._kind(member) for member in stack}) == 1:
+                    return stack
+        return [name]
+
+    def _kind(self, name: str) -> str:
+        """Weights of different kinds are in no stack."""
+        if name in self._parts:
+            return "quantized"
+        stored_as = self._tensors[name].format
+        return "dense" if stored_as in _DTYPES else stored_as
+
+    def _num_bytes(self, name: str) -> int:
+        if name in self._parts:
+            return sum(part.data.nbytes for part in self._parts[name].values())
+        return self._tensors[name].num_bytes
+
+    def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
+        """The matrix of a stack, or its members if they cannot be one."""
+        if names[0] not in self._parts:
+            return [self._matrix([self._tensors[name] for name in names], vectors)]
+        with self._thread_staging() as staging:
+            members = [self._quantized(name, vectors, staging) for name in names]
+            with staging.on_stream():
+                stack = stacked(members) if len(members) > 1 else None
+        return members if stack is None else [stack]
+
+    def _quantized(self, name: str, vectors: Mapping[str, torch.Tensor], staging: Staging) -> DeviceWeight:
+        parts = {}
+        for suffix, part in self._parts[name].items():
+            if part.dtype not in _PART_DTYPES:
+                continue  # descriptions, which were read from the mapped file
+            with staging.on_stream():
+                raw = torch.empty(part.data.nbytes, dtype=torch.uint8, device=self._device)
+            staging.copy(part.data, raw)
+            with staging.on_stream():
+                parts[suffix] = raw.view(_PART_DTYPES[part.dtype]).view(part.shape)
+        scheme = self._checkpoint.quantization
+        assert scheme is not None, "no scheme, no parts"
+        shape = quantized_shape(self._checkpoint.path, scheme, name.removesuffix(".weight"), self._parts[name])
+        slices = MappingProxyType({name: (0, shape[0])})
+        with staging.on_stream():
+            return quantized_weight(
+                scheme, name, parts, quantization_state(self._parts[name]), dtype=self._dtype, slices=slices,
+                bias=self._bias(slices, vectors),
+            )  # fmt: skip
+
+    def _vector(self, tensor: Tensor) -> torch.Tensor:
+        self._count(tensor.num_bytes)
+        return torch.from_numpy(dequantize(tensor)).to(self._device)
+
+    def _matrix(self, tensors: Sequence[Tensor], vectors: Mapping[str, torch.Tensor]) -> DeviceWeight:
+        slices, begin = {}, 0
+        for tensor in tensors:
+            slices[tensor.name] = begin, begin + tensor.shape[0]
+            begin += tensor.shape[0]
+        bias = self._bias(slices, vectors)
+        with self._thread_staging() as staging:
+            if tensors[0].format in GROUPED_FORMATS:
+                parts = [self._raw(tensor, staging) for tensor in tensors]
+                with staging.on_stream():
+                    return grouped_weight(
+                        tensors[0].format, parts, num_inputs=tensors[0].shape[1], dtype=self._dtype,
+                        slices=MappingProxyType(slices), bias=bias,
+                    )  # fmt: skip
+            return DenseWeight(
+                num_outputs=begin, num_inputs=tensors[0].shape[1], dtype=self._dtype, slices=MappingProxyType(slices),
+                bias=bias, values=self._dense(tensors, staging),
+            )  # fmt: skip
+
+    def _bias(self, slices: Mapping[str, tuple[int, int]], vectors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        names = [name.removesuffix(".weight") + ".bias" for name in slices]
+        if not any(name in vectors for name in names):
+            return None
+        sizes = [end - begin for begin, end in slices.values()]
+        parts = [
+            vectors[name] if name in vectors else torch.zeros(size, device=self._device)
+            for name, size in zip(names, sizes, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _dense(self, tensors: Sequence[Tensor], staging: Staging) -> torch.Tensor:
+        """The tensors below each other, [N, K] in the dtype."""
+        num_rows, width = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
+        with staging.on_stream():
+            values = torch.empty(num_rows, width, dtype=self._dtype, device=self._device)
+        begin = 0
+        for tensor in tensors:
+            part = values[begin : begin + tensor.shape[0]]
+            begin += tensor.shape[0]
+            if _DTYPES[tensor.format] == self._dtype and tensor.interleaved_head is None:
+                staging.copy(tensor.data, part.view(torch.uint8).view(-1))
+                continue
+            raw = self._raw(tensor, staging)
+            with staging.on_stream():
+                part.copy_(raw.view(_DTYPES[tensor.format]))
+        return values
+
+    def _raw(self, tensor: Tensor, staging: Staging) -> torch.Tensor:
+        """A tensor's rows as they are stored, [N, bytes] u8, in the model's order."""
+        num_rows = tensor.shape[0]
+        with staging.on_stream():
+            raw = torch.empty(num_rows, tensor.row_bytes, dtype=torch.uint8, device=self._device)
+        staging.copy(tensor.data, raw.view(-1))
+        if tensor.interleaved_head is None:
+            return raw
+        with staging.on_stream():
+            # Rows 0, h, 1, h + 1, ... of each head: see weights/naming.py.
+            return raw.view(-1, tensor.interleaved_head // 2, 2, tensor.row_bytes).swapaxes(1, 2).reshape(num_rows, -1)
+
+    @contextmanager
+    def _thread_staging(self) -> Iterator[Staging]:
+        """This thread's buffers; what was begun with them is done afterwards."""
+        if not hasattr(self._local, "staging"):
+            self._local.staging = Staging(self._device, self._count)
+        staging: Staging = self._local.staging
+        yield staging
+        staging.wait()
+
+    def _count(self, num_bytes: int) -> None:
+        with self._lock:
+            self._num_bytes_done += num_bytes
+            if self._progress is not None:
+                self._progress(self._num_bytes_done, self.num_source_bytes)

@@ -1,0 +1,71 @@
+"""How the device's memory is divided: weights, what steps need, a reserve, and blocks in all that is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trunkline_server.errors import DoesNotFit
+
+# Left free for what nobody counts: the library's workspaces, compiled kernels, fragments. The larger of both.
+RESERVE_BYTES = 768 << 20
+RESERVE_PART = 0.02
+# Below this many tokens a pool serves nobody: a prompt of some length and its answer.
+MIN_POOL_TOKENS = 512
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """In bytes, measured once the weights are on the device. total: of the device; free: of that; weights: ours.
+
+    steps: what steps take at most beyond the pool: activations, logits, scratch, captured graphs.
+    """
+
+    total: int
+    free: int
+    weights: int
+    steps: int
+
+    @property
+    def reserve(self) -> int:
+        return min(max(RESERVE_BYTES, int(self.total * RESERVE_PART)), self.total // 8)
+
+    @property
+    def left(self) -> int:
+        """For the pool."""
+        return max(0, self.free - self.steps - self.reserve)
+
+
+def num_pool_blocks(memory: DeviceMemory, *, bytes_per_block: int, block_size: int, wanted_tokens: int | None) -> int:
+    """How many blocks the pool has. Raises DoesNotFit.
+
+    A wish (`--max-batch-total-tokens`) is rounded up to whole blocks and met or refused; without one the pool takes all
+    that is left.
+    """
+    fixed = (
+        f"the device has {_mib(memory.total)}, of which {_mib(memory.free)} are free with {_mib(memory.weights)} of "
+        f"weights loaded, {_mib(memory.steps)} are for steps and {_mib(memory.reserve)} in reserve"
+    )
+    if wanted_tokens is not None:
+        num_blocks = -(-wanted_tokens // block_size)
+        if num_blocks * bytes_per_block > memory.left:
+            raise DoesNotFit(
+                f"a KV pool of {wanted_tokens} tokens takes {_mib(num_blocks * bytes_per_block)}, but {fixed}: "
+                f"{_mib(memory.left)} are left",
+                hint=f"lower `--max-batch-total-tokens` to {memory.left // bytes_per_block * block_size}, or choose a "
+                "smaller `--kv-cache-dtype`",
+            )
+        return num_blocks
+    num_blocks = memory.left // bytes_per_block
+    if num_blocks * block_size < MIN_POOL_TOKENS:
+        raise DoesNotFit(
+            f"the smallest KV pool ({MIN_POOL_TOKENS} tokens) takes "
+            f"{_mib(-(-MIN_POOL_TOKENS // block_size) * bytes_per_block)}, but {fixed}: {_mib(memory.left)} are left",
+            hint="choose a smaller or quantised model, lower `--max-batch-prefill-tokens`, or end what else uses the "
+            "device",
+        )
+    return num_blocks
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // _MIB)} MiB"

@@ -1,0 +1,166 @@
+"""`Ops` over the kernels. Models ask for one operation at a time; what one kernel does at once is put together here.
+
+A sum waits for the norm that follows it, a rotation for the write of the keys, projections of the same x are one
+product where their weights are stacked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.activation import gelu_mul, silu_mul
+from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
+from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
+from trunkline_server.backends.cuda.kernels.embedding import embedding
+from trunkline_server.backends.cuda.kernels.head import head
+from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
+from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.step_input import StepTensors
+from trunkline_server.backends.cuda.weights import DeviceWeight, DeviceWeights
+from trunkline_server.models.ops import Rope
+
+
+@dataclass(slots=True, eq=False)
+class Sum:
+    """residual + delta, which a norm computes on its way. total: once it did."""
+
+    residual: torch.Tensor
+    delta: torch.Tensor
+    total: torch.Tensor | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Rotated:
+    """x [T, heads * D], to be rotated when keys are written."""
+
+    x: torch.Tensor
+    rope: Rope
+
+
+Value: TypeAlias = torch.Tensor | Sum | Rotated
+
+
+@dataclass(kw_only=True)
+class DeviceModel:
+    """All that steps of a model have in common, at addresses that stay.
+
+    dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
+    a step asks for them. logits: [most rows, V] f32, of the last step.
+    """
+
+    weights: DeviceWeights
+    pool: KvPool
+    space: AttentionSpace
+    plans: dict[int | None, AttentionPlan]
+    rope_tables: dict[Rope, RopeTables]
+    dtype: torch.dtype
+    logits: torch.Tensor
+    is_fast: bool = False
+
+
+@dataclass
+class CudaOps:
+    """Implements `Ops[Value]` for one step. Rows of padding are computed like others and read by nobody."""
+
+    model: DeviceModel
+    step: StepTensors
+    _updated: set[int | None] = field(default_factory=set)
+    # The product of the last x with a stack of weights, which other parts of the stack are taken from.
+    _product: tuple[torch.Tensor, DeviceWeight, bool, torch.Tensor] | None = None
+    _written: tuple[int, Value, torch.Tensor] | None = None
+
+    def embedding(self, weight: str) -> Value:
+        matrix, begin, _ = self.model.weights.matrix(weight)
+        assert begin == 0, "the embedding is in no stack"
+        return embedding(self.step.token_ids, matrix)
+
+    def rms_norm(self, x: Value, weight: str, eps: float) -> Value:
+        """Of the residual in the products' dtype; of a product in f32, since it is then added to the residual."""
+        factors = self.model.weights.vector(weight)
+        if isinstance(x, Sum) and x.total is None:
+            x.total, normed = add_rms_norm(x.residual, x.delta, factors, eps, self.model.dtype)
+            return normed
+        x = dense(x)
+        is_residual = x.dtype == torch.float32
+        return rms_norm(x, factors, eps, self.model.dtype if is_residual else torch.float32)
+
+    def head_rms_norm(self, x: Value, weight: str, eps: float, head_size: int) -> Value:
+        x = dense(x)
+        return head_rms_norm(x, self.model.weights.vector(weight), eps, head_size, out=x)
+
+    def linear(self, x: Value, weight: str, bias: str | None = None) -> Value:
+        x = dense(x)
+        matrix, begin, end = self.model.weights.matrix(weight)
+        has_bias = bias is not None
+        known = self._product
+        if known is None or known[0] is not x or known[1] is not matrix or known[2] != has_bias:
+            multiply = library_linear if self.model.is_fast else linear
+            known = self._product = x, matrix, has_bias, multiply(x, matrix, has_bias=has_bias)
+        return known[3][:, begin:end]
+
+    def rope(self, x: Value, rope: Rope, head_size: int) -> Value:
+        return Rotated(dense(x), rope)
+
+    def write_kv(self, layer: int, key: Value, value: Value) -> None:
+        """Waits for the layer's queries, which are rotated by the same kernel."""
+        assert self._written is None, "the layer before had no attention"
+        self._written = layer, key, dense(value)
+
+    def paged_attention(
+        self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> Value:
+        assert self._written is not None and self._written[0] == layer, "K and V of the layer come first"
+        _, key, value = self._written
+        self._written = None
+        ropes = [x.rope if isinstance(x, Rotated) else None for x in (query, key)]
+        assert ropes[0] == ropes[1], "queries and keys of a layer are rotated alike"
+        tables = None if ropes[0] is None else self.model.rope_tables[ropes[0]]
+        turned = rope_and_write_kv(
+            _unrotated(query), _unrotated(key), value, self.step.positions, self.step.slots, tables, self.model.pool,
+            layer,
+        )  # fmt: skip
+        step = AttentionStep(self.step.block_tables, self.step.query_begin, self.step.context_length)
+        plan = self.model.plans[window]
+        if window not in self._updated:
+            plan.update(step, self.step.shape.num_rows)
+            self._updated.add(window)
+        return paged_attention(
+            turned, self.model.pool, layer, step, plan, self.model.space, scale, soft_cap,
+            decode_only=self.step.shape.is_decode,
+        )  # fmt: skip
+
+    def silu_mul(self, gate: Value, up: Value) -> Value:
+        return silu_mul(dense(gate), dense(up))
+
+    def gelu_mul(self, gate: Value, up: Value) -> Value:
+        return gelu_mul(dense(gate), dense(up))
+
+    def add(self, x: Value, y: Value) -> Value:
+        return Sum(dense(x), dense(y))
+
+    def scale(self, x: Value, factor: float) -> Value:
+        return dense(x) * factor
+
+    def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
+        matrix, _, _ = self.model.weights.matrix(weight)
+        out = self.model.logits[: self.step.shape.num_logits]
+        return head(dense(x), self.step.sampling_rows, matrix, soft_cap, is_fast=self.model.is_fast, out=out)
+
+
+def _unrotated(x: Value) -> torch.Tensor:
+    return x.x if isinstance(x, Rotated) else dense(x)
+
+
+def dense(x: Value) -> torch.Tensor:
+    """The values themselves; a sum that no norm has computed is computed now."""
+    if isinstance(x, Sum):
+        if x.total is None:
+            x.total = x.residual + x.delta
+        return x.total
+    assert not isinstance(x, Rotated), "rotated values are written or attended with, nothing else"
+    return x

@@ -1,0 +1,151 @@
+"""Runs the model on steps: padded to the nearest captured shape and replayed, or launched operation by operation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from trunkline_server.backends.cuda.device import Device, Graph
+from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape, StepTensors, shape_of
+
+logger = logging.getLogger(__name__)
+
+# One forward pass: logits [R, V] f32 of the rows that need them.
+Forward = Callable[[StepTensors], torch.Tensor]
+
+# Steps of other shapes are padded to multiples of so many rows: kernels are then compiled for few kinds of sizes.
+ROW_MULTIPLE = 16
+
+
+def decode_shapes(max_entries: int) -> list[StepShape]:
+    """What steps that only decode are padded to: 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of 64."""
+    sizes, size = [], 1
+    while size < max_entries:
+        sizes.append(size)
+        size += size if size < 8 else 8 if size < 64 else 16 if size < 256 else 64
+    return [StepShape(size, size, size, is_decode=True) for size in [*sizes, max_entries]]
+
+
+def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepShape]:
+    """What other steps are padded to: rows by powers of two from 64, with all entries."""
+    sizes, size = [], 64
+    while size < max_rows:
+        sizes.append(size)
+        size *= 2
+    return [StepShape(size, min(max_entries, size), min(max_logits, size)) for size in [*sizes, max_rows]]
+
+
+class StepRunner:
+    """Static input memory and captured graphs. Nothing is allocated after `capture` for a step that has a graph.
+
+    max_shape: the largest step. max_blocks: of a sequence.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        forward: Forward,
+        *,
+        max_shape: StepShape,
+        max_blocks: int,
+        block_size: int,
+        row_multiple: int = ROW_MULTIPLE,
+    ) -> None:
+        self._device = device
+        self._forward = forward
+        self._max_blocks = max_blocks
+        self._block_size = block_size
+        self._row_multiple = row_multiple
+        num_words = StepLayout(padded(max_shape, row_multiple), max_blocks).num_words
+        self._host = [device.pinned(num_words) for _ in range(2)]
+        self._on_device = torch.zeros(num_words, dtype=torch.int32, device=device.torch_device)
+        self._turn = 0
+        self._layouts: dict[StepShape, tuple[StepLayout, StepTensors]] = {}
+        self._graphs: dict[StepShape, tuple[Graph, torch.Tensor]] = {}
+        self._shapes: list[StepShape] = []
+        self.num_replayed = 0
+        self.num_launched = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory on the device that is held from the beginning."""
+        return self._on_device.nbytes
+
+    def warm_up(self, shapes: Sequence[StepShape]) -> None:
+        """Runs each shape once on padding alone, so that its kernels are compiled and its memory is known."""
+        for shape in shapes:
+            self._input(shape, [])
+            self._forward(self._layout(shape)[1])
+        self._device.wait()
+
+    def capture(self, shapes: Sequence[StepShape]) -> None:
+        """Captures each shape, the largest first: smaller ones find their memory in what those left."""
+        began = time.monotonic()
+        for number, shape in enumerate(sorted(shapes, reverse=True), start=1):
+            tensors = self._layout(shape)[1]
+            self._input(shape, [])
+            self._forward(tensors)
+            self._device.wait()
+            self._graphs[shape] = self._captured(tensors)
+            fields = {"done": number, "of": len(shapes), "rows": shape.num_rows, "entries": shape.num_entries}
+            logger.info("step captured", extra={"fields": fields | {"seconds": f"{time.monotonic() - began:.1f}"}})
+        self._shapes = sorted(self._graphs)
+
+    def _captured(self, tensors: StepTensors) -> tuple[Graph, torch.Tensor]:
+        outputs: list[torch.Tensor] = []
+
+        def work() -> None:
+            outputs[:] = [self._forward(tensors)]
+
+        graph = self._device.capture(work)
+        return graph, outputs[0]
+
+    def run(self, entries: Sequence[Entry]) -> torch.Tensor:
+        """Begins a step. Returns logits [R, V] f32 of the rows that need them, in order, with rows of padding behind.
+
+        They are valid until the next step.
+        """
+        needed = shape_of(entries)
+        shape = self.captured_shape(needed)
+        if shape is not None:
+            self._input(shape, entries)
+            graph, logits = self._graphs[shape]
+            graph.replay()
+            self.num_replayed += 1
+            return logits
+        shape = padded(needed, self._row_multiple)
+        self._input(shape, entries)
+        self.num_launched += 1
+        return self._forward(self._layout(shape)[1])
+
+    def captured_shape(self, needed: StepShape) -> StepShape | None:
+        """The smallest captured shape that holds a step; of two, that of decodes."""
+        fitting = [shape for shape in self._shapes if shape.holds(needed)]
+        return min(fitting, key=lambda shape: (shape.num_rows, not shape.is_decode), default=None)
+
+    def _layout(self, shape: StepShape) -> tuple[StepLayout, StepTensors]:
+        known = self._layouts.get(shape)
+        if known is None:
+            layout = StepLayout(shape, self._max_blocks)
+            known = self._layouts[shape] = layout, layout.tensors(self._on_device)
+        return known
+
+    def _input(self, shape: StepShape, entries: Sequence[Entry]) -> None:
+        """Writes a step and sends it to the device. Of two steps the first's copy is done when a third is written."""
+        layout, _ = self._layout(shape)
+        self._turn = 1 - self._turn
+        host = self._host[self._turn]
+        layout.write(host.numpy(), entries, self._block_size)
+        self._device.copy(host[: layout.num_words], self._on_device[: layout.num_words])
+
+
+def padded(shape: StepShape, multiple: int) -> StepShape:
+    """A shape for a step without a graph."""
+
+    def up(size: int) -> int:
+        return -(-size // multiple) * multiple
+
+    return StepShape(up(shape.num_rows), up(shape.num_entries), up(shape.num_logits), shape.is_decode)

@@ -1,0 +1,309 @@
+"""A step's samples and scores: rows of logits in, pinned results out.
+
+Nothing here is captured: which kernels run depends on what the step's sequences ask for. They are launched while the
+device still computes what comes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from trunkline_server.backends.cuda.device import Device
+from trunkline_server.backends.cuda.kernels.choose import (
+    ChoiceScratch,
+    DrawKinds,
+    Draws,
+    Peaks,
+    choose_largest,
+    choose_tokens,
+    find_peaks,
+)
+from trunkline_server.backends.cuda.kernels.logit_edits import (
+    BiasEdits,
+    TokenEdits,
+    add_biases,
+    allowed_logits,
+    apply_token_edits,
+)
+from trunkline_server.backends.cuda.kernels.logprobs import Logprobs, find_logprobs
+from trunkline_server.backends.cuda.packed_rows import PackedRows
+from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_words
+from trunkline_server.backends.interface import SamplingParams
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Words = NDArray[np.uint32]
+
+_GREEDY = SamplingParams()
+_SCORED = -2
+_UNWANTED = -1
+_BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
+_EDIT_NAMES = (
+    "edit_begin", "edit_tokens", "edit_counts", "edit_flags", "repetition", "presence", "frequency", "pending",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """What is wanted of one row of logits.
+
+    rules: None, the row scores `target` and samples nothing. position: that the sampled token takes. num_output: tokens
+    of output before it. pending_row: where in the step before the newest token was sampled, -1 if the host knows it.
+    mask: tokens that may be sampled, None for all.
+    """
+
+    rules: SamplingRules | None = None
+    target: int = -1
+    num_top: int = 0
+    wants_logprob: bool = False
+    position: int = 0
+    num_output: int = 0
+    pending_row: int = -1
+    mask: Words | None = None
+
+    @property
+    def wants_numbers(self) -> bool:
+        return self.rules is None or self.wants_logprob or self.num_top > 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """token_id: `NOT_A_NUMBER` or `NOT_FINITE` instead of one, also of a row that scores. rank, top: where wanted."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: Sequence[tuple[int, float]]
+
+
+class PendingRows:
+    """Results on their way into pinned memory; `read` after the event of their copy."""
+
+    def __init__(self, requests: Sequence[RowRequest], results: torch.Tensor, max_rows: int, max_top: int) -> None:
+        self._requests = requests
+        self._results = results
+        self._max_rows = max_rows
+        self._max_top = max_top
+
+    def read(self) -> list[RowResult]:
+        """One result for each request."""
+        words = self._results.numpy()
+        size, tops = self._max_rows, self._max_top
+        tokens, ranks = words[:size].tolist(), words[2 * size : 3 * size].tolist()
+        logprobs = words[size : 2 * size].view(np.float32).tolist()
+        top_tokens = words[3 * size : (3 + tops) * size].reshape(size, tops)
+        top_logprobs = words[(3 + tops) * size :].view(np.float32).reshape(size, tops)
+        rows = []
+        for number, request in enumerate(self._requests):
+            top: list[tuple[int, float]] = []
+            if request.num_top:
+                top = list(
+                    zip(
+                        top_tokens[number, : request.num_top].tolist(),
+                        top_logprobs[number, : request.num_top].tolist(),
+                        strict=True,
+                    )
+                )
+            rows.append(RowResult(tokens[number], logprobs[number], ranks[number], top))
+        return rows
+
+
+class DeviceSampler:
+    """Samples up to `max_rows` rows a step, up to `max_top` of the likeliest tokens each.
+
+    sampled: [max_rows] i32 on the device, tokens of the last step that sampled: what `fill_tokens` reads. Two steps may
+    be under way: results go into one of two pinned buffers in turn.
+    """
+
+    def __init__(self, device: Device, vocab_size: int, max_rows: int, max_top: int, rows_per_program: int = 1) -> None:
+        self._device = device
+        self._vocab_size = vocab_size
+        self._max_rows, self._max_top = max_rows, max_top
+        on_device = device.torch_device
+        self._scratch = ChoiceScratch(max_rows, vocab_size, on_device, rows_per_program)
+        self._raw_peaks, self._edited_peaks = self._scratch.peaks(), self._scratch.peaks()
+        num_words = (3 + 2 * max_top) * max_rows
+        self._results = torch.zeros(num_words, dtype=torch.int32, device=on_device)
+        self._raw_tokens = torch.zeros(max_rows, dtype=torch.int32, device=on_device)
+        self._host_results = [device.pinned(num_words) for _ in range(2)]
+        self._requests = PackedRows(device)
+        self._masks = PackedRows(device)
+        self._turn = 0
+
+    @property
+    def sampled(self) -> torch.Tensor:
+        return self._results[: self._max_rows]
+
+    @property
+    def max_rows(self) -> int:
+        return self._max_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory on the device that is held from the beginning."""
+        return self._scratch.num_bytes + self._results.nbytes
+
+    def warm_up(self, logits: torch.Tensor) -> None:
+        """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
+        everything = SamplingParams(
+            temperature=1.0, typical_p=0.9, logit_bias=((0, 1.0),), repetition_penalty=1.1, logprobs=True,
+            num_top_logprobs=1, allowed_token_ids=(0, 1),
+        )  # fmt: skip
+        for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9), everything):
+            rules = SamplingRules(params, [0], 1, self._vocab_size)
+            self.launch(logits, [RowRequest(rules=rules, num_top=params.num_top_logprobs, mask=rules.allowed)])
+            self._device.wait()
+
+    def launch(self, logits: torch.Tensor, requests: Sequence[RowRequest]) -> PendingRows:
+        """Begins to sample and score; the results are there at the device's next `mark`.
+
+        logits: [R, V] f32, rows contiguous, of which the first `len(requests)` are wanted; left as they are.
+        """
+        assert 0 < len(requests) <= self._max_rows
+        self._turn = 1 - self._turn
+        num_rows = len(requests)
+        logits = logits[:num_rows]
+        parts = self._upload(requests)
+        sampled = self.sampled[:num_rows]
+        peaks = find_peaks(logits, self._scratch, self._raw_peaks)
+        edited, edited_peaks = self._edit(logits, peaks, requests, parts)
+        is_raw = edited is logits
+        params = [_GREEDY if request.rules is None else request.rules.params for request in requests]
+        if any(one.temperature != 0.0 for one in params):
+            choose_tokens(edited, edited_peaks, _draws(parts), _kinds(params), self._scratch, sampled)
+        else:
+            choose_largest(num_rows, edited_peaks, self._scratch, sampled)
+        if not is_raw:
+            # What the model gave has to be finite, too, also where a mask hides it.
+            raw = choose_largest(num_rows, peaks, self._scratch, self._raw_tokens)[:num_rows]
+            torch.where(raw < 0, raw, sampled, out=sampled)
+        if any(request.wants_numbers for request in requests):
+            self._find_logprobs(logits, peaks, parts)
+        host = self._host_results[self._turn]
+        self._device.copy(self._results, host)
+        return PendingRows(requests, host, self._max_rows, self._max_top)
+
+    def _find_logprobs(self, logits: torch.Tensor, peaks: Peaks, parts: dict[str, torch.Tensor]) -> None:
+        num_rows, size, tops = logits.shape[0], self._max_rows, self._max_top
+        targets = parts["targets"]
+        chosen = torch.where(targets == _SCORED, parts["scored"], self.sampled[:num_rows])
+        chosen = torch.where(targets == _UNWANTED, targets, chosen)
+        out = Logprobs(
+            self._results[size : 2 * size].view(torch.float32),
+            self._results[2 * size : 3 * size],
+            self._results[3 * size : (3 + tops) * size].view(size, tops),
+            self._results[(3 + tops) * size :].view(torch.float32).view(size, tops),
+        )
+        find_logprobs(logits, peaks, chosen, parts["num_top"], self._scratch, out)
+
+    def _edit(
+        self,
+        logits: torch.Tensor,
+        peaks: Peaks,
+        requests: Sequence[RowRequest],
+        parts: dict[str, torch.Tensor],
+    ) -> tuple[torch.Tensor, Peaks]:
+        """Logits as parameters and masks change them, and their peaks: in scratch memory, if any row's do."""
+        masks = [request.mask for request in requests if request.mask is not None]
+        if not masks and "bias_tokens" not in parts and "edit_tokens" not in parts:
+            return logits, peaks
+        edited = self._scratch.scaled[: logits.shape[0], : self._vocab_size]
+        if masks:
+            words = np.concatenate(masks).view(np.int32)
+            table = self._masks.upload({"masks": words})["masks"].view(len(masks), mask_words(self._vocab_size))
+            allowed_logits(logits, parts["mask_rows"], table, edited)
+        else:
+            edited.copy_(logits)
+        if "bias_tokens" in parts:
+            add_biases(edited, BiasEdits(*(parts[name] for name in _BIAS_NAMES)))
+        if "edit_tokens" in parts:
+            apply_token_edits(edited, TokenEdits(*(parts[name] for name in _EDIT_NAMES)), self.sampled)
+        return edited, find_peaks(edited, self._scratch, self._edited_peaks)
+
+    def _upload(self, requests: Sequence[RowRequest]) -> dict[str, torch.Tensor]:
+        """The requests' numbers as tensors on the device, by name."""
+        rules = [request.rules for request in requests]
+        params = [_GREEDY if rule is None else rule.params for rule in rules]
+        mask_rows = np.cumsum([request.mask is not None for request in requests]) - 1
+        arrays: dict[str, NDArray[np.generic]] = {
+            "temperature": np.array([one.temperature for one in params], dtype=np.float32),
+            "top_k": np.array([min(one.top_k, 0x7FFFFFFF) for one in params], dtype=np.int32),
+            "top_p": np.array([one.top_p for one in params], dtype=np.float64),
+            "min_p": np.array([one.min_p for one in params], dtype=np.float64),
+            "typical_p": np.array([one.typical_p for one in params], dtype=np.float64),
+            "seeds": np.array([one.seed for one in params], dtype=np.uint64),
+            "choices": np.array([one.choice for one in params], dtype=np.uint32),
+            "positions": np.array([request.position for request in requests], dtype=np.uint32),
+            "targets": np.array([_target(request) for request in requests], dtype=np.int32),
+            "scored": np.array([request.target for request in requests], dtype=np.int32),
+            "num_top": np.array([request.num_top for request in requests], dtype=np.int32),
+            "mask_rows": np.where([request.mask is not None for request in requests], mask_rows, -1).astype(np.int32),
+        }
+        if any(rule is not None and rule.num_bias_rounds for rule in rules):
+            arrays |= _bias_arrays(rules)
+        if edits := _edit_arrays(requests, params):
+            arrays |= edits
+        return self._requests.upload(arrays)
+
+
+def _target(request: RowRequest) -> int:
+    if request.rules is None:
+        return _SCORED
+    return 0 if request.wants_numbers else _UNWANTED
+
+
+def _kinds(params: Sequence[SamplingParams]) -> DrawKinds:
+    """One of three, so that few kernels are compiled: no filter, the common ones, all."""
+    is_typical = any(one.typical_p < 1.0 for one in params)
+    is_filtered = is_typical or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params)
+    return DrawKinds(top_k=is_filtered, top_p=is_filtered, min_p=is_filtered, typical_p=is_typical)
+
+
+def _draws(parts: dict[str, torch.Tensor]) -> Draws:
+    names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "choices", "positions")
+    return Draws(*(parts[name] for name in names))
+
+
+def _begins(sizes: Sequence[int]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+
+
+def _bias_arrays(rules: Sequence[SamplingRules | None]) -> dict[str, NDArray[np.generic]]:
+    given = [rule for rule in rules if rule is not None]
+    return {
+        "bias_begin": _begins([0 if rule is None else len(rule.bias_tokens) for rule in rules]),
+        "bias_rounds": np.array([0 if rule is None else rule.num_bias_rounds for rule in rules], dtype=np.int32),
+        "bias_tokens": np.concatenate([rule.bias_tokens for rule in given]),
+        "bias_values": np.concatenate([rule.bias_values for rule in given]),
+        "bias_numbers": np.concatenate([rule.bias_rounds for rule in given]),
+    }
+
+
+def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams]) -> dict[str, NDArray[np.generic]]:
+    """Empty if no row's tokens are touched."""
+    none = np.zeros(0, dtype=np.int32)
+    edits = [
+        (none, none, none) if request.rules is None else request.rules.edits(request.num_output) for request in requests
+    ]
+    pending = [
+        request.pending_row if request.rules is not None and request.rules.has_penalties else -1 for request in requests
+    ]
+    sizes = [len(tokens) for tokens, _, _ in edits]
+    if not any(sizes) and max(pending) < 0:
+        return {}
+    return {
+        "edit_begin": _begins(sizes),
+        "edit_tokens": np.concatenate([tokens for tokens, _, _ in edits]),
+        "edit_counts": np.concatenate([counts for _, counts, _ in edits]),
+        "edit_flags": np.concatenate([flags for _, _, flags in edits]),
+        "repetition": np.array([one.repetition_penalty for one in params], dtype=np.float32),
+        "presence": np.array([one.presence_penalty for one in params], dtype=np.float32),
+        "frequency": np.array([one.frequency_penalty for one in params], dtype=np.float32),
+        "pending": np.array(pending, dtype=np.int32),
+    }

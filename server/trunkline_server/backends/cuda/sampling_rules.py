@@ -1,0 +1,125 @@
+"""What a sequence's sampling parameters ask of the device in each step, kept as arrays that are copied as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server.backends.cuda.kernels.logit_edits import FORBIDDEN, SEEN
+from trunkline_server.backends.interface import SamplingParams
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int32]
+    Floats = NDArray[np.float32]
+    Words = NDArray[np.uint32]
+
+_MIN_CAPACITY = 64
+
+
+class SamplingRules:
+    """Of one sequence. Cost of `count`: O(1); the arrays are views, to be copied before the next call of it.
+
+    bias_tokens, bias_rounds: i32, bias_values: f32; no token occurs twice in a round.
+    allowed: mask of `allowed_token_ids`, u32 words; None if they allow all.
+    """
+
+    def __init__(
+        self, params: SamplingParams, token_ids: Sequence[int], num_prompt_tokens: int, vocab_size: int
+    ) -> None:
+        self.params = params
+        self._num_prompt_tokens = num_prompt_tokens
+        self._has_repetition = params.repetition_penalty != 1.0
+        self._has_penalties = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+        self._keeps_end_away = params.min_tokens > 0 and len(params.end_token_ids) > 0
+        self.bias_tokens, self.bias_values, self.bias_rounds = _biases(params.logit_bias)
+        self.allowed = mask_of(params.allowed_token_ids, vocab_size) if params.allowed_token_ids else None
+        self._num_seen = 0
+        self._places: dict[int, int] = {}
+        self._num_listed = 0
+        self._tokens, self._counts, self._flags = (np.zeros(_MIN_CAPACITY, dtype=np.int32) for _ in range(3))
+        self._end_places: Ints = np.zeros(0, dtype=np.int32)
+        if self._keeps_end_away:
+            self._end_places = np.array([self._place(token) for token in set(params.end_token_ids)], dtype=np.int32)
+        for token_id in token_ids:
+            self.count(token_id)
+
+    @property
+    def num_bias_rounds(self) -> int:
+        return int(self.bias_rounds[-1]) + 1 if len(self.bias_rounds) else 0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a token's logit depends on what came before it: then a pending token counts, too."""
+        return self._has_repetition or self._has_penalties
+
+    def count(self, token_id: int) -> None:
+        """A token follows, of the prompt first."""
+        is_output = self._num_seen >= self._num_prompt_tokens
+        self._num_seen += 1
+        if not (self._has_repetition or (is_output and self._has_penalties)):
+            return
+        place = self._place(token_id)
+        self._flags[place] = SEEN
+        self._counts[place] += is_output
+
+    def edits(self, num_output: int) -> tuple[Ints, Ints, Ints]:
+        """Tokens, counts and flags for a sample after `num_output` tokens of output, pending ones included."""
+        size = self._num_listed
+        flags = self._flags[:size]
+        if self._keeps_end_away:
+            if num_output < self.params.min_tokens:
+                flags = flags.copy()
+                flags[self._end_places] |= FORBIDDEN
+            elif not self.has_penalties:
+                size = 0
+        return self._tokens[:size], self._counts[:size], flags[:size]
+
+    def _place(self, token_id: int) -> int:
+        place = self._places.get(token_id)
+        if place is None:
+            place = self._places[token_id] = self._num_listed
+            if place == len(self._tokens):
+                self._tokens, self._counts, self._flags = (
+                    np.concatenate([array, np.zeros_like(array)]) for array in (self._tokens, self._counts, self._flags)
+                )
+            self._tokens[place] = token_id
+            self._num_listed += 1
+        return place
+
+
+def mask_words(vocab_size: int) -> int:
+    """32-bit words of a mask of tokens."""
+    return -(-vocab_size // 32)
+
+
+def mask_of(token_ids: Sequence[int], vocab_size: int) -> Words:
+    """The mask of some tokens."""
+    bits = np.zeros(mask_words(vocab_size) * 32, dtype=np.uint8)
+    bits[np.asarray(token_ids, dtype=np.int64)] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+def mask_from_bytes(mask: bytes, vocab_size: int) -> Words:
+    """A chunk's mask as words; bits of the last word beyond its bytes are 0."""
+    words = np.zeros(mask_words(vocab_size), dtype=np.uint32)
+    words.view(np.uint8)[: len(mask)] = np.frombuffer(mask, dtype=np.uint8)
+    return words
+
+
+def _biases(pairs: Sequence[tuple[int, float]]) -> tuple[Ints, Floats, Ints]:
+    """Biases sorted by round: the how-manieth of its token each is."""
+    occurrences: dict[int, int] = {}
+    rows = []
+    for token_id, value in pairs:
+        number = occurrences[token_id] = occurrences.get(token_id, -1) + 1
+        rows.append((number, token_id, value))
+    rows.sort(key=lambda row: row[0])
+    return (
+        np.array([token_id for _, token_id, _ in rows], dtype=np.int32),
+        np.array([value for _, _, value in rows], dtype=np.float32),
+        np.array([number for number, _, _ in rows], dtype=np.int32),
+    )

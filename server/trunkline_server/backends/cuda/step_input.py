@@ -1,0 +1,131 @@
+"""What a step needs on the device: one buffer of the host, copied at once to one of the device, cut into tensors.
+
+The cut depends on the step's shape alone, so a captured step finds its tensors where they were when it was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int32]
+
+# Tensors begin at multiples of so many words of 4 bytes: kernels read 16 bytes at once.
+ALIGNMENT_WORDS = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StepShape:
+    """Sizes that a step is padded to. num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed.
+
+    is_decode: every chunk is one token.
+    """
+
+    num_rows: int
+    num_entries: int
+    num_logits: int
+    is_decode: bool = False
+
+    def holds(self, other: StepShape) -> bool:
+        """Whether a step of `other` can be padded to this."""
+        return (
+            self.num_rows >= other.num_rows
+            and self.num_entries >= other.num_entries
+            and self.num_logits >= other.num_logits
+            and (other.is_decode or not self.is_decode)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """Of one shape, on the device, i32.
+
+    token_ids: [T], below 0 where the token is still on the device (`fill_tokens`); positions: [T]; slots: [T], -1 in
+    rows of padding; row_entry: [T], -1 likewise. block_tables: [S, max_blocks]; query_begin: [S + 1]; context_length:
+    [S], 0 in entries of padding. sampling_rows: [R].
+    """
+
+    shape: StepShape
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    row_entry: torch.Tensor
+    query_begin: torch.Tensor
+    context_length: torch.Tensor
+    sampling_rows: torch.Tensor
+    block_tables: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One chunk. token_ids: of its rows, -1 - i for the token that row i of the step before sampled; logit_rows: those
+    of its rows, from 0, whose logits are needed.
+    """
+
+    token_ids: Sequence[int]
+    first_position: int
+    block_ids: Sequence[int]
+    logit_rows: Sequence[int]
+
+
+def shape_of(entries: Sequence[Entry]) -> StepShape:
+    """The sizes of a step without padding."""
+    num_logits = sum(len(entry.logit_rows) for entry in entries)
+    num_rows = sum(len(entry.token_ids) for entry in entries)
+    return StepShape(num_rows, len(entries), max(1, num_logits), num_rows == len(entries))
+
+
+class StepLayout:
+    """Where the tensors of one shape lie in a buffer of words."""
+
+    def __init__(self, shape: StepShape, max_blocks: int) -> None:
+        self.shape = shape
+        self.max_blocks = max_blocks
+        rows, entries = shape.num_rows, shape.num_entries
+        sizes = {
+            "token_ids": rows, "positions": rows, "slots": rows, "row_entry": rows, "query_begin": entries + 1,
+            "context_length": entries, "sampling_rows": shape.num_logits, "block_tables": entries * max_blocks,
+        }  # fmt: skip
+        self._places: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, size in sizes.items():
+            self._places[name] = end, end + size
+            end = -(-(end + size) // ALIGNMENT_WORDS) * ALIGNMENT_WORDS
+        self.num_words = end
+
+    def tensors(self, buffer: torch.Tensor) -> StepTensors:
+        """The tensors in a buffer of the device."""
+        parts = {name: buffer[begin:end] for name, (begin, end) in self._places.items()}
+        parts["block_tables"] = parts["block_tables"].view(self.shape.num_entries, self.max_blocks)
+        return StepTensors(self.shape, **parts)
+
+    def write(self, words: Ints, entries: Sequence[Entry], block_size: int) -> None:
+        """Writes a step into a buffer of the host, padding included."""
+        parts = {name: words[begin:end] for name, (begin, end) in self._places.items()}
+        tables = parts["block_tables"].reshape(self.shape.num_entries, self.max_blocks)
+        begin, logits = 0, 0
+        for number, entry in enumerate(entries):
+            end = begin + len(entry.token_ids)
+            last = entry.first_position + len(entry.token_ids)
+            tables[number, : len(entry.block_ids)] = entry.block_ids
+            positions = np.arange(entry.first_position, last, dtype=np.int32)
+            parts["token_ids"][begin:end] = entry.token_ids
+            parts["positions"][begin:end] = positions
+            parts["slots"][begin:end] = tables[number, positions // block_size] * block_size + positions % block_size
+            parts["row_entry"][begin:end] = number
+            parts["query_begin"][number] = begin
+            parts["context_length"][number] = last
+            parts["sampling_rows"][logits : logits + len(entry.logit_rows)] = [begin + row for row in entry.logit_rows]
+            begin, logits = end, logits + len(entry.logit_rows)
+        for name, value in (("token_ids", 0), ("positions", 0), ("slots", -1), ("row_entry", -1)):
+            parts[name][begin:] = value
+        parts["query_begin"][len(entries) :] = begin
+        parts["context_length"][len(entries) :] = 0
+        parts["sampling_rows"][logits:] = 0

@@ -1,0 +1,98 @@
+"""Weights on the device, by how they are stored. Products with each kind: `kernels/linear.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceWeight:
+    """A matrix [N, K] of the model, or several below each other that are multiplied with the same x.
+
+    slices: name of a weight in the checkpoint -> [begin, end) of its rows in this one; in the order of rows, without
+        gaps. A matrix that stands alone is one slice.
+    dtype: of activations that it is multiplied with, and of the result.
+    bias: [N] f32, of all slices; None if no slice has one.
+    """
+
+    num_outputs: int
+    num_inputs: int
+    dtype: torch.dtype
+    slices: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    bias: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.num_outputs, self.num_inputs
+
+    @cached_property
+    def plan(self) -> ProductPlan:
+        """What the bits of products with it depend on, besides its kind."""
+        return ProductPlan.of(self.num_outputs, self.num_inputs)
+
+    @property
+    def num_bytes(self) -> int:
+        """On the device, bias included."""
+        return sum(tensor.nbytes for tensor in vars(self).values() if isinstance(tensor, torch.Tensor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseWeight(DeviceWeight):
+    """values: [N, K] in `dtype`, rows contiguous."""
+
+    values: torch.Tensor
+
+    @staticmethod
+    def of(name: str, values: torch.Tensor, bias: torch.Tensor | None = None) -> DenseWeight:
+        """A matrix that stands alone."""
+        num_outputs, num_inputs = values.shape
+        return DenseWeight(
+            num_outputs=num_outputs,
+            num_inputs=num_inputs,
+            dtype=values.dtype,
+            slices=MappingProxyType({name: (0, num_outputs)}),
+            bias=bias,
+            values=values,
+        )
+
+
+class DeviceWeights:
+    """All weights of a model, by their names in the checkpoint.
+
+    Query, key and value projections are one matrix below each other, and so are gate and up, where their kinds agree.
+    """
+
+    def __init__(
+        self, matrices: Sequence[DeviceWeight], vectors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]
+    ) -> None:
+        """aliases: name -> the name under which the weight is stored, of tied weights."""
+        self.matrices = tuple(matrices)
+        self.vectors = dict(vectors)
+        self._places: dict[str, tuple[DeviceWeight, int, int]] = {}
+        for matrix in self.matrices:
+            for name, (begin, end) in matrix.slices.items():
+                self._places[name] = matrix, begin, end
+        for name, stored in aliases.items():
+            self._places[name] = self._places[stored]
+
+    def matrix(self, name: str) -> tuple[DeviceWeight, int, int]:
+        """The matrix that holds this weight, and [begin, end) of its rows there. Raises KeyError."""
+        return self._places[name]
+
+    def vector(self, name: str) -> torch.Tensor:
+        """A norm's weight or a bias, f32. Raises KeyError."""
+        return self.vectors[name]
+
+    @property
+    def num_bytes(self) -> int:
+        """On the device; a tied weight counts once."""
+        return sum(matrix.num_bytes for matrix in self.matrices) + sum(
+            vector.nbytes for vector in self.vectors.values()
+        )

@@ -1,0 +1,260 @@
+"""What `quantization_config` of a `config.json` says of the weights: one of the schemes that can be read, or a refusal.
+
+Which modules are quantised is told by their tensors, not by lists of names: see `quantized_parts.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
+
+T = TypeVar("T")
+
+_HINT = "use the unquantised model or a GGUF file"
+MAX_GROUP_SIZE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """arXiv:2210.17323, as AutoGPTQ and GPTQModel store it.
+
+    bits: 4 or 8. group_size: inputs with one scale; None: all. zero_offset: what is added to stored zero points, 1 in
+    the format "gptq" and 0 in "gptq_v2".
+    """
+
+    bits: int
+    group_size: int | None
+    zero_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Awq:
+    """arXiv:2306.00978, 4 bits, as AutoAWQ's "gemm" version stores it."""
+
+    group_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedIntegers:
+    """`compressed-tensors`' "pack-quantized": integers of 4 or 8 bits in words of 32, activations as they are."""
+
+    bits: int
+    group_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EightBits:
+    """Weights of one byte, with one scale a row or one in all.
+
+    is_float: e4m3, else i8. activations: "none" (they stay as they are), "dynamic" (rounded with a scale for each
+    row), "static" (with a scale from the checkpoint). scale_divisor: the row's scale is the stored number divided by
+    it. scale_name: the stored number's suffix. input_limit: see `fbgemm_fp8`'s `activation_scale_ub`.
+    """
+
+    is_float: bool
+    activations: str
+    scale_name: str = "weight_scale"
+    scale_divisor: float = 1.0
+    input_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FourBitFloats:
+    """bitsandbytes' NF4 and FP4 (arXiv:2305.14314): a table of 16 numbers and a scale for each block of elements."""
+
+
+Quantization = Gptq | Awq | PackedIntegers | EightBits | FourBitFloats
+
+
+def parse_quantization(path: Path, config: Mapping[str, object]) -> Quantization | None:
+    """The scheme that a config states; None if it states none.
+
+    path: the `config.json`; config: what is in it. Raises DamagedFile, or UnsupportedFormat, which names what it is.
+    """
+    found = config.get("quantization_config")
+    if found is None:
+        return None
+    keys = _Keys(path, _object(path, "quantization_config", found), "quantization_config")
+    method = keys.text("quant_method")
+    parse = _METHODS.get(method)
+    if parse is None:
+        raise keys.refused(f"weights quantised by {quoted(method)}", f"read are {', '.join(sorted(_METHODS))}")
+    return parse(keys)
+
+
+class _Keys:
+    """Typed look-ups that name file and key. `null` is as absent."""
+
+    def __init__(self, path: Path, values: Mapping[str, object], name: str) -> None:
+        self.path, self._values, self._name = path, values, name
+
+    def keys(self) -> list[str]:
+        return list(self._values)
+
+    def get(self, key: str) -> object:
+        return self._values.get(key)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return self._typed(key, str, default)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return self._typed(key, int, default)
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        return self._typed(key, bool, default)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._values.get(key)
+        return float(self._typed(key, int)) if type(value) is int else self._typed(key, float, default)
+
+    def nested(self, key: str) -> _Keys | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        return _Keys(self.path, _object(self.path, f"{self._name}.{key}", value), f"{self._name}.{key}")
+
+    def group_size(self, default: int | None = None) -> int | None:
+        """Inputs with one scale; None: all (-1 in the file)."""
+        size = self.integer("group_size", default)
+        if size == -1:
+            return None
+        if not 1 <= size <= MAX_GROUP_SIZE or size % 16 != 0:
+            raise self.refused(f"`group_size` {size}", "groups are of multiples of 16 inputs, or -1")
+        return size
+
+    def refused(self, what: str, hint: str = _HINT) -> UnsupportedFormat:
+        return UnsupportedFormat(f"`{self.path}` asks in `{self._name}` for {what}, which is not read", hint=hint)
+
+    def refuse_unless(self, key: str, allowed: tuple[object, ...]) -> None:
+        """Keys that change what the weights mean, where only some values are known."""
+        if self._values.get(key) not in allowed:
+            raise self.refused(f"`{key}` {quoted(str(self._values.get(key)))}")
+
+    def _typed(self, key: str, wanted: type[T], default: T | None = None) -> T:
+        value = self._values.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not wanted:
+            raise DamagedFile(
+                self.path,
+                f"key `{self._name}.{key}` is {quoted(str(value))}, not of type {wanted.__name__}",
+                hint="take the file from the model's repository again",
+            )
+        return value
+
+
+def _object(path: Path, name: str, value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise DamagedFile(
+            path, f"key `{name}` is not an object", hint="take the file from the model's repository again"
+        )
+    return value
+
+
+def _gptq(keys: _Keys) -> Quantization:
+    bits = keys.integer("bits")
+    if bits not in (4, 8):
+        raise keys.refused(f"GPTQ of {bits} bits", "read are 4 and 8 bits")
+    keys.refuse_unless("checkpoint_format", (None, "gptq", "gptq_v2"))
+    zero_offset = 0 if keys.get("checkpoint_format") == "gptq_v2" else 1
+    return Gptq(bits, keys.group_size(), zero_offset)
+
+
+def _awq(keys: _Keys) -> Quantization:
+    bits = keys.integer("bits", 4) if keys.get("w_bit") is None else keys.integer("w_bit")
+    if bits != 4:
+        raise keys.refused(f"AWQ of {bits} bits", "read are 4 bits")
+    if keys.text("version", "gemm").lower() != "gemm":
+        raise keys.refused(f"AWQ of version {quoted(keys.text('version'))}", "read is the version gemm")
+    return Awq(keys.group_size(128))
+
+
+def _fbgemm_fp8(keys: _Keys) -> Quantization:
+    limit = None if keys.get("activation_scale_ub") is None else keys.number("activation_scale_ub")
+    return EightBits(is_float=True, activations="dynamic", input_limit=limit)
+
+
+def _fp8(keys: _Keys) -> Quantization:
+    keys.refuse_unless("weight_block_size", (None,))
+    scheme = keys.text("activation_scheme", "dynamic")
+    if scheme not in ("dynamic", "static"):
+        raise keys.refused(f"`activation_scheme` {quoted(scheme)}", "read are dynamic and static")
+    return EightBits(is_float=True, activations=scheme)
+
+
+def _compressed_tensors(keys: _Keys) -> Quantization:
+    keys.refuse_unless("kv_cache_scheme", (None,))
+    sparsity = keys.nested("sparsity_config")
+    if sparsity is not None and sparsity.get("format") not in (None, "dense"):
+        raise keys.refused(f"sparse weights ({quoted(str(sparsity.get('format')))})")
+    groups = keys.nested("config_groups")
+    names = [] if groups is None else groups.keys()
+    if groups is None or len(names) != 1:
+        raise keys.refused(f"{len(names)} `config_groups`", "read is one scheme for all linear modules")
+    group = groups.nested(names[0])
+    weights = None if group is None else group.nested("weights")
+    if group is None or weights is None:
+        raise keys.refused("weights that are as they are", "take the model without `quantization_config`")
+    group.refuse_unless("output_activations", (None,))
+    stored_as = keys.text("format")
+    if stored_as == "pack-quantized":
+        return _packed_integers(group, weights)
+    if stored_as in ("float-quantized", "int-quantized", "naive-quantized"):
+        return _eight_bits(group, weights)
+    raise keys.refused(
+        f"the format {quoted(stored_as)}", "read are pack-quantized, float-quantized, int-quantized, naive-quantized"
+    )
+
+
+def _packed_integers(group: _Keys, weights: _Keys) -> Quantization:
+    group.refuse_unless("input_activations", (None,))
+    weights.refuse_unless("type", ("int",))
+    bits = weights.integer("num_bits")
+    if bits not in (4, 8):
+        raise weights.refused(f"integers of {bits} bits", "read are 4 and 8 bits")
+    weights.refuse_unless("symmetric", (True,))
+    weights.refuse_unless("strategy", ("group", "channel"))
+    is_grouped = weights.text("strategy") == "group"
+    return PackedIntegers(bits, weights.group_size() if is_grouped else None)
+
+
+def _eight_bits(group: _Keys, weights: _Keys) -> Quantization:
+    is_float = weights.text("type") == "float"
+    weights.refuse_unless("type", ("float", "int"))
+    weights.refuse_unless("num_bits", (8,))
+    weights.refuse_unless("strategy", ("channel", "tensor"))
+    weights.refuse_unless("symmetric", (True, None))
+    inputs = group.nested("input_activations")
+    if inputs is None:
+        weights.refuse_unless("type", ("int",))
+        return EightBits(is_float=is_float, activations="none")
+    inputs.refuse_unless("num_bits", (8,))
+    inputs.refuse_unless("type", (weights.text("type"),))
+    inputs.refuse_unless("symmetric", (True, None))
+    is_dynamic = inputs.boolean("dynamic", False)
+    inputs.refuse_unless("strategy", ("token",) if is_dynamic else ("tensor",))
+    return EightBits(is_float=is_float, activations="dynamic" if is_dynamic else "static")
+
+
+def _bitsandbytes(keys: _Keys) -> Quantization:
+    if keys.boolean("load_in_8bit", False):
+        # The stored number is the row's largest magnitude: arXiv:2208.07339.
+        return EightBits(is_float=False, activations="none", scale_name="SCB", scale_divisor=127.0)
+    if not keys.boolean("load_in_4bit", False):
+        raise keys.refused("bitsandbytes of neither 4 nor 8 bits")
+    keys.refuse_unless("bnb_4bit_quant_storage", (None, "uint8"))
+    return FourBitFloats()
+
+
+_METHODS = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "fbgemm_fp8": _fbgemm_fp8,
+    "fp8": _fp8,
+    "compressed-tensors": _compressed_tensors,
+    "bitsandbytes": _bitsandbytes,
+}

@@ -1,0 +1,210 @@
+"""Which tensors a quantised linear module has in its file, and the shape of the weight that they stand for.
+
+    Gptq            qweight i32 [K * bits / 32, N], qzeros i32 [G, N * bits / 32], scales [G, N], g_idx i32 [K] or none
+    Awq             qweight i32 [K, N / 8], qzeros i32 [G, N / 8], scales [G, N]
+    PackedIntegers  weight_packed i32 [N, K * bits / 32], weight_scale [N, G], weight_g_idx i32 [K] or none
+    EightBits       weight e4m3 or i8 [N, K], a scale [N, 1], [N], [1] or [], input_scale [1] or [] where it is static
+    FourBitFloats   weight u8 [N * K / 2, 1], weight.absmax, weight.quant_map, weight.nested_absmax and
+                    weight.nested_quant_map or none, weight.quant_state.bitsandbytes__nf4 (or fp4)
+
+G: groups of inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline_server.errors import DamagedFile, quoted
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    PackedIntegers,
+    Quantization,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FLOATS = ("F16", "BF16", "F32")
+BITSANDBYTES_STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
+_MAX_STATE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor of a quantised module. dtype: as safetensors names it. data: its bytes, as in `Tensor`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview | NDArray[np.uint8]
+
+
+def part_suffixes(scheme: Quantization, module: str, dtypes: Mapping[str, str]) -> tuple[str, ...]:
+    """Suffixes of the tensors of a module that is quantised, its weight's first; none if it is not quantised.
+
+    module: e.g. `model.layers.0.mlp.up_proj`; dtypes: of all tensors of the model, by name.
+    """
+
+    def there(*suffixes: str) -> tuple[str, ...]:
+        return tuple(suffix for suffix in suffixes if f"{module}.{suffix}" in dtypes)
+
+    weight = dtypes.get(f"{module}.weight")
+    if isinstance(scheme, Gptq | Awq):
+        return there("qweight", "qzeros", "scales", "g_idx") if there("qweight") else ()
+    if isinstance(scheme, PackedIntegers):
+        found = there("weight_packed", "weight_scale", "weight_g_idx")
+        return found if there("weight_packed") else ()
+    if isinstance(scheme, EightBits):
+        is_quantized = weight == ("F8_E4M3" if scheme.is_float else "I8")
+        return there("weight", scheme.scale_name, "input_scale") if is_quantized else ()
+    names = ("weight", "weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map")
+    return there(*names, *BITSANDBYTES_STATES) if weight == "U8" else ()
+
+
+def quantized_shape(path: Path, scheme: Quantization, module: str, parts: Mapping[str, Part]) -> tuple[int, ...]:
+    """[N, K] of the weight that a module's parts stand for. parts: by suffix. Raises DamagedFile if they disagree."""
+    check = _Check(path, module, parts)
+    if isinstance(scheme, Gptq):
+        return _gptq_shape(check, scheme)
+    if isinstance(scheme, Awq):
+        return _awq_shape(check, scheme)
+    if isinstance(scheme, PackedIntegers):
+        return _packed_shape(check, scheme)
+    if isinstance(scheme, EightBits):
+        return _eight_bits_shape(check, scheme)
+    return _four_bits_shape(check)
+
+
+def quantization_state(parts: Mapping[str, Part]) -> Mapping[str, object]:
+    """bitsandbytes' description of a weight, which is JSON in bytes; empty where there is none, or it is no object."""
+    for suffix in BITSANDBYTES_STATES:
+        if suffix in parts and parts[suffix].data.nbytes <= _MAX_STATE_BYTES:
+            try:
+                state = json.loads(bytes(parts[suffix].data))
+            except ValueError:
+                continue
+            if isinstance(state, dict):
+                return state
+    return {}
+
+
+class _Check:
+    """Looks at a module's parts and names what is wrong."""
+
+    def __init__(self, path: Path, module: str, parts: Mapping[str, Part]) -> None:
+        self._path, self._module, self._parts = path, module, parts
+
+    def has(self, suffix: str) -> bool:
+        return suffix in self._parts
+
+    def matrix(self, suffix: str, dtypes: Collection[str]) -> tuple[int, int]:
+        rows, columns = self.shape(suffix, dtypes, dimensions=2)
+        return rows, columns
+
+    def shape(self, suffix: str, dtypes: Collection[str], dimensions: int | None = None) -> tuple[int, ...]:
+        part = self._parts.get(suffix)
+        if part is None:
+            raise DamagedFile(self._path, f"tensor {quoted(f'{self._module}.{suffix}')} is missing")
+        if part.dtype not in dtypes or (dimensions is not None and len(part.shape) != dimensions) or 0 in part.shape:
+            raise DamagedFile(
+                self._path, f"tensor {quoted(part.name)} is {part.dtype} {list(part.shape)}, not {'/'.join(dtypes)}"
+            )
+        return part.shape
+
+    def expect(self, suffix: str, dtypes: Collection[str], *shapes: tuple[int, ...]) -> None:
+        found = self.shape(suffix, dtypes)
+        if found not in shapes:
+            raise DamagedFile(
+                self._path,
+                f"tensor {quoted(f'{self._module}.{suffix}')} has shape {list(found)}, expected "
+                f"{' or '.join(str(list(shape)) for shape in shapes)} beside the module's other tensors",
+            )
+
+    def state(self) -> Mapping[str, object]:
+        """As `quantization_state`, and it is there."""
+        suffix = next((suffix for suffix in BITSANDBYTES_STATES if suffix in self._parts), BITSANDBYTES_STATES[0])
+        self.shape(suffix, ("U8",), dimensions=1)
+        state = quantization_state(self._parts)
+        if not state:
+            raise DamagedFile(self._path, f"tensor {quoted(f'{self._module}.{suffix}')} is not a JSON object")
+        return state
+
+    def damaged(self, what: str) -> DamagedFile:
+        return DamagedFile(self._path, f"module {quoted(self._module)} {what}")
+
+
+def num_groups(num_inputs: int, group_size: int | None) -> int:
+    """Groups of a row; group_size None: one."""
+    return 1 if group_size is None else -(-num_inputs // group_size)
+
+
+def _gptq_shape(check: _Check, scheme: Gptq) -> tuple[int, int]:
+    in_word = 32 // scheme.bits
+    words, num_outputs = check.matrix("qweight", ("I32",))
+    num_inputs = words * in_word
+    groups = num_groups(num_inputs, scheme.group_size)
+    check.expect("qzeros", ("I32",), (groups, num_outputs // in_word))
+    check.expect("scales", FLOATS, (groups, num_outputs))
+    if check.has("g_idx"):
+        check.expect("g_idx", ("I32",), (num_inputs,))
+    return num_outputs, num_inputs
+
+
+def _awq_shape(check: _Check, scheme: Awq) -> tuple[int, int]:
+    num_inputs, words = check.matrix("qweight", ("I32",))
+    groups = num_groups(num_inputs, scheme.group_size)
+    check.expect("qzeros", ("I32",), (groups, words))
+    check.expect("scales", FLOATS, (groups, words * 8))
+    return words * 8, num_inputs
+
+
+def _packed_shape(check: _Check, scheme: PackedIntegers) -> tuple[int, int]:
+    num_outputs, words = check.matrix("weight_packed", ("I32",))
+    num_inputs = words * (32 // scheme.bits)
+    check.expect("weight_scale", FLOATS, (num_outputs, num_groups(num_inputs, scheme.group_size)))
+    if check.has("weight_g_idx"):
+        check.expect("weight_g_idx", ("I32",), (num_inputs,))
+    return num_outputs, num_inputs
+
+
+def _eight_bits_shape(check: _Check, scheme: EightBits) -> tuple[int, int]:
+    num_outputs, num_inputs = check.matrix("weight", ("F8_E4M3" if scheme.is_float else "I8",))
+    check.expect(scheme.scale_name, FLOATS, (num_outputs, 1), (num_outputs,), (1,), ())
+    if scheme.activations == "static":
+        check.expect("input_scale", FLOATS, (1,), ())
+    return num_outputs, num_inputs
+
+
+def _four_bits_shape(check: _Check) -> tuple[int, int]:
+    state = check.state()
+    shape, block = state.get("shape"), state.get("blocksize")
+    if not isinstance(shape, list) or len(shape) != 2 or not all(type(size) is int and size > 0 for size in shape):
+        raise check.damaged(f"states the shape {quoted(str(shape))}")
+    if type(block) is not int or block <= 0:
+        raise check.damaged(f"states blocks of {quoted(str(block))} elements")
+    num_elements = math.prod(shape)
+    check.expect("weight", ("U8",), (num_elements // 2, 1), (num_elements // 2,))
+    num_blocks = -(-num_elements // block)
+    check.expect("weight.quant_map", ("F32",), (16,))
+    is_nested = check.has("weight.nested_absmax")
+    check.expect("weight.absmax", ("U8",) if is_nested else ("F32",), (num_blocks,))
+    if is_nested:
+        check.expect("weight.nested_quant_map", ("F32",), (256,))
+        nested_block = state.get("nested_blocksize")
+        if type(nested_block) is not int or nested_block <= 0:
+            raise check.damaged(f"states nested blocks of {quoted(str(nested_block))} elements")
+        check.expect("weight.nested_absmax", ("F32",), (-(-num_blocks // nested_block),))
+    return shape[0], shape[1]
+
+
+# The schemes whose shapes are told here; a test holds it against `Quantization`.
+SCHEMES = (Gptq, Awq, PackedIntegers, EightBits, FourBitFloats)
