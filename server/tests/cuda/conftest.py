@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,14 @@ def patched_once() -> None:
 def device() -> str:
     """Where the kernels of this run work: "cuda", or "cpu" in the interpreter."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def arithmetic_of_the_device() -> Iterator[None]:
+    """Infinities and what is not a number are values to kernels: the device does not warn of them, nor may NumPy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="package")
