@@ -109,12 +109,29 @@ impl Scheduler {
             .collect();
         self.cap_scored(&mut needs, draft.budget.chunks);
         let mut num_planned = 0;
-        for (need, share) in needs.iter().zip(divide_prefill(budget, &needs)) {
-            // It wants nothing any more if it was preempted for a sequence before it.
-            let share = share.min(self.sequences[need.key].num_wanted(step_id));
-            if share > 0 && !draft.budget.is_spent() {
-                num_planned += self.plan_chunk(now, need.key, share, draft, updates);
+        while !needs.is_empty() {
+            let shares = divide_prefill(budget - num_planned, &needs);
+            let mut is_short = false;
+            let mut others = Vec::new();
+            for (need, share) in needs.into_iter().zip(shares) {
+                if share == 0 {
+                    others.push(need);
+                    continue;
+                }
+                // It wants nothing any more if it was preempted for a sequence before it.
+                let wanted = share.min(self.sequences[need.key].num_wanted(step_id));
+                let mut planned = 0;
+                if wanted > 0 && !draft.budget.is_spent() {
+                    planned = self.plan_chunk(now, need.key, wanted, draft, updates);
+                }
+                num_planned += planned;
+                is_short |= planned < share;
             }
+            if !is_short {
+                break;
+            }
+            // Who has no block for its share leaves it to the others: else all would wait for each other.
+            needs = others;
         }
         num_planned
     }

@@ -124,6 +124,13 @@ fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
 }
 
 #[test]
+fn who_has_no_block_leaves_the_step_to_the_others() {
+    // One token a step, two tenants that got the same: the share was that of who had to wait for blocks itself, and
+    // the other one, who could have taken them, waited for ever.
+    run_named(&Scenario::random(45_307), Options::default());
+}
+
+#[test]
 fn a_seed_replays_bit_for_bit() {
     let first = env_number("TRUNKLINE_SEED", DEFAULT_FIRST_SEED);
     let mut hashes = BTreeSet::new();
