@@ -8,6 +8,8 @@ use crate::{Piece, ToolFormat};
 
 /// Between name and arguments of a call of Mistral's.
 const ARGS: &str = "[ARGS]";
+/// Before a call's id, between its name and [`ARGS`].
+const CALL_ID: &str = "[CALL_ID]";
 
 #[derive(Debug, Clone)]
 enum State {
@@ -190,6 +192,7 @@ impl ToolReader {
     fn named(&mut self, offset: usize, out: &mut Vec<Piece>) -> bool {
         let begun = &self.buffer[offset..];
         let Some(name_len) = begun.find(['[', '{']) else {
+            let begun = begun.trim_end();
             return if self.names.iter().any(|name| name.starts_with(begun)) {
                 false
             } else {
@@ -200,22 +203,14 @@ impl ToolReader {
         if !self.names.iter().any(|known| known == name) {
             return self.no_call(out);
         }
-        let after = &begun[name_len..];
-        let args_at = match after.find(ARGS) {
-            Some(at) => at + ARGS.len(),
-            None if after.starts_with('{') => 0,
-            None => return false,
+        let args_at = match named_arguments(&begun[name_len..]) {
+            Named::Open => return false,
+            Named::NoCall => return self.no_call(out),
+            Named::At(at) => offset + name_len + at,
         };
-        let arguments = after[args_at..].trim_start();
-        match arguments.chars().next() {
-            None => return false,
-            Some('{') => {}
-            Some(_) => return self.no_call(out),
-        }
-        let begin = self.buffer.len() - arguments.len();
         out.push(Piece::CallBegin { name: name.to_owned() });
         self.begun_call();
-        self.buffer.drain(..begin);
+        self.buffer.drain(..args_at);
         self.state = State::Arguments(Scanner::default());
         true
     }
@@ -310,5 +305,34 @@ impl ToolReader {
         }
         let spaces = std::mem::replace(&mut self.spaces, text[certain.len()..].to_owned());
         give(&(spaces + certain), Piece::Text, out);
+    }
+}
+
+/// Where the arguments are that follow a name.
+enum Named {
+    /// More must come before that is known.
+    Open,
+    NoCall,
+    /// Their `{` is at this byte.
+    At(usize),
+}
+
+/// What follows the name of a call of Mistral's: `{...}`, `[ARGS]{...}` or `[CALL_ID]id[ARGS]{...}`.
+fn named_arguments(text: &str) -> Named {
+    let rest = match text.strip_prefix(CALL_ID) {
+        Some(id) => id.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_'),
+        None if CALL_ID.starts_with(text) => return Named::Open,
+        None => text,
+    };
+    let arguments = match rest.strip_prefix(ARGS) {
+        Some(arguments) => arguments.trim_start(),
+        None if ARGS.starts_with(rest) => return Named::Open,
+        None if rest.len() == text.len() => rest,
+        None => return Named::NoCall,
+    };
+    match arguments.chars().next() {
+        None => Named::Open,
+        Some('{') => Named::At(text.len() - arguments.len()),
+        Some(_) => Named::NoCall,
     }
 }

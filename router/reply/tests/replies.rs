@@ -154,6 +154,9 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             weather("").calling("f", "{}"),
         ),
         (Json, r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#, weather("")),
+        // A mark far behind a call is not the call's.
+        (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
+        (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
     ]
 }
 
@@ -173,6 +176,8 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
     (ToolFormat::Mistral, "[TOOL_CALLS] is a token"),
     (ToolFormat::Mistral, "[TOOL_CALLS]get_nothing[ARGS]{}"),
     (ToolFormat::Mistral, "[TOOL_CALLS]get_time[ARGS]5"),
+    (ToolFormat::Mistral, "[TOOL_CALLS]get_time[1] and [ARGS]{}"),
+    (ToolFormat::Mistral, "[TOOL_CALLS]get_time[CALL_ID]a b[ARGS]{}"),
     (ToolFormat::Pythonic, "[1] and [2]"),
     (ToolFormat::Pythonic, "[get_time is a tool]"),
     (ToolFormat::Pythonic, "[get_time(5)] "),
@@ -246,6 +251,7 @@ fn fragments() -> impl Strategy<Value = String> {
         Just("</tool_call>".to_owned()),
         Just("[TOOL_CALLS]".to_owned()),
         Just("[ARGS]".to_owned()),
+        Just("[CALL_ID]".to_owned()),
         Just("<|python_tag|>".to_owned()),
         Just("<think>".to_owned()),
         Just("</think>".to_owned()),
