@@ -198,7 +198,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ),
         (
             7,
-            json!({"inputs": "x", "parameters": {"decoder_input_details": true, "typical_p": 0.5, "max_new_tokens": 2}}),
+            json!({"inputs": "x", "parameters": {"decoder_input_details": true, "typical_p": 0.5, "watermark": true, "max_new_tokens": 2}}),
         ),
         (8, json!({"inputs": "xé🙂", "add_special_tokens": false})),
         (

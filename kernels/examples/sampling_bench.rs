@@ -2,14 +2,14 @@
 //!
 //! For vocabularies of 49,152 and 128,256 and three shapes of distribution, the fastest of many draws in microseconds,
 //! on one thread. Peaked: a few hundred candidates; flat: all of them within 8 of the largest logit; hot: the same at
-//! temperature 2.
+//! temperature 2; masked: a grammar leaves some of the tokens.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::sampling::{Sampler, SamplingParams, TokenCounts};
+use trunkline_kernels::sampling::{Place, Sampler, SamplingParams, TokenCounts, Watermark};
 
 const DRAWS: usize = 200;
 
@@ -31,14 +31,18 @@ fn main() -> Result<()> {
     println!("instruction set: {isa}\n\n| vocabulary | logits | parameters | us |\n|---:|---|---|---:|");
     for vocab_size in [49_152, 128_256] {
         let base = normals(vocab_size);
+        masked(isa, &mut Sampler::new(vocab_size), &base)?;
         for (shape, spread, temperature) in [("peaked", 5.0, 0.7), ("flat", 1.0, 1.0), ("hot", 1.0, 2.0)] {
             let logits: Vec<f32> = base.iter().map(|x| x * spread).collect();
+            let watermark = Some(Watermark { gamma: 0.5, delta: 2.0, key: 15_485_863 });
             let filters = [
                 ("greedy", SamplingParams { temperature: 0.0, ..Default::default() }),
                 ("no filter", SamplingParams { temperature, ..Default::default() }),
                 ("top_p 0.95", SamplingParams { temperature, top_p: 0.95, ..Default::default() }),
                 ("min_p 0.05", SamplingParams { temperature, min_p: 0.05, ..Default::default() }),
                 ("top_k 40", SamplingParams { temperature, top_k: 40, ..Default::default() }),
+                ("greedy, watermark", SamplingParams { watermark, ..Default::default() }),
+                ("watermark", SamplingParams { temperature, watermark, ..Default::default() }),
                 ("20 logprobs", SamplingParams { num_top_logprobs: 20, ..Default::default() }),
             ];
             for (name, params) in filters {
@@ -48,15 +52,50 @@ fn main() -> Result<()> {
                 let mut best = Duration::MAX;
                 for position in 0..DRAWS as u32 {
                     row.copy_from_slice(&logits);
+                    let place = Place { position, previous: position, num_output: 0 };
                     let start = Instant::now();
-                    let drawn =
-                        sampler.sample(isa, &mut row, &params, &counts, 0, [None; 2], position, &mut list);
+                    let drawn = sampler.sample(isa, &mut row, &params, &counts, place, [None; 2], &mut list);
                     best = best.min(start.elapsed());
                     list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
                 }
                 println!("| {vocab_size} | {shape} | {name} | {:.1} |", best.as_secs_f64() * 1e6);
             }
         }
+    }
+    Ok(())
+}
+
+/// A mask of the vocabulary, by the share of tokens that it leaves.
+fn mask(vocab_size: usize, share: f32) -> Vec<u8> {
+    let mut order: Vec<f32> = normals(vocab_size);
+    let drawn = order.clone();
+    order.sort_by(f32::total_cmp);
+    let limit = order[(vocab_size as f32 * share) as usize];
+    let mut mask = vec![0; vocab_size.div_ceil(8)];
+    let left = (0..vocab_size).filter(|token_id| drawn[*token_id] < limit);
+    left.for_each(|token_id| mask[token_id / 8] |= 1 << (token_id % 8));
+    mask
+}
+
+/// A greedy choice under masks that leave each a share of the vocabulary.
+fn masked(isa: Isa, sampler: &mut Sampler, logits: &[f32]) -> Result<()> {
+    let params = SamplingParams { temperature: 0.0, ..Default::default() };
+    let counts = TokenCounts::default();
+    let (mut row, mut list) = (logits.to_vec(), Vec::new());
+    for share in [0.9, 0.5, 0.1, 0.001] {
+        let mask = mask(logits.len(), share);
+        let mut best = Duration::MAX;
+        for position in 0..DRAWS as u32 {
+            row.copy_from_slice(logits);
+            let start = Instant::now();
+            let masks = [Some(&mask[..]), None];
+            let place = Place { position, ..Place::default() };
+            let drawn = sampler.sample(isa, &mut row, &params, &counts, place, masks, &mut list);
+            best = best.min(start.elapsed());
+            list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
+        }
+        let us = best.as_secs_f64() * 1e6;
+        println!("| {} | masked | greedy, {} % are left | {us:.1} |", logits.len(), share * 100.0);
     }
     Ok(())
 }

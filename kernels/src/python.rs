@@ -1,5 +1,6 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
+mod block_io;
 mod late_masks;
 mod sampling;
 mod store;
@@ -20,7 +21,7 @@ use crate::pack::{Format, SourceBytes};
 use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use crate::python::late_masks::PyLateMasks;
 use crate::python::sampling::{outcome, sampling_params};
-use crate::python::store::PyStore;
+use crate::python::store::{PyStore, extend_key};
 use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
 use crate::sampling::TokenScore;
 use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
@@ -463,6 +464,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;
     module.add_class::<PyStore>()?;
+    module.add_function(wrap_pyfunction!(extend_key, module)?)?;
     module.add_class::<PyLateMasks>()?;
     module.add_class::<PyExecutor>()
 }

@@ -8,7 +8,7 @@ use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ValueId, WeightId};
-use trunkline_kernels::sampling::SamplingParams;
+use trunkline_kernels::sampling::{SamplingParams, Watermark};
 use trunkline_kernels::threads::Pinning;
 
 struct Counting;
@@ -161,7 +161,10 @@ fn sampling(sequence: usize) -> SamplingParams {
             ..plain
         },
         2 => SamplingParams { temperature: 100.0, top_p: 0.9, min_p: 0.01, ..plain },
-        3 => SamplingParams { temperature: 100.0, typical_p: 0.9, ..plain },
+        3 => {
+            let watermark = Some(Watermark { gamma: 0.5, delta: 2.0, key: 15_485_863 });
+            SamplingParams { temperature: 100.0, typical_p: 0.9, watermark, ..plain }
+        }
         _ => SamplingParams { temperature: 1.0, top_k: 40, logprobs: true, presence_penalty: 0.5, ..plain },
     }
 }

@@ -16,8 +16,8 @@ const SERVER_MODULE: &str = "trunkline_server";
 /// Keeps `python -m` from importing out of the folder in which the user happens to stand.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
-/// Holds a key, which is the router's business alone.
-const API_KEY: &str = "TRUNKLINE_API_KEY";
+/// Hold keys, which are the router's business alone.
+const KEYS: [&str; 2] = ["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"];
 
 /// One program that stands beside the launcher.
 struct Program {
@@ -86,6 +86,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
         command.arg("--kv-disk-path").arg(&disk.path);
         push(&mut command, "--kv-disk-size", Some(disk.num_bytes));
     }
+    push(&mut command, "--kv-host-size", config.cache.host_bytes);
     push_common(&mut command, config);
     command
 }
@@ -114,6 +115,11 @@ pub fn router_command(
     }
     push(&mut command, "--tool-call-parser", Some(config.replies.tool_call_parser.as_flag()));
     push(&mut command, "--reasoning-parser", Some(config.replies.reasoning_parser.as_flag()));
+    push(&mut command, "--watermark-gamma", Some(config.watermark.gamma));
+    push(&mut command, "--watermark-delta", Some(config.watermark.delta));
+    if let Some(key) = &config.watermark.key_file {
+        command.arg("--watermark-key-file").arg(key);
+    }
     let limits = &config.limits;
     push(&mut command, "--max-concurrent-requests", Some(limits.max_concurrent_requests));
     push(&mut command, "--max-queued-requests", limits.max_queued_requests);
@@ -147,7 +153,9 @@ pub fn router_command(
 fn server_command(python: &Path, subcommand: &str) -> Command {
     let mut command = Command::new(python);
     forget_own_variables(&mut command);
-    command.env_remove(API_KEY);
+    for key in KEYS {
+        command.env_remove(key);
+    }
     command.env(SAFE_PATH.0, SAFE_PATH.1).args(["-m", SERVER_MODULE, subcommand]);
     command
 }

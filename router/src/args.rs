@@ -9,9 +9,10 @@ use crate::dialects::reply::Choice;
 use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
 use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
+use crate::watermark::DEFAULT_WATERMARK;
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;
-use trunkline_scheduler::PolicyKind;
+use trunkline_scheduler::{PolicyKind, Watermark};
 
 /// HTTP front of Trunkline: text to tokens, scheduling, and back. Started by `trunkline serve`.
 #[derive(Debug, Clone, Parser)]
@@ -64,6 +65,18 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_REASONING_PARSER", default_value = "auto", help_heading = "Replies",
           value_parser = reasoning_parser)]
     pub reasoning_parser: Choice<()>,
+    /// Part of the vocabulary that is green in replies with a watermark, from 0.01 to 0.99.
+    #[arg(long, env = "TRUNKLINE_WATERMARK_GAMMA", default_value_t = DEFAULT_WATERMARK.gamma, help_heading = "Replies",
+          value_parser = watermark_gamma)]
+    pub watermark_gamma: f32,
+    /// What is added to the logits of green tokens, above 0 and at most 100.
+    #[arg(long, env = "TRUNKLINE_WATERMARK_DELTA", default_value_t = DEFAULT_WATERMARK.delta, help_heading = "Replies",
+          value_parser = watermark_delta)]
+    pub watermark_delta: f32,
+    /// File with the key that says which tokens are green, a whole number below 2^64; or `TRUNKLINE_WATERMARK_KEY`
+    /// holds it. Without both it is 15485863, as TGI's, which everybody knows.
+    #[arg(long, env = "TRUNKLINE_WATERMARK_KEY_FILE", value_name = "FILE", help_heading = "Replies")]
+    pub watermark_key_file: Option<PathBuf>,
 
     /// Most requests open at once; more are answered 429.
     #[arg(long, env = "TRUNKLINE_MAX_CONCURRENT_REQUESTS", default_value_t = 128, help_heading = "Limits",
@@ -189,6 +202,16 @@ fn reasoning_parser(text: &str) -> Result<Choice<()>, String> {
     choice(text, &[("think", Choice::Is(()))])
 }
 
+fn watermark_gamma(text: &str) -> Result<f32, String> {
+    let gamma = text.parse::<f32>().ok().filter(|gamma| (0.01..=0.99).contains(gamma));
+    gamma.ok_or_else(|| "is no number from 0.01 to 0.99".to_owned())
+}
+
+fn watermark_delta(text: &str) -> Result<f32, String> {
+    let delta = text.parse::<f32>().ok().filter(|delta| *delta > 0.0 && *delta <= 100.0);
+    delta.ok_or_else(|| "is no number above 0 and at most 100".to_owned())
+}
+
 fn choice<T: Copy>(text: &str, named: &[(&str, Choice<T>)]) -> Result<Choice<T>, String> {
     let known = [("auto", Choice::Auto), ("off", Choice::Off)];
     let found = known.iter().chain(named).find(|(name, _)| *name == text).map(|(_, choice)| *choice);
@@ -203,7 +226,7 @@ fn eviction_policy(text: &str) -> Result<PolicyKind, String> {
 }
 
 impl Args {
-    /// The limits.
+    /// The limits. The watermark's key is the one that everybody knows.
     pub fn limits(&self) -> Limits {
         Limits {
             max_concurrent_requests: self.max_concurrent_requests,
@@ -233,6 +256,11 @@ impl Args {
             request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),
             stuck_step_timeout: Duration::from_secs(self.stuck_step_timeout),
             graceful_termination_timeout: Duration::from_secs(self.graceful_termination_timeout),
+            watermark: Watermark {
+                gamma: self.watermark_gamma,
+                delta: self.watermark_delta,
+                ..DEFAULT_WATERMARK
+            },
         }
     }
 }
@@ -251,6 +279,18 @@ mod tests {
         }
         assert_eq!(reasoning_parser("think"), Ok(Choice::Is(())));
         assert_eq!(reasoning_parser("no"), Err("is none of auto, off, think".to_owned()));
+    }
+
+    #[test]
+    fn a_watermark_is_within_its_bounds() {
+        assert_eq!((watermark_gamma("0.01"), watermark_gamma("0.99")), (Ok(0.01), Ok(0.99)));
+        assert_eq!((watermark_delta("1e-3"), watermark_delta("100")), (Ok(0.001), Ok(100.0)));
+        for bad in ["0", "1", "-0.5", "NaN", "", "half"] {
+            assert_eq!(watermark_gamma(bad).unwrap_err(), "is no number from 0.01 to 0.99", "{bad:?}");
+        }
+        for bad in ["0", "-1", "inf", "NaN", "101", "1e-60", "two"] {
+            assert_eq!(watermark_delta(bad).unwrap_err(), "is no number above 0 and at most 100", "{bad:?}");
+        }
     }
 
     #[test]

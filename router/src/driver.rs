@@ -137,7 +137,10 @@ impl Driver {
                 () = until(deadline) => {}
             }
             self.take_waiting();
-            self.constraints.flush();
+            let worked = self.constraints.flush();
+            if !worked.is_empty() {
+                self.on_worked(worked);
+            }
             if std::mem::take(&mut self.is_crowded) {
                 // Its queue is first in, first out: when this is done, the tasks woken before had their turn. It fails
                 // only if the runtime is shutting down, and then nobody waits for tokens.

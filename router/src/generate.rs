@@ -385,6 +385,13 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
             ),
             retry_after_s,
         },
+        RejectReason::QueueShared { num_waiting, num_free, max_queued_requests } => ApiError::QueueFull {
+            detail: format!(
+                "the tenant's part of the queue is full ({num_waiting} of its requests wait, and {num_free} of \
+                 {max_queued_requests} places are left for all tenants)"
+            ),
+            retry_after_s,
+        },
         RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
             ApiError::DeadlineUnreachable {
                 predicted_wait_s: predicted_wait_ms as f64 / 1e3,

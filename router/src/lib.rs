@@ -45,3 +45,4 @@ pub mod tenants;
 pub mod tls;
 pub mod token_fields;
 pub mod validate;
+pub mod watermark;

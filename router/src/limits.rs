@@ -1,11 +1,12 @@
-//! Every limit that a request meets, in one place, each with its flag or constant.
+//! Every limit that a request meets, in one place, each with its flag or constant, and the watermark that it may have.
 
 use std::time::Duration;
 
 use trunkline_grammar::GrammarLimits;
-use trunkline_scheduler::PolicyKind;
+use trunkline_scheduler::{PolicyKind, Watermark};
 
 use crate::error::ApiError;
+use crate::watermark::DEFAULT_WATERMARK;
 
 /// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
@@ -113,6 +114,8 @@ pub struct Limits {
     pub stuck_step_timeout: Duration,
     /// How long a drain waits for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
+    /// What requests get that ask for a watermark (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
+    pub watermark: Watermark,
 }
 
 impl Limits {
@@ -167,6 +170,7 @@ impl Default for Limits {
             request_timeout: None,
             stuck_step_timeout: Duration::from_secs(60),
             graceful_termination_timeout: Duration::from_secs(90),
+            watermark: DEFAULT_WATERMARK,
         }
     }
 }

@@ -16,6 +16,7 @@ use trunkline_router::log::{self, LogForm};
 use trunkline_router::server::Server;
 use trunkline_router::tenants::{Access, AccessError};
 use trunkline_router::tls::Tls;
+use trunkline_router::watermark::{self, KeyError};
 
 /// A user's mistake: the launcher does not start us again.
 const EXIT_USER: u8 = 2;
@@ -80,6 +81,8 @@ async fn serve(args: Args) -> Result<(), End> {
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
     let access =
         Access::new(args.api_keys.clone(), variable.as_deref()).map_err(|error| End::User(error.into()))?;
+    let mut limits = args.limits();
+    limits.watermark.key = watermark_key(&args).map_err(|error| End::User(error.into()))?;
     // The port is taken before the model is read: a busy one is known at once, and `/readyz` answers meanwhile as soon
     // as the server runs.
     let address = format!("{}:{}", args.hostname, args.port);
@@ -107,7 +110,7 @@ async fn serve(args: Args) -> Result<(), End> {
     );
     let remote = args.kv_object_store.as_deref().map(object_store).transpose()?;
     let front = front(&args).map_err(End::User)?;
-    let mut server = Server::start_with_objects(model, args.limits(), access, args.shard_socket, remote)
+    let mut server = Server::start_with_objects(model, limits, access, args.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
     if let Some(publisher) = publisher {
@@ -162,6 +165,14 @@ fn key_variable() -> Result<Option<String>, AccessError> {
     };
     let key = value.into_string();
     key.map(Some).map_err(|_| AccessError::Variable { problem: "is not text".to_owned() })
+}
+
+/// The key of the watermark; an empty variable is an unset one.
+fn watermark_key(args: &Args) -> Result<u64, KeyError> {
+    let variable = std::env::var_os(watermark::KEY_VARIABLE).filter(|value| !value.is_empty());
+    let variable =
+        variable.map(|value| value.into_string().map_err(|_| KeyError::NoKeyInVariable)).transpose()?;
+    watermark::read_key(args.watermark_key_file.as_deref(), variable.as_deref())
 }
 
 /// Reads the file of the API keys again at each SIGHUP. Without a file SIGHUP ends the process, as it does by default.

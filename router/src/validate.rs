@@ -4,7 +4,7 @@
 //! prompt into a `GenerationRequest` or an error that names the field, the value and the limit.
 
 use tokio::time::Instant;
-use trunkline_scheduler::SamplingParams;
+use trunkline_scheduler::{SamplingParams, Watermark};
 use trunkline_text::{GenerationDefaults, StopText};
 
 use crate::deadline::Deadline;
@@ -93,6 +93,8 @@ pub struct RawParams {
     pub class: Wanted,
     /// How long the prompt is kept.
     pub retention: RawRetention,
+    /// The output carries the server's watermark.
+    pub watermark: bool,
 }
 
 /// How many outputs a prompt gets.
@@ -128,6 +130,8 @@ pub struct Validator {
     pub max_stop_sequences: usize,
     /// The model's end tokens.
     pub end_token_ids: Vec<u32>,
+    /// What requests get that ask for a watermark.
+    pub watermark: Watermark,
 }
 
 impl Validator {
@@ -150,6 +154,7 @@ impl Validator {
             max_concurrent_requests: limits.max_concurrent_requests,
             max_stop_sequences: limits.max_stop_sequences,
             end_token_ids,
+            watermark: limits.watermark,
         }
     }
 
@@ -278,6 +283,7 @@ impl Validator {
             }
         };
         let mut sampling = sampling(&raw, defaults, names)?;
+        sampling.watermark = raw.watermark.then_some(self.watermark);
         let stop_token_ids = raw.tokens.check(&mut sampling, self.vocab_size)?;
         // With `ignore_eos` those that the request names still end the output.
         let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();

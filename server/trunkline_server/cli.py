@@ -1,4 +1,4 @@
-"""The command line of a shard: `serve` and `resolve`, as docs/architecture.md has them.
+"""The command line of a shard: `serve` and `resolve`, as docs/architecture.md has them, and `watermark`.
 
 A user's mistake is one line `error: ...` on stderr and exit code 2. What is not needed for the command at hand is not
 imported.
@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from trunkline_server import logs
 from trunkline_server.errors import InvalidArgument, UserError
@@ -40,12 +40,17 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidArgument(message, hint=f"see `{self.prog} --help`")
 
 
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     try:
         options = _parser().parse_args(arguments)
         if options.command == "resolve":
             return _resolve(options)
+        if options.command == "watermark":
+            return _watermark(options)
         from trunkline_server.serve import serve
 
         logs.configure(options.log_level, json_output=options.json_output)
@@ -67,10 +72,24 @@ def _resolve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _watermark(options: argparse.Namespace) -> int:
+    from trunkline_server.sampling import watermark_cli
+
+    report = watermark_cli.report(sys.stdin.buffer, options.key_file, options.gamma)
+    print(json.dumps(report), flush=True)  # noqa: T201
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m trunkline_server", description="A shard of Trunkline.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_resolve(commands)
+    _add_watermark(commands)
+    return parser
 
+
+def _add_serve(commands: _Commands) -> None:
     serve = commands.add_parser("serve", help="load a model and answer the router on a socket", allow_abbrev=False)
     serve.add_argument("--model", required=True, metavar="PATH", help="a .gguf file or a folder with config.json")
     serve.add_argument("--socket", required=True, metavar="PATH", help="Unix socket to listen on")
@@ -115,18 +134,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help=f"folder of packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's folder of caches",
     )
-    serve.add_argument(
-        "--kv-disk-path",
-        metavar="DIR",
-        help="folder of KV blocks on disk, which survive a restart; default: they are kept in memory alone",
-    )
-    serve.add_argument(
-        "--kv-disk-size", type=_size, metavar="SIZE", help="how much of it may be taken, as `10GiB`; default: 10GiB"
-    )
+    _add_kv_tiers(serve)
     serve.add_argument("--json-output", action="store_true", help="log lines as JSON objects")
     serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
     serve.add_argument("--lifeline", action="store_true", help="end at once when standard input ends")
 
+
+def _add_resolve(commands: _Commands) -> None:
     resolve = commands.add_parser(
         "resolve", help="find or download a model and print where it is, as one JSON line", allow_abbrev=False
     )
@@ -134,7 +148,39 @@ def _parser() -> argparse.ArgumentParser:
         "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded"
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
-    return parser
+
+
+def _add_watermark(commands: _Commands) -> None:
+    watermark = commands.add_parser(
+        "watermark",
+        help="read the tokens of a text from standard input, as `/tokenize` answers, and print how much of the "
+        "server's watermark they show, as one JSON line",
+        allow_abbrev=False,
+    )
+    watermark.add_argument("--gamma", type=_gamma, default=0.5, help="the server's `--watermark-gamma`; default: 0.5")
+    watermark.add_argument(
+        "--key-file",
+        metavar="FILE",
+        help="the server's `--watermark-key-file`; default: the key in TRUNKLINE_WATERMARK_KEY, else TGI's",
+    )
+
+
+def _add_kv_tiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kv-disk-path",
+        metavar="DIR",
+        help="folder of KV blocks on disk, which survive a restart; default: they are kept in memory alone",
+    )
+    parser.add_argument(
+        "--kv-disk-size", type=_size, metavar="SIZE", help="how much of it may be taken, as `10GiB`; default: 10GiB"
+    )
+    parser.add_argument(
+        "--kv-host-size",
+        type=_size,
+        metavar="SIZE",
+        help="pinned memory for KV blocks of the cuda backend, below the device and above the disk; default: none, or "
+        "1GiB with --kv-disk-path",
+    )
 
 
 def _size(text: str) -> int:
@@ -144,6 +190,17 @@ def _size(text: str) -> int:
     if not 1 <= size <= MAX_KV_DISK_BYTES:
         raise argparse.ArgumentTypeError(f"`{text}` is not a size up to 1024TiB; hint: write it as `10GiB`")
     return size
+
+
+def _gamma(text: str) -> float:
+    """Part of a vocabulary, as an argument type."""
+    try:
+        gamma = float(text)
+    except ValueError:
+        gamma = 0.0
+    if not 0.01 <= gamma <= 0.99:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 0.01 to 0.99")
+    return gamma
 
 
 class _count:

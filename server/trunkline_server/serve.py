@@ -130,6 +130,7 @@ def _backend_options(options: argparse.Namespace) -> BackendOptions:
         max_step_sequences=options.max_step_sequences,
         weights_cache=_cache_folder(options.weights_cache),
         kv_disk=_kv_disk(options),
+        kv_host_bytes=options.kv_host_size,
     )
 
 

@@ -20,12 +20,13 @@ from trunkline_server._proto import shard_pb2, shard_pb2_grpc
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
+from trunkline_server.named_masks import NamedMasks
 from trunkline_server.stream import StepStream, StreamEnd
 from trunkline_server.wire import PlanLimits, decode_request, encode_response
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 4
+CONTRACT_VERSION = 5
 # One for the open Step stream, one for the stream that takes over from it, the rest for Describe and Health.
 MAX_HANDLER_THREADS = 8
 # A call beyond this many open ones is refused with RESOURCE_EXHAUSTED rather than queued behind the others.
@@ -108,11 +109,14 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
             context.abort(*status)
 
     def _read_plans(self, requests: Iterator[shard_pb2.StepRequest], stream: StepStream) -> None:
+        named_masks = NamedMasks()
         try:
             for request in requests:
                 try:
-                    plan = decode_request(request, self._limits, stream.late_masks)
+                    plan = decode_request(request, self._limits, stream.late_masks, named_masks)
                 except PlanError as error:
+                    # Nothing is read any more: the step that runs would wait for its masks for ever.
+                    stream.late_masks.close()
                     stream.put_plan(error)
                     return
                 if plan is not None and not stream.put_plan(plan):

@@ -21,8 +21,10 @@ from trunkline_server.backends.interface import (
     Restore,
     Sampled,
     SamplingParams,
+    Watermark,
 )
 from trunkline_server.errors import PlanError
+from trunkline_server.named_masks import NamedMasks
 from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan, StepResponse, StepResult
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
+MIN_GAMMA = 2.0**-8
+MAX_DELTA = 100.0
 MAX_TOP_LOGPROBS = 20
 # Of a block.
 KEY_BYTES = 16
@@ -65,10 +69,15 @@ class PlanLimits:
         )
 
 
-def decode_request(request: shard_pb2.StepRequest, limits: PlanLimits, late_masks: LateMasks) -> StepPlan | None:
-    """Leaves what is said of plans before in `late_masks`; reads and checks the plan, if any. Raises PlanError."""
+def decode_request(
+    request: shard_pb2.StepRequest, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
+) -> StepPlan | None:
+    """Leaves what is said of plans before in `late_masks`; reads and checks the plan, if any. Raises PlanError.
+
+    named_masks: those of the stream.
+    """
     for late in request.late_masks:
-        late_masks.tell(late.sequence_id, late.allowed_tokens)
+        late_masks.tell(late.sequence_id, named_masks.read(late))
     if request.HasField("plan"):
         return decode_plan(request.plan, limits, late_masks)
     if not request.late_masks:
@@ -275,6 +284,13 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
     check("typical_p", s.typical_p, 0 < s.typical_p <= 1, "above 0 and at most 1")
     for bias in s.logit_bias:
         check("logit_bias", bias.bias, abs(bias.bias) <= MAX_BIAS, f"-{MAX_BIAS:g} to {MAX_BIAS:g}")
+    watermark = None
+    if s.HasField("watermark"):
+        watermark = Watermark(s.watermark.gamma, s.watermark.delta, s.watermark.key)
+        gamma, delta = watermark.gamma, watermark.delta
+        bounds = f"{MIN_GAMMA:g} to {1 - MIN_GAMMA:g}"
+        check("watermark.gamma", gamma, MIN_GAMMA <= gamma <= 1 - MIN_GAMMA, bounds)
+        check("watermark.delta", delta, 0 < delta <= MAX_DELTA, f"above 0 and at most {MAX_DELTA:g}")
     return SamplingParams(
         temperature=s.temperature,
         top_p=s.top_p,
@@ -293,4 +309,5 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         allowed_token_ids=tuple(s.allowed_token_ids),
         typical_p=s.typical_p,
         num_top_prompt_logprobs=s.num_top_prompt_logprobs,
+        watermark=watermark,
     )

@@ -7,7 +7,7 @@ use super::failure::SequenceFailure;
 use super::run::{AcceptedChunk, Step};
 use super::sequence::{Allowed, Chunk, ChunkLimits};
 use super::{Executor, Outcome, SequenceResult, as_floats};
-use crate::sampling::SampledToken;
+use crate::sampling::{Place, SampledToken};
 use crate::shared_mut::SharedMut;
 
 /// What becomes of a chunk while the step runs.
@@ -186,15 +186,19 @@ impl Executor {
                     outcome.score = Some(score);
                     continue;
                 }
-                let num_output = sequence.token_ids.len() - sequence.num_prompt_tokens;
+                let token_ids = &sequence.token_ids;
+                let place = Place {
+                    position: token_ids.len() as u32,
+                    num_output: token_ids.len() - sequence.num_prompt_tokens,
+                    previous: token_ids.last().copied().unwrap_or_default(),
+                };
                 let sampled = scratch.sampler.sample(
                     step.isa,
                     logits,
                     params,
                     &sequence.counts,
-                    num_output,
+                    place,
                     sequence.masks(),
-                    sequence.token_ids.len() as u32,
                     &mut outcome.list,
                 );
                 outcome.token = Some(sampled);

@@ -56,6 +56,8 @@ pub trait Lanes: Copy {
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self;
     /// Lane i is `a` where `self < bound`, else `b` (so `b` where either is NaN).
     unsafe fn select_below(self, bound: Self, a: Self, b: Self) -> Self;
+    /// Lane i is `a` where bit i is set, else `b`.
+    unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self;
     /// Bit i is set if lane i is `>= bound` (never for NaN).
     unsafe fn at_least(self, bound: Self) -> u16;
     /// 2^n for lanes that hold `n + 1.5 * 2^23` with whole n in -126..=127.
@@ -177,6 +179,10 @@ impl Lanes for ScalarLanes {
     #[inline(always)]
     unsafe fn select_below(self, bound: Self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| if self.0[i] < bound.0[i] { a.0[i] } else { b.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| if bits >> i & 1 == 1 { a.0[i] } else { b.0[i] }))
     }
     #[inline(always)]
     unsafe fn at_least(self, bound: Self) -> u16 {

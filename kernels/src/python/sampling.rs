@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::executor::SequenceResult;
-use crate::sampling::SamplingParams;
+use crate::sampling::{SamplingParams, Watermark};
 
 /// (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
 pub(super) fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
@@ -41,8 +41,19 @@ pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<Sampling
             "allowed_token_ids" => params.allowed_token_ids = value.extract()?,
             "typical_p" => params.typical_p = value.extract()?,
             "num_top_prompt_logprobs" => params.num_top_prompt_logprobs = value.extract()?,
+            "watermark" if value.is_none() => params.watermark = None,
+            "watermark" => params.watermark = Some(watermark(&value)?),
             _ => return Err(PyValueError::new_err(format!("`sampling` has no field {name:?}"))),
         }
     }
     Ok(params)
+}
+
+/// Reads the fields of `Watermark` in shard.proto.
+fn watermark(fields: &Bound<'_, PyAny>) -> PyResult<Watermark> {
+    Ok(Watermark {
+        gamma: fields.get_item("gamma")?.extract()?,
+        delta: fields.get_item("delta")?.extract()?,
+        key: fields.get_item("key")?.extract()?,
+    })
 }

@@ -7,7 +7,9 @@ pub mod sampler;
 mod scan;
 mod score;
 mod typical;
+mod watermark;
 
 pub use processors::{SamplingParams, TokenCounts};
-pub use sampler::{NotFinite, SampledToken, Sampler};
+pub use sampler::{NotFinite, Place, SampledToken, Sampler};
 pub use score::TokenScore;
+pub use watermark::Watermark;

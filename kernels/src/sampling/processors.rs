@@ -1,5 +1,12 @@
 //! What sampling parameters do to logits before a token is chosen, in the order of application.
 
+use super::scan::keep;
+use super::watermark::Watermark;
+use crate::isa::Isa;
+
+/// Least part of the vocabulary that a watermark makes green, and that it does not.
+const MIN_GAMMA: f32 = 1.0 / 256.0;
+
 /// As `SamplingParams` in shard.proto, field by field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -37,6 +44,8 @@ pub struct SamplingParams {
     pub typical_p: f32,
     /// How many of the likeliest tokens to report with each token of the prompt.
     pub num_top_prompt_logprobs: u32,
+    /// If any: lifts tokens, before all else is done to the logits.
+    pub watermark: Option<Watermark>,
 }
 
 impl Default for SamplingParams {
@@ -59,6 +68,7 @@ impl Default for SamplingParams {
             allowed_token_ids: Vec::new(),
             typical_p: 1.0,
             num_top_prompt_logprobs: 0,
+            watermark: None,
         }
     }
 }
@@ -82,6 +92,10 @@ impl SamplingParams {
         in_range("typical_p", self.typical_p, f32::MIN_POSITIVE, 1.0)?;
         for (_, bias) in &self.logit_bias {
             in_range("logit_bias", *bias, -100.0, 100.0)?;
+        }
+        if let Some(watermark) = &self.watermark {
+            in_range("watermark.gamma", watermark.gamma, MIN_GAMMA, 1.0 - MIN_GAMMA)?;
+            in_range("watermark.delta", watermark.delta, f32::MIN_POSITIVE, 100.0)?;
         }
         let counts = [
             ("num_top_logprobs", self.num_top_logprobs),
@@ -162,6 +176,7 @@ impl TokenCounts {
 ///
 /// Tokens beyond the vocabulary are passed over.
 pub fn process(
+    isa: Isa,
     logits: &mut [f32],
     params: &SamplingParams,
     counts: &TokenCounts,
@@ -196,29 +211,18 @@ pub fn process(
         }
     }
     for mask in masks.into_iter().flatten() {
-        keep_allowed(logits, mask);
+        keep(isa, logits, mask);
     }
     is_masked || masks.iter().any(Option::is_some) || !counts.held.is_empty() || !params.logit_bias.is_empty()
-}
-
-/// Leaves only the tokens whose bit is set: bit `i % 8` of byte `i / 8` is token `i`; those beyond the mask go too.
-fn keep_allowed(logits: &mut [f32], mask: &[u8]) {
-    let bytes = mask.iter().copied().chain(std::iter::repeat(0));
-    for (logits, byte) in logits.chunks_mut(8).zip(bytes) {
-        if byte == u8::MAX {
-            continue;
-        }
-        for (bit, logit) in logits.iter_mut().enumerate() {
-            if byte >> bit & 1 == 0 {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn best() -> Isa {
+        *Isa::available().last().unwrap()
+    }
 
     #[test]
     fn penalties_apply_to_prompt_or_output_as_each_is_defined() {
@@ -232,7 +236,7 @@ mod tests {
         counts.push_output(2);
         counts.push_output(4);
         let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0];
-        assert!(process(&mut logits, &params, &counts, 3, [None; 2]));
+        assert!(process(best(), &mut logits, &params, &counts, 3, [None; 2]));
         assert_eq!(logits, [1.5, -6.0, 2.5 - 1.0, 7.0, -2.0 - 0.75]);
     }
 
@@ -241,9 +245,9 @@ mod tests {
         let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
         let counts = TokenCounts::new(&params, &[0], 1, 2);
         let mut logits = [1.0, 2.0];
-        assert!(!process(&mut logits, &params, &counts, 2, [None; 2]));
+        assert!(!process(best(), &mut logits, &params, &counts, 2, [None; 2]));
         assert_eq!(logits, [1.0, 2.0]);
-        assert!(process(&mut logits, &params, &counts, 1, [None; 2]));
+        assert!(process(best(), &mut logits, &params, &counts, 1, [None; 2]));
         assert_eq!(logits, [1.0, f32::NEG_INFINITY]);
     }
 
@@ -252,11 +256,11 @@ mod tests {
         let params = SamplingParams::default();
         let counts = TokenCounts::default();
         let mut logits = [1.0; 19];
-        assert!(process(&mut logits, &params, &counts, 0, [Some(&[0xff, 0b0010_0001, 0b100]), None]));
+        assert!(process(best(), &mut logits, &params, &counts, 0, [Some(&[0xff, 0b0010_0001, 0b100]), None]));
         let left: Vec<usize> = (0..19).filter(|&token_id| logits[token_id] == 1.0).collect();
         assert_eq!(left, [0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 18]);
         let mut logits = [1.0; 19];
-        assert!(process(&mut logits, &params, &counts, 0, [None, Some(&[1])]));
+        assert!(process(best(), &mut logits, &params, &counts, 0, [None, Some(&[1])]));
         assert_eq!(logits[0], 1.0);
         assert!(logits[1..].iter().all(|logit| *logit == f32::NEG_INFINITY));
     }
@@ -271,11 +275,11 @@ mod tests {
         };
         let counts = TokenCounts::new(&params, &[0], 1, 4);
         let mut logits = [-2.0, 0.5, 1.0, 3.0];
-        assert!(process(&mut logits, &params, &counts, 0, [None, None]));
+        assert!(process(best(), &mut logits, &params, &counts, 0, [None, None]));
         assert_eq!(logits, [1.0, -99.5, 100.0, 3.0], "-2 + 4 is positive, so it is halved");
         let mask = params.allowed_mask(4).unwrap();
         assert_eq!(mask, [0b11]);
-        assert!(process(&mut logits, &params, &counts, 0, [Some(&[0b1110]), Some(&mask)]));
+        assert!(process(best(), &mut logits, &params, &counts, 0, [Some(&[0b1110]), Some(&mask)]));
         let left: Vec<bool> = logits.iter().map(|logit| logit.is_finite()).collect();
         assert_eq!(left, [false, true, false, false]);
         assert_eq!(SamplingParams::default().allowed_mask(4), None);
@@ -287,6 +291,9 @@ mod tests {
         assert_eq!(bad.check().unwrap_err(), "`logit_bias` is 100.5, expected -100 to 100");
         let bad = SamplingParams { num_top_prompt_logprobs: 21, ..Default::default() };
         assert_eq!(bad.check().unwrap_err(), "`num_top_prompt_logprobs` is 21, expected 0 to 20");
+        let watermark = Some(Watermark { gamma: 1.0, delta: 2.0, key: 1 });
+        let bad = SamplingParams { watermark, ..Default::default() };
+        assert_eq!(bad.check().unwrap_err(), "`watermark.gamma` is 1, expected 0.00390625 to 0.99609375");
         let bad = SamplingParams { top_p: 0.0, ..Default::default() };
         assert!(bad.check().unwrap_err().starts_with("`top_p` is 0"));
         let bad = SamplingParams { temperature: f32::NAN, ..Default::default() };

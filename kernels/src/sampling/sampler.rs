@@ -5,6 +5,7 @@ use super::philox::uniform;
 use super::processors::{SamplingParams, TokenCounts, process};
 use super::scan::{Largest, count, gather, key_token, largest, mass, weigh};
 use super::score::Distribution;
+use super::watermark::add_watermark;
 use crate::isa::Isa;
 
 /// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
@@ -32,6 +33,17 @@ pub struct SampledToken {
     pub top_logprobs: Vec<(u32, f32)>,
 }
 
+/// Where in its sequence a token is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Absolute position that it takes.
+    pub position: u32,
+    /// Tokens of output before it.
+    pub num_output: usize,
+    /// The token before it.
+    pub previous: u32,
+}
+
 /// One thread's working memory.
 #[derive(Debug, Default)]
 pub struct Sampler {
@@ -56,12 +68,13 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token at `position` by `params`. `logits` is overwritten.
+    /// Chooses the token at `place` by `params`. `logits` is overwritten.
     ///
     /// The result is a function of the arguments alone, the same on every instruction set. Cost: three passes over the
-    /// vocabulary (with each of `masks` of the tokens that may be chosen, one more) and a sort of the candidates that
-    /// can matter; where these are many, two more passes, and a sort of the one or two of [`Buckets`] that decide; with
-    /// `typical_p` two sorts of all that have a weight. `list` is taken for the likeliest tokens, for its memory.
+    /// vocabulary (with each of `masks` of the tokens that may be chosen, one more, with a watermark two) and a sort of
+    /// the candidates that can matter; where these are many, two more passes, and a sort of the one or two of
+    /// [`Buckets`] that decide; with `typical_p` two sorts of all that have a weight. `list` is taken for the likeliest
+    /// tokens, for its memory.
     #[allow(clippy::too_many_arguments, reason = "a row, a sequence's state and an output")]
     pub fn sample(
         &mut self,
@@ -69,9 +82,8 @@ impl Sampler {
         logits: &mut [f32],
         params: &SamplingParams,
         counts: &TokenCounts,
-        num_output: usize,
+        place: Place,
         masks: [Option<&[u8]>; 2],
-        position: u32,
         list: &mut Vec<(u32, f32)>,
     ) -> Result<SampledToken, NotFinite> {
         let Largest::Finite(mut top) = largest(isa, logits) else { return Err(NotFinite) };
@@ -81,19 +93,23 @@ impl Sampler {
         let own = Distribution { top, log_mass };
         self.top(isa, logits, &own, params.num_top_logprobs as usize, list);
         let is_masked = masks.iter().any(Option::is_some);
-        let keeps_raw = wants_logprobs && (is_masked || has_processors(params, num_output));
+        let keeps_raw = wants_logprobs && (is_masked || has_processors(params, place.num_output));
         if keeps_raw {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        if process(logits, params, counts, num_output, masks) {
+        if let Some(watermark) = &params.watermark {
+            add_watermark(isa, logits, place.previous, watermark);
+        }
+        let is_changed = process(isa, logits, params, counts, place.num_output, masks);
+        if is_changed || params.watermark.is_some() {
             let Largest::Finite(processed) = largest(isa, logits) else { return Err(NotFinite) };
             top = processed;
         }
         let token_id = if params.temperature == 0.0 {
             self.greedy(isa, logits, top)
         } else {
-            self.draw(isa, logits, top, params, uniform(params.seed, params.choice, position))
+            self.draw(isa, logits, top, params, uniform(params.seed, params.choice, place.position))
         };
         let raw = if keeps_raw { &self.raw[..] } else { logits };
         let logprob = if wants_logprobs { own.logprob(raw[token_id as usize]) } else { 0.0 };
@@ -244,13 +260,14 @@ pub(super) fn draw_target(u: f64, kept: f64) -> f64 {
     (u * kept).min(kept.next_down())
 }
 
-/// True if [`process`] may change logits.
+/// True if the watermark or [`process`] may change logits.
 fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
     params.repetition_penalty != 1.0
         || params.presence_penalty != 0.0
         || params.frequency_penalty != 0.0
         || !params.logit_bias.is_empty()
         || num_output < params.min_tokens as usize
+        || params.watermark.is_some()
 }
 
 #[cfg(test)]

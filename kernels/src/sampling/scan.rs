@@ -1,7 +1,7 @@
 //! Passes over a whole row of logits, vectorised, with fixed orders of sums.
 
 use crate::ops::exp::exp;
-use crate::ops::vector::{LANES, Lanes, simd_entry};
+use crate::ops::vector::{LANES, Lanes, each_vector, simd_entry};
 
 /// Weights below this are rounded to multiples of 2^-33, which those from it on are anyway, having 24 bits: sums of
 /// them in f64 are exact up to 2^20, so that no order of summation changes a result.
@@ -33,6 +33,20 @@ unsafe fn largest_generic<L: Lanes>(x: &[f32]) -> Largest {
         (largest.max_lane(), bad.max_lane())
     };
     if num_bad > 0.0 || largest == lowest { Largest::NotFinite } else { Largest::Finite(largest) }
+}
+
+#[inline(always)]
+unsafe fn keep_generic<L: Lanes>(x: &mut [f32], mask: &[u8]) {
+    each_vector!(x.len(), |i, lanes| {
+        let byte = |index: usize| u16::from(mask.get(index).copied().unwrap_or(0));
+        let bits = byte(i / 8) | byte(i / 8 + 1) << 8;
+        // SAFETY: loads and stores stay below the length.
+        unsafe {
+            let p = x.as_mut_ptr().add(i);
+            let kept = L::select_bits(bits, L::load_first(p, lanes), L::splat(f32::NEG_INFINITY));
+            kept.store_first(p, lanes);
+        }
+    });
 }
 
 /// exp(x), rounded as [`EXACT_FROM`] says.
@@ -128,6 +142,12 @@ simd_entry! {
 }
 
 simd_entry! {
+    /// Leaves the elements whose bit is set, and negative infinity in place of the others: bit `i % 8` of byte `i / 8`
+    /// is element `i`, and those beyond the mask go too.
+    pub fn keep = keep_generic(x: &mut [f32], mask: &[u8]) -> ();
+}
+
+simd_entry! {
     /// Sum of the weights exp((x - largest) * inverse_temperature), exact in any order up to 2^20.
     pub fn mass = mass_generic(x: &[f32], largest: f32, inverse_temperature: f32) -> f64;
 }
@@ -145,4 +165,30 @@ simd_entry! {
 simd_entry! {
     /// Appends the [`sort_key`] of every element that is at least `lowest`.
     pub fn gather = gather_generic(x: &[f32], lowest: f32, out: &mut Vec<u64>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::testing::Random;
+
+    #[test]
+    fn what_a_mask_keeps_is_the_same_on_every_instruction_set() {
+        let mut random = Random::new(7);
+        for length in (0_usize..70).chain([257, 1000]) {
+            let x: Vec<f32> = (0..length).map(|_| random.float()).collect();
+            for num_bytes in [0, 1, length / 16, length.div_ceil(8), length / 8 + 3] {
+                let mask: Vec<u8> = (0..num_bytes).map(|_| random.next() as u8).collect();
+                let is_set = |i: usize| mask.get(i / 8).is_some_and(|byte| byte >> (i % 8) & 1 == 1);
+                let kept: Vec<f32> =
+                    (0..length).map(|i| if is_set(i) { x[i] } else { f32::NEG_INFINITY }).collect();
+                for isa in Isa::available() {
+                    let mut x = x.clone();
+                    keep(isa, &mut x, &mask);
+                    assert_eq!(x, kept, "{isa}, {length} elements, {num_bytes} bytes");
+                }
+            }
+        }
+    }
 }

@@ -54,7 +54,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::{SamplingParams, TokenCounts};
+    use crate::sampling::{Place, SamplingParams, TokenCounts};
     use crate::testing::Random;
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
                 let mut row = logits.clone();
                 let counts = TokenCounts::default();
                 let sampled = sampler
-                    .sample(isa, &mut row, &params, &counts, 0, [None; 2], 0, &mut Vec::new())
+                    .sample(isa, &mut row, &params, &counts, Place::default(), [None; 2], &mut Vec::new())
                     .unwrap();
                 let scored = sampler.score(isa, &logits, sampled.token_id, 5, Vec::new()).unwrap();
                 assert_eq!(scored.logprob.to_bits(), sampled.logprob.to_bits(), "seed {seed}, {isa}");

@@ -65,6 +65,10 @@ pub struct LowCache {
     /// Most that it takes there, such as 500MiB or 2TiB [default: 10GiB]
     #[arg(long, value_name = "SIZE", env = "TRUNKLINE_KV_DISK_SIZE", hide_env_values = true)]
     pub kv_disk_size: Option<String>,
+    /// Pinned memory of the host in which the cuda backend keeps the KV cache below the device, such as 64GiB; with
+    /// --kv-disk-path above the disk [default: none; with --kv-disk-path 1GiB]
+    #[arg(long, value_name = "SIZE", env = "TRUNKLINE_KV_HOST_SIZE", hide_env_values = true)]
+    pub kv_host_size: Option<String>,
     /// Object store in which replicas share the KV cache, below the one on disk: s3://bucket/prefix, gs://bucket,
     /// az://container or file:///folder; credentials come from the environment, never from here [default: none]
     #[arg(long, value_name = "URL", env = "TRUNKLINE_KV_OBJECT_STORE", hide_env_values = true)]
@@ -125,6 +129,8 @@ pub struct CacheConfig {
     pub max_pinned_percent: u32,
     /// Where it is kept on disk; not at all if absent.
     pub disk: Option<DiskConfig>,
+    /// Pinned memory for it, in bytes; as the shard has it if absent.
+    pub host_bytes: Option<u64>,
     /// Where its events are published; nowhere if absent.
     pub events_endpoint: Option<String>,
 }
@@ -143,12 +149,13 @@ pub struct DiskConfig {
 impl CacheConfig {
     /// Checks what was typed.
     pub fn new(low: LowCache) -> Result<Self, LauncherError> {
-        let num_bytes = low.kv_disk_size.as_deref().map(disk_size).transpose()?;
+        let num_bytes = low.kv_disk_size.as_deref().map(|text| size("--kv-disk-size", text)).transpose()?;
         if low.kv_object_store.is_some() && low.kv_disk_path.is_none() {
             return Err(LauncherError::usage(
                 "`--kv-object-store` needs a store on disk above it; hint: give `--kv-disk-path`",
             ));
         }
+        let host_bytes = low.kv_host_size.as_deref().map(|text| size("--kv-host-size", text)).transpose()?;
         let disk = match (low.kv_disk_path, num_bytes) {
             (Some(path), num_bytes) => Some(DiskConfig {
                 path: disk_path(&path)?,
@@ -170,7 +177,7 @@ impl CacheConfig {
         }
         let events_endpoint = low.kv_events_endpoint.map(events_endpoint).transpose()?;
         let (dtype, windows, eviction) = (low.kv_cache_dtype, low.kv_windows, low.eviction_policy);
-        Ok(Self { dtype, windows, eviction, max_pinned_percent, disk, events_endpoint })
+        Ok(Self { dtype, windows, eviction, max_pinned_percent, disk, host_bytes, events_endpoint })
     }
 }
 
@@ -195,10 +202,10 @@ fn events_endpoint(text: String) -> Result<String, LauncherError> {
     )))
 }
 
-fn disk_size(text: &str) -> Result<u64, LauncherError> {
+fn size(flag: &str, text: &str) -> Result<u64, LauncherError> {
     let fail = |what: &str| {
         LauncherError::usage(format!(
-            "`--kv-disk-size` is `{text}`, {what}; hint: a number with KiB, MiB, GiB or TiB, such as 10GiB"
+            "`{flag}` is `{text}`, {what}; hint: a number with KiB, MiB, GiB or TiB, such as 10GiB"
         ))
     };
     let (number, shift) = UNITS
@@ -231,10 +238,10 @@ mod tests {
 
     #[test]
     fn sizes_are_read_or_refused() {
-        assert_eq!(disk_size("16MiB").unwrap(), 16 << 20);
-        assert_eq!(disk_size("2 GiB").unwrap(), 2 << 30);
-        assert_eq!(disk_size("3T").unwrap(), 3 << 40);
-        assert_eq!(disk_size("20000000").unwrap(), 20_000_000);
+        assert_eq!(size("--kv-disk-size", "16MiB").unwrap(), 16 << 20);
+        assert_eq!(size("--kv-disk-size", "2 GiB").unwrap(), 2 << 30);
+        assert_eq!(size("--kv-disk-size", "3T").unwrap(), 3 << 40);
+        assert_eq!(size("--kv-disk-size", "20000000").unwrap(), 20_000_000);
         for (text, what) in [
             ("", "no size"),
             ("GiB", "no size"),
@@ -245,7 +252,7 @@ mod tests {
             ("9999999TiB", "more than 1024TiB"),
             ("99999999999999999TiB", "more than 1024TiB"),
         ] {
-            let error = disk_size(text).unwrap_err().to_string();
+            let error = size("--kv-host-size", text).unwrap_err().to_string();
             assert!(error.contains(what) && error.contains("hint: "), "{text}: {error}");
         }
     }

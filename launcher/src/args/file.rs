@@ -43,8 +43,9 @@ fn read_value(serve: &Command, key: &str, value: &Value, name: &str) -> Result<F
         Value::Boolean(on) if is_switch => on.to_string(),
         Value::String(text) if !is_switch => text.clone(),
         Value::Integer(number) if !is_switch => number.to_string(),
+        Value::Float(number) if !is_switch => number.to_string(),
         _ => {
-            let wanted = if is_switch { "`true` or `false`" } else { "a string or an integer" };
+            let wanted = if is_switch { "`true` or `false`" } else { "a string or a number" };
             return Err(LauncherError::usage(format!(
                 "`{key}` in `{name}` is {}, expected {wanted}",
                 value.type_str()

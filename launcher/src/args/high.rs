@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::cache::CacheConfig;
 use super::low::{Backend, LowCompute, LowDownload, LowLimits, LowModel, LowServe, Numerics, Pinning};
 use super::replies::Replies;
+use super::watermark::WatermarkConfig;
 use crate::cache::CacheCommand;
 use crate::error::LauncherError;
 use crate::log::{Format, Level, Log};
@@ -80,6 +81,8 @@ pub struct ServeConfig {
     pub limits: Limits,
     /// How replies are read.
     pub replies: Replies,
+    /// How replies are marked that ask for it.
+    pub watermark: WatermarkConfig,
     /// What computes.
     pub backend: Backend,
     /// How K and V are kept.
@@ -166,6 +169,7 @@ impl ServeConfig {
             graceful_termination_timeout: Duration::from_secs(timeout.into()),
             limits: Limits::new(&low.limits)?,
             replies: low.replies,
+            watermark: WatermarkConfig::new(low.watermark)?,
             backend: low.compute.backend,
             numerics: low.compute.numerics,
             cache: CacheConfig::new(low.cache)?,
@@ -275,7 +279,7 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<(PathBuf, P
 }
 
 /// A file relative to where the launcher was started.
-fn absolute(flag: &str, path: &std::path::Path) -> Result<PathBuf, LauncherError> {
+pub(super) fn absolute(flag: &str, path: &std::path::Path) -> Result<PathBuf, LauncherError> {
     std::path::absolute(path).map_err(|error| {
         LauncherError::usage(format!("`{flag}` is `{}`: {error}; hint: give a file", path.display()))
     })

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::cache::LowCache;
 use super::replies::Replies;
+use super::watermark::LowWatermark;
 use crate::cache::CacheCommand;
 use crate::log::Level;
 
@@ -70,6 +71,9 @@ pub struct LowServe {
     /// How replies are read.
     #[command(flatten)]
     pub replies: Replies,
+    /// How replies are marked.
+    #[command(flatten)]
+    pub watermark: LowWatermark,
     /// How to compute.
     #[command(flatten)]
     pub compute: LowCompute,

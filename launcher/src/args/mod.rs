@@ -7,6 +7,7 @@ pub mod file;
 pub mod high;
 pub mod low;
 pub mod replies;
+pub mod watermark;
 
 use std::ffi::OsString;
 

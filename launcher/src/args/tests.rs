@@ -62,7 +62,8 @@ fn file_errors_name_the_key_and_the_nearest() {
         ("zzz = 1", "unknown key `zzz` in `FILE`; hint: keys are the long flags of `trunkline serve --help`"),
         ("config = \"x\"", "unknown key `config`"),
         ("help = true", "unknown key `help`"),
-        ("port = 1.5", "`port` in `FILE` is float, expected a string or an integer"),
+        ("port = [1]", "`port` in `FILE` is array, expected a string or a number"),
+        ("threads = 1.5", "`threads` in `FILE` is `1.5`: invalid digit found in string"),
         ("json-output = 1", "`json-output` in `FILE` is integer, expected `true` or `false`"),
         ("threads = \"many\"", "`threads` in `FILE` is `many`: invalid digit found in string"),
         ("backend = \"gpu\"", "`backend` in `FILE` is `gpu`: expected one of cpu, cuda, reference"),
@@ -72,6 +73,22 @@ fn file_errors_name_the_key_and_the_nearest() {
         let error = with_config(text, &[]).unwrap_err();
         assert!(error.starts_with(wanted), "{text:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_watermark_is_within_its_bounds() {
+    let config = serve(&["--watermark-gamma", "0.01", "--watermark-key-file", "some.key"]).unwrap();
+    assert_eq!((config.watermark.gamma, config.watermark.delta), (0.01, 2.0));
+    assert!(config.watermark.key_file.unwrap().is_absolute());
+    assert_eq!(with_config("watermark-gamma = 0.25", &[]).unwrap().watermark.gamma, 0.25);
+    for (args, wanted) in [
+        (["--watermark-gamma", "1"], "`--watermark-gamma` is 1, expected 0.01 to 0.99"),
+        (["--watermark-gamma", "NaN"], "`--watermark-gamma` is NaN, expected 0.01 to 0.99"),
+        (["--watermark-delta", "0"], "`--watermark-delta` is 0, expected above 0 and at most 100"),
+        (["--watermark-delta", "inf"], "`--watermark-delta` is inf, expected above 0 and at most 100"),
+    ] {
+        assert_eq!(serve(&args).unwrap_err(), wanted);
     }
 }
 
@@ -151,6 +168,15 @@ fn an_object_store_lies_below_a_store_on_disk() {
     assert_eq!(error, wanted);
     let config = serve(&["--kv-object-store", "s3://bucket/a", "--kv-disk-path", "/srv/kv"]).unwrap();
     assert_eq!(config.cache.disk.unwrap().object_store.as_deref(), Some("s3://bucket/a"));
+}
+
+#[test]
+fn pinned_memory_has_a_size_with_and_without_a_disk() {
+    assert_eq!(serve(&[]).unwrap().cache.host_bytes, None);
+    assert_eq!(serve(&["--kv-host-size", "64MiB"]).unwrap().cache.host_bytes, Some(64 << 20));
+    let config = serve(&["--kv-host-size", "1GiB", "--kv-disk-path", "/srv/kv"]).unwrap();
+    assert_eq!((config.cache.host_bytes, config.cache.disk.is_some()), (Some(1 << 30), true));
+    assert!(serve(&["--kv-host-size", "0"]).unwrap_err().contains("`--kv-host-size` is `0`"));
 }
 
 #[test]

@@ -136,8 +136,10 @@ fn head(url: &str, totals: &Totals) -> String {
         size(totals.device.used_bytes),
         size(totals.device.bytes)
     );
-    if let Some(disk) = &totals.disk {
-        let _ = write!(out, "; disk: {}", of(disk.blocks, disk.slots));
+    for (name, store) in [("host", &totals.host), ("disk", &totals.disk)] {
+        if let Some(store) = store {
+            let _ = write!(out, "; {name}: {}", of(store.blocks, store.slots));
+        }
     }
     let _ = writeln!(out, "; blocks of {} tokens", totals.block_size);
     for tenant in &totals.tenants {

@@ -90,6 +90,7 @@ impl ServerError {
 pub struct Totals {
     pub block_size: u64,
     pub device: Device,
+    pub host: Option<Disk>,
     pub disk: Option<Disk>,
     #[serde(default)]
     pub tenants: Vec<Tenant>,

@@ -18,7 +18,8 @@ fn grammars() -> Vec<(&'static str, Grammar)> {
     let schema = |schema: Value| Grammar::JsonSchema(schema);
     vec![
         ("any object", Grammar::JsonObject),
-        ("regex", Grammar::Regex("[a-zA-Z ,.]{2000,4000}".into())),
+        ("counted", Grammar::Regex("[a-zA-Z ,.]{2000,4000}".into())),
+        ("words", Grammar::Regex("([A-Za-z]+[ ,])*[0-9]{400}".into())),
         (
             "objects",
             schema(json!({"type": "array", "minItems": 200, "items": {

@@ -23,6 +23,9 @@ const COMPILER_STACK_BYTES: usize = 256 << 20;
 const MAX_COMPILING: usize = 8;
 /// What may stand between two lexemes of JSON: some blanks, so that no output is blanks for ever.
 const JSON_BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
+/// Words with their blanks, and words: most of a vocabulary. Where any of them may follow they are allowed at once,
+/// without a walk over each, as the parser does it for the texts of JSON strings.
+const WORDS: [&str; 2] = ["[A-Za-z ]{1,10}", "[A-Za-z]{1,10}"];
 
 /// What an output has to be.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +73,8 @@ impl GrammarCompiler {
     ) -> Result<Self, GrammarError> {
         let (vocabulary, permitted) = Vocabulary::new(tokenizer, end_token_ids)?;
         let env: TokEnv = Arc::new(vocabulary);
-        let slices = SlicedBiasComputer::json_slices();
+        let mut slices = SlicedBiasComputer::json_slices();
+        slices.extend(WORDS.map(str::to_owned));
         let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
             .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
         factory.quiet();

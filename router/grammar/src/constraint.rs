@@ -53,6 +53,18 @@ pub struct Constraint {
     reasoning_tokens: Arc<ReasoningTokens>,
     /// Before the grammar begins.
     reasoning: Option<Stage>,
+    /// The last mask: inside a text one follows another that is the same.
+    last: Option<Seen>,
+}
+
+/// A mask, and what of it says how to go on.
+#[derive(Clone)]
+struct Seen {
+    mask: TokenMask,
+    /// The first that ends nothing, and whether it is the only one.
+    first: Option<u32>,
+    is_single: bool,
+    may_end: bool,
 }
 
 impl Constraint {
@@ -62,7 +74,15 @@ impl Constraint {
         end_token_ids: Arc<[u32]>,
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
-        Self { matcher, permitted, end_token_ids, has_ended: false, reasoning_tokens, reasoning: None }
+        Self {
+            matcher,
+            permitted,
+            end_token_ids,
+            has_ended: false,
+            reasoning_tokens,
+            reasoning: None,
+            last: None,
+        }
     }
 
     /// At its beginning: the grammar begins after the reasoning, if there is any.
@@ -79,6 +99,7 @@ impl Constraint {
             has_ended: self.has_ended,
             reasoning_tokens: self.reasoning_tokens.clone(),
             reasoning: self.reasoning.clone(),
+            last: self.last.clone(),
         }
     }
 
@@ -133,12 +154,8 @@ impl Constraint {
                 return Ok(Allowed { forced, next: Next::End });
             }
             let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
-            let mask = TokenMask::new(&allowed, &self.permitted);
-            let (first, is_single) = {
-                let mut ids = mask.iter().filter(|id| !self.end_token_ids.contains(id));
-                (ids.next(), ids.next().is_none())
-            };
-            let may_end = self.end_token_ids.iter().any(|&id| mask.contains(id));
+            let Seen { mask, first, is_single, may_end } =
+                self.see(TokenMask::new(&allowed, &self.permitted)).clone();
             match first {
                 None if may_end => return Ok(Allowed { forced, next: Next::End }),
                 None => {
@@ -158,6 +175,21 @@ impl Constraint {
                 Some(_) => return Ok(Allowed { forced, next: Next::Mask(mask) }),
             }
         }
+    }
+
+    fn see(&mut self, mask: TokenMask) -> &Seen {
+        let seen = match self.last.take() {
+            Some(last) if last.mask == mask => last,
+            _ => {
+                let (first, is_single) = {
+                    let mut ids = mask.iter().filter(|id| !self.end_token_ids.contains(id));
+                    (ids.next(), ids.next().is_none())
+                };
+                let may_end = self.end_token_ids.iter().any(|&id| mask.contains(id));
+                Seen { mask, first, is_single, may_end }
+            }
+        };
+        self.last.insert(seen)
     }
 
     /// Takes a token that was sampled under the last mask.

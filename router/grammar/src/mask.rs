@@ -1,34 +1,47 @@
 //! A set of tokens.
 
+use std::sync::Arc;
+
 use llguidance::toktrie::SimpleVob;
 
 /// Which tokens may be sampled. Bit `i % 8` of byte `i / 8` is token `i`; ids beyond the last byte are not in it.
+///
+/// Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
 }
 
 impl TokenMask {
     /// The tokens of `allowed` that are in `permitted` too.
     pub(crate) fn new(allowed: &SimpleVob, permitted: &SimpleVob) -> Self {
-        let words = allowed.as_slice().iter().zip(permitted.as_slice());
-        Self { bytes: words.flat_map(|(a, b)| (a & b).to_le_bytes()).collect() }
+        let (allowed, permitted) = (allowed.as_slice(), permitted.as_slice());
+        let mut bytes = vec![0; allowed.len().min(permitted.len()) * size_of::<u32>()];
+        for (bytes, (a, b)) in bytes.chunks_exact_mut(size_of::<u32>()).zip(allowed.iter().zip(permitted)) {
+            bytes.copy_from_slice(&(a & b).to_le_bytes());
+        }
+        Self { bytes: bytes.into() }
     }
 
-    /// The first bytes, as many as an output head of so many rows needs: the rest are zero, or cut off.
-    pub fn for_rows(&self, num_rows: u32) -> Vec<u8> {
+    /// The first bytes, as many as an output head of so many rows needs: the rest are zero, or cut off. The mask's own
+    /// where nothing is to be changed.
+    pub fn for_rows(&self, num_rows: u32) -> Arc<[u8]> {
         let num_bytes = num_rows.div_ceil(8) as usize;
-        let mut bytes = self.bytes.clone();
-        bytes.resize(num_bytes, 0);
-        if let (Some(last), rest @ 1..) = (bytes.last_mut(), num_rows % 8) {
-            *last &= (1 << rest) - 1;
+        let num_bits = num_rows % 8;
+        if num_bytes == self.bytes.len() && num_bits == 0 {
+            return self.bytes.clone();
         }
-        bytes
+        let mut bytes = self.bytes.to_vec();
+        bytes.resize(num_bytes, 0);
+        if let (Some(last), 1..) = (bytes.last_mut(), num_bits) {
+            *last &= (1 << num_bits) - 1;
+        }
+        bytes.into()
     }
 
     /// One more. An id beyond the vocabulary is left out.
     pub(crate) fn insert(&mut self, token_id: u32) {
-        if let Some(byte) = self.bytes.get_mut(token_id as usize / 8) {
+        if let Some(byte) = Arc::make_mut(&mut self.bytes).get_mut(token_id as usize / 8) {
             *byte |= 1 << (token_id % 8);
         }
     }
@@ -40,7 +53,7 @@ impl TokenMask {
 
     /// Ids in it, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
-        (0u32..).zip(&self.bytes).filter(|(_, byte)| **byte != 0).flat_map(|(index, byte)| {
+        (0u32..).zip(self.bytes.iter()).filter(|(_, byte)| **byte != 0).flat_map(|(index, byte)| {
             (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| 8 * index + bit)
         })
     }
@@ -65,8 +78,10 @@ mod tests {
         assert_eq!(mask.iter().collect::<Vec<_>>(), (0..40).filter(|id| id % 2 == 1).collect::<Vec<_>>());
         assert_eq!(mask.count(), 20);
         assert!(mask.contains(39) && !mask.contains(38) && !mask.contains(4000));
-        assert_eq!(mask.for_rows(12), [0b1010_1010, 0b1010]);
-        assert_eq!(mask.for_rows(8), [0b1010_1010]);
+        assert_eq!(mask.for_rows(12)[..], [0b1010_1010, 0b1010]);
+        assert_eq!(mask.for_rows(8)[..], [0b1010_1010]);
         assert_eq!(mask.for_rows(100)[5..], [0; 8]);
+        let num_rows = 8 * mask.bytes.len() as u32;
+        assert!(Arc::ptr_eq(&mask.for_rows(num_rows), &mask.bytes));
     }
 }

@@ -18,7 +18,9 @@ pub const MAX_LOGGED_EVENTS: usize = 1 << 16;
 pub enum Tier {
     /// The pool that is computed on.
     Device,
-    /// The store on this machine.
+    /// The store in this machine's memory, of a device that has its own.
+    Host,
+    /// The store on this machine's disk.
     Disk,
     /// A store that several machines share.
     Object,
@@ -29,6 +31,7 @@ impl Tier {
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
+            Self::Host => "host",
             Self::Disk => "disk",
             Self::Object => "object",
         }

@@ -129,6 +129,7 @@ pub struct StoreIndex {
     pub(crate) num_unoffered: u64,
     pub(crate) events: EventLog,
     pub(crate) pins: StorePins,
+    is_in_memory: bool,
 }
 
 impl StoreIndex {
@@ -161,6 +162,15 @@ impl StoreIndex {
             }
         }
         (index, lost)
+    }
+
+    /// Says that its blocks lie in memory, not on disk: its events name that tier.
+    pub fn set_in_memory(&mut self, is_in_memory: bool) {
+        self.is_in_memory = is_in_memory;
+    }
+
+    fn tier(&self) -> Tier {
+        if self.is_in_memory { Tier::Host } else { Tier::Disk }
     }
 
     /// How full it is.
@@ -340,20 +350,22 @@ impl StoreIndex {
     /// The block of a slot can be found from now on.
     fn count_stored(&mut self, id: SlotId) {
         self.num_stored += 1;
+        let tier = self.tier();
         let Self { events, slots, groups, .. } = self;
         let &Slot { key, parent, group, .. } = &slots[id.index()];
         events.note(|| {
             let (owner, token_ids) = (owner(groups, group), Box::default());
-            KvEvent::BlockStored(StoredEvent { key, parent, depth: None, token_ids, owner, tier: Tier::Disk })
+            KvEvent::BlockStored(StoredEvent { key, parent, depth: None, token_ids, owner, tier })
         });
     }
 
     /// The block of a slot can be found no more.
     fn count_gone(&mut self, id: SlotId) {
         self.num_stored -= 1;
+        let tier = self.tier();
         let Self { events, slots, groups, .. } = self;
         let &Slot { key, group, .. } = &slots[id.index()];
-        events.note(|| KvEvent::BlockRemoved { key, tier: Tier::Disk, owner: owner(groups, group) });
+        events.note(|| KvEvent::BlockRemoved { key, tier, owner: owner(groups, group) });
     }
 
     fn set_free(&mut self, id: SlotId) {

@@ -43,7 +43,7 @@ impl Listener {
         match tier {
             Tier::Device => &mut self.device,
             Tier::Disk => &mut self.disk,
-            Tier::Object => panic!("there is no object store"),
+            Tier::Host | Tier::Object => panic!("there is only a disk"),
         }
     }
 }
@@ -151,6 +151,26 @@ fn who_begins_to_listen_is_told_to_forget() {
     kv.record_events(false);
     request(&mut kv, &Salt::default(), &[3; 9]);
     assert_eq!(kv.take_events(), []);
+}
+
+#[test]
+fn a_store_in_memory_has_a_name_of_its_own() {
+    let (mut index, _) = StoreIndex::new(1, Vec::new());
+    index.set_in_memory(true);
+    let mut kv = KvCache::new(BLOCK_SIZE, NUM_BLOCKS);
+    kv.set_store(index);
+    kv.record_events(true);
+    // The second block takes the slot of the first.
+    request(&mut kv, &Salt::default(), &[1; BLOCK_SIZE as usize]);
+    request(&mut kv, &Salt::default(), &[2; BLOCK_SIZE as usize]);
+    let tier_of = |event: &KvEvent| match event {
+        KvEvent::BlockStored(stored) => Some((stored.tier.name(), true)),
+        KvEvent::BlockRemoved { tier, .. } => Some((tier.name(), false)),
+        _ => None,
+    };
+    let mut below: Vec<_> = kv.take_events().iter().filter_map(tier_of).collect();
+    below.retain(|(tier, _)| *tier != "device");
+    assert_eq!(below, [("host", true), ("host", false), ("host", true)]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub struct TenantWeight {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
     /// Most requests that wait for their first start; one more is rejected with `RejectReason::QueueFull`.
+    /// Where `weights` names several tenants, none of them may have them all (`RejectReason::QueueShared`).
     pub max_queued_requests: u32,
     /// Most sequences that run at once; the shard's `max_step_sequences` bounds it further.
     pub max_running_sequences: u32,

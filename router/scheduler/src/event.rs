@@ -102,6 +102,8 @@ pub struct StoreContents {
     pub num_slots: u32,
     /// Blocks there, in any order.
     pub blocks: Vec<StoredBlock>,
+    /// They lie in the shard's memory, not on disk.
+    pub is_in_memory: bool,
 }
 
 /// One sequence to generate. Validated by the router; the scheduler checks again only what would break it.
@@ -293,6 +295,15 @@ pub enum RejectReason {
         max_queued_requests: u32,
         /// How long the oldest has waited.
         oldest_wait_ms: u64,
+    },
+    /// So many of the tenant's own wait that one more would leave others too little of the queue.
+    QueueShared {
+        /// Of the tenant.
+        num_waiting: u32,
+        /// Of everybody.
+        num_free: u32,
+        /// `SchedulerConfig::max_queued_requests`.
+        max_queued_requests: u32,
     },
     /// Prompt and output can never fit the pool.
     TooLong {

@@ -309,6 +309,12 @@ impl Fairness {
         }
     }
 
+    /// How many sequences of a tenant wait, where there are keys of several; none if it need not share the queue.
+    pub(crate) fn num_waiting(&self, name: Option<&str>) -> Option<u32> {
+        let name = name.filter(|_| self.weights.len() > 1)?;
+        Some(self.by_name.get(name).map_or(0, |&key| self.tenant(key).num_waiting))
+    }
+
     /// Whether there are several tenants.
     pub(crate) fn is_shared(&self) -> bool {
         self.by_name.len() > 1

@@ -45,7 +45,7 @@ pub use fairness::MAX_WEIGHT;
 pub use plan::{
     BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SamplingParams,
     SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult,
-    StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers,
+    StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers, Watermark,
 };
 pub use scheduler::{RUN_AHEAD, Scheduler};
 pub use stats::Stats;

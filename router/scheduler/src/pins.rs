@@ -183,7 +183,7 @@ mod tests {
             Scheduler::new(SchedulerConfig { max_pinned_percent: 50, ..SchedulerConfig::default() });
         let start = |scheduler: &mut Scheduler| {
             scheduler.handle(Millis(0), Event::ShardReady(limits()), &mut Vec::new());
-            let contents = StoreContents { num_slots: 8, blocks: Vec::new() };
+            let contents = StoreContents { num_slots: 8, ..StoreContents::default() };
             scheduler.handle(Millis(0), Event::StoreReady(contents), &mut Vec::new());
         };
         start(&mut scheduler);

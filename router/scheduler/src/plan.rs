@@ -1,5 +1,6 @@
 //! What goes to the shard and what comes back, field by field as in `proto/trunkline/shard/v1/shard.proto`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use trunkline_kv::{BlockKey, SlotId};
@@ -93,6 +94,27 @@ pub struct SamplingParams {
     /// Report the logprob of each token of the prompt but the first, with so many of the likeliest, 0 .. 20; none: do
     /// not. Every position of the prompt is computed then, whatever the KV index has. Not in a constrained sequence.
     pub prompt_logprobs: Option<u32>,
+    /// If any: the output carries it.
+    pub watermark: Option<Watermark>,
+}
+
+/// A mark in the choice of tokens.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Watermark {
+    /// Part of the vocabulary that is green. 2^-8 .. 1 - 2^-8.
+    pub gamma: f32,
+    /// Added to the logits of green tokens. Above 0, at most 100.
+    pub delta: f32,
+    /// Key of the generator that says what is green: a secret, which is not shown.
+    pub key: u64,
+}
+
+/// Without the key.
+impl fmt::Debug for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gamma, delta, key: _ } = self;
+        f.debug_struct("Watermark").field("gamma", gamma).field("delta", delta).finish_non_exhaustive()
+    }
 }
 
 impl Default for SamplingParams {
@@ -116,6 +138,7 @@ impl Default for SamplingParams {
             allowed_token_ids: Vec::new(),
             typical_p: 1.0,
             prompt_logprobs: None,
+            watermark: None,
         }
     }
 }

@@ -9,6 +9,10 @@ use crate::scheduler::Scheduler;
 const DEFAULT_RETRY_AFTER_MS: u64 = 1_000;
 /// Least that it is told.
 const MIN_RETRY_AFTER_MS: u64 = 100;
+/// A tenant has at most so many times as many waiting as it leaves free (dynamic thresholds: Choudhury and Hahne,
+/// IEEE/ACM Transactions on Networking 6(2), 1998), as among the open requests: one that floods the queue has seven
+/// eighths of it, and whoever comes next finds a place.
+const PART_OF_FREE: u32 = 7;
 
 impl Scheduler {
     /// Why a request cannot be taken, if it cannot.
@@ -25,12 +29,9 @@ impl Scheduler {
                 return misfit;
             }
         }
-        if self.queue.num_new() >= self.config.max_queued_requests.max(1) {
-            return Some(RejectReason::QueueFull {
-                num_waiting: self.queue.num_new(),
-                max_queued_requests: self.config.max_queued_requests.max(1),
-                oldest_wait_ms: self.oldest_wait_ms(now),
-            });
+        let no_place = self.no_place(now, request.salt.tenant());
+        if no_place.is_some() {
+            return no_place;
         }
         let deadline_in_ms = request.deadline?.since(now);
         let predicted_wait_ms = self.throughput.predict_wait_ms(self.load_ahead(request.salt.tenant()))?;
@@ -38,9 +39,29 @@ impl Scheduler {
             .then_some(RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms })
     }
 
+    /// Why one more sequence of a tenant may not wait, if it may not.
+    fn no_place(&self, now: Millis, tenant: Option<&str>) -> Option<RejectReason> {
+        let max_queued_requests = self.config.max_queued_requests.max(1);
+        let num_free = max_queued_requests.saturating_sub(self.queue.num_new());
+        if num_free == 0 {
+            return Some(RejectReason::QueueFull {
+                num_waiting: self.queue.num_new(),
+                max_queued_requests,
+                oldest_wait_ms: self.oldest_wait_ms(now),
+            });
+        }
+        // Who has nothing waiting gets the last place, too.
+        let num_waiting = self.fairness.num_waiting(tenant).filter(|&num_waiting| num_waiting > 0)?;
+        (num_waiting >= PART_OF_FREE.saturating_mul(num_free - 1)).then_some(RejectReason::QueueShared {
+            num_waiting,
+            num_free,
+            max_queued_requests,
+        })
+    }
+
     pub(crate) fn reject(&mut self, id: SequenceId, reason: RejectReason, updates: &mut Vec<Update>) {
         let retry_after_ms = match &reason {
-            RejectReason::QueueFull { .. } => {
+            RejectReason::QueueFull { .. } | RejectReason::QueueShared { .. } => {
                 self.counters.rejected_queue_full += 1;
                 self.num_told_to_retry += 1;
                 Some(self.retry_after_ms(self.num_told_to_retry))

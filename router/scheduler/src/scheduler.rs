@@ -350,6 +350,7 @@ impl Scheduler {
     fn store_ready(&mut self, contents: StoreContents) {
         let Some(shard) = &mut self.shard else { return };
         let (mut store, lost) = StoreIndex::new(contents.num_slots, contents.blocks);
+        store.set_in_memory(contents.is_in_memory);
         store.offer_at_most(self.config.max_offered_blocks);
         let max_pinned = self.config.max_pinned_blocks(contents.num_slots);
         store.set_pins(std::mem::take(&mut self.store_pins), max_pinned);

@@ -81,7 +81,7 @@ pub struct Stats {
     pub pins_dropped: u64,
     /// Counter: times a request waited for another one that was computing its prefix.
     pub prefix_waits: u64,
-    /// Counter: `RejectReason::QueueFull`.
+    /// Counter: `RejectReason::QueueFull` and `QueueShared`.
     pub rejected_queue_full: u64,
     /// Counter: `RejectReason::TooLong`.
     pub rejected_too_long: u64,

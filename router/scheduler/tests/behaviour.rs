@@ -6,8 +6,9 @@ mod sim;
 use std::collections::BTreeMap;
 
 use sim::driver::{Driver, LIMITS};
+use sim::model::Known;
 use sim::scenario::{request, salt};
-use sim::shard::{FakeShard, Known, ShardFaults};
+use sim::shard::{FakeShard, ShardFaults};
 use trunkline_scheduler::*;
 
 fn driver() -> Driver {

@@ -13,7 +13,9 @@ use sim::rng::Rng;
 use sim::scenario::{Arrival, Scenario, request, salt};
 use sim::tenants::{Service, arrival, weights};
 use sim::{Options, run};
-use trunkline_scheduler::{Millis, Priority, SchedulerConfig, SequenceId, Update};
+use trunkline_scheduler::{
+    Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, Update,
+};
 
 fn env_number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
@@ -261,6 +263,56 @@ fn who_waits_long_in_a_class_gets_into_the_one_above() {
     let started_at = was_promoted_at.expect("it runs in the end");
     assert!(started_at >= Millis(2 * patience_ms), "{started_at:?}: two classes up");
     assert!(started_at <= Millis(2 * patience_ms + 30_000), "{started_at:?}");
+}
+
+#[test]
+fn a_tenant_that_fills_the_queue_leaves_places_to_others() {
+    let config = |weights: &[u32]| SchedulerConfig {
+        max_queued_requests: 16,
+        max_running_sequences: 1,
+        weights: sim::tenants::weights(weights),
+        ..SchedulerConfig::default()
+    };
+    // The first id of each tenant is a hundred times its number.
+    let submit = |driver: &mut Driver, tenant: u64, count: u64| -> Vec<Option<RejectReason>> {
+        let ids = 100 * tenant..100 * tenant + count;
+        let answers = ids.map(|id| {
+            driver.submit(SequenceRequest {
+                salt: salt(tenant),
+                ..request(id, vec![(id % 40) as u32 + 1; 4], 10)
+            });
+            driver.rejection(id).map(|(reason, retry_after_ms)| {
+                assert!(retry_after_ms.is_some(), "{reason:?}");
+                reason.clone()
+            })
+        });
+        answers.collect()
+    };
+    let mut driver = Driver::new(config(&[1, 5, 1]), LIMITS);
+    let shared = |num_waiting, num_free| {
+        Some(RejectReason::QueueShared { num_waiting, num_free, max_queued_requests: 16 })
+    };
+    let flood = submit(&mut driver, 1, 20);
+    assert!(flood[..14].iter().all(Option::is_none), "seven eighths: {flood:?}");
+    assert!(flood[14..].iter().all(|answer| *answer == shared(14, 2)), "{flood:?}");
+    assert_eq!(
+        submit(&mut driver, 2, 2),
+        [None, shared(1, 1)],
+        "weights decide who goes first, not who waits"
+    );
+    assert_eq!(submit(&mut driver, 3, 1), [None], "the last place is for who has none");
+    let full = RejectReason::QueueFull { num_waiting: 16, max_queued_requests: 16, oldest_wait_ms: 0 };
+    assert_eq!(submit(&mut driver, 4, 1), [Some(full)]);
+    assert_eq!(driver.scheduler.stats().rejected_queue_full, 8);
+    driver.run();
+    for id in (100..114).chain([200, 300]) {
+        assert_eq!(driver.output(id).len(), 10, "{id}");
+    }
+    // Who has the queue alone has all of it: one tenant, or no keys.
+    for (weights, tenant) in [(&[1][..], 1), (&[1, 1], 0)] {
+        let answers = submit(&mut Driver::new(config(weights), LIMITS), tenant, 17);
+        assert!(answers[..16].iter().all(Option::is_none) && answers[16].is_some(), "{answers:?}");
+    }
 }
 
 #[test]

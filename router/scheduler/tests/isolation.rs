@@ -179,7 +179,7 @@ fn nobody_waits_for_or_gains_from_a_foreign_prompt_that_is_being_computed() {
 fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
     compare("stored", |before| {
         let mut world = World::new();
-        world.handle(Event::StoreReady(StoreContents { num_slots: 4_096, blocks: Vec::new() }));
+        world.handle(Event::StoreReady(StoreContents { num_slots: 4_096, ..StoreContents::default() }));
         world.submit_before(before);
         world.run();
         // The pool is filled with what nobody asks for again: the prompt is in the store alone.

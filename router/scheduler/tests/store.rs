@@ -148,7 +148,7 @@ fn another_salt_reads_nothing() {
     foreign.salt = Salt::new(&["another"]);
     driver
         .known
-        .insert(2, sim::shard::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false });
+        .insert(2, sim::model::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false });
     driver.handle(Event::Submit(Box::new(foreign)));
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));

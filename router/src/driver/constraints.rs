@@ -1,5 +1,6 @@
-//! Masks of sequences under a grammar: those of a step are worked out together, on threads of their own, while the
-//! device works on the step that will use them.
+//! Masks of sequences under a grammar: those of a step are worked out together, while the device works on the step that
+//! will use them. Where they are a moment's work the driver does it, else threads of their own: where these share
+//! their cores with the kernels, each that wakes takes a core from a step and leaves its other threads waiting.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,6 +16,8 @@ use trunkline_scheduler::{Allowed, NextTokens, SequenceId, TokenMask};
 /// A mask that takes a core longer is slow: the next one of its sequence is worked out beside the others, and no step
 /// waits for it. About half of a step of a small model; a mask of a schema takes some 0.01 ms.
 const SLOW_MASK: Duration = Duration::from_millis(3);
+/// A turn's masks that are expected to take a core longer, by how long the last ones took, are left to the threads.
+const MAX_OWN_WORK: Duration = Duration::from_micros(500);
 /// Threads that work masks out, at most.
 const MAX_MASK_THREADS: usize = 4;
 /// Masks that are worth another thread.
@@ -63,15 +66,22 @@ struct Entry {
     /// None while it is being worked on.
     constraint: Option<Constraint>,
     forcing: Forcing,
-    /// Its last mask was.
-    is_slow: bool,
+    /// What its last mask took of a core; none before the first.
+    last_time: Option<Duration>,
+}
+
+impl Entry {
+    fn is_slow(&self) -> bool {
+        self.last_time.is_none_or(|time| time > SLOW_MASK)
+    }
 }
 
 /// The constraints of all sequences that have one.
 pub(super) struct Constraints {
     entries: HashMap<SequenceId, Entry>,
-    /// What this turn leaves to the threads.
+    /// What this turn has to be worked out, and what that is expected to take.
     batch: Vec<Work>,
+    expected: Duration,
     threads: Vec<Sender<Vec<Work>>>,
     /// Each sequence has one piece of work at most.
     worked: mpsc::Sender<Vec<Worked>>,
@@ -87,7 +97,18 @@ impl Constraints {
         let num_threads = (num_cores / 2).clamp(1, MAX_MASK_THREADS);
         let threads = (0..num_threads).filter_map(|_| start_thread(worked.clone())).collect();
         let entries = HashMap::new();
-        (Self { entries, batch: Vec::new(), threads, worked, workers, vocab_size: 0 }, worked_out)
+        (
+            Self {
+                entries,
+                batch: Vec::new(),
+                expected: Duration::ZERO,
+                threads,
+                worked,
+                workers,
+                vocab_size: 0,
+            },
+            worked_out,
+        )
     }
 
     /// Masks have a bit for each of so many tokens.
@@ -98,7 +119,7 @@ impl Constraints {
     /// A sequence begins: works out what may follow its prompt. With logprobs every token is sampled.
     pub(super) fn begin(&mut self, id: SequenceId, constraint: Constraint, wants_logprobs: bool) {
         let forcing = if wants_logprobs { Forcing::Never } else { Forcing::Allow };
-        self.entries.insert(id, Entry { constraint: None, forcing, is_slow: true });
+        self.entries.insert(id, Entry { constraint: None, forcing, last_time: None });
         self.work_beside(Work { id, constraint, forcing, token_id: None });
     }
 
@@ -112,17 +133,21 @@ impl Constraints {
             return Some(Allowed { forced: Vec::new(), next, is_slow: false });
         };
         let work = Work { id, constraint, forcing: entry.forcing, token_id: Some(token_id) };
-        if entry.is_slow {
+        if entry.is_slow() {
             self.work_beside(work);
         } else {
+            self.expected += entry.last_time.unwrap_or_default();
             self.batch.push(work);
         }
         None
     }
 
-    /// Hands the turn's work to the threads.
-    pub(super) fn flush(&mut self) {
+    /// Does the turn's work, or hands it to the threads. What is returned is to be told at once.
+    pub(super) fn flush(&mut self) -> Vec<Worked> {
         let mut batch = std::mem::take(&mut self.batch);
+        if std::mem::take(&mut self.expected) <= MAX_OWN_WORK {
+            return batch.into_iter().map(Work::run).collect();
+        }
         let num_parts = batch.len().div_ceil(MIN_MASKS_PER_THREAD).min(self.threads.len());
         for index in 0..num_parts {
             let rest = batch.split_off(batch.len().div_ceil(num_parts - index));
@@ -133,24 +158,26 @@ impl Constraints {
         }
         // Where no thread could be started.
         batch.into_iter().for_each(|work| self.work_beside(work));
+        Vec::new()
     }
 
     /// Takes a constraint back; none if its sequence has ended meanwhile.
     pub(super) fn end(&mut self, worked: Worked) -> Option<(SequenceId, Allowed)> {
         let entry = self.entries.get_mut(&worked.id)?;
         entry.constraint = Some(worked.constraint);
-        entry.is_slow = worked.time > SLOW_MASK;
+        entry.last_time = Some(worked.time);
+        let is_slow = entry.is_slow();
         let (forced, next) = match worked.allowed {
             Ok(allowed) => {
                 let next = match allowed.next {
-                    Next::Mask(mask) => NextTokens::Mask(TokenMask(mask.for_rows(self.vocab_size).into())),
+                    Next::Mask(mask) => NextTokens::Mask(TokenMask(mask.for_rows(self.vocab_size))),
                     Next::End => NextTokens::End,
                 };
                 (allowed.forced, next)
             }
             Err(error) => (Vec::new(), NextTokens::Failed(error.to_string())),
         };
-        Some((worked.id, Allowed { forced, next, is_slow: entry.is_slow }))
+        Some((worked.id, Allowed { forced, next, is_slow }))
     }
 
     /// The sequence has ended.

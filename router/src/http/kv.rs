@@ -46,7 +46,7 @@ pub struct DeviceTier {
     pub used_bytes: u64,
 }
 
-/// The store on disk.
+/// The store on disk, or in the host's memory.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DiskTier {
     /// Room for so many blocks.
@@ -135,7 +135,9 @@ pub struct KvTotals {
     pub hit_tokens: u64,
     /// The pool.
     pub device: DeviceTier,
-    /// The store; null without `--kv-disk-path`.
+    /// The store in the host's memory; null without `--kv-host-size`, or if there is one on disk.
+    pub host: Option<DiskTier>,
+    /// The store on disk; null without `--kv-disk-path`.
     pub disk: Option<DiskTier>,
     /// The object store; null without `--kv-object-store`.
     pub object_store: Option<ObjectTotals>,
@@ -233,6 +235,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
         (scheduler.stats(), device, scheduler.kv().map(KvCache::store_usages).unwrap_or_default())
     };
     let (stats, device, disk) = app.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
+    let has_store = stats.store_slots > 0;
     Ok(KvTotals {
         object: "kv_cache",
         fingerprint: shard.numeric_fingerprint.clone(),
@@ -253,7 +256,8 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             used_bytes: (stats.blocks_held + stats.blocks_cached) * shard.bytes_per_block
                 + (stats.window_parts_total - stats.window_parts_free) * shard.bytes_per_window_part,
         },
-        disk: (stats.store_slots > 0).then(|| disk_tier(&stats)),
+        host: (has_store && shard.has_store_in_memory()).then(|| disk_tier(&stats)),
+        disk: (has_store && !shard.has_store_in_memory()).then(|| disk_tier(&stats)),
         object_store: app.objects.as_ref().map(|objects| {
             let counts = *objects.counts().borrow();
             object_totals(&counts, &stats)

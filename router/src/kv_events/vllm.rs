@@ -21,6 +21,7 @@ const DATA_PARALLEL_RANK: u64 = 0;
 fn medium(tier: Tier) -> &'static str {
     match tier {
         Tier::Device => "GPU",
+        Tier::Host => "CPU",
         Tier::Disk => "DISK",
         Tier::Object => "OBJECT_STORE",
     }

@@ -1,10 +1,9 @@
 //! Plans and results between the generated types and the scheduler's plain ones, field by field.
 
 use trunkline_scheduler::{
-    BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, LateMask, Restore, RestoreOutcome,
-    RestoredBlock, SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult,
-    SequenceStart, SlotId, StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, TokenScore,
-    Transfers,
+    BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, Restore, RestoreOutcome, RestoredBlock,
+    SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, SlotId,
+    StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers,
 };
 
 use super::sampling::{sampling_from_proto, sampling_to_proto};
@@ -48,21 +47,6 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
         discards: plan.discards.into_iter().map(|slot| slot.0).collect(),
         window_drops: plan.window_drops,
-    }
-}
-
-/// What a step under way may sample, on its way to the shard.
-pub fn late_mask_to_proto(late: LateMask) -> proto::LateMask {
-    let allowed_tokens = late.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec());
-    proto::LateMask { sequence_id: late.sequence_id, allowed_tokens }
-}
-
-/// What a step under way may sample, as a shard reads it.
-pub fn late_mask_from_proto(late: proto::LateMask) -> LateMask {
-    let mask = late.allowed_tokens;
-    LateMask {
-        sequence_id: late.sequence_id,
-        allowed_tokens: (!mask.is_empty()).then(|| TokenMask(mask.into())),
     }
 }
 

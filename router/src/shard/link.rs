@@ -16,8 +16,7 @@ use trunkline_scheduler::{
 use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
 use super::{
-    CONTRACT_VERSION, ShardError, late_mask_to_proto, plan_to_proto, proto, result_from_proto,
-    transfers_from_proto,
+    CONTRACT_VERSION, NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto,
 };
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 use crate::object::ObjectTier;
@@ -61,7 +60,7 @@ pub struct ShardInfo {
     pub bytes_per_window_part: u64,
     /// Slots of the store; 0 if there is none.
     pub num_store_slots: u32,
-    /// Folder of the store.
+    /// Folder of the store, if it is on disk.
     pub store_folder: Option<PathBuf>,
 }
 
@@ -103,8 +102,14 @@ impl ShardInfo {
             windows,
             bytes_per_window_part: describe.bytes_per_window_part,
             num_store_slots: describe.num_store_slots,
-            store_folder: (describe.num_store_slots > 0).then(|| PathBuf::from(describe.store_folder)),
+            store_folder: (describe.num_store_slots > 0 && !describe.store_folder.is_empty())
+                .then(|| PathBuf::from(describe.store_folder)),
         })
+    }
+
+    /// Whether the store is in the shard's memory and ends with it.
+    pub fn has_store_in_memory(&self) -> bool {
+        self.num_store_slots > 0 && self.store_folder.is_none()
     }
 
     /// Bytes of a block in the store, which has it whole.
@@ -255,10 +260,11 @@ async fn run_once(
         gate.set(&info, store.is_some()).await;
     }
     let (plans, outgoing) = mpsc::channel::<StepMessage>(MAX_WAITING_PLANS);
+    let mut masks = NamedMasks::default();
     let requests =
-        tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), |message| proto::StepRequest {
+        tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), move |message| proto::StepRequest {
             plan: message.plan.map(plan_to_proto),
-            late_masks: message.late_masks.into_iter().map(late_mask_to_proto).collect(),
+            late_masks: message.late_masks.into_iter().map(|late| masks.write(late)).collect(),
         });
     // A server may send its response header only with the first result, so the driver must be able to plan before
     // `step` returns: the stream is open once the request is on its way.

@@ -4,18 +4,17 @@
 mod convert;
 mod health;
 mod link;
+mod masks;
 mod sampling;
 mod store;
 
-pub use convert::{
-    late_mask_from_proto, late_mask_to_proto, plan_from_proto, plan_to_proto, result_from_proto,
-    transfers_from_proto,
-};
+pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Health, watch_health};
 pub use link::{LinkEvent, ShardInfo, StepMessage, connect, run_link};
+pub use masks::{KnownMasks, NamedMasks};
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 4;
+pub const CONTRACT_VERSION: u32 = 5;
 
 /// What the router knows of its shard now.
 #[derive(Debug, Clone, Default)]

@@ -1,11 +1,12 @@
 //! `SamplingParams` between the generated type and the scheduler's, field by field.
 
-use trunkline_scheduler::SamplingParams;
+use trunkline_scheduler::{SamplingParams, Watermark};
 
 use super::proto;
 
 pub(super) fn sampling_to_proto(sampling: SamplingParams) -> proto::SamplingParams {
     let bias = |(token_id, bias)| proto::TokenBias { token_id, bias };
+    let watermark = |Watermark { gamma, delta, key }| proto::Watermark { gamma, delta, key };
     proto::SamplingParams {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
@@ -24,11 +25,13 @@ pub(super) fn sampling_to_proto(sampling: SamplingParams) -> proto::SamplingPara
         allowed_token_ids: sampling.allowed_token_ids,
         typical_p: sampling.typical_p,
         num_top_prompt_logprobs: sampling.prompt_logprobs.unwrap_or(0),
+        watermark: sampling.watermark.map(watermark),
     }
 }
 
 /// `is_scored`: the plan's chunk of the sequence asks for logprobs of the prompt, which parameters alone do not tell.
 pub(super) fn sampling_from_proto(sampling: proto::SamplingParams, is_scored: bool) -> SamplingParams {
+    let watermark = |proto::Watermark { gamma, delta, key }| Watermark { gamma, delta, key };
     SamplingParams {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
@@ -47,5 +50,6 @@ pub(super) fn sampling_from_proto(sampling: proto::SamplingParams, is_scored: bo
         allowed_token_ids: sampling.allowed_token_ids,
         typical_p: sampling.typical_p,
         prompt_logprobs: is_scored.then_some(sampling.num_top_prompt_logprobs),
+        watermark: sampling.watermark.map(watermark),
     }
 }

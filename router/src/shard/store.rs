@@ -1,4 +1,5 @@
-//! What the shard's store on disk holds, read by the router itself: both are on one machine.
+//! What the shard's store holds: on disk, it is read by the router itself, as both are on one machine. A store in the
+//! shard's memory begins empty with each stream.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,11 +9,14 @@ use trunkline_store::{OpenError, Records, records};
 
 use super::ShardInfo;
 
-/// Reads the records of the shard's store. `None` if it has no store, or none that can be read: then nothing is stored
-/// and nothing restored, and a warning says why.
+/// What the shard's store holds, by its records if it is on disk. `None` if it has no store, or none that can be read:
+/// then nothing is stored and nothing restored, and a warning says why.
 pub async fn read_store(info: &ShardInfo) -> Option<StoreContents> {
-    let folder = info.store_folder.clone()?;
     let num_slots = info.num_store_slots;
+    if info.has_store_in_memory() {
+        return Some(StoreContents { num_slots, blocks: Vec::new(), is_in_memory: true });
+    }
+    let folder = info.store_folder.clone()?;
     let read = tokio::task::spawn_blocking(move || {
         let began = Instant::now();
         let found = read_records(&folder, num_slots);
@@ -56,5 +60,5 @@ fn contents(found: Records, num_slots: u32) -> StoreContents {
         depth: block.depth,
         sequence: block.sequence,
     });
-    StoreContents { num_slots, blocks: blocks.collect() }
+    StoreContents { num_slots, blocks: blocks.collect(), is_in_memory: false }
 }

@@ -13,8 +13,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
+use trunkline_router::shard::KnownMasks;
 use trunkline_router::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
 use trunkline_router::shard::proto::{self, sequence_result::Outcome};
+use trunkline_scheduler::LateMask;
 
 use super::model::{CONTEXT, END, VOCAB_SIZE, bytes};
 use super::store::{BLOCK_BYTES, FINGERPRINT, MockStore};
@@ -53,6 +55,8 @@ pub struct ShardPlan {
     pub keep_plans: bool,
     /// Folder and slots of its store on disk; none if it has none.
     pub store: Option<(PathBuf, u32)>,
+    /// Whether it says that its store is in memory, and so begins empty.
+    pub is_store_in_memory: bool,
     /// One permit per step that reads from its store; take them away and reads hang.
     pub reads: Arc<Semaphore>,
     /// Who looks on.
@@ -84,6 +88,7 @@ impl ShardPlan {
             device_time_us: 100,
             keep_plans: true,
             store: None,
+            is_store_in_memory: false,
             watch: None,
         }
     }
@@ -182,6 +187,7 @@ impl ShardService for Service {
                 .plan
                 .store
                 .as_ref()
+                .filter(|_| !self.plan.is_store_in_memory)
                 .map_or_else(String::new, |(folder, _)| folder.display().to_string()),
             num_window_parts: 0,
             bytes_per_window_part: 0,
@@ -222,10 +228,12 @@ async fn serve_steps(
 ) {
     let (queue, mut queued) = mpsc::channel::<proto::StepPlan>(4);
     let watch = plan.watch.clone();
-    let (masks, mut late_masks) = mpsc::unbounded_channel::<proto::LateMask>();
+    let (masks, mut late_masks) = mpsc::unbounded_channel::<LateMask>();
     tokio::spawn(async move {
+        let mut known = KnownMasks::default();
         while let Ok(Some(request)) = requests.message().await {
             for late in request.late_masks {
+                let late = known.read(late).expect("a mask is sent before its name is used");
                 // Who serves may be gone.
                 let _ = masks.send(late);
             }
@@ -279,12 +287,12 @@ async fn serve_steps(
 }
 
 /// Tells a chunk what it may sample, if anything.
-fn take_late_mask(step: &mut proto::StepPlan, late: proto::LateMask) {
+fn take_late_mask(step: &mut proto::StepPlan, late: LateMask) {
     let is_it = |chunk: &&mut proto::Chunk| chunk.sequence_id == late.sequence_id && chunk.awaits_mask;
     let chunk = step.chunks.iter_mut().find(is_it).expect("a mask is for a chunk of the step under way");
     chunk.awaits_mask = false;
-    chunk.sample = !late.allowed_tokens.is_empty();
-    chunk.allowed_tokens = late.allowed_tokens;
+    chunk.sample = late.allowed_tokens.is_some();
+    chunk.allowed_tokens = late.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec());
 }
 
 /// What a step restores, once the disk answers.

@@ -4,13 +4,13 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 use trunkline_router::shard::proto::{self, sequence_result::Outcome};
 use trunkline_router::shard::{
-    ShardInfo, late_mask_from_proto, late_mask_to_proto, plan_from_proto, plan_to_proto, result_from_proto,
+    KnownMasks, NamedMasks, ShardInfo, plan_from_proto, plan_to_proto, result_from_proto,
     transfers_from_proto,
 };
 use trunkline_scheduler::{
     BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt, SamplingParams,
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, SlotId, StepPlan, StepResult,
-    StoreOutcome, TokenLogprob, TokenMask, WindowLimits,
+    StoreOutcome, TokenLogprob, TokenMask, Watermark, WindowLimits,
 };
 
 const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
@@ -18,9 +18,12 @@ const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.js
 #[test]
 fn recorded_conversation_reads_the_same_on_this_side() {
     let (mut plans, mut results, mut late_masks) = (0, 0, 0);
+    let (mut named, mut known) = (NamedMasks::default(), KnownMasks::default());
     for line in CONVERSATION.lines() {
         let record: Value = serde_json::from_str(line).unwrap();
         if let Some(describe) = record.get("describe") {
+            // Another stream.
+            (named, known) = (NamedMasks::default(), KnownMasks::default());
             let info = ShardInfo::from_proto(describe_from_json(describe)).unwrap();
             assert_eq!(info.vocab_size, u32_of(describe, "vocab_size"));
             assert_eq!(info.limits().num_blocks, u32_of(describe, "num_device_blocks"));
@@ -32,10 +35,11 @@ fn recorded_conversation_reads_the_same_on_this_side() {
             plans += 1;
         } else if let Some(late) = record.get("late_mask") {
             let sequence_id = u64_of(late, "sequence_id");
-            let message = proto::LateMask { sequence_id, allowed_tokens: key_of(late, "allowed_tokens") };
-            let plain = late_mask_from_proto(message.clone());
+            let allowed_tokens = key_of(late, "allowed_tokens");
+            let message = proto::LateMask { sequence_id, allowed_tokens, mask_id: u32_of(late, "mask_id") };
+            let plain = known.read(message.clone()).unwrap();
             assert!(plain.allowed_tokens.is_some());
-            assert_eq!(late_mask_to_proto(plain), message);
+            assert_eq!(named.write(plain), message);
             late_masks += 1;
         } else {
             let plain = result_from_proto(result_from_json(&record["result"]));
@@ -252,6 +256,11 @@ fn sampling_from_json(value: &Value) -> proto::SamplingParams {
         allowed_token_ids: ids(value, "allowed_token_ids"),
         typical_p: f32_of(value, "typical_p"),
         num_top_prompt_logprobs: u32_of(value, "num_top_prompt_logprobs"),
+        watermark: (!value["watermark"].is_null()).then(|| proto::Watermark {
+            gamma: f32_of(&value["watermark"], "gamma"),
+            delta: f32_of(&value["watermark"], "delta"),
+            key: u64_of(&value["watermark"], "key"),
+        }),
     }
 }
 
@@ -344,7 +353,7 @@ fn restore_to_json(restore: &Restore) -> Value {
 
 fn sampling_to_json(sampling: &SamplingParams) -> Value {
     let bias = sampling.logit_bias.iter().map(|(id, bias)| json!({"token_id": id, "bias": bias}));
-    json!({
+    let mut json = json!({
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
         "min_p": sampling.min_p, "seed": sampling.seed, "choice": sampling.choice,
         "presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty,
@@ -353,7 +362,11 @@ fn sampling_to_json(sampling: &SamplingParams) -> Value {
         "logprobs": sampling.logprobs, "logit_bias": bias.collect::<Vec<_>>(),
         "allowed_token_ids": sampling.allowed_token_ids, "typical_p": sampling.typical_p,
         "num_top_prompt_logprobs": sampling.prompt_logprobs.unwrap_or(0),
-    })
+    });
+    if let Some(Watermark { gamma, delta, key }) = sampling.watermark {
+        json["watermark"] = json!({"gamma": gamma, "delta": delta, "key": key});
+    }
+    json
 }
 
 fn result_to_json(result: &StepResult) -> Value {

@@ -257,7 +257,7 @@ async fn tgi_errors_have_tgis_shape() {
         (with(json!({"grammar": {"type": "json"}})), "`grammar.value` is missing"),
         (with(json!({"typical_p": 1.5})), "`typical_p` is 1.5, must be greater than 0 and at most 1"),
         (with(json!({"num_beams": 2})), "`parameters.num_beams`"),
-        (with(json!({"watermark": true})), "`parameters.watermark`"),
+        (with(json!({"watermark": "yes"})), "`parameters.watermark`"),
         (with(json!({"temperature": 0})), "`temperature` is 0, must be greater than 0"),
         (with(json!({"max_new_tokens": 0})), "`max_new_tokens` is 0"),
         (with(json!({"max_new_tokens": 9000})), "maximum context length is 8192"),

@@ -19,6 +19,7 @@ mod errors;
 mod flags;
 mod front;
 mod grammar;
+mod host_tier;
 mod hung_disk;
 mod inspector;
 mod kv;

@@ -183,6 +183,37 @@ async fn what_the_server_has_no_room_for_costs_nothing() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_fills_the_queue_leaves_a_place_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, keys("")).unwrap();
+    let limits = Limits { max_queued_requests: 4, ..Limits::default() };
+    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
+    let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };
+    let steps = plan.steps.clone();
+    router.start_shard(plan).await;
+    let body = json!({"prompt": vec![7; 100], "max_tokens": 5});
+    let mut open = vec![send(&router, ALICE, &body).await];
+    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    for count in 1..=3 {
+        open.push(send(&router, ALICE, &body).await);
+        router.wait("one more to wait", |app| app.stats.borrow().num_waiting == count).await;
+    }
+    let refused = post(&router, ALICE, COMPLETIONS, &body).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    assert!(number(&refused, "retry-after") >= 1);
+    let words = "the tenant's part of the queue is full (3 of its requests wait, and 1 of 4 places are left";
+    assert!(refused.text().contains(words), "{}", refused.text());
+    open.push(send(&router, BOB, &body).await);
+    router.wait("another tenant's", |app| app.stats.borrow().num_waiting == 4).await;
+    steps.add_permits(10_000);
+    for mut connection in open {
+        assert_eq!(connection.answer().await.status, 200);
+    }
+    router.wait_idle().await;
+}
+
+#[tokio::test]
 async fn other_limits_hold_from_the_next_request_on_and_keep_what_was_used() {
     let (router, folder) = router("requests_per_minute = 10", ShardPlan::default()).await;
     let body = json!({"prompt": "x", "max_tokens": 1});

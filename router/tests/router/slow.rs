@@ -167,6 +167,8 @@ async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
     router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
     router.wait_idle().await;
     router.wait_places().await;
+    // The last plan only ends what the one before computed.
+    router.wait("no step to be under way", |app| app.stats.borrow().steps_in_flight == 0).await;
     for gauge in [
         "trunkline_running_sequences",
         "trunkline_queued_sequences",

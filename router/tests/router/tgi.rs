@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
 use trunkline_router::limits::Limits;
+use trunkline_scheduler::Watermark;
 
 #[tokio::test]
 async fn generate_gives_text_alone_unless_asked() {
@@ -96,6 +97,28 @@ async fn parameters_that_need_sampling_turn_it_on() {
         let sampling = router.shard().last_start().sampling.unwrap();
         assert_eq!(sampling.temperature, temperature, "{parameters}");
     }
+}
+
+#[tokio::test]
+async fn a_watermark_is_the_servers_and_of_who_asks_for_it() {
+    let watermark = Watermark { gamma: 0.25, delta: 3.5, key: 1 << 40 | 7 };
+    let limits = Limits { watermark, ..Limits::default() };
+    let router = Router::start(ShardPlan::saying("yes"), limits).await;
+    for (parameters, is_marked) in [
+        (json!({"watermark": true}), true),
+        (json!({"watermark": false}), false),
+        (json!({"watermark": null}), false),
+        (json!({}), false),
+    ] {
+        router.post("/generate", &json!({"inputs": "abc", "parameters": parameters})).await.ok();
+        let sampling = router.shard().last_start().sampling.unwrap();
+        let sent = sampling.watermark.map(|sent| (sent.gamma, sent.delta, sent.key));
+        assert_eq!(sent, is_marked.then_some((0.25, 3.5, 1 << 40 | 7)), "{parameters}");
+        assert_eq!(sampling.temperature, 0.0, "it does not turn sampling on");
+    }
+    let body = json!({"inputs": "abc", "parameters": {"watermark": true, "best_of": 2, "do_sample": true}});
+    router.post("/generate", &body).await.ok();
+    assert!(router.shard().last_start().sampling.unwrap().watermark.is_some(), "of each output");
 }
 
 #[tokio::test]
@@ -232,8 +255,8 @@ async fn vertex_predicts_for_each_instance() {
             "`instances[1].parameters.details`",
         ),
         (
-            instance(json!({"inputs": "x", "parameters": {"watermark": true}})),
-            "`instances[1].parameters.watermark`",
+            instance(json!({"inputs": "x", "parameters": {"num_beams": 2}})),
+            "`instances[1].parameters.num_beams`",
         ),
         (instance(json!({"inputs": "x", "parameters": {"top_k": "x"}})), "`instances[1].parameters.top_k`"),
         (instance(json!({"inputs": "x", "parameters": {"truncate": 0}})), "`truncate` is 0"),

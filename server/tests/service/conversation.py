@@ -21,6 +21,7 @@ from tests.fakes.shard import MODEL
 from tests.fakes.store import block_key
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.engine import Engine
+from trunkline_server.named_masks import NamedMasks
 from trunkline_server.service import describe
 from trunkline_server.wire import PlanLimits, decode_request, encode_result
 
@@ -119,6 +120,7 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
         allowed_token_ids=[3, 4, 5],
         typical_p=0.875,
         num_top_prompt_logprobs=2,
+        watermark=pb.Watermark(gamma=0.25, delta=2.5, key=2**53 - 3),
     )
     return [
         pb.StepPlan(
@@ -138,7 +140,7 @@ def _chunks_of_step_7() -> list[pb.Chunk]:
 
 def late_masks() -> dict[int, list[pb.LateMask]]:
     """What is said of a plan of the first stream after it was sent."""
-    return {7: [pb.LateMask(sequence_id=2, allowed_tokens=_mask([50, 51, 52]))]}
+    return {7: [pb.LateMask(sequence_id=2, allowed_tokens=_mask([50, 51, 52]), mask_id=1)]}
 
 
 def windowed_plans() -> list[pb.StepPlan]:
@@ -182,7 +184,7 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
                 start.token_ids.extend([7, 3, 9, 3, 7, 1, 20, 21, 22, 5, *output])
         late = late_masks().get(plan.step_id, []) if any(chunk.awaits_mask for chunk in plan.chunks) else []
         request = pb.StepRequest(plan=plan, late_masks=late)
-        decoded = decode_request(request, PlanLimits.of(fake.info), engine.make_late_masks())
+        decoded = decode_request(request, PlanLimits.of(fake.info), engine.make_late_masks(), NamedMasks())
         assert decoded is not None
         response = encode_result(engine.step(decoded))
         response.result.device_time_us = 0

@@ -182,6 +182,8 @@ def _copy(source: int, destination: int, num_tokens: int) -> pb.StepPlan:
         (_sampling(repetition_penalty=0.0), "`repetition_penalty` is 0, expected above 0"),
         (_sampling(repetition_penalty=float("inf")), "`repetition_penalty` is inf"),
         (_sampling(num_top_logprobs=21), "`num_top_logprobs` is 21, expected 0 to 20"),
+        (_sampling(watermark=pb.Watermark(gamma=1.0, delta=2.0)), "`watermark.gamma` is 1, expected 0.00390625 to"),
+        (_sampling(watermark=pb.Watermark(gamma=0.5)), "`watermark.delta` is 0, expected above 0 and at most 100"),
         (_copy(16, 0, 1), "copies block 16, but the pool has 16 blocks"),
         (_copy(0, 99, 1), "copies block 99"),
         (_copy(2, 2, 1), "copies block 2 onto itself"),

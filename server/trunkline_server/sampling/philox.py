@@ -13,17 +13,21 @@ A number depends on nothing but seed, choice and position: not on the batch, the
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _MASK = 0xFFFFFFFF
 
-Words = tuple[int, int, int, int]
+# int, or an array of u64.
+Word = TypeVar("Word", bound=Any)
 
 
-def philox_4x32_10(counter: Words, key: tuple[int, int]) -> Words:
-    """Ten rounds over four 32-bit counter words under two 32-bit key words."""
-    c0, c1, c2, c3 = counter
+def philox_4x32_10(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
+    """Ten rounds over four 32-bit counter words (each may be an array of u64) under two 32-bit key words."""
+    words: tuple[Any, ...] = counter
+    c0, c1, c2, c3 = words
     k0, k1 = key
     for _ in range(_ROUNDS):
         product0, product1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2

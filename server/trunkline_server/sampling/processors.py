@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trunkline_server.sampling.watermark import is_green
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trunkline_server.backends.interface import Watermark
+
     Floats = NDArray[np.float32]
+
+
+def lift_green(logits: Floats, previous: int, watermark: Watermark) -> None:
+    """Adds `delta` to the logits of the tokens that are green after `previous`, in place."""
+    token_ids = np.arange(logits.shape[0], dtype=np.int64)
+    green = is_green(np.array(previous, dtype=np.int64), token_ids, watermark.gamma, watermark.key)
+    logits[green] += np.float32(watermark.delta)
 
 
 def add_bias(logits: Floats, bias: Sequence[tuple[int, float]]) -> None:

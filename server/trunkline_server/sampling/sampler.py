@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 class NotFiniteError(ValueError):
     """A logit is NaN or positive infinity, or none is finite: there is no distribution to sample from."""
 
+    def __init__(self, *, is_nan: bool) -> None:
+        super().__init__("a logit is not a number" if is_nan else "no logit, or an infinite one, leads")
+
 
 def check_finite(logits: NDArray[np.float32]) -> None:
     """Raises NotFiniteError unless the logits [V] define a distribution."""
     largest = np.max(logits)  # NaN if any is
     if not np.isfinite(largest):
-        raise NotFiniteError("a logit is not a number" if np.isnan(largest) else "no logit, or an infinite one, leads")
+        raise NotFiniteError(is_nan=bool(np.isnan(largest)))
 
 
 def choose_token(
@@ -41,6 +44,8 @@ def choose_token(
     """
     logits = logits.astype(np.float32, copy=True)
     output_ids = token_ids[num_prompt_tokens:]
+    if params.watermark is not None:
+        processors.lift_green(logits, token_ids[-1], params.watermark)
     processors.add_bias(logits, params.logit_bias)
     processors.repetition_penalty(logits, token_ids, params.repetition_penalty)
     processors.occurrence_penalties(logits, output_ids, params.presence_penalty, params.frequency_penalty)

@@ -166,6 +166,16 @@ impl<const I8MM: bool> Lanes for NeonLanes<I8MM> {
         unsafe { Self(std::array::from_fn(|i| vbslq_f32(vcltq_f32(self.0[i], bound.0[i]), a.0[i], b.0[i]))) }
     }
     #[inline(always)]
+    unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self {
+        unsafe {
+            let each = vld1q_u32([1, 2, 4, 8].as_ptr());
+            Self(std::array::from_fn(|i| {
+                let is_set = vtstq_u32(vdupq_n_u32(u32::from(bits >> (4 * i))), each);
+                vbslq_f32(is_set, a.0[i], b.0[i])
+            }))
+        }
+    }
+    #[inline(always)]
     unsafe fn at_least(self, bound: Self) -> u16 {
         unsafe {
             let bits = vld1q_u32([1, 2, 4, 8].as_ptr());

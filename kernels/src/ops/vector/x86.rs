@@ -140,6 +140,19 @@ impl Lanes for Avx2Lanes {
         }
     }
     #[inline(always)]
+    unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self {
+        unsafe {
+            let bits = _mm256_set1_epi32(bits.into());
+            // A bit moved to where the blend looks, in each lane another one.
+            let low = _mm256_sllv_epi32(bits, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+            let high = _mm256_sllv_epi32(bits, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16));
+            Self(
+                _mm256_blendv_ps(b.0, a.0, _mm256_castsi256_ps(low)),
+                _mm256_blendv_ps(b.1, a.1, _mm256_castsi256_ps(high)),
+            )
+        }
+    }
+    #[inline(always)]
     unsafe fn at_least(self, bound: Self) -> u16 {
         unsafe {
             let low = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(self.0, bound.0));
@@ -272,6 +285,10 @@ impl Lanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn select_below(self, bound: Self, a: Self, b: Self) -> Self {
         unsafe { Self(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, bound.0), b.0, a.0)) }
+    }
+    #[inline(always)]
+    unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self {
+        unsafe { Self(_mm512_mask_blend_ps(bits, b.0, a.0)) }
     }
     #[inline(always)]
     unsafe fn at_least(self, bound: Self) -> u16 {

@@ -15,9 +15,8 @@ fn sample(
         &mut logits,
         params,
         &counts,
-        0,
+        Place { position, ..Place::default() },
         [None; 2],
-        position,
         &mut Vec::new(),
     )
 }

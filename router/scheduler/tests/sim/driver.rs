@@ -7,8 +7,9 @@ use trunkline_scheduler::{
     SequenceRequest, ShardLimits, StepPlan, StepResult, StoreOutcome, Transfers, Update,
 };
 
+use super::model::Known;
 use super::rng::Rng;
-use super::shard::{FakeShard, Known, ShardFaults};
+use super::shard::{FakeShard, ShardFaults};
 use super::store::{FakeStore, StorePlan};
 
 /// A scheduler and a shard; a test makes time pass and says when results come.

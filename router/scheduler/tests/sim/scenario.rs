@@ -244,7 +244,7 @@ impl Scenario {
                 }
             };
             // Its conversation goes on: another request may begin with the prompt and what was answered.
-            let model = super::shard::Model { vocab_size };
+            let model = super::model::Model { vocab_size };
             if asked.token_ids.iter().all(|&token| token < vocab_size) {
                 let mut whole = asked.token_ids.clone();
                 whole.extend(model.generate(salt_index, &asked.token_ids, index, asked.max_new_tokens, &[]));

@@ -74,7 +74,7 @@ impl FakeStore {
                 sequence: *sequence,
             })
         });
-        StoreContents { num_slots: self.plan.num_slots, blocks: blocks.collect() }
+        StoreContents { num_slots: self.plan.num_slots, blocks: blocks.collect(), is_in_memory: false }
     }
 
     pub fn discard(&mut self, slot: SlotId) {

@@ -199,6 +199,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         stops: body.stop_sequences.take().unwrap_or_default(),
         stop_text: Some(StopText::Omit),
         cache_salt: body.cache_salt.take(),
+        watermark: false,
         retention: RawRetention::default(),
         ..RawParams::default()
     })

@@ -127,6 +127,7 @@ macro_rules! body {
                     },
                     cache_salt: self.cache_salt.take(),
                     class: Wanted::from_openai(self.service_tier.as_deref(), self.priority)?,
+                    watermark: false,
                     retention: RawRetention {
                         prompt_cache_key: self.prompt_cache_key.take(),
                         prompt_cache_retention: self.prompt_cache_retention.take(),

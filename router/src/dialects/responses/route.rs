@@ -214,6 +214,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         top_p: body.top_p,
         seed: body.seed.map(|seed| seed.0),
         cache_salt: body.cache_salt.take(),
+        watermark: false,
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),
             prompt_cache_retention: body.prompt_cache_retention.take(),

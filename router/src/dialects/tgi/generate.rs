@@ -43,7 +43,6 @@ const LOWEST_LOGPROB: f32 = -9999.0;
 /// Fields of `parameters` that would change the answer.
 pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "num_return_sequences", neutral: &["1"], hint: "use `best_of` with `details`" },
-    Refused { field: "watermark", neutral: &["false"], hint: "leave it out" },
     Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
     Refused { field: "num_beams", neutral: &["1"], hint: "leave it out" },
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
@@ -262,6 +261,7 @@ pub(super) fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<
         class: Wanted::default(),
         deadline: None,
         retention: RawRetention::default(),
+        watermark: parameters.watermark.unwrap_or(false),
     })
 }
 

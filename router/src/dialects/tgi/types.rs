@@ -68,6 +68,8 @@ pub struct Parameters {
     /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
     #[schema(value_type = Option<Object>)]
     pub grammar: Option<Value>,
+    /// Choose tokens so that whoever has the server's key finds out that they were generated.
+    pub watermark: Option<bool>,
     /// Put the prompt before the output.
     pub return_full_text: Option<bool>,
     /// Keep only so many last tokens of the prompt.

@@ -2,9 +2,10 @@
 
 use trunkline_scheduler::{EndReason, SequenceId};
 
-use super::scenario::Client;
-use super::shard::Model;
-use super::{Blow, World};
+use super::super::Blow;
+use super::super::model::Model;
+use super::super::scenario::Client;
+use super::World;
 
 impl World<'_> {
     pub(super) fn check_open(&self, id: SequenceId) {

@@ -1,0 +1,136 @@
+"""A watermark is in every text that asked for it and in no other, whatever runs beside; its key is nowhere shown."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from harness import ROOT, Trunkline, serving, sse_events
+
+KEY = 0xC0FF_EE15_600D_5EED
+NUM_TOKENS = 200
+TIMEOUT_S = 120.0
+PYTHON = ROOT / ".venv/bin/python"
+# What an attacker, and the tests of a text without a mark, have.
+TGIS_KEY = 15_485_863
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("watermark") / "watermark.key"
+    path.write_text(f"{KEY:#x}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def marking(key_file: Path) -> Iterator[Trunkline]:
+    """A server with a key of its own, which logs all that it can."""
+    with serving("--watermark-key-file", str(key_file), "--log-level", "debug") as running:
+        yield running
+
+
+def generate(server: Trunkline, seed: int, **parameters: Any) -> dict[str, Any]:
+    """Text of a story at temperature 1; the answer of TGI's route."""
+    given = {"do_sample": True, "seed": seed, "max_new_tokens": NUM_TOKENS, "ignore_eos_token": True, "details": True}
+    body = {"inputs": f"Once upon a time in year {seed} there was", "parameters": given | parameters}
+    answer = httpx.post(f"{server.base_url}/generate", json=body, timeout=TIMEOUT_S)
+    assert answer.status_code == 200, answer.text
+    parsed: dict[str, Any] = answer.json()
+    return parsed
+
+
+def streamed(server: Trunkline, seed: int, **parameters: Any) -> str:
+    given = {"do_sample": True, "seed": seed, "max_new_tokens": NUM_TOKENS, "ignore_eos_token": True}
+    body = {"inputs": f"Once upon a time in year {seed} there was", "parameters": given | parameters}
+    with httpx.stream("POST", f"{server.base_url}/generate_stream", json=body, timeout=TIMEOUT_S) as answer:
+        assert answer.status_code == 200, answer.read()
+        text: str = list(sse_events(answer.iter_lines()))[-1]["generated_text"]
+        return text
+
+
+def score(tokens: Any, *arguments: str) -> dict[str, float]:
+    """What the command says of an answer's tokens."""
+    command = [str(PYTHON), "-m", "trunkline_server", "watermark", *arguments]
+    done = subprocess.run(command, input=json.dumps(tokens), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, float] = json.loads(done.stdout)
+    return report
+
+
+def tokenize(server: Trunkline, text: str) -> Any:
+    return httpx.post(f"{server.base_url}/tokenize", json={"inputs": text}, timeout=TIMEOUT_S).json()
+
+
+def test_marked_texts_are_found_and_others_are_not(marking: Trunkline, key_file: Path) -> None:
+    key = ("--key-file", str(key_file))
+    for seed in (1, 2, 3):
+        marked = generate(marking, seed, watermark=True)
+        plain = generate(marking, seed)
+        # By the tokens as they were sampled, and by the text alone.
+        assert score(marked, *key)["z_score"] > 4, marked["generated_text"]
+        assert score(tokenize(marking, marked["generated_text"]), *key)["z_score"] > 4, marked["generated_text"]
+        assert abs(score(plain, *key)["z_score"]) < 4, plain["generated_text"]
+        assert abs(score(marked)["z_score"]) < 4, "with TGI's key"
+        assert marked["generated_text"] != plain["generated_text"]
+    assert score(generate(marking, 4, watermark=True, do_sample=False), *key)["z_score"] > 2, "greedy, too"
+
+
+def test_a_server_without_a_key_has_tgis(server: Trunkline) -> None:
+    assert score(generate(server, 5, watermark=True))["z_score"] > 4
+
+
+def test_a_marked_reply_is_the_same_alone_and_among_others(marking: Trunkline) -> None:
+    requests = list(itertools.product((7, 8), (False, True), ({}, {"repetition_penalty": 1.2, "top_p": 0.9})))
+
+    def texts(workers: int) -> list[str]:
+        def one(request: tuple[int, bool, dict[str, float]]) -> str:
+            seed, watermark, extra = request
+            text: str = generate(marking, seed, watermark=watermark, **extra)["generated_text"]
+            assert streamed(marking, seed, watermark=watermark, **extra) == text
+            return text
+
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(one, requests))
+
+    alone = texts(1)
+    assert texts(len(requests)) == alone
+    assert len(set(alone)) == len(alone), "the mark changes each of them"
+
+
+def test_logprobs_are_of_the_model_and_grammars_hold(marking: Trunkline) -> None:
+    plain = generate(marking, 9, max_new_tokens=1, top_n_tokens=5)["details"]
+    marked = generate(marking, 9, max_new_tokens=1, top_n_tokens=5, watermark=True)["details"]
+    assert marked["top_tokens"] == plain["top_tokens"]
+    dates = {"type": "regex", "value": "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]( [a-z]{3,8}){3}"}
+    for seed in range(5):
+        text = generate(marking, seed, grammar=dates, watermark=True, ignore_eos_token=False)["generated_text"]
+        assert re.fullmatch(dates["value"], text), text
+
+
+def test_the_key_is_nowhere_shown(marking: Trunkline) -> None:
+    generate(marking, 10, max_new_tokens=2, watermark=True)
+    shown = [marking.log(), *marking.pids_commands(), httpx.get(f"{marking.base_url}/metrics").text]
+    for text in shown:
+        assert f"{KEY:x}" not in text.lower() and str(KEY) not in text
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"TRUNKLINE_WATERMARK_KEY": "open sesame"}, "`TRUNKLINE_WATERMARK_KEY` is no key"),
+        ({"TRUNKLINE_WATERMARK_GAMMA": "1"}, "`--watermark-gamma` is 1, expected 0.01 to 0.99"),
+    ],
+)
+def test_what_is_no_key_or_no_part_is_a_users_mistake(env: dict[str, str], words: str) -> None:
+    failing = Trunkline(env=env)
+    assert failing.process.wait(60) == 2
+    failing.close()
+    assert words in failing.log() and "sesame" not in failing.log()

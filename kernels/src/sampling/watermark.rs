@@ -1,0 +1,152 @@
+//! A watermark in the choice of tokens, which shows in the text that they make.
+//!
+//! Kirchenbauer, Geiping, Wen, Katz, Miers, Goldstein, "A Watermark for Large Language Models", ICML 2023,
+//! arXiv:2301.10226: the soft one, with one token of context. Which tokens are green after another is said by Philox.
+//! Its four words decide of four tokens, so that a row costs a fourth.
+
+use std::fmt;
+
+use super::philox::{philox_4x32_10, philox_4x32_10_wide};
+use crate::ops::vector::{Lanes, simd_entry};
+
+/// Third word of the counter, which is 0 where tokens are drawn: a key that is a request's seed shares no numbers.
+const DOMAIN: u32 = 1;
+/// Tokens that the words of one counter decide.
+const TOKENS_PER_COUNTER: usize = 4;
+/// Counters worked out at once.
+const WIDTH: usize = 16;
+const BLOCK: usize = WIDTH * TOKENS_PER_COUNTER;
+
+/// As `Watermark` in shard.proto.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Watermark {
+    /// Part of the vocabulary that is green.
+    pub gamma: f32,
+    /// Added to the logits of green tokens.
+    pub delta: f32,
+    /// Key of the generator: a secret.
+    pub key: u64,
+}
+
+/// Without the key.
+impl fmt::Debug for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gamma, delta, key: _ } = self;
+        f.debug_struct("Watermark").field("gamma", gamma).field("delta", delta).finish_non_exhaustive()
+    }
+}
+
+impl Watermark {
+    /// Whether `token_id` is green after `previous`.
+    pub fn is_green(&self, previous: u32, token_id: u32) -> bool {
+        let counter = token_id / TOKENS_PER_COUNTER as u32;
+        let words = philox_4x32_10([previous, counter, DOMAIN, 0], self.key_words());
+        words[token_id as usize % TOKENS_PER_COUNTER] < self.green_below()
+    }
+
+    fn key_words(&self) -> [u32; 2] {
+        [self.key as u32, (self.key >> 32) as u32]
+    }
+
+    /// Words below it are of green tokens. Exact: from 2^-8 on all bits of an f32 are multiples of 2^-32.
+    fn green_below(&self) -> u32 {
+        (f64::from(self.gamma) * (1u64 << 32) as f64) as u32
+    }
+}
+
+/// Adds `delta` to what is green of a block of tokens, the first of which has the number `first`, a multiple of four.
+#[inline(always)]
+fn lift(logits: &mut [f32; BLOCK], first: usize, previous: u32, watermark: &Watermark) {
+    let counters = std::array::from_fn(|i| (first / TOKENS_PER_COUNTER + i) as u64);
+    let counter = [[u64::from(previous); WIDTH], counters, [u64::from(DOMAIN); WIDTH], [0; WIDTH]];
+    let words = philox_4x32_10_wide(counter, watermark.key_words());
+    let mut in_order = [0u32; BLOCK];
+    for i in 0..WIDTH {
+        for (word, words) in words.iter().enumerate() {
+            in_order[TOKENS_PER_COUNTER * i + word] = words[i] as u32;
+        }
+    }
+    let below = watermark.green_below();
+    for (logit, word) in logits.iter_mut().zip(in_order) {
+        *logit = if word < below { *logit + watermark.delta } else { *logit };
+    }
+}
+
+#[inline(always)]
+unsafe fn add_watermark_generic<L: Lanes>(logits: &mut [f32], previous: u32, watermark: &Watermark) {
+    let (blocks, rest) = logits.as_chunks_mut::<BLOCK>();
+    let num_whole = blocks.len() * BLOCK;
+    for (i, block) in blocks.iter_mut().enumerate() {
+        lift(block, i * BLOCK, previous, watermark);
+    }
+    let mut last = [0.0; BLOCK];
+    last[..rest.len()].copy_from_slice(rest);
+    lift(&mut last, num_whole, previous, watermark);
+    rest.copy_from_slice(&last[..rest.len()]);
+}
+
+simd_entry! {
+    /// Adds `delta` to the logit of every token that is green after `previous`. Cost: O(V), with no memory of its own.
+    pub fn add_watermark = add_watermark_generic(logits: &mut [f32], previous: u32, watermark: &Watermark) -> ();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::testing::Random;
+
+    #[test]
+    fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
+        for seed in 0..60 {
+            let mut random = Random::new(seed);
+            let vocab = [1, 3, 63, 64, 65, 500, 3001][random.below(7)];
+            let mut logits: Vec<f32> = (0..vocab).map(|_| random.normal() * 4.0).collect();
+            logits[random.below(vocab)] = f32::NEG_INFINITY;
+            let gamma = [0.01, 0.25, 0.5, 0.99][random.below(4)];
+            let watermark = Watermark { gamma, delta: 0.1 + random.below(5) as f32, key: random.next() };
+            let previous = random.next() as u32;
+            let lifted = |(id, logit): (usize, &f32)| {
+                let green = watermark.is_green(previous, id as u32);
+                (if green { logit + watermark.delta } else { *logit }).to_bits()
+            };
+            let expected: Vec<u32> = logits.iter().enumerate().map(lifted).collect();
+            for isa in Isa::available() {
+                let mut row = logits.clone();
+                add_watermark(isa, &mut row, previous, &watermark);
+                let row: Vec<u32> = row.iter().map(|logit| logit.to_bits()).collect();
+                assert_eq!(row, expected, "seed {seed}, {isa}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_is_that_of_the_reference() {
+        // The same numbers stand in server/tests/sampling/test_watermark.py.
+        let watermark = Watermark { gamma: 0.25, delta: 2.0, key: 0x0123_4567_89ab_cdef };
+        let green: Vec<u32> = (0..40).filter(|id| watermark.is_green(7, *id)).collect();
+        assert_eq!(green, [15, 19, 20, 32]);
+    }
+
+    #[test]
+    fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
+        let num_tokens = 20_000;
+        for gamma in [0.01, 0.1, 0.5, 0.9] {
+            let watermark = Watermark { gamma, delta: 1.0, key: 15_485_863 };
+            let list = |watermark: &Watermark, previous| -> Vec<bool> {
+                (0..num_tokens).map(|id| watermark.is_green(previous, id)).collect()
+            };
+            let one = list(&watermark, 5);
+            let share = one.iter().filter(|green| **green).count() as f64 / f64::from(num_tokens);
+            assert!((share - f64::from(gamma)).abs() < 0.015, "{share} of {gamma}");
+            assert_ne!(one, list(&watermark, 6));
+            assert_ne!(one, list(&Watermark { key: 15_485_863 | 1 << 40, ..watermark }, 5));
+        }
+    }
+
+    #[test]
+    fn the_key_is_not_shown() {
+        let watermark = Watermark { gamma: 0.5, delta: 2.0, key: 987_654_321 };
+        assert_eq!(format!("{watermark:?}"), "Watermark { gamma: 0.5, delta: 2.0, .. }");
+    }
+}

@@ -1,0 +1,129 @@
+//! A model that writes what hashes say, and what it would write for a request alone.
+
+use trunkline_scheduler::{Allowed, NextTokens, TokenMask, TokenScore};
+
+use super::rng::mix;
+
+/// A model: the text it writes depends on the salt, the tokens, their positions and the seed, and on nothing else.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    pub vocab_size: u32,
+}
+
+impl Model {
+    pub fn start(salt: u64) -> u64 {
+        mix(salt ^ 0xabcd)
+    }
+
+    pub fn extend(prefix: u64, token_id: u32) -> u64 {
+        mix(prefix.wrapping_mul(31).wrapping_add(u64::from(token_id) + 2)) | 2
+    }
+
+    pub fn sample(self, prefix: u64, seed: u64) -> u32 {
+        (mix(prefix ^ mix(seed)) % u64::from(self.vocab_size)) as u32
+    }
+
+    /// The same among those that may be sampled: the next one in a circle.
+    pub fn sample_allowed(self, prefix: u64, seed: u64, mask: &TokenMask) -> u32 {
+        let mut token = self.sample(prefix, seed);
+        while mask.0[token as usize / 8] >> (token % 8) & 1 == 0 {
+            token = (token + 1) % self.vocab_size;
+        }
+        token
+    }
+
+    /// How likely it finds what follows a prefix.
+    pub fn score(prefix: u64, token_id: u32) -> TokenScore {
+        TokenScore { logprob: -((Self::extend(prefix, token_id) >> 32) as f32), ..TokenScore::default() }
+    }
+
+    /// A grammar: what may follow an output. Often a single token, and nothing after some tokens.
+    pub fn allowed(self, seed: u64, output: &[u32]) -> Option<TokenMask> {
+        let last = output.last().map_or(0, |&token| u64::from(token) + 1);
+        let state = mix(seed ^ mix(output.len() as u64 * 64 + last));
+        if output.len() > 1 && state.is_multiple_of(12) {
+            return None;
+        }
+        let all = (1u64 << self.vocab_size) - 1;
+        let bits = if state.is_multiple_of(3) {
+            1 << (state / 12 % u64::from(self.vocab_size))
+        } else {
+            state >> 8 & all
+        };
+        let bits = if bits == 0 { all } else { bits };
+        Some(TokenMask(bits.to_le_bytes()[..self.vocab_size.div_ceil(8) as usize].into()))
+    }
+
+    /// What a constrained request gives when nothing else is there, and whether its grammar ended it.
+    pub fn generate_constrained(
+        self,
+        known: &Known,
+        seed: u64,
+        max_new_tokens: u32,
+        ends: &[u32],
+    ) -> (Vec<u32>, bool) {
+        let start = Self::start(known.salt);
+        let mut prefix = known.prompt.iter().fold(start, |prefix, &token| Self::extend(prefix, token));
+        let mut output = Vec::new();
+        while output.len() < max_new_tokens as usize {
+            let Some(mask) = self.allowed(seed, &output) else { return (output, true) };
+            let token = self.sample_allowed(prefix, seed, &mask);
+            output.push(token);
+            if ends.contains(&token) {
+                break;
+            }
+            prefix = Self::extend(prefix, token);
+        }
+        (output, false)
+    }
+
+    /// What may follow, with all that is forced.
+    pub fn follow(self, seed: u64, output: &[u32]) -> Allowed {
+        // Some masks take long.
+        let is_slow = mix(seed ^ output.len() as u64).is_multiple_of(5);
+        let (mut output, mut forced) = (output.to_vec(), Vec::new());
+        loop {
+            let Some(mask) = self.allowed(seed, &output) else {
+                return Allowed { forced, next: NextTokens::End, is_slow };
+            };
+            let mut ids = (0..self.vocab_size).filter(|id| mask.0[*id as usize / 8] >> (id % 8) & 1 == 1);
+            match (ids.next(), ids.next()) {
+                (Some(id), None) => {
+                    output.push(id);
+                    forced.push(id);
+                }
+                _ => return Allowed { forced, next: NextTokens::Mask(mask), is_slow },
+            }
+        }
+    }
+
+    /// What a request gives when nothing else is there.
+    pub fn generate(
+        self,
+        salt: u64,
+        prompt: &[u32],
+        seed: u64,
+        max_new_tokens: u32,
+        ends: &[u32],
+    ) -> Vec<u32> {
+        let mut prefix = prompt.iter().fold(Self::start(salt), |prefix, &token| Self::extend(prefix, token));
+        let mut output = Vec::new();
+        while output.len() < max_new_tokens as usize {
+            let token = self.sample(prefix, seed);
+            output.push(token);
+            if ends.contains(&token) {
+                break;
+            }
+            prefix = Self::extend(prefix, token);
+        }
+        output
+    }
+}
+
+/// What a request is to the shard: found by the seed in its sampling parameters, unique in a run.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub salt: u64,
+    pub prompt: Vec<u32>,
+    pub is_constrained: bool,
+}

@@ -1,0 +1,467 @@
+//! The run itself: what happens when, the scheduler that is told of it, and what comes of its plans.
+
+mod checks;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trunkline_scheduler::{
+    EndReason, Event, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats, StepPlan,
+    StepResult, StoreOutcome, TokenScore, Transfers, Update,
+};
+
+use super::model::{Known, Model};
+use super::rng::{Rng, mix};
+use super::scenario::{Arrival, Client, Outage, Scenario};
+use super::shard::FakeShard;
+use super::store::{FakeStore, Write};
+use super::{Blow, Options, Report};
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Arrive(usize),
+    Leave(SequenceId),
+    /// The router finds a stop string.
+    Finish(SequenceId),
+    /// The router knows what may follow.
+    Allow(SequenceId),
+    ShardLost(Outage),
+    ShardBack(ShardLimits),
+    /// Of the n-th shard.
+    Result {
+        shard: u64,
+        result: StepResult,
+    },
+    /// The n-th shard's transfers to the store are over.
+    Written {
+        shard: u64,
+        writes: Vec<Write>,
+    },
+    /// And one from it.
+    Read {
+        shard: u64,
+        restore: Restore,
+    },
+    Wake,
+}
+
+pub(super) struct World<'a> {
+    scenario: &'a Scenario,
+    options: Options,
+    rng: Rng,
+    now: Millis,
+    next_happening: u64,
+    happenings: BTreeMap<(Millis, u64), Happening>,
+    scheduler: Scheduler,
+    shard: Option<FakeShard>,
+    store: Option<FakeStore>,
+    num_shards: u64,
+    shard_free_at: Millis,
+    /// Of the step that is not told yet what it may sample.
+    blocked: Option<StepResult>,
+    known: BTreeMap<u64, Known>,
+    arrivals: BTreeMap<SequenceId, &'a Arrival>,
+    submitted: BTreeMap<SequenceId, Millis>,
+    /// Told what came of their wish to be pinned.
+    pinned: BTreeSet<SequenceId>,
+    /// Logprobs of the prompts.
+    scores: BTreeMap<SequenceId, Vec<TokenScore>>,
+    report: Report,
+}
+
+/// Steps that a run may take, and tokens that it may compute, for each token that any of its requests has and for each
+/// shard that it has: more means that it goes in circles. (Seen over 20,000 seeds: 0.97 and 1.12.)
+const MAX_STEPS_PER_TOKEN: u64 = 2;
+const MAX_COMPUTED_PER_TOKEN: u64 = 2;
+
+impl<'a> World<'a> {
+    pub(super) fn new(scenario: &'a Scenario, options: Options) -> Self {
+        let mut world = Self {
+            scenario,
+            options,
+            rng: Rng::new(scenario.seed ^ 0x5eed),
+            now: Millis(0),
+            next_happening: 0,
+            happenings: BTreeMap::new(),
+            scheduler: Scheduler::new(scenario.config.clone()),
+            shard: None,
+            store: None,
+            num_shards: 0,
+            shard_free_at: Millis(0),
+            blocked: None,
+            known: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            submitted: BTreeMap::new(),
+            pinned: BTreeSet::new(),
+            scores: BTreeMap::new(),
+            report: Report {
+                trace_hash: 0,
+                num_events: 0,
+                ended_at: Millis(0),
+                stats: Stats::default(),
+                ends: BTreeMap::new(),
+                outputs: BTreeMap::new(),
+                rejections: BTreeMap::new(),
+                cached_tokens: BTreeMap::new(),
+                started_at: BTreeMap::new(),
+                first_token_at: BTreeMap::new(),
+            },
+        };
+        world.at(Millis(0), Happening::ShardBack(scenario.limits));
+        for (index, arrival) in scenario.arrivals.iter().enumerate() {
+            world.at(arrival.at, Happening::Arrive(index));
+            world.arrivals.insert(arrival.request.id, arrival);
+            let prompt = arrival.request.token_ids.clone();
+            world.known.insert(
+                arrival.request.sampling.seed,
+                Known { salt: arrival.salt, prompt, is_constrained: arrival.request.constrained },
+            );
+        }
+        for outage in &scenario.outages {
+            world.at(outage.at, Happening::ShardLost(*outage));
+        }
+        world
+    }
+
+    fn at(&mut self, time: Millis, happening: Happening) {
+        self.happenings.insert((time, self.next_happening), happening);
+        self.next_happening += 1;
+    }
+
+    /// Until nothing more will happen. Panics where anything is wrong.
+    /// What came of it at the end. Panics where anything is wrong.
+    pub(super) fn run(mut self) -> Report {
+        let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
+        let num_shards = self.scenario.outages.len() as u64 + 1 + u64::from(self.options.blow.is_some());
+        while let Some(((time, _), happening)) = self.happenings.pop_first() {
+            self.now = time;
+            if let Some((at, blow)) = self.options.blow
+                && at == self.report.num_events
+            {
+                self.strike(blow);
+            }
+            self.report.num_events += 1;
+            self.happen(happening);
+            self.plan();
+            let stats = self.scheduler.stats();
+            let is_bounded = stats.steps <= MAX_STEPS_PER_TOKEN * num_tokens * num_shards
+                && stats.scheduled_tokens <= MAX_COMPUTED_PER_TOKEN * num_tokens * num_shards;
+            assert!(is_bounded, "nobody gets on: {num_tokens} tokens to compute, {stats:?}");
+        }
+        self.report.ended_at = self.now;
+        self.check_end();
+        self.report
+    }
+
+    fn strike(&mut self, blow: Blow) {
+        match blow {
+            Blow::Abort(id) if self.submitted.contains_key(&id) => self.tell(Event::Abort(id)),
+            Blow::Finish(id) if self.submitted.contains_key(&id) => self.tell(Event::Finish(id)),
+            Blow::LoseShard if self.shard.is_some() => {
+                let limits = self.scenario.limits;
+                self.happen(Happening::ShardLost(Outage { at: self.now, for_ms: 3, limits }));
+            }
+            _ => {}
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Arrive(index) => {
+                let arrival = &self.scenario.arrivals[index];
+                let id = arrival.request.id;
+                self.submitted.insert(id, self.now);
+                self.report.outputs.insert(id, Vec::new());
+                if let Client::AbortsAfterMs(ms) = arrival.client {
+                    self.at(self.now.plus(ms), Happening::Leave(id));
+                }
+                self.tell(Event::Submit(Box::new(arrival.request.clone())));
+                if arrival.request.constrained {
+                    self.allow_soon(id);
+                }
+            }
+            Happening::Finish(id) => self.tell(Event::Finish(id)),
+            Happening::Allow(id) => {
+                let model = Model { vocab_size: self.scenario.limits.vocab_size };
+                let seed = self.arrivals[&id].request.sampling.seed;
+                let allowed = model.follow(seed, &self.report.outputs[&id]);
+                self.tell(Event::Allow { id, allowed });
+            }
+            Happening::Leave(id) => self.tell(Event::Abort(id)),
+            Happening::ShardLost(outage) => {
+                if self.shard.take().is_some() {
+                    self.kill_transfers();
+                    self.blocked = None;
+                    self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
+                    self.tell(Event::ShardLost);
+                }
+            }
+            Happening::ShardBack(limits) => {
+                let beside = self.scenario.config.max_prefill_tokens_beside_decodes;
+                self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
+                self.num_shards += 1;
+                self.shard_free_at = self.now;
+                self.tell(Event::ShardReady(limits));
+                self.open_store(limits.block_size);
+            }
+            Happening::Result { shard, result } => {
+                if shard != self.num_shards || self.shard.is_none() {
+                    return; // The router drops what a lost shard still says.
+                }
+                let is_twice = self.rng.once_in(self.scenario.twice);
+                self.tell(Event::StepResult(result.clone()));
+                if is_twice {
+                    self.tell(Event::StepResult(result));
+                }
+            }
+            Happening::Written { shard, writes } => {
+                if shard == self.num_shards && self.shard.is_some() {
+                    let stores = writes.into_iter().map(|write| self.end_write(write)).collect();
+                    self.tell(Event::Transfers(Transfers { stores, restores: Vec::new() }));
+                }
+            }
+            Happening::Read { shard, restore } => {
+                if shard != self.num_shards {
+                    return;
+                }
+                let (Some(store), Some(shard)) = (&mut self.store, &mut self.shard) else { return };
+                let (read, outcome) = store.read(&restore, &mut self.rng);
+                for (block, hashes) in read {
+                    shard.end_restore(block, hashes);
+                }
+                self.tell(Event::Transfers(Transfers { stores: Vec::new(), restores: vec![outcome] }));
+            }
+            Happening::Wake => {}
+        }
+    }
+
+    /// A mask takes the router a moment; how long depends on the seed and on who asks when, so that all other numbers
+    /// stay what they were.
+    fn allow_soon(&mut self, id: SequenceId) {
+        let delay_ms = mix(self.scenario.seed ^ mix(id.0 ^ self.now.0 << 16)) % 4;
+        self.at(self.now.plus(delay_ms), Happening::Allow(id));
+    }
+
+    fn open_store(&mut self, block_size: u32) {
+        let Some(plan) = self.scenario.store else { return };
+        if self.store.as_ref().is_none_or(|store| store.block_size != block_size) {
+            self.store = Some(FakeStore::new(plan, block_size));
+        }
+        let contents = self.store.as_mut().expect("just opened").contents();
+        self.tell(Event::StoreReady(contents));
+    }
+
+    fn end_write(&mut self, write: Write) -> StoreOutcome {
+        let slot = write.slot;
+        let store = self.store.as_mut().expect("what is written has a store");
+        StoreOutcome { slot, is_stored: store.end_write(write, &mut self.rng) }
+    }
+
+    /// What a killed shard was writing is there or not.
+    fn kill_transfers(&mut self) {
+        let lost: Vec<Happening> = self.happenings.values().cloned().collect();
+        for happening in lost {
+            if let Happening::Written { shard, writes } = happening
+                && shard == self.num_shards
+            {
+                for write in writes {
+                    if self.rng.once_in(2) {
+                        self.end_write(write);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.trace(&event);
+        let mut updates = Vec::new();
+        self.scheduler.handle(self.now, event, &mut updates);
+        self.scheduler.check_invariants();
+        self.take(updates);
+    }
+
+    fn plan(&mut self) {
+        loop {
+            let mut updates = Vec::new();
+            let plan = self.scheduler.plan(self.now, &mut updates);
+            self.scheduler.check_invariants();
+            let has_updates = !updates.is_empty();
+            self.take(updates);
+            self.tell_late();
+            match plan {
+                Some(plan) => self.execute(&plan),
+                None if has_updates => {}
+                None => break,
+            }
+        }
+        if let Some(deadline) = self.scheduler.next_wakeup() {
+            assert!(deadline > self.now, "what has expired is out");
+            let mut until = self.happenings.range(..=(deadline, u64::MAX));
+            if !until.any(|(_, happening)| matches!(happening, Happening::Wake)) {
+                self.at(deadline, Happening::Wake);
+            }
+        }
+    }
+
+    fn execute(&mut self, plan: &StepPlan) {
+        self.trace(plan);
+        let shard = self.shard.as_mut().expect("plans are for a shard that is there");
+        assert!(self.blocked.is_none(), "no step is planned behind one that is not told what it may sample");
+        let result = shard.execute(plan, &self.known, &mut self.rng);
+        let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
+        self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
+        let writes = std::mem::take(&mut shard.writes);
+        let number = self.num_shards;
+        if shard.num_late() > 0 {
+            self.blocked = Some(result);
+        } else {
+            self.at(self.shard_free_at, Happening::Result { shard: number, result });
+        }
+        let Some(store) = &mut self.store else {
+            assert!(
+                writes.is_empty() && plan.restores.is_empty() && plan.discards.is_empty(),
+                "there is no store"
+            );
+            return;
+        };
+        plan.discards.iter().for_each(|&slot| store.discard(slot));
+        writes.iter().for_each(|write| store.begin_write(write.slot));
+        let times = store.plan;
+        for restore in &plan.restores {
+            let shard = self.shard.as_mut().expect("plans are for a shard that is there");
+            restore.blocks.iter().for_each(|block| shard.begin_restore(block));
+            let at = self.now.plus(times.read_ms(&mut self.rng));
+            self.at(at, Happening::Read { shard: number, restore: restore.clone() });
+        }
+        if !writes.is_empty() {
+            let at = self.shard_free_at.plus(self.rng.range(0, times.max_delay_ms));
+            self.at(at, Happening::Written { shard: number, writes });
+        }
+    }
+
+    /// What the step that is under way may sample.
+    fn tell_late(&mut self) {
+        for late in self.scheduler.take_late_masks() {
+            self.trace(&late);
+            let shard = self.shard.as_mut().expect("masks are for a shard that is there");
+            let result = shard.tell_late(&late, &mut self.rng);
+            let is_last = shard.num_late() == 0;
+            if let Some(blocked) = &mut self.blocked {
+                blocked.sequences.extend(result);
+            } else {
+                assert!(result.is_none(), "who samples keeps its step from its end");
+            }
+            if is_last && let Some(result) = self.blocked.take() {
+                let shard = self.num_shards;
+                self.shard_free_at = self.shard_free_at.max(self.now);
+                self.at(self.shard_free_at, Happening::Result { shard, result });
+            }
+        }
+    }
+
+    fn take(&mut self, updates: Vec<Update>) {
+        for update in updates {
+            self.trace(&update);
+            match update {
+                Update::Started { id, cached_tokens, queued_ms } => {
+                    self.check_open(id);
+                    assert_eq!(queued_ms, self.now.since(self.submitted[&id]));
+                    assert!(cached_tokens < self.arrivals[&id].request.token_ids.len() as u32);
+                    assert!(self.report.started_at.insert(id, self.now).is_none(), "started once");
+                    self.report.cached_tokens.insert(id, cached_tokens);
+                }
+                Update::Pinned { id, pinned } => {
+                    self.check_open(id);
+                    let request = &self.arrivals[&id].request;
+                    assert!(request.retention.pinned_ms.is_some(), "who asked for it is pinned");
+                    let num_asked = request.retention.num_tokens.unwrap_or(u32::MAX);
+                    assert!(pinned.num_tokens <= num_asked.min(request.token_ids.len() as u32));
+                    let has_none = self.report.outputs[&id].is_empty();
+                    assert!(has_none || request.constrained, "before the first token that is sampled");
+                    assert!(self.pinned.insert(id), "once");
+                }
+                Update::Scored { id, scores } => {
+                    self.check_open(id);
+                    assert!(!scores.is_empty(), "something is told");
+                    self.scores.entry(id).or_default().extend(scores);
+                }
+                Update::Token { id, token } => {
+                    self.check_open(id);
+                    self.check_scores(id);
+                    let request = &self.arrivals[&id].request;
+                    // What a grammar forces may come before the prompt is computed.
+                    let is_told = request.retention.pinned_ms.is_none() || self.pinned.contains(&id);
+                    assert!(is_told || request.constrained, "what came of it is told first");
+                    assert!(self.report.started_at.contains_key(&id), "who has tokens has started");
+                    let output = self.report.outputs.get_mut(&id).expect("submitted");
+                    output.push(token.token_id);
+                    self.report.first_token_at.entry(id).or_insert(self.now);
+                    self.react(id);
+                }
+                Update::Awaits { id, token_id } => {
+                    self.check_open(id);
+                    assert_eq!(self.report.outputs[&id].last(), Some(&token_id));
+                    self.allow_soon(id);
+                }
+                Update::Ended { id, reason, usage } => {
+                    self.check_open(id);
+                    let output = &self.report.outputs[&id];
+                    assert_eq!(usage.prompt_tokens as usize, self.arrivals[&id].request.token_ids.len());
+                    assert_eq!(usage.output_tokens as usize, output.len());
+                    assert_eq!(usage.cached_tokens, self.report.cached_tokens.get(&id).copied().unwrap_or(0));
+                    self.check_text(id, &reason);
+                    if matches!(reason, EndReason::EndToken | EndReason::Length) {
+                        self.check_scores(id);
+                    }
+                    self.report.ends.insert(id, reason);
+                }
+                Update::Rejected { id, reason, retry_after_ms } => {
+                    self.check_open(id);
+                    assert!(!self.report.started_at.contains_key(&id), "who has started is not rejected");
+                    let is_overload = matches!(
+                        reason,
+                        RejectReason::QueueFull { .. }
+                            | RejectReason::QueueShared { .. }
+                            | RejectReason::DeadlineUnreachable { .. }
+                    );
+                    assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
+                    self.report.rejections.insert(id, reason);
+                }
+            }
+        }
+    }
+
+    /// A client that has seen enough.
+    fn react(&mut self, id: SequenceId) {
+        let num_tokens = self.report.outputs[&id].len() as u32;
+        match self.arrivals[&id].client {
+            // Tokens that are forced come together.
+            Client::StopsAfterTokens(count)
+                if count == num_tokens && self.arrivals[&id].request.constrained =>
+            {
+                self.at(self.now, Happening::Finish(id));
+            }
+            Client::StopsAfterTokens(count) if count == num_tokens => {
+                // It may have ended with this very token; the scheduler then knows it no more.
+                self.tell(Event::Finish(id));
+            }
+            Client::AbortsAfterTokens(count) if count == num_tokens => {
+                self.at(self.now, Happening::Leave(id));
+            }
+            _ => {}
+        }
+    }
+
+    #[allow(clippy::print_stdout)]
+    fn trace(&mut self, what: &impl std::fmt::Debug) {
+        let line = format!("{:>6} {what:?}", self.now.0);
+        if self.options.is_verbose {
+            println!("{line}");
+        }
+        for byte in line.bytes() {
+            self.report.trace_hash =
+                (self.report.trace_hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.report.trace_hash = mix(self.report.trace_hash);
+    }
+}
