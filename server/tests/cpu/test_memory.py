@@ -9,9 +9,9 @@ from trunkline_server.backends.cpu.memory import (
     DEFAULT_POOL_TOKENS,
     MIN_POOL_TOKENS,
     MemoryNeed,
-    available_memory,
     plan_pool,
 )
+from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.errors import DoesNotFit
 
 MIB = 2**20

@@ -17,7 +17,6 @@ from tests.models.tiny import VOCAB_SIZE
 from trunkline_server.backends import registry
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.cpu.store import StoreOptions
 from trunkline_server.backends.interface import (
     BlockRestore,
     BlockStore,
@@ -27,6 +26,7 @@ from trunkline_server.backends.interface import (
     SamplingParams,
     Transfers,
 )
+from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.engine import Engine
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.plan import SequenceStart, StepPlan
@@ -103,7 +103,11 @@ def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], l
     """The continuation, the keys of the stored blocks, and their folder; the shard is gone afterwards."""
     shard = Shard(open_backend(checkpoint, folder))
     sampled = [shard.prefill(BLOCK_IDS, stores=STORES)]
-    assert [(o.slot, o.is_stored) for o in shard.outcomes().stores] == [(store.slot, True) for store in STORES]
+    # On a busy machine they are not all over at once.
+    stored: list[tuple[int, bool]] = []
+    while len(stored) < len(STORES):
+        stored += [(outcome.slot, outcome.is_stored) for outcome in shard.outcomes().stores]
+    assert stored == [(store.slot, True) for store in STORES]
     sampled += shard.go_on(8)
     path = Path(shard.backend.info.store_folder)
     assert shard.backend.store is not None

@@ -14,7 +14,6 @@ import transformers
 from tests.models.tiny import VOCAB_SIZE
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.cpu.store import StoreOptions
 from trunkline_server.backends.interface import (
     BlockRestore,
     BlockStore,
@@ -24,6 +23,7 @@ from trunkline_server.backends.interface import (
     SamplingParams,
     Transfers,
 )
+from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]

@@ -10,15 +10,18 @@ from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_R
 from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.copy_blocks import _copy_blocks_kernel
+from trunkline_server.backends.cuda.kernels.gather_kv import _gather_kernel
 from trunkline_server.backends.cuda.kernels.hadamard import _turn_heads_kernel
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8
 from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel, _rope_kernel
 
 _STORED = {FLOAT.value: "*bf16", FP8.value: "*u8", INT8.value: "*i8", INT4.value: "*u8"}
 _POINTERS = {
-    **dict.fromkeys(("q", "k", "v", "x", "out", "scales"), "*bf16"),
-    **dict.fromkeys(("partial_mixed", "partial_sums", "cos", "sin"), "*fp32"),
+    **dict.fromkeys(("q", "k", "v", "x", "out", "scales", "means"), "*bf16"),
+    **dict.fromkeys(("partial_mixed", "partial_sums", "cos", "sin", "factors"), "*fp32"),
     **dict.fromkeys(("counts", "items", "split_items", "whole_items", "merge_rows", "positions", "slots"), "*i32"),
+    **dict.fromkeys(("elements", "keys", "values"), "*bf16"),
+    "table": "*i32",
     **dict.fromkeys(("query_begin", "context_length", "block_tables", "block_ids", "row_count"), "*i32"),
     "pieces": "*i64",
 }
@@ -35,7 +38,7 @@ def _attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **c
     return _variant(
         name, kernel, rows // 16, kind,
         GROUP=4, D=head_size, D_PAD=head_size, BLOCK=16, KIND=kind, DTYPE=tl.bfloat16, ROWS=rows, TILE=64,
-        SPLIT=SPLIT, HAS_WINDOW=False, HAS_CAP=False, **constants,
+        SPLIT=SPLIT, HAS_WINDOW=False, HAS_CAP=False, MOVED=kind == INT4.value, **constants,
     )  # fmt: skip
 
 
@@ -44,7 +47,7 @@ def variants() -> list[Variant]:
     found = [_attention(split_kernel, f"split {name}", kind, 128, SPLIT_ROWS) for name, kind in kinds.items()]
     found += [
         _attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16)
-        for name in ("bf16", "fp8")
+        for name in ("bf16", "fp8", "int4")
     ]
     heads = {"D": 128, "D_PAD": 128}
     found += [
@@ -58,6 +61,7 @@ def variants() -> list[Variant]:
             BLOCK=16,
             KIND=kind,
             LOG_RUN=7 if name in ("int8", "int4") else 0,
+            SCALED=name == "int4",
             OUT=tl.bfloat16,
             STORED=tl.bfloat16,
             ROWS=8,
@@ -69,6 +73,7 @@ def variants() -> list[Variant]:
         _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8),
         _variant("rope", _rope_kernel, 4, **heads, ROTARY=128, OUT=tl.bfloat16, ROWS=8),
         _variant("turn heads", _turn_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
+        _variant("gather", _gather_kernel, 8, **heads, BLOCK=64),
         _variant("copy blocks", _copy_blocks_kernel, 4, WORDS=2048),
         _variant(
             "plan",

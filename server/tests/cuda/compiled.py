@@ -24,29 +24,33 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel with its constants; name: for the reader. types: of its arguments, as Triton spells them.
-
-    aligned: arguments that are multiples of 16; pointers are anyway.
+    """One kernel with its constants; name: for the reader. types: of its arguments that are not i32, as Triton spells
+    them. aligned: arguments that are multiples of 16; pointers are anyway.
     """
 
     name: str
     kernel: Any
     types: dict[str, str]
     constants: dict[str, Any]
-    num_warps: int
+    num_warps: int = 4
     num_stages: int = 3
     aligned: frozenset[str] = field(default=frozenset())
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """stack_bytes: of a thread, where spilled registers go; products: tensor-core instructions, each once."""
+    """spilled_bytes: of a thread, in its stack and elsewhere; products: tensor-core instructions, each once.
+
+    copies_tensors: whether the device's copy engine is used.
+    """
 
     name: str
+    kernel: str
     registers: int
-    stack_bytes: int
+    spilled_bytes: int
     shared_bytes: int
     products: list[str]
+    copies_tensors: bool
 
 
 def compile_in_subprocess(module: str, folder: Path) -> dict[str, Compiled]:
@@ -57,7 +61,9 @@ def compile_in_subprocess(module: str, folder: Path) -> dict[str, Compiled]:
     ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     assert ended.returncode == 0, ended.stderr
     lines = [Compiled(**json.loads(line)) for line in ended.stdout.splitlines()]
-    return {compiled.name: compiled for compiled in lines}
+    found = {compiled.name: compiled for compiled in lines}
+    assert len(found) == len(lines), "names are told apart"
+    return found
 
 
 def _compile(variant: Variant) -> Compiled:
@@ -66,7 +72,7 @@ def _compile(variant: Variant) -> Compiled:
     from triton.compiler import ASTSource
 
     names = variant.kernel.arg_names
-    types = {name: "constexpr" if name in variant.constants else variant.types[name] for name in names}
+    types = {name: "constexpr" if name in variant.constants else variant.types.get(name, "i32") for name in names}
     is_aligned = [types[name].startswith("*") or name in variant.aligned for name in names]
     compiled = triton.compile(
         ASTSource(
@@ -85,14 +91,16 @@ def _compile(variant: Variant) -> Compiled:
         usage = subprocess.run(
             [tools / "cuobjdump", "--dump-resource-usage", cubin.name], capture_output=True, text=True, check=True
         ).stdout
-    match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    match = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage)
     assert match is not None, usage
     return Compiled(
         name=variant.name,
+        kernel=variant.kernel.__name__,
         registers=int(match[1]),
-        stack_bytes=int(match[2]),
+        spilled_bytes=int(match[2]) + int(match[3]),
         shared_bytes=compiled.metadata.shared,
         products=sorted(set(re.findall(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*", compiled.asm["ptx"]))),
+        copies_tensors="cp.async.bulk.tensor" in compiled.asm["ptx"],
     )
 
 

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
 
+BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def patched_once() -> None:
-    """The interpreter patches Triton's language for each launch and each call inside it, which takes most of its time.
-
-    Nothing here needs the language unpatched.
-    """
-    from triton.runtime import interpreter
-
-    patch, languages = interpreter._patch_lang, [interpreter.tl, interpreter.tl.core]
-    patched: set[tuple[bool, ...]] = set()
-
-    def patch_once(function: Any) -> Any:
-        named = {id(value) for value in function.__globals__.values()}
-        key = tuple(id(language) in named for language in languages)
-        if key not in patched:
-            patched.add(key)
-            patch(function)
-        return SimpleNamespace(restore=lambda: None)
-
-    interpreter._patch_lang = patch_once
+    """Else patching Triton's language for each launch takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARK)
+        from gpu.interpreter import patch_once
+    patch_once()
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,19 @@ def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     return parts[0], parts[1]
 
 
+def first_keys(pool: KvPool, layer: int) -> torch.Tensor:
+    """What is added to the key at position 0, if that is in a block: [num_blocks, G, D] f32; zero of most formats."""
+    layout = pool.layout
+    num_heads, row = layout.num_kv_heads, layout.row_elements
+    if not layout.format.has_first_keys:
+        return torch.zeros(pool.num_blocks, num_heads, layout.head_size)
+    pieces = pool.pieces[layer].cpu()
+    begin, end = layout.first_keys_offset, layout.first_keys_offset + num_heads * row
+    data = pieces[:, begin:end].contiguous().view(-1, num_heads, row)
+    scales = pieces[:, end : end + 2 * num_heads].contiguous().view(torch.bfloat16).float()
+    return (torch.stack([data & 15, data >> 4], dim=-1).flatten(-2).float() * 2 - 15) * scales[:, :, None]
+
+
 def hadamard(size: int) -> torch.Tensor:
     """Block diagonal, runs of the largest power of two that divides size, ones and minus ones, [size, size] f32."""
     run = size & -size
@@ -136,7 +149,9 @@ class Scene:
         mixed = []
         for index, entry in enumerate(self.entries):
             queries = self.queries[self.rows(index)].float().view(entry.num_rows, -1, self.shape.head_size)
-            key, value = (x[self.slots(index)].repeat_interleave(self.shape.group, 1) for x in (keys, values))
+            key, value = (x[self.slots(index)] for x in (keys, values))
+            key[0] += first_keys(self.pool, 1)[self.tables[index, 0]]
+            key, value = (x.repeat_interleave(self.shape.group, 1) for x in (key, value))
             scores = torch.einsum("qhd,khd->hqk", queries, key) * scale
             if soft_cap is not None:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
@@ -230,3 +245,8 @@ def _fill(pool: KvPool, generator: torch.Generator, is_exact: bool) -> None:
         if is_exact:
             scales = torch.ones(size)
         pool.scales(1)[:, : size[1]] = scales.bfloat16()
+    if layout.format.has_first_keys:
+        begin, size = layout.first_keys_offset, layout.num_kv_heads * layout.row_elements
+        pool.elements(1)[:, begin : begin + size] = torch.randint(0, 256, (pool.num_blocks, size), generator=generator)
+        begin = layout.first_scales_offset
+        pool.scales(1)[:, begin : begin + layout.num_kv_heads] = 1.0 if is_exact else 0.125

@@ -15,7 +15,7 @@ from tests.models.tiny import VOCAB_SIZE
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure, Watermark
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -126,6 +126,7 @@ def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: Re
     params = replace(
         WITH_LOGPROBS, temperature=1.0, top_p=0.9, top_k=50, seed=77, repetition_penalty=1.2, presence_penalty=0.5,
         frequency_penalty=0.2, logit_bias=((5, 1.0),), min_tokens=3, end_token_ids=(1, 2),
+        watermark=Watermark(0.4, 3.0, 2**63 + 5),
     )  # fmt: skip
     expected = run_alone(reference, [24], [0, 1, 2], params, num_decodes=6)
     assert_same(run_alone(backend, [24], [0, 1, 2], params, num_decodes=6), expected)
@@ -150,8 +151,11 @@ def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, r
 
 
 def test_two_steps_in_flight_are_as_one_after_the_other(backend: CudaBackend) -> None:
-    """The token of a step that is in flight stays on the device, also where penalties count it."""
-    params = replace(WITH_LOGPROBS, temperature=0.8, seed=3, repetition_penalty=1.3, frequency_penalty=0.4)
+    """The token of a step in flight stays on the device, also where penalties count it and a watermark follows it."""
+    params = replace(
+        WITH_LOGPROBS, temperature=0.8, seed=3, repetition_penalty=1.3, frequency_penalty=0.4,
+        watermark=Watermark(0.5, 4.0, 7),
+    )  # fmt: skip
     expected = run_alone(backend, [24], [0, 1, 2], params, num_decodes=3)
     backend.start(2, PROMPT, len(PROMPT), params)
     runner = Runner(2, iter([5, 6, 7]), len(PROMPT))

@@ -9,10 +9,14 @@ import pytest
 import torch
 from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
 from trunkline_server.backends.cuda.kernels import choose
+from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
+from trunkline_server.backends.cuda.packed_rows import PackedRows
 from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
-from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.backends.interface import SamplingParams, Watermark
+from trunkline_server.sampling import processors
 from trunkline_server.sampling.sampler import choose_token, log_softmax, top_logprobs
+from trunkline_server.sampling.watermark import green_below
 
 VOCAB = 150
 ROWS = 256
@@ -92,6 +96,7 @@ def test_edits_logits_as_the_reference(device: str) -> None:
             min_tokens=25 if number % 2 else 5, end_token_ids=(1, 7, int(np.argmax(logits[number]))),
             logit_bias=((3, 2.5), (9, -4.0), (3, 1.25)) if number % 3 == 1 else (),
             allowed_token_ids=tuple(range(0, VOCAB, 3)) if number % 7 == 0 else (),
+            watermark=Watermark(0.25 + number / 512, 1.5, int(rng.integers(0, 2**63)) * 2) if number % 4 < 2 else None,
         )  # fmt: skip
         mask = rng.bytes(mask_bytes) if number % 6 == 0 else b""
         is_pending = number % 2 == 1
@@ -105,6 +110,7 @@ def test_edits_logits_as_the_reference(device: str) -> None:
                 rules=rules,
                 position=len(known),
                 num_output=len(known) - 10,
+                last_token=tokens[-1],
                 pending_row=number if is_pending else -1,
                 mask=words,
             )
@@ -113,6 +119,33 @@ def test_edits_logits_as_the_reference(device: str) -> None:
     one = sampler(device)
     one.sampled.copy_(torch.tensor(previous))
     assert [row.token_id for row in run(device, logits, requests, one)] == expected
+
+
+@pytest.mark.parametrize("vocab_size", [3, VOCAB, 9001])
+def test_lifts_green_tokens_to_the_bit(vocab_size: int, device: str) -> None:
+    rng = np.random.default_rng(vocab_size)
+    logits = random_logits(rng, 6, vocab_size)
+    previous = rng.integers(0, vocab_size, 6).astype(np.int32)
+    contexts = rng.integers(0, vocab_size, 6).astype(np.int32)
+    marks = [None if row == 3 else Watermark(0.05 + row / 6, 1.7 * row + 0.1, 2**64 - 1 - row) for row in range(6)]
+    pending = np.array([-1, 1, -1, 3, 0, 5], dtype=np.int32)
+    arrays = {
+        "green_below": np.array([0 if mark is None else green_below(mark.gamma) for mark in marks], dtype=np.uint32),
+        "deltas": np.array([0 if mark is None else mark.delta for mark in marks], dtype=np.float32),
+        "keys": np.array([0 if mark is None else mark.key for mark in marks], dtype=np.uint64),
+        "contexts": contexts,
+        "pending": pending,
+    }
+    expected = logits.copy()
+    for row, mark in enumerate(marks):
+        if mark is not None:
+            context = int(contexts[row] if pending[row] < 0 else previous[pending[row]])
+            processors.lift_green(expected[row], context, mark)
+    where = CudaDevice() if device == "cuda" else HostDevice()
+    edited = torch.tensor(logits, device=device)
+    lift_green(edited, WatermarkEdits(**PackedRows(where).upload(arrays)), torch.tensor(previous, device=device))
+    assert edited.cpu().numpy().tobytes() == expected.tobytes()
+    assert logits.tobytes() != expected.tobytes()
 
 
 def test_tells_logprobs_ranks_and_the_likeliest(device: str) -> None:

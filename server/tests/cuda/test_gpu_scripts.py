@@ -1,57 +1,144 @@
-"""`make gpu-check`'s measurements run, on shapes small enough for the interpreter."""
+"""`make gpu-check`: what goes wrong in one phase loses nothing of the others, and tiny shapes can be measured."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PATHS = [str(ROOT / "benchmark"), str(ROOT / "server")]
+SAYS = "from gpu.process import phase_lines; lines = phase_lines(); lines.figure('m', 'decode', {'batch': 1, 'n': 2}); "
+
+
+@pytest.fixture(autouse=True)
+def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PATHS[0])
+
+
+def run(folder: Path, phases: Sequence[Any], *, seconds: float = 60.0, width: int = 2) -> dict[str, str]:
+    """How each phase of a run ended."""
+    from gpu.phases import Conductor
+
+    conductor = Conductor(folder, time.monotonic() + seconds, {"PYTHONPATH": os.pathsep.join(PATHS)})
+    conductor.run(phases, width)
+    return conductor.statuses()
+
+
+def phase(name: str, program: str, limit_s: float = 30.0, **more: Any) -> Any:
+    from gpu.phases import Phase
+
+    return Phase(name, ["-c", SAYS + program], limit_s, least_s=more.pop("least_s", 0.0), **more)
+
+
+def test_a_phase_that_fails_hangs_or_is_killed_loses_only_itself(tmp_path: Path) -> None:
+    from gpu import report
+
+    statuses = run(
+        tmp_path,
+        [
+            phase("raises", "raise RuntimeError('no memory')"),
+            # Its child would outlive it.
+            phase("hangs", "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); time.sleep(600)", 3.0),
+            phase("dies", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+            phase("needs", "", after=["raises"]),
+            phase("good", "lines.check('sums are exact', holds=True)"),
+            phase("wrong", "lines.check('graphs are as launched', holds=False, detail='row 3 differs')"),
+        ],
+    )
+    assert statuses == {
+        "raises": "failed with 1", "hangs": "over its limit of 3 s", "dies": "killed by SIGKILL",
+        "needs": "skipped: raises did not end well", "good": "ok", "wrong": "ok",
+    }  # fmt: skip
+    report.write(tmp_path)
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    # What each said before its end is there.
+    assert len(results["figures"]["m"]["decode"]) == 5
+    text = (tmp_path / "gpu.md").read_text()
+    assert "- hangs: over its limit of 3 s" in text
+    assert "- wrong: graphs are as launched: row 3 differs" in text
+    assert "RuntimeError: no memory" in (tmp_path / "log.txt").read_text()
+    assert 'File "<string>", line 1' in (tmp_path / "log.txt").read_text(), "a phase that hangs says where"
+    assert sorted(report.problems(tmp_path)) == [
+        "dies: killed by SIGKILL", "hangs: over its limit of 3 s", "needs: skipped: raises did not end well",
+        "raises: failed with 1", "wrong: graphs are as launched: row 3 differs",
+    ]  # fmt: skip
+
+
+def test_what_has_no_time_left_is_listed(tmp_path: Path) -> None:
+    from gpu import report
+
+    first = phase("first", "import time; time.sleep(600)", 600.0, least_s=0.5)
+    statuses = run(tmp_path, [first, phase("second", "", least_s=0.5)], seconds=2.0, width=1)
+    assert statuses["first"].startswith("over its limit of")
+    assert statuses["second"] == "skipped: no time was left"
+    report.write(tmp_path)
+    assert "- second: skipped: no time was left" in (tmp_path / "gpu.md").read_text()
+
+
+def test_a_summary_is_made_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
+    from gpu import report
+    from gpu.lines import Lines
+
+    lines = Lines(tmp_path / "results.jsonl", "steps")
+    lines.begin(60.0)
+    lines.figure("m", "prefill", {"tokens": 512, "tokens_per_s": 9.0})
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"phase": "steps", "wh')
+    report.write(tmp_path)
+    assert report.problems(tmp_path) == ["steps: was running when the run ended"]
+    assert (tmp_path / "prefill.svg").read_text().startswith("<svg")
+    assert "| 512 | 9 |" in (tmp_path / "gpu.md").read_text()
 
 
 def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    monkeypatch.syspath_prepend(PATHS[0])
-    from gpu.__main__ import _steps
-    from gpu.report import write
+    from gpu import measure, report
+
+    monkeypatch.setenv("GPU_CHECK_RESULTS", str(tmp_path / "results.jsonl"))
+    for program in ("weights", "steps"):
+        model = ["--model", "tiny", "--path", str(tmp_path / "model")]
+        monkeypatch.setattr(sys, "argv", ["measure", program, *model])
+        assert measure.main() == 0
+    report.write(tmp_path)
+    figures = json.loads((tmp_path / "gpu.json").read_text())["figures"]
+    assert set(figures["card"]["limits"][0]) == {"bytes_per_s", "operations_per_s"}
+    assert [row["batch"] for row in figures["tiny"]["decode"]] == [1, 2]
+    assert all(row["tokens_per_s"] > 0 for row in figures["tiny"]["decode"] + figures["tiny"]["prefill"])
+
+
+def test_fp8_weights_are_a_checkpoint_that_is_read(tmp_path: Path) -> None:
     from gpu.shapes import SHAPES, write_model
+    from trunkline_server.weights.checkpoint import open_checkpoint
 
-    path = write_model(SHAPES["tiny"], tmp_path / "model", device)
-    figures = _steps(argparse.Namespace(tiny=True, model="tiny", path=path), device)
-    limits = figures.pop("limits")
-    assert set(limits) == {"bytes_per_s", "operations_per_s"}
-    assert [row["batch"] for row in figures["decode"]] == [1, 2]
-    assert all(row["tokens_per_s"] > 0 for row in figures["decode"] + figures["prefill"])
-    write({"device": device, "limits": limits, "models": {"tiny": figures}}, tmp_path / "out")
-    assert "### prefill" in (tmp_path / "out/gpu.md").read_text()
-    assert (tmp_path / "out/tiny-decode.svg").read_text().startswith("<svg")
+    path = write_model(SHAPES["tiny"], tmp_path, "cpu", is_fp8=True)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.config.hidden_size == SHAPES["tiny"].hidden_size
+    assert len([name for name in checkpoint.names() if name.endswith("_proj.weight")]) == 14
 
 
-def test_parts_run_in_processes_of_their_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu", "--tiny", "--parts", "requests", "--output", str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "out/gpu.json").read_text())
-    assert results["models"]["tiny"]["requests"].startswith("not measured: ")
+def test_the_phases_of_a_run_fit_into_its_time() -> None:
+    from gpu import plan
+
+    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
+    names = [phase.name for stage in stages for phase in stage.phases]
+    assert len(names) == len(set(names))
+    assert {"assumptions-products", "traffic-int4", "tests-linear", "steps-llama-8b", "requests-llama-1b"} <= set(names)
+    for stage in stages:
+        known = [phase.name for phase in stage.phases]
+        for phase in stage.phases:
+            assert set(phase.after) <= set(names)
+            assert all(needed not in known or known.index(needed) < known.index(phase.name) for needed in phase.after)
+    only = plan.selected(stages, ["traffic-int8"])
+    assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
 
 
-def test_what_failed_or_differs_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(PATHS[0])
-    from gpu.report import problems
-
-    parts = {"requests": [{"same_alone": False, "requests": 64}], "steps": "failed: no memory", "history": []}
-    found = problems({"models": {"m": parts, "n": {"requests": "not measured: no GPU"}}})
-    assert found == ["m: requests: `same_alone` is not", "m: steps failed: no memory"]
-
-
-def test_percentiles_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(PATHS[0])
+def test_percentiles_and_tables() -> None:
     from gpu.report import plot, table
     from gpu.requests import Timing, percentiles, prompt
 

@@ -46,7 +46,9 @@ def test_a_pool_too_small_to_serve_is_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "INTERPRETED", SimpleNamespace(value=False))
+    monkeypatch.setattr(builder.torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendUnavailable, match=r"finds no NVIDIA GPU .*; hint: .*nvidia-smi"):
         builder.find_device()
 

@@ -65,6 +65,19 @@ def awq(weight: torch.Tensor) -> Made:
     return parts, meant
 
 
+def packed_with_zeros(weight: torch.Tensor, bits: int) -> Made:
+    numbers, scales, zeros = affine(weight.reshape(weight.shape[0], -1, GROUP), bits)
+    # Whole words of rows, the last one filled up.
+    rows = torch.nn.functional.pad(zeros.T, (0, -zeros.shape[0] % (32 // bits)))
+    parts = {
+        "weight_packed": words(numbers.flatten(1), bits),
+        "weight_scale": scales,
+        "weight_zero_point": words(rows, bits).T.contiguous(),
+        "weight_shape": torch.tensor(weight.shape),
+    }
+    return parts, ((numbers - zeros[..., None]) * scales.float()[..., None]).flatten(1)
+
+
 def packed(weight: torch.Tensor, bits: int) -> Made:
     groups = weight.reshape(weight.shape[0], -1, GROUP)
     half = 1 << (bits - 1)
@@ -137,6 +150,7 @@ def _number(bits: int, kind: str, strategy: str, **more: Any) -> dict[str, Any]:
 
 
 _DYNAMIC = {"strategy": "token", "dynamic": True}
+_ASYMMETRIC = {"symmetric": False}
 # case -> (`quantization_config`, quantiser of linear weights)
 CASES: dict[str, tuple[dict[str, Any], Quantizer]] = {
     "gptq": (
@@ -159,6 +173,14 @@ CASES: dict[str, tuple[dict[str, Any], Quantizer]] = {
     "packed_8": (
         compressed("pack-quantized", _number(8, "int", "group", group_size=GROUP), None),
         lambda weight: packed(weight, 8),
+    ),
+    "packed_4_with_zeros": (
+        compressed("pack-quantized", _number(4, "int", "group", group_size=GROUP) | _ASYMMETRIC, None),
+        lambda weight: packed_with_zeros(weight, 4),
+    ),
+    "packed_8_with_zeros": (
+        compressed("pack-quantized", _number(8, "int", "group", group_size=GROUP) | _ASYMMETRIC, None),
+        lambda weight: packed_with_zeros(weight, 8),
     ),
     "fp8_dynamic": (
         compressed("float-quantized", _number(8, "float", "channel"), _number(8, "float", "token") | _DYNAMIC),

@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """As `Watermark` in shard.proto."""
+
+    gamma: float
+    delta: float
+    # No log shows it.
+    key: int = field(repr=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """As `SamplingParams` in shard.proto, field by field."""
@@ -32,6 +42,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] = ()
     typical_p: float = 1.0
     num_top_prompt_logprobs: int = 0
+    watermark: Watermark | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from trunkline_server.errors import BackendUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend
+    from trunkline_server.backends.store_files import StoreOptions
     from trunkline_server.weights.checkpoint import Checkpoint
 
 
@@ -32,10 +33,12 @@ class BackendOptions:
     weights_cache: Path | None = None
     # Where KV blocks are kept, and how many bytes of them.
     kv_disk: tuple[Path, int] | None = None
+    # Bytes of pinned memory in which blocks are kept: the cuda backend's.
+    kv_host_bytes: int | None = None
 
     def given(self) -> dict[str, int]:
         """The numbers that are not None."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int) and name != "kv_host_bytes"}
 
 
 def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -44,16 +47,12 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 
 def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    _refuse_host_tier("cpu", options)
     from trunkline_server.backends.cpu.build import build as build_cpu
-    from trunkline_server.backends.cpu.store import StoreOptions
 
-    store = None
-    if options.kv_disk is not None:
-        path, max_bytes = options.kv_disk
-        store = StoreOptions(path=path, max_bytes=max_bytes)
     return build_cpu(
         checkpoint,
-        store=store,
+        store=_store_options(options),
         window_parts="auto" if options.kv_windows == "auto" else None,
         kv_cache_dtype=options.kv_cache_dtype,
         pinning=options.pin_threads,
@@ -62,7 +61,25 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     )
 
 
+def _store_options(options: BackendOptions) -> StoreOptions | None:
+    from trunkline_server.backends.store_files import StoreOptions
+
+    if options.kv_disk is None:
+        return None
+    path, max_bytes = options.kv_disk
+    return StoreOptions(path=path, max_bytes=max_bytes)
+
+
+def _refuse_host_tier(name: str, options: BackendOptions) -> None:
+    if options.kv_host_bytes is not None:
+        raise InvalidArgument(
+            f"`--kv-host-size` is given, but the {name} backend keeps its blocks in the host's memory anyway",
+            hint="leave it out, or set `--max-batch-total-tokens`",
+        )
+
+
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    _refuse_host_tier("reference", options)
     try:
         from trunkline_server.backends.reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:
@@ -79,15 +96,12 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
-    if options.kv_disk is not None:
-        raise InvalidArgument(
-            "`--kv-disk-path` is given, but the cuda backend keeps no blocks on disk", hint="leave it out"
-        )
     if options.weights_cache is not None:
         # Read when a kernel is first compiled.
         os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))
     try:
         from trunkline_server.backends.cuda.build import build as build_on_gpu
+        from trunkline_server.backends.cuda.tier_build import TierOptions
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("torch", "triton"):
             raise
@@ -101,6 +115,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         max_batch_total_tokens=options.max_batch_total_tokens,
         max_step_tokens=options.max_step_tokens,
         max_step_sequences=options.max_step_sequences,
+        tiers=TierOptions(host_bytes=options.kv_host_bytes, disk=_store_options(options)),
     )
 
 

@@ -40,10 +40,14 @@ class Awq:
 
 @dataclass(frozen=True, slots=True)
 class PackedIntegers:
-    """`compressed-tensors`' "pack-quantized": integers of 4 or 8 bits in words of 32, activations as they are."""
+    """`compressed-tensors`' "pack-quantized": integers of 4 or 8 bits in words of 32, activations as they are.
+
+    is_symmetric: no group has a zero point.
+    """
 
     bits: int
     group_size: int | None
+    is_symmetric: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +220,9 @@ def _packed_integers(group: _Keys, weights: _Keys) -> Quantization:
     bits = weights.integer("num_bits")
     if bits not in (4, 8):
         raise weights.refused(f"integers of {bits} bits", "read are 4 and 8 bits")
-    weights.refuse_unless("symmetric", (True,))
     weights.refuse_unless("strategy", ("group", "channel"))
     is_grouped = weights.text("strategy") == "group"
-    return PackedIntegers(bits, weights.group_size() if is_grouped else None)
+    return PackedIntegers(bits, weights.group_size() if is_grouped else None, weights.boolean("symmetric", True))
 
 
 def _eight_bits(group: _Keys, weights: _Keys) -> Quantization:

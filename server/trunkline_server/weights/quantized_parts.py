@@ -2,7 +2,8 @@
 
     Gptq            qweight i32 [K * bits / 32, N], qzeros i32 [G, N * bits / 32], scales [G, N], g_idx i32 [K] or none
     Awq             qweight i32 [K, N / 8], qzeros i32 [G, N / 8], scales [G, N]
-    PackedIntegers  weight_packed i32 [N, K * bits / 32], weight_scale [N, G], weight_g_idx i32 [K] or none
+    PackedIntegers  weight_packed i32 [N, K * bits / 32], weight_scale [N, G], weight_g_idx i32 [K] or none,
+                    weight_zero_point i32 [N * bits / 32, G] where it is asymmetric, N rounded up to whole words
     EightBits       weight e4m3 or i8 [N, K], a scale [N, 1], [N], [1] or [], input_scale [1] or [] where it is static
     FourBitFloats   weight u8 [N * K / 2, 1], weight.absmax, weight.quant_map, weight.nested_absmax and
                     weight.nested_quant_map or none, weight.quant_state.bitsandbytes__nf4 (or fp4)
@@ -61,7 +62,7 @@ def part_suffixes(scheme: Quantization, module: str, dtypes: Mapping[str, str]) 
     if isinstance(scheme, Gptq | Awq):
         return there("qweight", "qzeros", "scales", "g_idx") if there("qweight") else ()
     if isinstance(scheme, PackedIntegers):
-        found = there("weight_packed", "weight_scale", "weight_g_idx")
+        found = there("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx")
         return found if there("weight_packed") else ()
     if isinstance(scheme, EightBits):
         is_quantized = weight == ("F8_E4M3" if scheme.is_float else "I8")
@@ -169,8 +170,12 @@ def _awq_shape(check: _Check, scheme: Awq) -> tuple[int, int]:
 
 def _packed_shape(check: _Check, scheme: PackedIntegers) -> tuple[int, int]:
     num_outputs, words = check.matrix("weight_packed", ("I32",))
-    num_inputs = words * (32 // scheme.bits)
-    check.expect("weight_scale", FLOATS, (num_outputs, num_groups(num_inputs, scheme.group_size)))
+    in_word = 32 // scheme.bits
+    num_inputs = words * in_word
+    groups = num_groups(num_inputs, scheme.group_size)
+    check.expect("weight_scale", FLOATS, (num_outputs, groups))
+    if not scheme.is_symmetric:
+        check.expect("weight_zero_point", ("I32",), (-(-num_outputs // in_word), groups))
     if check.has("weight_g_idx"):
         check.expect("weight_g_idx", ("I32",), (num_inputs,))
     return num_outputs, num_inputs

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.memory import MemoryNeed, available_memory, plan_pool
+from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.backends.cpu.store import StoreOptions, open_store
+from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
+from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 

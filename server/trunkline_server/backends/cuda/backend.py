@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.sampling import DeviceSampler, PendingRows, RowRequest, RowResult
-from trunkline_server.backends.cuda.sampling_rules import mask_from_bytes
-from trunkline_server.backends.cuda.sequences import RunningSequence, SequenceTable
+from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
+from trunkline_server.backends.cuda.sequences import RunningSequence
 from trunkline_server.backends.cuda.step_input import Entry
+from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.interface import (
     BackendInfo,
     Chunk,
@@ -28,7 +30,8 @@ from trunkline_server.backends.interface import (
     TokenScore,
 )
 from trunkline_server.backends.late_masks import LateMasks
-from trunkline_server.errors import InvalidArgument
+from trunkline_server.backends.sequences import SequenceTable, StepChunks
+from trunkline_server.sampling.sampler import NotFiniteError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,11 +62,13 @@ class _Step:
     """A step in flight. rows: None until its samples are begun, which late masks put off; outcomes: those known."""
 
     chunks: Sequence[Chunk]
-    works: list[_Work]
+    taken: StepChunks[RunningSequence]
+    works: list[_Work] = field(default_factory=list)
     outcomes: dict[int, Sampled | SequenceFailure] = field(default_factory=dict)
     logits: torch.Tensor | None = None
     rows: PendingRows | None = None
     event: Event | None = None
+    stores: StepStores | None = None
     results: list[Sampled | SequenceFailure] | None = None
 
 
@@ -83,15 +88,15 @@ class CudaBackend:
         pool: KvPool,
         vocab_size: int,
         use_device: Callable[[], None] = lambda: None,
+        tiers: TieredStore | None = None,
     ) -> None:
         self.info = info
-        self.store: Store | None = None
+        self.store: Store | None = tiers
+        self._tiers = tiers
         self._device, self._runner, self._sampler, self._pool = device, runner, sampler, pool
         self._vocab_size = vocab_size
         self._use_device = use_device
-        self._sequences = SequenceTable(
-            num_blocks=info.num_device_blocks, block_size=info.block_size, vocab_size=vocab_size
-        )
+        self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
         self._steps: deque[_Step] = deque()
 
     def after_start(self) -> None:
@@ -105,10 +110,15 @@ class CudaBackend:
         sampling: SamplingParams,
         root_key: bytes = b"",
     ) -> None:
-        self._sequences.start(sequence_id, token_ids, num_prompt_tokens, sampling)
+        rules = SamplingRules(sampling, token_ids, num_prompt_tokens, self._vocab_size)
+        self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling, rules=rules))
+        if self._tiers is not None:
+            self._tiers.start(sequence_id, root_key)
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
+        if self._tiers is not None:
+            self._tiers.end(sequence_id)
 
     def make_late_masks(self) -> LateMasks:
         return LateMasks()
@@ -116,6 +126,8 @@ class CudaBackend:
     def reset(self) -> None:
         self._use_device()
         self._device.wait()
+        if self._tiers is not None:
+            self._tiers.reset()
         self._steps.clear()
         self._sequences.clear()
 
@@ -125,7 +137,11 @@ class CudaBackend:
     @torch.inference_mode()
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._use_device()
+        if self._tiers is not None:
+            self._tiers.enter_copy(source_block_id, destination_block_id)
         self._pool.copy_block(source_block_id, destination_block_id)
+        if self._tiers is not None:
+            self._tiers.leave_copy()
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -142,20 +158,30 @@ class CudaBackend:
         """Begins a step behind at most one that is in flight. Waits for late masks of that one, if for anything."""
         assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "one step is finished before a third begins"
         self._use_device()
+        if self._tiers is not None:
+            self._tiers.check(chunks)
         before = self._steps[-1] if self._steps else None
         if before is not None:
             self._sample(before)
             if any(self._needs_tokens(chunk) for chunk in chunks):
                 self._resolve(before)
-        step = _Step(chunks, [])
+        step = _Step(chunks, StepChunks(self._sequences, self._sampler.max_rows))
         self._steps.append(step)
         for chunk in chunks:
             self._accept(chunk, step)
+        if step.works:
+            step.logits = self._run([self._entry(work) for work in step.works])
+        if self._tiers is not None:
+            computed = {id(work.chunk): work.sequence for work in step.works}
+            stored = [(chunk, computed.get(id(chunk))) for chunk in chunks if chunk.stores]
+            step.stores = self._tiers.begin_stores(stored)
         if not step.works:
             return
-        step.logits = self._runner.run([self._entry(work) for work in step.works])
         if not any(work.chunk.late_masks is not None for work in step.works):
             self._sample(step)
+
+    def _run(self, entries: Sequence[Entry]) -> torch.Tensor:
+        return self._runner.run(entries) if self._tiers is None else self._tiers.run(self._runner, entries)
 
     def is_ready(self) -> bool:
         """Whether `finish` of the oldest step in flight would wait for the device no more."""
@@ -176,18 +202,14 @@ class CudaBackend:
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        if len(self._sequences) > 0:
-            raise InvalidArgument(f"cannot score while {len(self._sequences)} sequences are started")
-        num_positions = self.info.num_device_blocks * self.info.block_size
-        if not 1 <= len(token_ids) <= num_positions:
-            raise InvalidArgument(f"cannot score {len(token_ids)} tokens, the pool holds {num_positions}")
+        self._sequences.check_score(len(token_ids))
         self._use_device()
         pieces = []
         most = min(self._sampler.max_rows, self.info.max_step_tokens)
         for first in range(0, len(token_ids), most):
             tokens = token_ids[first : first + most]
             num_blocks = -(-(first + len(tokens)) // self.info.block_size)
-            logits = self._runner.run([Entry(tokens, first, range(num_blocks), range(len(tokens)))])
+            logits = self._run([Entry(tokens, first, range(num_blocks), range(len(tokens)))])
             self._device.wait()
             pieces.append(logits[: len(tokens)].cpu().numpy().copy())
         return np.concatenate(pieces)
@@ -198,51 +220,18 @@ class CudaBackend:
         return sequence is not None and sequence.num_pending > 0 and len(chunk.appended_token_ids) > 0
 
     def _accept(self, chunk: Chunk, step: _Step) -> None:
-        sequence = self._sequences.get(chunk.sequence_id)
-        if sequence is not None:
-            for token_id in chunk.appended_token_ids:
-                sequence.take(token_id)
-        problem = self._problem(chunk, step.works)
+        self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
+        first_row = step.taken.num_rows
+        problem = step.taken.take(chunk)
         if problem is not None:
             step.outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
             return
-        assert sequence is not None
-        sequence.block_ids.extend(chunk.new_block_ids)
-        num_scores = self._num_scores(chunk, sequence)
-        first_row = sum(work.num_scores + work.chunk.sample for work in step.works)
+        sequence = self._sequences[chunk.sequence_id]
+        num_scores = sequence.num_scores(chunk)
         step.works.append(
             _Work(chunk, sequence, sequence.num_tokens, num_scores, chunk.sample, chunk.allowed_tokens, None, first_row)
         )
         sequence.num_computed = chunk.first_position + chunk.num_tokens
-
-    def _problem(self, chunk: Chunk, works: Sequence[_Work]) -> str | None:
-        if any(work.chunk.sequence_id == chunk.sequence_id for work in works):
-            return "the sequence has two chunks in one step"
-        if len(works) == self.info.max_step_sequences:
-            return f"the step has more than {self.info.max_step_sequences} chunks"
-        num_tokens = sum(work.chunk.num_tokens for work in works) + chunk.num_tokens
-        if num_tokens > self.info.max_step_tokens:
-            return f"the step has {num_tokens} tokens, the limit is {self.info.max_step_tokens}"
-        problem = self._mask_problem(chunk.allowed_tokens) or self._sequences.problem(chunk)
-        if problem is not None:
-            return problem
-        num_rows = sum(work.num_scores + work.chunk.sample for work in works) + chunk.sample
-        num_rows += self._num_scores(chunk, self._sequences[chunk.sequence_id])
-        if num_rows > self._sampler.max_rows:
-            return f"the step needs logits of {num_rows} positions, the limit is {self._sampler.max_rows}"
-        return None
-
-    @staticmethod
-    def _num_scores(chunk: Chunk, sequence: RunningSequence) -> int:
-        """Positions of a chunk that score the prompt's next token."""
-        end = chunk.first_position + chunk.num_tokens
-        return max(0, min(end, sequence.num_prompt_tokens - 1) - chunk.first_position) if chunk.score else 0
-
-    def _mask_problem(self, mask: bytes) -> str | None:
-        num_bytes = -(-self._vocab_size // 8)
-        if mask and len(mask) != num_bytes:
-            return f"a mask of {len(mask)} bytes, expected {num_bytes}"
-        return None
 
     def _entry(self, work: _Work) -> Entry:
         chunk, sequence = work.chunk, work.sequence
@@ -259,7 +248,7 @@ class CudaBackend:
         for work in step.works:
             if work.chunk.late_masks is not None and work.samples:
                 work.mask = work.chunk.late_masks.wait(work.chunk.sequence_id)
-                work.problem = self._mask_problem(work.mask)
+                work.problem = self._sequences.mask_problem(work.mask)
                 work.samples = bool(work.mask) and work.problem is None
         requests = [request for work in step.works for request in self._requests(work)]
         if requests:
@@ -293,6 +282,7 @@ class CudaBackend:
                 wants_logprob=params.logprobs,
                 position=work.num_tokens,
                 num_output=work.num_tokens - sequence.num_prompt_tokens,
+                last_token=sequence.token_ids[-1],
                 pending_row=sequence.pending_row if work.num_tokens > num_known else -1,
                 mask=mask,
             )
@@ -311,6 +301,9 @@ class CudaBackend:
                 if outcome is not None:
                     step.outcomes[work.chunk.sequence_id] = outcome
             outcomes = step.outcomes
+            if self._tiers is not None and step.stores is not None:
+                failed = {one.sequence_id for one in outcomes.values() if isinstance(one, SequenceFailure)}
+                self._tiers.end_stores(step.stores, failed)
             step.results = [outcomes[chunk.sequence_id] for chunk in step.chunks if chunk.sequence_id in outcomes]
         return step.results
 
@@ -343,5 +336,4 @@ class CudaBackend:
 
 
 def _not_finite(sequence_id: int, what: int) -> SequenceFailure:
-    message = "a logit is not a number" if what == NOT_A_NUMBER else "no logit, or an infinite one, leads"
-    return SequenceFailure(sequence_id, "not_finite", message)
+    return SequenceFailure(sequence_id, "not_finite", str(NotFiniteError(is_nan=what == NOT_A_NUMBER)))

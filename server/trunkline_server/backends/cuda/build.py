@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from trunkline_server.backends.cuda.backend import CudaBackend
-from trunkline_server.backends.cuda.device import CudaDevice, Device
+from trunkline_server.backends.cuda.calibrate import measure_key_scaling
+from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+from trunkline_server.backends.cuda.flash import MAX_GATHERED_BYTES, MIN_CHUNK_ROWS, find_flash
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionShape
+from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_tables
 from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, bytes_per_block
@@ -22,6 +25,7 @@ from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
+from trunkline_server.backends.cuda.tier_build import TierOptions, make_tiers
 from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
@@ -29,6 +33,7 @@ from trunkline_server.models import registry
 from trunkline_server.models.rope import local_rope, rope
 
 if TYPE_CHECKING:
+    from trunkline_server.backends.cuda.key_scaling import KeyScaling
     from trunkline_server.backends.cuda.weights import DeviceWeights
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
@@ -36,7 +41,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Changes whenever the bits of a result change.
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
+# Changes whenever a block's bytes mean something else.
+KV_LAYOUT_VERSION = 1
 BLOCK_SIZE = 64
 DEFAULT_STEP_TOKENS = 4096
 DEFAULT_STEP_SEQUENCES = 256
@@ -51,6 +58,7 @@ GRAPH_BYTES = 4 << 20
 # Rows of a program of the sampler in the interpreter, where programs cost more than elements.
 INTERPRETED_ROWS = 64
 INTERPRETED_ROW_MULTIPLE = 2
+_NO_TIERS = TierOptions()
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 
@@ -66,12 +74,13 @@ def build(
     device: Device | None = None,
     dtype: torch.dtype | None = None,
     block_size: int = BLOCK_SIZE,
+    tiers: TierOptions = _NO_TIERS,
 ) -> CudaBackend:
     """Loads the weights, measures what is left, makes the pool, captures steps.
 
     kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend on the
     request alone) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
-    checkpoint's. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    checkpoint's. tiers: where blocks are kept below the device. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
     device = find_device() if device is None else device
@@ -88,7 +97,7 @@ def build(
         weights = load_weights(checkpoint, device.torch_device, dtype)
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
         try:
-            return _Assembly(checkpoint, device, weights, layout, dtype, limits, numerics == "fast").build(
+            return _Assembly(checkpoint, device, weights, layout, dtype, limits, numerics == "fast", tiers).build(
                 max_batch_total_tokens, captures=captures and device.can_capture, use_device=use_device
             )
         except torch.OutOfMemoryError as error:
@@ -100,8 +109,14 @@ def build(
             ) from error
 
 
-def find_device() -> CudaDevice:
-    """The first GPU. Raises BackendUnavailable."""
+def find_device() -> Device:
+    """The first GPU, or the CPU where Triton's interpreter was asked for (`TRITON_INTERPRET=1`).
+
+    Raises BackendUnavailable.
+    """
+    if INTERPRETED.value:
+        logger.warning("kernels run in Triton's interpreter, as `TRITON_INTERPRET` says: this is for tests")
+        return HostDevice()
     if not torch.cuda.is_available():
         raise BackendUnavailable(
             f"the cuda backend finds no NVIDIA GPU (torch {torch.__version__}, built for CUDA {torch.version.cuda})",
@@ -139,10 +154,14 @@ class _Assembly:
         dtype: torch.dtype,
         limits: StepShape,
         is_fast: bool,
+        tiers: TierOptions,
     ) -> None:
+        self._tiers = tiers
         self._checkpoint, self._config = checkpoint, checkpoint.config
         self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
         self._limits, self._is_fast = limits, is_fast
+        self._flash, why = find_flash(layout, dtype, is_fast=is_fast)
+        _log("attention of long chunks", by="own kernels" if self._flash is None else self._flash.name, because=why)
         is_gpu = device.torch_device.type == "cuda"
         self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
         self._row_multiple = ROW_MULTIPLE if is_gpu else INTERPRETED_ROW_MULTIPLE
@@ -152,10 +171,17 @@ class _Assembly:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
         sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
+        if self._flash is not None:
+            # flash-attn takes lengths from the host, which a step that is replayed does not ask.
+            shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= MIN_CHUNK_ROWS]
         per_block = bytes_per_block(layout, config.num_layers)
+        key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
         memory = DeviceMemory(
-            total=total, free=free, weights=self._weights.num_bytes, steps=self._step_bytes(len(shapes))
+            total=total,
+            free=free,
+            weights=self._weights.num_bytes,
+            steps=self._step_bytes(len(shapes)) + self._tiers.device_bytes(per_block),
         )
         num_blocks = num_pool_blocks(
             memory, bytes_per_block=per_block, block_size=layout.block_size, wanted_tokens=wanted_tokens
@@ -167,9 +193,12 @@ class _Assembly:
         pool = KvPool(
             num_layers=config.num_layers, num_blocks=num_blocks, block_size=layout.block_size,
             num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=layout.format.value,
-            device=device.torch_device,
+            device=device.torch_device, key_scaling=key_scaling,
         )  # fmt: skip
+        tiers, info = make_tiers(device, pool, self._info(pool), self._tiers)
         model = self._model(pool)
+        if tiers is not None:
+            model.enter_layer = tiers.gates.enter
 
         @torch.inference_mode()
         def forward(step: StepTensors) -> torch.Tensor:
@@ -186,11 +215,22 @@ class _Assembly:
             runner.capture(shapes)
             sampler.warm_up(model.logits[:1].zero_())
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
-        info = self._info(pool)
         return CudaBackend(
-            info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size,
+            info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
             use_device=use_device,  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def _measure_key_scaling(self) -> KeyScaling | None:
+        """Of int4, before memory is divided: what it takes is given back."""
+        if self._layout.format is not KvFormat.INT4:
+            return None
+        began = time.monotonic()
+        device = self._device.torch_device
+        scaling = measure_key_scaling(self._weights, self._config, self._dtype, device)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        _log("scaling of keys measured", seconds=f"{time.monotonic() - began:.1f}")
+        return scaling
 
     def _model(self, pool: KvPool) -> DeviceModel:
         config, device = self._config, self._device.torch_device
@@ -213,6 +253,7 @@ class _Assembly:
             dtype=self._dtype,
             logits=torch.zeros(self._largest.num_logits, config.vocab_size, dtype=torch.float32, device=device),
             is_fast=self._is_fast,
+            flash=self._flash,
         )
 
     def _attention_shape(self) -> AttentionShape:
@@ -240,7 +281,8 @@ class _Assembly:
              if not isinstance(matrix, DenseWeight)), default=0,
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
-        return limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
+        flash = 0 if self._flash is None else MAX_GATHERED_BYTES
+        return flash + limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
 
     def _info(self, pool: KvPool) -> BackendInfo:
         layout, limits = self._layout, self._limits
@@ -253,19 +295,22 @@ class _Assembly:
             max_step_sequences=limits.num_entries,
             kv_dtype=layout.format.value,
             weight_bytes=self._weights.num_bytes,
-            numeric_fingerprint=self._fingerprint(),
+            numeric_fingerprint=self._fingerprint(pool.key_scaling),
         )
 
-    def _fingerprint(self) -> str:
+    def _fingerprint(self, key_scaling: KeyScaling | None) -> str:
         """Of all that the bits of a result depend on."""
         import triton
 
         parts = (
             self._checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self._dtype],
             self._layout.format.value, str(self._is_fast), triton.__version__, torch.__version__,
-            self._device.describe(),
+            self._device.describe(), str(KV_LAYOUT_VERSION), str(self._layout.block_size),
         )  # fmt: skip
-        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16)
+        if key_scaling is not None:
+            digest.update(key_scaling.content())
+        return digest.hexdigest()
 
 
 def _sizes(shape: StepShape) -> tuple[int, int, int]:

@@ -32,8 +32,24 @@ class Graph(Protocol):
         ...
 
 
+class Stream(Protocol):
+    """Work beside the steps, in order. Called by any thread, by one at a time."""
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Begins what `work` launches and copies; may call it now. Does not wait."""
+        ...
+
+    def wait_for(self, event: Event) -> None:
+        """What is begun from now on comes after the event. Does not wait itself."""
+        ...
+
+    def mark(self) -> Event:
+        """The point after all work so far."""
+        ...
+
+
 class Device(Protocol):
-    """All work goes in order, on one stream."""
+    """The work of steps goes in order, on one stream."""
 
     torch_device: torch.device
     can_capture: bool
@@ -48,6 +64,22 @@ class Device(Protocol):
 
     def mark(self) -> Event:
         """The point after all work so far."""
+        ...
+
+    def stream(self) -> Stream:
+        """Another stream. Its kernels go before those of steps where both wait for room."""
+        ...
+
+    def wait_for(self, event: Event) -> None:
+        """Steps that are begun from now on come after the event. Does not wait itself."""
+        ...
+
+    def pinned_bytes(self, num_bytes: int) -> torch.Tensor:
+        """As `pinned`, [num_bytes] u8 that hold anything. Raises RuntimeError if the system refuses."""
+        ...
+
+    def send(self, numbers: list[int]) -> torch.Tensor:
+        """[n] i32 on the device, in order with the stream's work that it is called from. Does not wait."""
         ...
 
     def capture(self, work: Callable[[], object]) -> Graph:
@@ -75,6 +107,17 @@ class _Done:
         pass
 
 
+class _HostStream:
+    def run(self, work: Callable[[], object]) -> None:
+        work()
+
+    def wait_for(self, event: Event) -> None:
+        pass
+
+    def mark(self) -> Event:
+        return _Done()
+
+
 class HostDevice:
     """The CPU, with kernels in Triton's interpreter. free: what `free_bytes` says."""
 
@@ -93,6 +136,18 @@ class HostDevice:
     def mark(self) -> Event:
         return _Done()
 
+    def stream(self) -> Stream:
+        return _HostStream()
+
+    def wait_for(self, event: Event) -> None:
+        pass
+
+    def pinned_bytes(self, num_bytes: int) -> torch.Tensor:
+        return torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def send(self, numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32)
+
     def capture(self, work: Callable[[], object]) -> Graph:
         raise NotImplementedError("nothing is captured on the CPU")
 
@@ -107,19 +162,40 @@ class HostDevice:
 
 
 class _CudaEvent:
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        # Who waits for it sleeps.
+        self.event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self.event.record(stream)
 
     def is_reached(self) -> bool:
-        reached: bool = self._event.query()  # type: ignore[no-untyped-call]
+        reached: bool = self.event.query()  # type: ignore[no-untyped-call]
         return reached
 
     def wait(self) -> None:
-        self._event.synchronize()
+        self.event.synchronize()
+
+
+class _CudaStream:
+    # Lower is earlier; steps have 0.
+    _PRIORITY = -1
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device, priority=self._PRIORITY)  # type: ignore[no-untyped-call]
+
+    def run(self, work: Callable[[], object]) -> None:
+        with torch.cuda.stream(self._stream):
+            work()
+
+    def wait_for(self, event: Event) -> None:
+        assert isinstance(event, _CudaEvent), "an event of this device"
+        self._stream.wait_event(event.event)
+
+    def mark(self) -> Event:
+        return _CudaEvent(self._stream)
 
 
 class CudaDevice:
-    """An NVIDIA GPU. All work goes to a stream of its own, which is made current by whoever calls `use`.
+    """An NVIDIA GPU. Steps go to a stream of its own, which is made current by whoever calls `use`.
 
     Graphs share one memory pool: they are never replayed at the same time.
     """
@@ -144,9 +220,22 @@ class CudaDevice:
         destination.copy_(source, non_blocking=True)
 
     def mark(self) -> Event:
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return _CudaEvent(event)
+        return _CudaEvent(self._stream)
+
+    def stream(self) -> Stream:
+        return _CudaStream(self.torch_device)
+
+    def wait_for(self, event: Event) -> None:
+        assert isinstance(event, _CudaEvent), "an event of this device"
+        self._stream.wait_event(event.event)
+
+    def pinned_bytes(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def send(self, numbers: list[int]) -> torch.Tensor:
+        # The allocator of pinned memory gives it to nobody else before the copy is done.
+        pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=True)
+        return pinned.to(self.torch_device, non_blocking=True)
 
     def capture(self, work: Callable[[], object]) -> Graph:
         graph = torch.cuda.CUDAGraph()

@@ -8,6 +8,7 @@ from enum import Enum
 import torch
 
 from trunkline_server.backends.cuda.kernels.copy_blocks import copy_blocks
+from trunkline_server.backends.cuda.key_scaling import KeyScaling
 from trunkline_server.errors import InvalidArgument
 
 MIN_BLOCK_SIZE = 16
@@ -23,8 +24,11 @@ class KvFormat(Enum):
     fp8: e4m3, the head's largest magnitude becomes 448. int8: the largest becomes 127. int4: 16 levels at odd multiples
     of half a step, two elements a byte, the step chosen by head for the least squared error. Heads are turned by the
     Walsh-Hadamard matrix before int8 and int4, K and V both: what is large in one channel is spread over all. The query
-    is turned alike, the output back. No format needs calibration, and no scale is shared between positions, so what is
-    stored does not depend on how a sequence was cut.
+    is turned alike, the output back. No scale is shared between positions, so what is stored does not depend on how a
+    sequence was cut.
+
+    int4's keys are moved and scaled by channel before they are turned, see `KeyScaling`. What four bits leave of the
+    key at position 0, which many heads mostly look at, is stored in four bits more.
     """
 
     F32 = "f32"
@@ -42,6 +46,11 @@ class KvFormat(Enum):
     def is_turned(self) -> bool:
         """Whether heads are multiplied by the Walsh-Hadamard matrix before they are rounded."""
         return self in (KvFormat.INT8, KvFormat.INT4)
+
+    @property
+    def has_first_keys(self) -> bool:
+        """Whether the key at position 0 is stored more exactly than others."""
+        return self is KvFormat.INT4
 
     @property
     def storage_dtype(self) -> torch.dtype:
@@ -67,7 +76,12 @@ _STORAGE = {
 class KvLayout:
     """Where things lie. A *piece* is what one layer keeps of one block:
 
-        K elements [G, B, row] | V elements [G, B, row] | K scales [G, B] | V scales [G, B] | up to 128 bytes
+        K elements [G, B, row] | V elements [G, B, row] | K scales [G, B] | V scales [G, B] | first keys
+
+
+    and what is missing to a multiple of 128 bytes. First keys, where the format has them, are elements [G, row] and
+    scales [G] of what is added to the key in the block's first place if that is position 0 of a sequence; in other
+    blocks they mean nothing.
 
     A head's positions lie together, so a tile of attention is one run of B * row elements for each block, and a piece
     is one run of bytes for copies and for other tiers. Raises InvalidArgument for sizes that the kernels do not have.
@@ -101,9 +115,22 @@ class KvLayout:
         return 2 * self.values_offset * self.format.storage_dtype.itemsize
 
     @property
-    def piece_bytes(self) -> int:
+    def first_keys_offset(self) -> int:
+        """Elements from a piece's beginning to the first keys."""
         scales = 2 * self.num_kv_heads * self.block_size * _SCALE_BYTES if self.format.has_scales else 0
-        return -(-(self.scales_offset_bytes + scales) // _PIECE_ALIGNMENT) * _PIECE_ALIGNMENT
+        return (self.scales_offset_bytes + scales) // self.format.storage_dtype.itemsize
+
+    @property
+    def first_scales_offset(self) -> int:
+        """Scales from a piece's first one to those of the first keys."""
+        return 2 * self.num_kv_heads * self.block_size + self.num_kv_heads * self.row_elements // _SCALE_BYTES
+
+    @property
+    def piece_bytes(self) -> int:
+        size = self.first_keys_offset * self.format.storage_dtype.itemsize
+        if self.format.has_first_keys:
+            size += self.num_kv_heads * (self.row_elements + _SCALE_BYTES)
+        return -(-size // _PIECE_ALIGNMENT) * _PIECE_ALIGNMENT
 
     @property
     def piece_elements(self) -> int:
@@ -124,7 +151,8 @@ def bytes_per_block(layout: KvLayout, num_layers: int) -> int:
 class KvPool:
     """All pieces, [layers, num_blocks, piece_bytes] in one allocation; slot = block_id * B + offset.
 
-    Written by `rope_and_write_kv` and `copy_blocks`, read by `paged_attention`. Zero at first.
+    Written by `rope_and_write_kv` and `copy_blocks`, read by `paged_attention`. Zero at first. key_scaling: None, keys
+    are rounded as they are.
     """
 
     def __init__(
@@ -137,7 +165,9 @@ class KvPool:
         head_size: int,
         dtype: str,
         device: torch.device | str,
+        key_scaling: KeyScaling | None = None,
     ) -> None:
+        self.key_scaling = key_scaling
         self.layout = KvLayout(
             block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size, format=KvFormat(dtype)
         )

@@ -6,11 +6,13 @@ product where their weights are stacked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 
+from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
 from trunkline_server.backends.cuda.kernels.activation import gelu_mul, silu_mul
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
@@ -50,7 +52,8 @@ class DeviceModel:
     """All that steps of a model have in common, at addresses that stay.
 
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
-    a step asks for them. logits: [most rows, V] f32, of the last step.
+    a step asks for them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
+    touched. flash: for long chunks of launched steps.
     """
 
     weights: DeviceWeights
@@ -61,6 +64,8 @@ class DeviceModel:
     dtype: torch.dtype
     logits: torch.Tensor
     is_fast: bool = False
+    enter_layer: Callable[[int], None] = lambda layer: None
+    flash: FlashAttention | None = None
 
 
 @dataclass
@@ -70,6 +75,8 @@ class CudaOps:
     model: DeviceModel
     step: StepTensors
     _updated: set[int | None] = field(default_factory=set)
+    # Chunks that flash-attn computes, and contexts [S] without theirs.
+    _long: tuple[list[LongChunk], torch.Tensor] | None = None
     # The product of the last x with a stack of weights, which other parts of the stack are taken from.
     _product: tuple[torch.Tensor, DeviceWeight, bool, torch.Tensor] | None = None
     _written: tuple[int, Value, torch.Tensor] | None = None
@@ -120,19 +127,40 @@ class CudaOps:
         ropes = [x.rope if isinstance(x, Rotated) else None for x in (query, key)]
         assert ropes[0] == ropes[1], "queries and keys of a layer are rotated alike"
         tables = None if ropes[0] is None else self.model.rope_tables[ropes[0]]
+        self.model.enter_layer(layer)
         turned = rope_and_write_kv(
             _unrotated(query), _unrotated(key), value, self.step.positions, self.step.slots, tables, self.model.pool,
             layer,
         )  # fmt: skip
-        step = AttentionStep(self.step.block_tables, self.step.query_begin, self.step.context_length)
+        chunks, contexts = self._long_chunks()
+        step = AttentionStep(self.step.block_tables, self.step.query_begin, contexts)
         plan = self.model.plans[window]
         if window not in self._updated:
             plan.update(step, self.step.shape.num_rows)
             self._updated.add(window)
-        return paged_attention(
+        out = paged_attention(
             turned, self.model.pool, layer, step, plan, self.model.space, scale, soft_cap,
             decode_only=self.step.shape.is_decode,
         )  # fmt: skip
+        for chunk in chunks:
+            assert self.model.flash is not None
+            self.model.flash.attend(
+                turned, self.model.pool, layer, chunk, self.step.block_tables[chunk.index],
+                scale=scale, window=window, soft_cap=soft_cap, out=out,
+            )  # fmt: skip
+        return out
+
+    def _long_chunks(self) -> tuple[list[LongChunk], torch.Tensor]:
+        """Chunks that flash-attn computes, and the contexts of all others, with 0 for these."""
+        if self._long is None:
+            flash, entries, contexts = self.model.flash, self.step.entries, self.step.context_length
+            chunks = [] if flash is None or entries is None else flash.long_chunks(entries, self.model.pool.layout)
+            if chunks:
+                contexts = contexts.clone()
+                for chunk in chunks:
+                    contexts[chunk.index] = 0
+            self._long = chunks, contexts
+        return self._long
 
     def silu_mul(self, gate: Value, up: Value) -> Value:
         return silu_mul(dense(gate), dense(up))

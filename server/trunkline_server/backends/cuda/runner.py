@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -103,13 +104,13 @@ class StepRunner:
         graph = self._device.capture(work)
         return graph, outputs[0]
 
-    def run(self, entries: Sequence[Entry]) -> torch.Tensor:
+    def run(self, entries: Sequence[Entry], *, is_launched: bool = False) -> torch.Tensor:
         """Begins a step. Returns logits [R, V] f32 of the rows that need them, in order, with rows of padding behind.
 
-        They are valid until the next step.
+        They are valid until the next step. is_launched: operation by operation, even if there is a graph.
         """
         needed = shape_of(entries)
-        shape = self.captured_shape(needed)
+        shape = None if is_launched else self.captured_shape(needed)
         if shape is not None:
             self._input(shape, entries)
             graph, logits = self._graphs[shape]
@@ -119,7 +120,7 @@ class StepRunner:
         shape = padded(needed, self._row_multiple)
         self._input(shape, entries)
         self.num_launched += 1
-        return self._forward(self._layout(shape)[1])
+        return self._forward(replace(self._layout(shape)[1], entries=entries))
 
     def captured_shape(self, needed: StepShape) -> StepShape | None:
         """The smallest captured shape that holds a step; of two, that of decodes."""

@@ -31,9 +31,11 @@ from trunkline_server.backends.cuda.kernels.logit_edits import (
     apply_token_edits,
 )
 from trunkline_server.backends.cuda.kernels.logprobs import Logprobs, find_logprobs
+from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
 from trunkline_server.backends.cuda.packed_rows import PackedRows
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_words
-from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.backends.interface import SamplingParams, Watermark
+from trunkline_server.sampling.watermark import green_below
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +49,7 @@ _BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_
 _EDIT_NAMES = (
     "edit_begin", "edit_tokens", "edit_counts", "edit_flags", "repetition", "presence", "frequency", "pending",
 )  # fmt: skip
+_MARK_NAMES = ("mark_below", "mark_deltas", "mark_keys", "mark_contexts", "mark_pending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class RowRequest:
     """What is wanted of one row of logits.
 
     rules: None, the row scores `target` and samples nothing. position: that the sampled token takes. num_output: tokens
-    of output before it. pending_row: where in the step before the newest token was sampled, -1 if the host knows it.
-    mask: tokens that may be sampled, None for all.
+    of output before it. last_token: the newest that the host knows; pending_row: where in the step before a newer one
+    was sampled, -1 if there is none. mask: tokens that may be sampled, None for all.
     """
 
     rules: SamplingRules | None = None
@@ -64,6 +67,7 @@ class RowRequest:
     wants_logprob: bool = False
     position: int = 0
     num_output: int = 0
+    last_token: int = 0
     pending_row: int = -1
     mask: Words | None = None
 
@@ -153,7 +157,7 @@ class DeviceSampler:
         """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
         everything = SamplingParams(
             temperature=1.0, typical_p=0.9, logit_bias=((0, 1.0),), repetition_penalty=1.1, logprobs=True,
-            num_top_logprobs=1, allowed_token_ids=(0, 1),
+            num_top_logprobs=1, allowed_token_ids=(0, 1), watermark=Watermark(0.5, 2.0, 1),
         )  # fmt: skip
         for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9), everything):
             rules = SamplingRules(params, [0], 1, self._vocab_size)
@@ -211,7 +215,7 @@ class DeviceSampler:
     ) -> tuple[torch.Tensor, Peaks]:
         """Logits as parameters and masks change them, and their peaks: in scratch memory, if any row's do."""
         masks = [request.mask for request in requests if request.mask is not None]
-        if not masks and "bias_tokens" not in parts and "edit_tokens" not in parts:
+        if not masks and not {"mark_keys", "bias_tokens", "edit_tokens"} & parts.keys():
             return logits, peaks
         edited = self._scratch.scaled[: logits.shape[0], : self._vocab_size]
         if masks:
@@ -220,6 +224,8 @@ class DeviceSampler:
             allowed_logits(logits, parts["mask_rows"], table, edited)
         else:
             edited.copy_(logits)
+        if "mark_keys" in parts:
+            lift_green(edited, WatermarkEdits(*(parts[name] for name in _MARK_NAMES)), self.sampled)
         if "bias_tokens" in parts:
             add_biases(edited, BiasEdits(*(parts[name] for name in _BIAS_NAMES)))
         if "edit_tokens" in parts:
@@ -249,6 +255,8 @@ class DeviceSampler:
             arrays |= _bias_arrays(rules)
         if edits := _edit_arrays(requests, params):
             arrays |= edits
+        if any(one.watermark is not None for one in params):
+            arrays |= _mark_arrays(requests, [one.watermark for one in params])
         return self._requests.upload(arrays)
 
 
@@ -282,6 +290,19 @@ def _bias_arrays(rules: Sequence[SamplingRules | None]) -> dict[str, NDArray[np.
         "bias_tokens": np.concatenate([rule.bias_tokens for rule in given]),
         "bias_values": np.concatenate([rule.bias_values for rule in given]),
         "bias_numbers": np.concatenate([rule.bias_rounds for rule in given]),
+    }
+
+
+def _mark_arrays(
+    requests: Sequence[RowRequest], watermarks: Sequence[Watermark | None]
+) -> dict[str, NDArray[np.generic]]:
+    below = [0 if mark is None else green_below(mark.gamma) for mark in watermarks]
+    return {
+        "mark_below": np.array(below, dtype=np.uint32),
+        "mark_deltas": np.array([0.0 if mark is None else mark.delta for mark in watermarks], dtype=np.float32),
+        "mark_keys": np.array([0 if mark is None else mark.key for mark in watermarks], dtype=np.uint64),
+        "mark_contexts": np.array([request.last_token for request in requests], dtype=np.int32),
+        "mark_pending": np.array([request.pending_row for request in requests], dtype=np.int32),
     }
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -61,6 +62,8 @@ class StepTensors:
     context_length: torch.Tensor
     sampling_rows: torch.Tensor
     block_tables: torch.Tensor
+    # What the host knows of a step that is launched; None in captured ones, which are replayed for others.
+    entries: Sequence[Entry] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class StepLayout:
 
     def tensors(self, buffer: torch.Tensor) -> StepTensors:
         """The tensors in a buffer of the device."""
-        parts = {name: buffer[begin:end] for name, (begin, end) in self._places.items()}
+        parts: dict[str, Any] = {name: buffer[begin:end] for name, (begin, end) in self._places.items()}
         parts["block_tables"] = parts["block_tables"].view(self.shape.num_entries, self.max_blocks)
         return StepTensors(self.shape, **parts)
 
@@ -110,22 +113,30 @@ class StepLayout:
         """Writes a step into a buffer of the host, padding included."""
         parts = {name: words[begin:end] for name, (begin, end) in self._places.items()}
         tables = parts["block_tables"].reshape(self.shape.num_entries, self.max_blocks)
-        begin, logits = 0, 0
         for number, entry in enumerate(entries):
-            end = begin + len(entry.token_ids)
-            last = entry.first_position + len(entry.token_ids)
             tables[number, : len(entry.block_ids)] = entry.block_ids
-            positions = np.arange(entry.first_position, last, dtype=np.int32)
-            parts["token_ids"][begin:end] = entry.token_ids
-            parts["positions"][begin:end] = positions
-            parts["slots"][begin:end] = tables[number, positions // block_size] * block_size + positions % block_size
-            parts["row_entry"][begin:end] = number
-            parts["query_begin"][number] = begin
-            parts["context_length"][number] = last
-            parts["sampling_rows"][logits : logits + len(entry.logit_rows)] = [begin + row for row in entry.logit_rows]
-            begin, logits = end, logits + len(entry.logit_rows)
+        # All rows at once: a decode has hundreds of entries of one row, and the device waits for the host.
+        num_entries = len(entries)
+        lengths = np.array([len(entry.token_ids) for entry in entries], dtype=np.int32)
+        firsts = np.array([entry.first_position for entry in entries], dtype=np.int32)
+        begins = np.zeros(num_entries + 1, dtype=np.int32)
+        np.cumsum(lengths, out=begins[1:])
+        num_rows = int(begins[-1])
+        row_entry = np.repeat(np.arange(num_entries, dtype=np.int32), lengths)
+        positions = np.arange(num_rows, dtype=np.int32) + (firsts - begins[:-1])[row_entry]
+        blocks, offsets = np.divmod(positions, np.int32(block_size))
+        logit_rows = [
+            begin + row for entry, begin in zip(entries, begins[:-1].tolist(), strict=True) for row in entry.logit_rows
+        ]
+        parts["token_ids"][:num_rows] = list(chain.from_iterable(entry.token_ids for entry in entries))
+        parts["positions"][:num_rows] = positions
+        parts["slots"][:num_rows] = tables[row_entry, blocks] * np.int32(block_size) + offsets
+        parts["row_entry"][:num_rows] = row_entry
+        parts["query_begin"][:num_entries] = begins[:-1]
+        parts["context_length"][:num_entries] = firsts + lengths
+        parts["sampling_rows"][: len(logit_rows)] = logit_rows
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", -1), ("row_entry", -1)):
-            parts[name][begin:] = value
-        parts["query_begin"][len(entries) :] = begin
-        parts["context_length"][len(entries) :] = 0
-        parts["sampling_rows"][logits:] = 0
+            parts[name][num_rows:] = value
+        parts["query_begin"][num_entries:] = num_rows
+        parts["context_length"][num_entries:] = 0
+        parts["sampling_rows"][len(logit_rows) :] = 0

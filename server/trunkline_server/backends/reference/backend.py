@@ -24,7 +24,7 @@ from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
 from trunkline_server.backends.reference.rounding import KeyScaling
-from trunkline_server.backends.reference.sequences import SequenceTable
+from trunkline_server.backends.sequences import RunningSequence, SequenceTable, StepChunks
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.sampling.sampler import NotFiniteError, check_finite, choose_token, log_softmax, top_logprobs
@@ -93,7 +93,6 @@ class ReferenceBackend:
             dtype=kv_dtype,
             key_scaling=self._key_scaling(block_size) if kv_dtype == "int4" else None,
         )
-        self._sequences = SequenceTable(num_blocks=self._pool.num_blocks, block_size=block_size)
         self.info = BackendInfo(
             device=f"reference, torch {torch.__version__}, {torch.get_num_threads()} threads",
             block_size=block_size,
@@ -105,6 +104,7 @@ class ReferenceBackend:
             weight_bytes=sum(weight.nbytes for weight in {id(w): w for w in self._weights.values()}.values()),
             numeric_fingerprint=_numeric_fingerprint(checkpoint, kv_dtype),
         )
+        self._sequences: SequenceTable[RunningSequence] = SequenceTable(self.info, config.vocab_size)
 
     def _key_scaling(self, block_size: int) -> KeyScaling:
         num_embeddings = self._weights["model.embed_tokens.weight"].shape[0]
@@ -121,7 +121,7 @@ class ReferenceBackend:
         sampling: SamplingParams,
         root_key: bytes = b"",
     ) -> None:
-        self._sequences.start(sequence_id, token_ids, num_prompt_tokens, sampling)
+        self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling))
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
@@ -141,11 +141,11 @@ class ReferenceBackend:
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         outcomes: dict[int, Sampled | SequenceFailure] = {}
         accepted: list[Chunk] = []
+        taken = StepChunks(self._sequences)
         for chunk in chunks:
             self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
-            problem = self._problem(chunk, accepted)
+            problem = taken.take(chunk)
             if problem is None:
-                self._sequences[chunk.sequence_id].block_ids.extend(chunk.new_block_ids)
                 accepted.append(chunk)
             else:
                 outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
@@ -162,12 +162,7 @@ class ReferenceBackend:
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        if len(self._sequences) > 0:
-            raise InvalidArgument(f"cannot score while {len(self._sequences)} sequences are started")
-        if not 1 <= len(token_ids) <= self._pool.num_blocks * self._pool.block_size:
-            raise InvalidArgument(
-                f"cannot score {len(token_ids)} tokens, the pool holds {self._pool.num_blocks * self._pool.block_size}"
-            )
+        self._sequences.check_score(len(token_ids))
         block_ids = list(range(self._pool.num_blocks))
         pieces = []
         for first in range(0, len(token_ids), self.info.max_step_tokens):
@@ -176,22 +171,6 @@ class ReferenceBackend:
             step = _make_step([(tokens, first, slots)], sampling_rows=list(range(len(tokens))))
             pieces.append(self._run(step))
         return np.concatenate(pieces)
-
-    def _problem(self, chunk: Chunk, accepted: Sequence[Chunk]) -> str | None:
-        if any(other.sequence_id == chunk.sequence_id for other in accepted):
-            return "the sequence has two chunks in one step"
-        if len(accepted) == self.info.max_step_sequences:
-            return f"the step has more than {self.info.max_step_sequences} chunks"
-        num_tokens = sum(other.num_tokens for other in accepted) + chunk.num_tokens
-        if num_tokens > self.info.max_step_tokens:
-            return f"the step has {num_tokens} tokens, the limit is {self.info.max_step_tokens}"
-        return self._mask_problem(chunk.allowed_tokens) or self._sequences.problem(chunk)
-
-    def _mask_problem(self, mask: bytes) -> str | None:
-        num_bytes = -(-self._config.vocab_size // 8)
-        if mask and len(mask) != num_bytes:
-            return f"a mask of {len(mask)} bytes, expected {num_bytes}"
-        return None
 
     def _row_tokens(self, chunk: Chunk) -> list[int]:
         token_ids = self._sequences[chunk.sequence_id].token_ids
@@ -217,10 +196,9 @@ class ReferenceBackend:
 
     def _logits_positions(self, chunk: Chunk) -> list[int]:
         """Positions whose logits are needed: those that are scored, then the one that samples."""
-        end = chunk.first_position + chunk.num_tokens
-        last_scored = min(end, self._sequences[chunk.sequence_id].num_prompt_tokens - 1)
-        scored = list(range(chunk.first_position, last_scored)) if chunk.score else []
-        return [*scored, end - 1] if chunk.sample else scored
+        num_scores = self._sequences[chunk.sequence_id].num_scores(chunk)
+        scored = list(range(chunk.first_position, chunk.first_position + num_scores))
+        return [*scored, chunk.first_position + chunk.num_tokens - 1] if chunk.sample else scored
 
     def _outcome(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         num_scores = logits.shape[0] - chunk.sample
@@ -248,7 +226,7 @@ class ReferenceBackend:
             mask = chunk.late_masks.wait(sequence_id)
             if not mask:
                 return None
-            problem = self._mask_problem(mask)
+            problem = self._sequences.mask_problem(mask)
             if problem is not None:
                 return SequenceFailure(sequence_id, "invalid_plan", problem)
             chunk = replace(chunk, allowed_tokens=mask)

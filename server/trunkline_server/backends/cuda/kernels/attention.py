@@ -17,6 +17,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionStep,
 )
 from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.hadamard import turn_heads, turned_run
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentionPlan", "AttentionShape", "AttentionSpace", "AttentionStep", "paged_attention"]
 
-# Positions of a tile; the bits of attention depend on it.
-_TILE = 64
 # Rows of 64 take four warps, so that each has 16 of them whatever the tile.
 _WARP_ROWS = 16
 # A tile is loaded while the one before is computed, and its blocks are looked up before that.
@@ -136,12 +135,14 @@ def _launch(
 ) -> _Launch:
     layout, shape = pool.layout, plan.shape
     assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), "the pool's heads"
+    means = query if pool.key_scaling is None else pool.key_scaling.means[layer]
     return _Launch(
         step=(step.query_begin, step.context_length, step.block_tables),
-        pool=(pool.elements(layer), pool.scales(layer)),
+        pool=(pool.elements(layer), pool.scales(layer), means),
         scalars=(
             layout.piece_elements, layout.piece_scales, layout.values_offset,
-            layout.num_kv_heads * layout.block_size, scale, soft_cap or 1.0, plan.window or 0,
+            layout.num_kv_heads * layout.block_size, layout.first_keys_offset, layout.first_scales_offset,
+            means.stride(0), scale, soft_cap or 1.0, plan.window or 0,
         ),
         constants={
             "GROUP": shape.group,
@@ -150,10 +151,12 @@ def _launch(
             "BLOCK": layout.block_size,
             "KIND": KINDS[pool.format.value],
             "DTYPE": TRITON_DTYPES[query.dtype],
-            "TILE": _TILE,
+            "TILE": TILE_POSITIONS.value,
             "SPLIT": SPLIT,
             "HAS_WINDOW": plan.window is not None,
             "HAS_CAP": soft_cap is not None,
+            # With a cap scores are not relative to each other: nothing is taken from keys there.
+            "MOVED": pool.key_scaling is not None and soft_cap is None,
         },
     )  # fmt: skip
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, merge
+from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, first_products, merge
 from trunkline_server.backends.cuda.kernels.numerics import narrow
 
 
 @triton.jit
 def split_kernel(
-    q, partial_mixed, partial_sums, counts, items, query_begin, context_length, block_tables, pool, scales,
+    q, partial_mixed, partial_sums, counts, items, query_begin, context_length, block_tables, pool, scales, means,
     q_stride, table_stride, num_heads, piece_elements, piece_scales, values_offset, values_scales_offset,
-    scale, soft_cap, window,
+    first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
     """partial_mixed: [P, H, D] f32; partial_sums: [P, H, 2], maximum and sum. items: see `attention_plan`."""
     tokens: tl.constexpr = ROWS // GROUP
@@ -47,12 +47,17 @@ def split_kernel(
         end = tl.minimum(split * SPLIT + SPLIT, last + 1)
         positions = context - num_tokens + token
         table = block_tables + entry.to(tl.int64) * table_stride
+        first_added = first_products(
+            queries, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset,
+            first_scales_offset, D, D_PAD, KIND, DTYPE,
+        )  # fmt: skip
         maximum, total, mixed = empty(ROWS, D_PAD)
         for start in tl.range(begin, end, TILE):
             maximum, total, mixed = attend(
-                maximum, total, mixed, queries, start, positions, table, pool, scales, head, context,
+                maximum, total, mixed, queries, first_added, means + head * means_stride, start, positions, table,
+                pool, scales, head, context,
                 piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-                D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP,
+                D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED,
             )  # fmt: skip
         partial = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
         tl.store(partial_mixed + partial[:, None] * D + elements[None, :], mixed, q_mask)

@@ -16,6 +16,10 @@ import triton.language as tl
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, INT4, load_elements
 from trunkline_server.backends.cuda.kernels.numerics import dot, narrow
 
+# Of a tile; the bits of attention depend on it.
+TILE_POSITIONS = tl.constexpr(64)
+# Columns of the smallest product of tensor cores; the first of them is used.
+_COLUMNS = tl.constexpr(16)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -55,10 +59,52 @@ def merge(maximum, total, mixed, split_maximum, split_total, split_mixed):
 
 
 @triton.jit
-def _scores(product, key_scales, scale, soft_cap, SCALED: tl.constexpr, HAS_CAP: tl.constexpr):
-    """Products of query and key as exponents of base 2. key_scales: [TILE], if SCALED."""
+def first_products(
+    q, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset, first_scales_offset,
+    D: tl.constexpr, D_PAD: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Products [ROWS] of q [ROWS, D_PAD] and what is added to the key at position 0; zero of other formats than INT4.
+
+    begin: the first position that is attended to. If it is another one, nothing is read.
+    """
+    products = tl.zeros([q.shape[0]], tl.float32)
+    if KIND == INT4:
+        column, elements = tl.arange(0, _COLUMNS), tl.arange(0, D_PAD // 2)
+        is_read = column + begin == 0
+        blocks = tl.load(table + column * 0, is_read, other=0).to(tl.int64)
+        pointers = pool + (blocks * piece_elements + first_keys_offset + head * (D // 2))[:, None] + elements[None, :]
+        mask = is_read[:, None] & (elements < D // 2)[None, :]
+        keys = load_elements(pointers, mask, KIND, DTYPE, _COLUMNS, D_PAD)
+        key_scales = tl.load(scales + blocks * piece_scales + first_scales_offset + head, is_read, other=0.0)
+        products = _first_column(q, keys) * tl.sum(key_scales.to(tl.float32), axis=0)
+    return products
+
+
+@triton.jit
+def _first_column(q, columns):
+    """Products [ROWS] of q [ROWS, D_PAD] and the first of columns [_COLUMNS, D_PAD]."""
+    product = dot(q, tl.trans(columns), tl.zeros([q.shape[0], _COLUMNS], tl.float32))
+    return tl.sum(tl.where((tl.arange(0, _COLUMNS) == 0)[None, :], product, 0.0), axis=1)
+
+
+@triton.jit
+def _mean_products(q, means, start, D: tl.constexpr, D_PAD: tl.constexpr, TILE: tl.constexpr):
+    """Products [ROWS] of q and what the keys of the tile at `start` have in common, which is not in them."""
+    column, elements = tl.arange(0, _COLUMNS), tl.arange(0, D_PAD)
+    pointers = means + start // TILE * D + elements[None, :] + column[:, None] * 0
+    mask = (column == 0)[:, None] & (elements < D)[None, :]
+    return _first_column(q, tl.load(pointers, mask, other=0.0))
+
+
+@triton.jit
+def _scores(
+    product, key_scales, added, scale, soft_cap, SCALED: tl.constexpr, ADDS: tl.constexpr, HAS_CAP: tl.constexpr
+):
+    """Products of query and key as exponents of base 2. key_scales: [TILE], if SCALED; added: to products, if ADDS."""
     if HAS_CAP:
         scores = product * (key_scales * scale)[None, :] if SCALED else product * scale
+        if ADDS:
+            scores += added * scale
         # tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|), which nothing makes infinite.
         shrunk = tl.exp2(tl.abs(scores) * (-2.0 / soft_cap) * _LOG2_E)
         capped = (1.0 - shrunk) / (1.0 + shrunk) * (soft_cap * _LOG2_E)
@@ -66,19 +112,22 @@ def _scores(product, key_scales, scale, soft_cap, SCALED: tl.constexpr, HAS_CAP:
     else:
         factor = scale * _LOG2_E
         scores = product * (key_scales * factor)[None, :] if SCALED else product * factor
+        if ADDS:
+            scores += added * factor
     return scores
 
 
 @triton.jit
 def attend(
-    maximum, total, mixed, q, start, positions, table, pool, scales, head, context,
+    maximum, total, mixed, q, first, means, start, positions, table, pool, scales, head, context,
     piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
-    TILE: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    TILE: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of positions, from `start`, for rows at `positions` [ROWS], q [ROWS, D_PAD].
+    """One tile of positions, from `start`, for rows at `positions` [ROWS], q [ROWS, D_PAD], first: `first_products`.
 
-    table: the entry's blocks; head: the KV head. MASKED: some row does not see all of the tile.
+    table: the entry's blocks; head: the KV head; means: its, see `KeyScaling`, if keys are MOVED. MASKED: some row does
+    not see all of the tile.
     """
     row: tl.constexpr = D // 2 if KIND == INT4 else D
     row_pad: tl.constexpr = D_PAD // 2 if KIND == INT4 else D_PAD
@@ -108,7 +157,10 @@ def attend(
         key_scales = tl.load(scale_pointers, seen < context, other=0.0).to(tl.float32)
     else:
         key_scales = tl.zeros([TILE], tl.float32)
-    scores = _scores(product, key_scales, scale, soft_cap, KIND != FLOAT, HAS_CAP)
+    added = tl.where((seen == 0)[None, :], first[:, None], 0.0)
+    if MOVED:
+        added += _mean_products(q, means, start, D, D_PAD, TILE)[:, None]
+    scores = _scores(product, key_scales, added, scale, soft_cap, KIND != FLOAT, KIND == INT4 or MOVED, HAS_CAP)
     if MASKED:
         is_seen = seen[None, :] <= positions[:, None]
         if HAS_WINDOW:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, merge
+from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, first_products, merge
 from trunkline_server.backends.cuda.kernels.numerics import narrow
 
 
 @triton.jit
 def _walk(
     maximum, total, mixed, split_maximum, split_total, split_mixed, begin, end,
-    q, positions, table, pool, scales, head, context,
+    q, first, means, positions, table, pool, scales, head, context,
     piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
     TILE: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    MOVED: tl.constexpr,
 ):  # fmt: skip
     """Tiles from `begin` to `end`; a split that ends is merged."""
     for start in tl.range(begin, end, TILE):
         split_maximum, split_total, split_mixed = attend(
-            split_maximum, split_total, split_mixed, q, start, positions, table, pool, scales, head, context,
+            split_maximum, split_total, split_mixed, q, first, means, start, positions, table, pool, scales, head,
+            context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP, MOVED,
         )  # fmt: skip
         if (start + TILE) % SPLIT == 0:
             maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
@@ -32,12 +34,13 @@ def _walk(
 
 @triton.jit
 def whole_kernel(
-    q, out, counts, items, query_begin, context_length, block_tables, pool, scales,
+    q, out, counts, items, query_begin, context_length, block_tables, pool, scales, means,
     q_stride, out_stride, table_stride, num_kv_heads, piece_elements, piece_scales, values_offset,
-    values_scales_offset, scale, soft_cap, window,
+    values_scales_offset, first_keys_offset, first_scales_offset, means_stride, scale, soft_cap,
+    window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
     """A program a tile of rows and KV head, the tiles of one head beside each other's. items: see `attention_plan`."""
     index = tl.program_id(0)
@@ -67,28 +70,34 @@ def whole_kernel(
         table = block_tables + entry.to(tl.int64) * table_stride
         maximum, total, mixed = empty(ROWS, D_PAD)
         split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
-        full_begin = 0
+        full_begin, begin = 0, tl.zeros([], tl.int32)
         if HAS_WINDOW:
             begin = tl.maximum(first - window + 1, 0) // TILE * TILE
+        means += head * means_stride
+        first_added = first_products(
+            queries, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset,
+            first_scales_offset, D, D_PAD, KIND, DTYPE,
+        )  # fmt: skip
+        if HAS_WINDOW:
             full_begin = tl.minimum(tl.cdiv(tl.maximum(last - window + 1, 0), TILE) * TILE, end)
             full_end = tl.maximum(full_end, full_begin)
             maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
                 maximum, total, mixed, split_maximum, split_total, split_mixed, begin, full_begin,
-                queries, positions, table, pool, scales, head, context,
+                queries, first_added, means, positions, table, pool, scales, head, context,
                 piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-                D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP,
+                D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED,
             )  # fmt: skip
         maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
             maximum, total, mixed, split_maximum, split_total, split_mixed, full_begin, full_end,
-            queries, positions, table, pool, scales, head, context,
+            queries, first_added, means, positions, table, pool, scales, head, context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, False, HAS_WINDOW, HAS_CAP,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, False, HAS_WINDOW, HAS_CAP, MOVED,
         )  # fmt: skip
         maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
             maximum, total, mixed, split_maximum, split_total, split_mixed, full_end, end,
-            queries, positions, table, pool, scales, head, context,
+            queries, first_added, means, positions, table, pool, scales, head, context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED,
         )  # fmt: skip
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
         # A row that is none has seen nothing.

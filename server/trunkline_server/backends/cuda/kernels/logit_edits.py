@@ -1,5 +1,7 @@
 """What sampling parameters do to logits before anything is drawn: biases, penalties, end tokens, masks.
 
+The watermark, which comes before these, is in `watermark.py`.
+
 Order and arithmetic are those of sampling/processors.py, to the bit. Each token that a row's parameters touch is one
 entry of a sparse list, so that no table of counts [S, V] is kept: entry i of `begin[row]` to `begin[row + 1]`.
 """

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.hadamard import turn, turned_run
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8, fp8_of, int4_of, int8_of
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
@@ -97,23 +98,47 @@ def _store_elements(
 
 
 @triton.jit
-def _rope_and_write_kernel(
-    q, k, v, out, positions, slots, cos, sin, pool, scales,
-    q_stride, k_stride, v_stride, out_stride, num_rows, num_kv_heads, num_query_programs,
-    piece_elements, piece_scales, values_offset, turn_factor,
-    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
-    LOG_RUN: tl.constexpr, OUT: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr,
+def _store_first_keys(
+    x, pool, scales, slots, is_first, head, piece_elements, piece_scales, offset, scales_offset,
+    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Heads of program_id(1): queries, if any are to be changed, then keys, then values. LOG_RUN 0: not turned."""
+    """What four bits left of keys x [ROWS, D_PAD], in four bits more. is_first: rows of position 0, others are none."""
+    blocks = slots // BLOCK
+    levels, row_scales = int4_of(x, D, D_PAD)
+    left = x - (levels * 2.0 - 15.0) * row_scales[:, None]
+    levels, row_scales = int4_of(tl.where((tl.arange(0, D_PAD) < D)[None, :], left, 0.0), D, D_PAD)
+    low, high = tl.split(tl.reshape(levels, [ROWS, D_PAD // 2, 2]))
+    elements = tl.arange(0, D_PAD // 2)
+    at = blocks * piece_elements + offset + head * (D // 2)
+    mask = is_first[:, None] & (elements < D // 2)[None, :]
+    tl.store(pool + at[:, None] + elements[None, :], (low | (high << 4)).to(tl.uint8), mask)
+    tl.store(scales + blocks * piece_scales + scales_offset + head, narrow(row_scales, tl.bfloat16), is_first)
+
+
+@triton.jit
+def _rope_and_write_kernel(
+    q, k, v, out, positions, slots, cos, sin, factors, means, pool, scales,
+    q_stride, k_stride, v_stride, out_stride, num_rows, num_kv_heads, num_query_programs,
+    piece_elements, piece_scales, values_offset, first_keys_offset, first_scales_offset, means_stride, turn_factor,
+    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+    LOG_RUN: tl.constexpr, SCALED: tl.constexpr, OUT: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Heads of program_id(1): queries, if any are to be changed, then keys, then values. LOG_RUN 0: not turned.
+
+    factors, means: a layer's of `KeyScaling`, read if SCALED; means_stride: from one KV head's means to the next's.
+    """
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     is_row = rows < num_rows
     at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
     head = tl.program_id(1)
     if head < num_query_programs:
         x = _rotated(q, rows * q_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+        elements = tl.arange(0, D_PAD)
+        if SCALED:
+            channels = head // (num_query_programs // num_kv_heads) * D + elements
+            x *= tl.load(factors + num_kv_heads * D + channels, elements < D, other=0.0)[None, :]
         if LOG_RUN > 0:
             x = turn(x, ROWS, D_PAD, LOG_RUN) * turn_factor
-        elements = tl.arange(0, D_PAD)
         mask = is_row[:, None] & (elements < D)[None, :]
         tl.store(out + rows[:, None] * out_stride + head * D + elements[None, :], narrow(x, OUT), mask)
     else:
@@ -123,17 +148,34 @@ def _rope_and_write_kernel(
         offset, scales_offset = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
         if head < num_kv_heads:
             x = _rotated(k, rows * k_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+            if SCALED:
+                elements = tl.arange(0, D_PAD)
+                x *= tl.load(factors + head * D + elements, elements < D, other=0.0)[None, :]
+            if LOG_RUN > 0:
+                x = turn(x, ROWS, D_PAD, LOG_RUN)
+            if SCALED:
+                elements = tl.arange(0, D_PAD)
+                shared = means + head * means_stride + (at // TILE_POSITIONS * D)[:, None] + elements[None, :]
+                x -= tl.load(shared, is_row[:, None] & (elements < D)[None, :], other=0.0).to(tl.float32)
+            is_first = is_row & (at == 0)
         else:
             head -= num_kv_heads
+            is_first = is_row & (at < 0)
             offset += values_offset
             scales_offset += num_kv_heads * BLOCK
             x = _rotated(v, rows * v_stride + head * D, at, is_row, cos, sin, D, D_PAD, 0)
-        if LOG_RUN > 0:
-            x = turn(x, ROWS, D_PAD, LOG_RUN)
+            if LOG_RUN > 0:
+                x = turn(x, ROWS, D_PAD, LOG_RUN)
         _store_elements(
             x, pool, scales, slot, is_row, head, piece_elements, piece_scales, offset, scales_offset,
             D, D_PAD, BLOCK, KIND, STORED, ROWS,
         )  # fmt: skip
+        if KIND == INT4:  # noqa: SIM102 (one is of the compiler, the other of the program)
+            if tl.max(is_first.to(tl.int32), axis=0) > 0:
+                _store_first_keys(
+                    x, pool, scales, slot, is_first, head, piece_elements, piece_scales, first_keys_offset,
+                    first_scales_offset, D, D_PAD, BLOCK, ROWS,
+                )  # fmt: skip
 
 
 @triton.jit
@@ -184,12 +226,13 @@ def rope_and_write_kv(
     q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, perhaps parts of wider ones. positions, slots: [T]
     i32; nothing is stored where a slot is -1. tables: None, keys and queries stay as they are. Returns [T, H * D] in
     q's dtype, in `out` if it is given (never q itself), or q if nothing changes it. Formats that turn heads (see
-    `KvFormat`) have the queries turned too.
+    `KvFormat`) have the queries turned too, and the pool's scaling of keys is taken from them.
     """
     layout = pool.layout
     head_size, (num_rows, width) = layout.head_size, q.shape
     log_run = turned_run(head_size).bit_length() - 1 if pool.format.is_turned else 0
-    changes_queries = tables is not None or log_run > 0
+    scaling = pool.key_scaling
+    changes_queries = tables is not None or log_run > 0 or scaling is not None
     if changes_queries:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
         assert out.data_ptr() != q.data_ptr() or num_rows == 0, "a partner would be read after it was written"
@@ -199,13 +242,16 @@ def rope_and_write_kv(
         return out
     num_query_programs = width // head_size if changes_queries else 0
     cos, sin = (tables.cos, tables.sin) if tables is not None else (positions, positions)
+    factors, means = (cos, cos) if scaling is None else (scaling.factors[layer], scaling.means[layer])
     elements, scales = pool.elements(layer), pool.scales(layer)
     _rope_and_write_kernel[(triton.cdiv(num_rows, _ROWS), num_query_programs + 2 * layout.num_kv_heads)](
-        q, k, v, out, positions, slots, cos, sin, elements, scales,
+        q, k, v, out, positions, slots, cos, sin, factors, means, elements, scales,
         q.stride(0), k.stride(0), v.stride(0), out.stride(0), num_rows, layout.num_kv_heads, num_query_programs,
-        layout.piece_elements, layout.piece_scales, layout.values_offset, 2.0**-log_run,
+        layout.piece_elements, layout.piece_scales, layout.values_offset, layout.first_keys_offset,
+        layout.first_scales_offset, means.stride(0), 2.0**-log_run,
         D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=0 if tables is None else tables.dim,
-        BLOCK=layout.block_size, KIND=KINDS[pool.format.value], LOG_RUN=log_run, OUT=TRITON_DTYPES[out.dtype],
-        STORED=TRITON_DTYPES.get(elements.dtype, tl.float32), ROWS=_ROWS, num_warps=4, enable_fp_fusion=False,
+        BLOCK=layout.block_size, KIND=KINDS[pool.format.value], LOG_RUN=log_run, SCALED=scaling is not None,
+        OUT=TRITON_DTYPES[out.dtype], STORED=TRITON_DTYPES.get(elements.dtype, tl.float32), ROWS=_ROWS, num_warps=4,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return out

@@ -150,10 +150,14 @@ def _awq(scheme: Awq, name: str, parts: Parts) -> _Groups:
 
 def _packed(scheme: PackedIntegers, name: str, parts: Parts) -> _Groups:
     numbers = _unpacked(parts["weight_packed"], scheme.bits).flatten(1)
-    # Signed integers, stored with half the range added, which is what 8 bits lose again.
-    zero_point = 8 if scheme.bits == 4 else 0
+    # Signed integers, zero points among them, stored with half the range added, which is what 8 bits lose again.
+    zero_point, zeros = 8 if scheme.bits == 4 else 0, None
     quants, scales = _quants(numbers, scheme.bits), parts["weight_scale"]
-    groups = _Groups(name, scheme.bits, quants, scales, scheme.group_size, zero_point=zero_point)
+    if not scheme.is_symmetric:
+        by_word = _unpacked(parts["weight_zero_point"], scheme.bits)  # [words of N, groups, in a word]
+        zeros = by_word.transpose(1, 2).flatten(0, 1)[: quants.shape[0]].to(torch.int32)
+        zeros = zeros - (0 if scheme.bits == 4 else 128)
+    groups = _Groups(name, scheme.bits, quants, scales, scheme.group_size, zeros=zeros, zero_point=zero_point)
     if "weight_g_idx" in parts:
         groups.order_by(name, parts["weight_g_idx"])
     return groups

@@ -1,0 +1,134 @@
+"""A device whose streams do nothing before somebody waits for them, or before chance has it: what is not ordered by
+events comes in the wrong order, and then bytes are wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from trunkline_server.backends.cuda.device import Event, HostDevice, Stream
+
+
+@dataclass(eq=False)
+class LazyEvent:
+    """Reached once the stream did what was there when it was marked."""
+
+    device: LazyDevice
+    stream: LazyStream
+    count: int
+
+    def is_reached(self) -> bool:
+        self.device.make_progress()
+        return self.stream.num_done >= self.count
+
+    def wait(self) -> None:
+        with self.device.lock:
+            while self.stream.num_done < self.count:
+                self.stream.do_one()
+
+
+class LazyStream:
+    def __init__(self, device: LazyDevice) -> None:
+        self._device = device
+        self._todo: deque[Callable[[], object]] = deque()
+        self.num_begun = self.num_done = 0
+
+    def run(self, work: Callable[[], object]) -> None:
+        with self._device.lock:
+            self._todo.append(work)
+            self.num_begun += 1
+
+    def wait_for(self, event: Event) -> None:
+        # Waiting for an event makes what it stands for happen first.
+        self.run(event.wait)
+
+    def mark(self) -> Event:
+        with self._device.lock:
+            return LazyEvent(self._device, self, self.num_begun)
+
+    def do_one(self) -> None:
+        """The oldest thing that is not done."""
+        work = self._todo.popleft()
+        work()
+        self.num_done += 1
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._todo
+
+
+class LazyDevice(HostDevice):
+    """seed: of what is done when nobody waits for it; None: nothing. is_main_lazy: steps are put off as well, and tests
+    say by `main.run` what they do; else they are done at once, as kernels in the interpreter are.
+    """
+
+    def __init__(self, seed: int | None, *, is_main_lazy: bool = False) -> None:
+        super().__init__()
+        # Where kernels run: on a GPU, too, the order is this device's.
+        self.torch_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.lock = threading.RLock()
+        self._chance = None if seed is None else random.Random(seed)
+        self._is_main_lazy = is_main_lazy
+        self.main = LazyStream(self)
+        self.streams = [self.main]
+        self.num_waits = 0
+
+    def send(self, numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32, device=self.torch_device)
+
+    def stream(self) -> Stream:
+        self.streams.append(LazyStream(self))
+        return self.streams[-1]
+
+    def mark(self) -> Event:
+        return self.main.mark()
+
+    def wait_for(self, event: Event) -> None:
+        self.num_waits += 1
+        if self._is_main_lazy:
+            self.main.wait_for(event)
+        else:
+            event.wait()
+
+    def wait(self) -> None:
+        with self.lock:
+            for stream in self.streams:
+                stream.mark().wait()
+
+    def make_progress(self) -> None:
+        """Does a little of what is begun, by chance."""
+        with self.lock:
+            busy = [stream for stream in self.streams if not stream.is_idle]
+            if self._chance is None or not busy:
+                return
+            for _ in range(self._chance.randrange(4)):
+                stream = self._chance.choice(busy)
+                if not stream.is_idle:
+                    stream.do_one()
+
+
+class InlineWorker:
+    """Implements `Worker`: tasks are done when the test says so, or when somebody drains."""
+
+    def __init__(self, name: str, on_bug: Callable[[BaseException], None]) -> None:
+        self.name = name
+        self._tasks: deque[Callable[[], None]] = deque()
+
+    def post(self, task: Callable[[], None]) -> None:
+        self._tasks.append(task)
+
+    def drain(self) -> None:
+        while self.do_one():
+            pass
+
+    def do_one(self) -> bool:
+        """False if there was nothing to do."""
+        if not self._tasks:
+            return False
+        self._tasks.popleft()()
+        return True

@@ -1,0 +1,32 @@
+"""Every product, row and sampling kernel compiles for Hopper, which the interpreter, taking more, cannot tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cuda.compiled import compile_in_subprocess
+
+MAX_SHARED_BYTES = 227 * 1024
+MAX_SCALAR_BYTES = 128
+
+
+def test_the_sampler_compiles_for_hopper(tmp_path: Path) -> None:
+    kernels = compile_in_subprocess("tests.cuda.sampling_variants", tmp_path)
+    assert len(kernels) == 11
+    for kernel in kernels.values():
+        # The kernel with all filters keeps some of its scalars in memory.
+        assert kernel.spilled_bytes <= MAX_SCALAR_BYTES, kernel
+        assert kernel.shared_bytes <= MAX_SHARED_BYTES, kernel
+
+
+def test_kernels_compile_for_hopper_and_use_its_matrix_units(tmp_path: Path) -> None:
+    kernels = compile_in_subprocess("tests.cuda.product_variants", tmp_path)
+    assert len(kernels) == 20
+    for kernel in kernels.values():
+        assert kernel.spilled_bytes == 0, kernel
+        assert kernel.shared_bytes <= MAX_SHARED_BYTES, kernel
+        if kernel.kernel in ("_parallel_kernel", "_persistent_kernel", "_grouped_kernel"):
+            # One kind of instruction on every path: bits would differ between two.
+            assert kernel.products, kernel
+            assert all(name.startswith("wgmma.mma_async.sync.aligned.m64") for name in kernel.products), kernel
+        assert kernel.copies_tensors == kernel.name.endswith("tma"), kernel

@@ -1,0 +1,191 @@
+"""flash-attn beside the kernels for all: a module that computes by torch what the package promises stands in for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.cuda.kv_oracle import make_scene
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends.cuda import flash
+from trunkline_server.backends.cuda.backend import CudaBackend
+from trunkline_server.backends.cuda.build import build
+from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash
+from trunkline_server.backends.cuda.kernels.gather_kv import gather_kv
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+LAYOUT = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.BF16)
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    **_: object,
+) -> torch.Tensor:
+    """As the package documents it: [batch, rows, heads, D]; the mask ends with the last query and key."""
+    num_rows, num_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
+    keys, values = (x.float().repeat_interleave(group, 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * (softmax_scale or q.shape[-1] ** -0.5)
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    distance = torch.arange(num_keys, device=q.device) - torch.arange(num_rows, device=q.device)[:, None]
+    distance = distance - (num_keys - num_rows)
+    left, right = window_size[0], 0 if causal else window_size[1]
+    is_hidden = torch.zeros_like(distance, dtype=torch.bool)
+    if right >= 0:
+        is_hidden |= distance > right
+    if left >= 0:
+        is_hidden |= distance < -left
+    weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """Installs the module; how many rows and keys each call had."""
+    seen: list[tuple[int, int]] = []
+
+    def recorded(q: Any, k: Any, v: Any, softmax_scale: Any, causal: Any, window_size: Any, softcap: Any) -> Any:
+        seen.append((q.shape[1], k.shape[1]))
+        out = flash_attn_func(
+            q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap
+        )
+        # One version returns more than the other.
+        return (out, None) if len(seen) % 2 else out
+
+    module = ModuleType("flash_attn")
+    module.__version__ = "2.8.3"  # type: ignore[attr-defined]
+    module.flash_attn_func = recorded  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    yield seen
+
+
+@pytest.mark.parametrize(
+    ("entries", "options"),
+    [
+        ([(70, 70)], {}),
+        ([(33, 1), (90, 37)], {"scale": 0.3}),
+        ([(100, 40)], {"window": 21}),
+        ([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}),
+    ],
+)
+@pytest.mark.parametrize("heads", [(4, 2, 32), (3, 1, 80)])
+def test_a_chunk_is_that_of_the_kernels(
+    device: str, entries: list[tuple[int, int]], options: dict[str, Any], heads: tuple[int, int, int]
+) -> None:
+    """Chunked, with shared KV heads, a window, a soft cap."""
+    num_heads, num_kv_heads, head_size = heads
+    scene = make_scene(
+        entries, device=device, num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size, format="bf16"
+    )
+    index = len(entries) - 1
+    rows = scene.rows(index)
+    chunk = LongChunk(index, rows.start, rows.stop, entries[index][0])
+    out = torch.full_like(scene.queries, 7.0).to(device)
+    FlashAttention("test", flash_attn_func).attend(
+        scene.queries.to(device), scene.pool, 1, chunk, scene.tables[index].to(device), out=out,
+        **{"window": None, "soft_cap": None, "scale": 0.125, **options},
+    )  # fmt: skip
+    expected = scene.attend(**options)
+    torch.testing.assert_close(out[rows].float(), expected[rows].float(), rtol=2e-2, atol=2e-2)
+    assert (out[: rows.start] == 7.0).all(), "rows of others are left alone"
+
+
+def test_what_is_gathered_is_what_is_stored(device: str) -> None:
+    scene = make_scene([(45, 1)], device=device, num_heads=4, num_kv_heads=2, head_size=48, format="f16")
+    keys, values = gather_kv(scene.pool, 1, scene.tables[0].to(device), 45)
+    layout = scene.pool.layout
+    pieces = scene.pool.elements(1)[scene.tables[0, :3].long().to(device), : 2 * layout.values_offset]
+    expected = pieces.view(3, 2, 2, layout.block_size, 48).permute(1, 0, 3, 2, 4).reshape(2, -1, 2, 48)[:, :45]
+    assert torch.equal(keys, expected[0])
+    assert torch.equal(values, expected[1])
+
+
+def backend_of(path: Path, device: str, numerics: str) -> CudaBackend:
+    return build(
+        open_checkpoint(path), max_batch_total_tokens=512, max_step_tokens=64, max_step_sequences=4,
+        numerics=numerics, dtype=torch.bfloat16, block_size=16,
+        device=CudaDevice() if device == "cuda" else HostDevice(),
+    )  # fmt: skip
+
+
+def two_sequences(backend: CudaBackend) -> list[Sampled]:
+    """One decodes while a long chunk and a short one of the other are computed."""
+    tokens = np.random.default_rng(3).integers(0, VOCAB_SIZE, 60).tolist()
+    params = SamplingParams(logprobs=True)
+    backend.start(1, tokens[:8], 8, params)
+    backend.start(2, tokens, 60, params)
+    plans = [
+        [Chunk(1, 0, 8, [0], True)],
+        [Chunk(1, 8, 1, [], True), Chunk(2, 0, 40, [1, 2, 3], False)],
+        [Chunk(1, 9, 1, [], True), Chunk(2, 40, 20, [4], True)],
+        [Chunk(2, 60, 1, [], True)],
+    ]
+    outcomes = [outcome for plan in plans for outcome in backend.step(plan)]
+    assert all(isinstance(outcome, Sampled) for outcome in outcomes)
+    return outcomes  # type: ignore[return-value]
+
+
+def test_steps_with_long_chunks_use_it_and_agree(
+    tiny_model: TinyModel,
+    device: str,
+    calls: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(flash, "MIN_CHUNK_ROWS", 16)
+    path = tiny_model("llama3")[1]
+    expected = two_sequences(backend_of(path, device, "exact"))
+    assert calls == []
+    caplog.set_level("INFO")
+    found = two_sequences(backend_of(path, device, "fast"))
+    num_layers = open_checkpoint(path).config.num_layers
+    assert calls == [(40, 40)] * num_layers + [(20, 60)] * num_layers
+    (record,) = [record for record in caplog.records if record.message == "attention of long chunks"]
+    assert record.fields == {"by": "flash_attn 2.8.3", "because": "it is installed"}  # type: ignore[attr-defined]
+    assert [one.sequence_id for one in found] == [one.sequence_id for one in expected]
+    np.testing.assert_allclose([one.logprob for one in found], [one.logprob for one in expected], atol=0.05)
+
+
+def test_why_it_is_not_used(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_flash(LAYOUT, torch.bfloat16, is_fast=False) == (None, "`--numerics exact`")
+    found, why = find_flash(LAYOUT, torch.float16, is_fast=True)
+    assert found is None
+    assert why == "K and V are bf16, activations torch.float16"
+    int8 = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.INT8)
+    assert find_flash(int8, torch.bfloat16, is_fast=True)[0] is None
+    assert find_flash(LAYOUT, torch.bfloat16, is_fast=True)[0] is not None
+    old = ModuleType("flash_attn")
+    old.flash_attn_func = lambda q, k, v, causal: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", old)
+    assert "flash_attn: no `flash_attn_func` with" in find_flash(LAYOUT, torch.bfloat16, is_fast=True)[1]
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert find_flash(LAYOUT, torch.bfloat16, is_fast=True)[0] is None
+
+
+def test_long_contexts_are_left_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trunkline_server.backends.cuda.step_input import Entry
+
+    entries = [Entry([1], 9, [0], [0]), Entry([1] * 512, 0, [1], []), Entry([1] * 512, 100, [2], [])]
+    one = FlashAttention("test", flash_attn_func)
+    assert one.long_chunks(entries, LAYOUT) == [LongChunk(1, 1, 513, 512), LongChunk(2, 513, 1025, 612)]
+    monkeypatch.setattr(flash, "MAX_GATHERED_BYTES", 128 * 600)
+    assert one.long_chunks(entries, LAYOUT) == [LongChunk(1, 1, 513, 512)]

@@ -1,0 +1,26 @@
+"""The measurement of the KV tiers runs, and finds blocks that are not what they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trunkline_server.backends.cuda.copies import CopyIn
+from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+
+BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
+
+
+def test_rates_are_measured_and_bytes_compared(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.syspath_prepend(BENCHMARK)
+    from gpu.tiers import bus_rates, measure
+
+    made: Device = CudaDevice() if device == "cuda" else HostDevice()
+    assert all(rate > 0 for rate in bus_rates(made, 1 << 16).values())
+    figures = measure(made, "tiny", 70, block_size=16)
+    assert figures["tokens"] == 64
+    assert all(value > 0 for value in figures.values())
+    unpack = CopyIn._unpack
+    monkeypatch.setattr(CopyIn, "_unpack", lambda self, batch, group, packed: unpack(self, batch[::-1], group, packed))
+    with pytest.raises(AssertionError, match="each block is what it was"):
+        measure(made, "tiny", 70, block_size=16)

@@ -1,0 +1,170 @@
+"""int4's scaling of keys: measured as the reference measures it, and changing nothing but what is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tests.cuda.kv_oracle import first_keys, hadamard, make_scene, stored
+from trunkline_server.backends.cuda import calibrate
+from trunkline_server.backends.cuda.calibrate import measure_key_scaling
+from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv
+from trunkline_server.backends.cuda.key_scaling import KeyScaling, KeySums, rotated
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.loading import load_weights
+from trunkline_server.backends.reference import calibrate as reference_calibrate
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.models.ops import Rope
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+TILE = 64
+NUM_TOKENS = 2 * TILE
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def i32(values: list[int], device: str) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def make_rope(dim: int) -> Rope:
+    inv_freq = torch.tensor([10_000 ** (-element / dim) for element in range(0, dim, 2)])
+    return Rope(dim=dim, inv_freq=tuple(inv_freq.tolist()), attention_factor=1.0)
+
+
+def made_scaling(device: str, dtype: torch.dtype, head_size: int = 32, num_tiles: int = 6) -> KeyScaling:
+    """Of two layers and one KV head, factors far apart and means larger than keys."""
+    factors = torch.exp(random(2, 1, 1, head_size, seed=7))
+    means = random(2, 1, num_tiles, head_size, seed=8) * 3
+    return KeyScaling(torch.cat([factors, 1 / factors], dim=1).to(device), means.to(dtype).to(device))
+
+
+@pytest.mark.parametrize("case", ["llama3", "qwen3", "smollm3"])
+def test_the_scaling_is_that_of_the_reference(
+    case: str, tiny_model: TinyModel, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both over as many tokens, and blocks as large as tiles. The reference samples the last layer's queries."""
+    monkeypatch.setattr(calibrate, "NUM_TOKENS", NUM_TOKENS)
+    monkeypatch.setattr(reference_calibrate, "_NUM_TOKENS", NUM_TOKENS)
+    checkpoint = open_checkpoint(tiny_model(case)[1])
+    config = checkpoint.config
+    reference = ReferenceBackend(checkpoint, kv_cache_dtype="int4", block_size=TILE)._pool._key_scaling
+    assert reference is not None
+    with torch.inference_mode():
+        weights = load_weights(checkpoint, torch.device(device), torch.float32)
+        actual = measure_key_scaling(weights, config, torch.float32, torch.device(device))
+    turned = hadamard(config.head_size)
+    for layer in range(config.num_layers):
+        if layer < config.num_layers - 1:
+            assert torch.allclose(actual.factors[layer, 0].cpu(), reference.factor[layer], rtol=1e-3)
+        assert torch.allclose(actual.factors[layer, 0] * actual.factors[layer, 1], torch.ones(1, device=device))
+        factor = actual.factors[layer, 0].cpu()
+        expected = (reference.mean[layer] * factor) @ turned
+        assert torch.allclose(
+            actual.means[layer, :, 0].cpu(), expected, atol=1e-3 * max(1.0, float(expected.abs().max()))
+        )
+        assert actual.means[layer].any() == reference.mean[layer].any()
+
+
+def test_means_turn_from_tile_to_tile_as_keys_do(device: str) -> None:
+    rope = make_rope(32)
+    shared = random(1, 32).double()
+    positions = torch.arange(4 * TILE)
+    keys = rotated(shared.expand(4 * TILE, 1, 32), positions // TILE * TILE, rope).float()
+    sums = KeySums(
+        num_layers=1, num_kv_heads=1, head_size=32, num_positions=6 * TILE, dtype=torch.float32,
+        device=torch.device(device),
+    )  # fmt: skip
+    noise = random(4 * TILE, 1, 32, seed=2) * 0.1
+    sums.add(0, random(4 * TILE, 2, 32, seed=1).to(device), (keys + noise).to(device), rope, takes_mean=True)
+    scaling = sums.scaling()
+    factor = scaling.factors[0, 0].cpu()
+    expected = rotated(shared.expand(6, 1, 32), torch.arange(6) * TILE, rope).float()[:, 0]
+    means = scaling.means[0, 0].cpu() @ hadamard(32) / 32 / factor
+    # The mean of so many draws of the noise.
+    assert torch.allclose(means, expected, atol=5 * 0.1 / (4 * TILE) ** 0.5)
+
+
+def test_heads_without_keys_are_left_as_they_are(device: str) -> None:
+    sums = KeySums(
+        num_layers=1, num_kv_heads=2, head_size=32, num_positions=TILE, dtype=torch.float32, device=torch.device(device)
+    )
+    keys = random(TILE, 2, 32)
+    keys[:, 0] = 0.0
+    sums.add(0, random(TILE, 2, 32, seed=1).to(device), keys.to(device), None, takes_mean=True)
+    scaling = sums.scaling()
+    assert torch.equal(scaling.factors[0, :, 0].cpu(), torch.ones(2, 32)) and not scaling.means[0, 0].any()
+    assert (scaling.factors[0, :, 1] != 1.0).any() and scaling.means[0, 1].any()
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("entry", [(150, 150), (300, 1), (64, 1), (5, 5)])
+def test_attention_is_the_same_with_and_without(entry: tuple[int, int], window: int | None, device: str) -> None:
+    """In f32, where nothing is rounded to a few bits: what is taken from keys comes back in scores."""
+    context, _ = entry
+    results = []
+    for scaling in (None, made_scaling(device, torch.float32)):
+        scene = make_scene([entry], device=device, format="f32")
+        scene.pool.key_scaling = scaling
+        keys, values, queries = (random(context, width, seed=width).to(device) for width in (32, 33, 64))
+        positions = list(range(context))
+        written = rope_and_write_kv(
+            queries, keys, values[:, :32], i32(positions, device), scene.slots(0).int().to(device), None, scene.pool, 1
+        )
+        results.append(replace(scene, queries=written[context - entry[1] :]).attend(window=window).cpu())
+    assert not torch.equal(*results)
+    assert torch.allclose(*results, atol=2e-4)
+
+
+def test_capped_scores_are_scaled_and_not_moved(device: str) -> None:
+    """A cap is not the same for all scores of a tile, so nothing may be taken from keys there."""
+    sums = KeySums(
+        num_layers=2, num_kv_heads=1, head_size=32, num_positions=TILE, dtype=torch.float32, device=torch.device(device)
+    )
+    sums.add(1, random(TILE, 2, 32).to(device), (random(TILE, 1, 32) + 3).to(device), None, takes_mean=False)
+    scaling = sums.scaling()
+    assert not scaling.means.any() and (scaling.factors[1] != 1.0).any()
+    results = []
+    for one in (None, scaling):
+        scene = make_scene([(9, 9)], device=device, format="f32")
+        scene.pool.key_scaling = one
+        keys, values, queries = (random(9, width, seed=width).to(device) for width in (32, 33, 64))
+        slots = scene.slots(0).int().to(device)
+        written = rope_and_write_kv(
+            queries, keys, values[:, :32], i32(list(range(9)), device), slots, None, scene.pool, 1
+        )
+        results.append(replace(scene, queries=written).attend(soft_cap=0.5).cpu())
+    assert torch.allclose(*results, atol=1e-5)
+
+
+def test_keys_and_queries_are_scaled_before_they_are_turned_and_moved_behind(device: str) -> None:
+    scaling = made_scaling(device, torch.bfloat16)
+    pool = KvPool(
+        num_layers=2, num_blocks=3, block_size=16, num_kv_heads=1, head_size=32, dtype="int4", device=device,
+        key_scaling=scaling,
+    )  # fmt: skip
+    q, k, v = (random(4, width, seed=width).bfloat16() for width in (64, 32, 33))
+    positions, slots = [0, 5, 63, 70], [32, 5, 7, -1]
+    rotated_q = rope_and_write_kv(
+        q.to(device), k.to(device), v[:, :32].to(device), i32(positions, device), i32(slots, device), None, pool, 1
+    )
+    factor, inverse = scaling.factors[1, :, 0].cpu()
+    matrix = hadamard(32)
+    expected_q = (q.float().view(4, 2, 32) * inverse) @ matrix / 32
+    assert torch.allclose(rotated_q.float().cpu().view(4, 2, 32), expected_q, rtol=4e-3, atol=1e-3)
+    tiles = torch.tensor(positions) // TILE
+    expected_k = (k.float() * factor) @ matrix - scaling.means[1, 0].cpu().float()[tiles]
+    keys, _ = stored(pool, 1)
+    error = (keys[slots[:3], 0] - expected_k[:3]).norm(dim=-1) / expected_k[:3].norm(dim=-1)
+    assert error.max() < 0.14
+    # Position 0, with what four bits have left of it.
+    better = keys[32, 0] + first_keys(pool, 1)[2, 0]
+    assert (better - expected_k[0]).norm() / expected_k[0].norm() < 0.02
+    assert not first_keys(pool, 1)[0].any(), "other blocks hold no first key"

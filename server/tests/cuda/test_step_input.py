@@ -1,0 +1,57 @@
+"""What is written of a step, row by row beside what its chunks say."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape, shape_of
+
+BLOCK_SIZE = 16
+MAX_BLOCKS = 4
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Entry:
+    num_rows = draw(st.integers(1, 20))
+    first = draw(st.integers(0, MAX_BLOCKS * BLOCK_SIZE - num_rows))
+    return Entry(
+        draw(st.lists(st.integers(-5, 99), min_size=num_rows, max_size=num_rows)),
+        first,
+        draw(st.lists(st.integers(0, 999), min_size=-(-(first + num_rows) // BLOCK_SIZE), max_size=MAX_BLOCKS)),
+        sorted(draw(st.sets(st.integers(0, num_rows - 1)))),
+    )
+
+
+@given(st.lists(entries(), max_size=5), st.integers(0, 9), st.integers(0, 3))
+def test_rows_are_those_of_the_chunks_and_the_rest_is_padding(
+    step: list[Entry], more_rows: int, more_entries: int
+) -> None:
+    needed = shape_of(step)
+    shape = StepShape(needed.num_rows + more_rows, needed.num_entries + more_entries, needed.num_logits + more_rows)
+    layout = StepLayout(shape, MAX_BLOCKS)
+    # What another step left there.
+    words = np.full(layout.num_words, 77, dtype=np.int32)
+    layout.write(words, step, BLOCK_SIZE)
+    tensors = layout.tensors(torch.from_numpy(words))
+
+    rows = []
+    sampling = []
+    for number, entry in enumerate(step):
+        sampling += [len(rows) + row for row in entry.logit_rows]
+        assert tensors.query_begin[number] == len(rows)
+        assert tensors.context_length[number] == entry.first_position + len(entry.token_ids)
+        assert tensors.block_tables[number, : len(entry.block_ids)].tolist() == list(entry.block_ids)
+        for row, token in enumerate(entry.token_ids):
+            position = entry.first_position + row
+            slot = entry.block_ids[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+            rows.append((token, position, slot, number))
+    written = zip(
+        tensors.token_ids.tolist(), tensors.positions.tolist(), tensors.slots.tolist(), tensors.row_entry.tolist(),
+        strict=True,
+    )  # fmt: skip
+    assert list(written) == rows + [(0, 0, -1, -1)] * (shape.num_rows - len(rows))
+    assert tensors.query_begin[len(step) :].tolist() == [len(rows)] * (shape.num_entries - len(step) + 1)
+    assert tensors.context_length[len(step) :].tolist() == [0] * (shape.num_entries - len(step))
+    assert tensors.sampling_rows.tolist() == sampling + [0] * (shape.num_logits - len(sampling))

@@ -1,0 +1,328 @@
+"""The cuda backend with blocks below the device: what comes back is what was computed, to the bit."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.cuda.lazy_device import LazyDevice
+from tests.models.tiny import VOCAB_SIZE
+from trunkline_server.backends import registry
+from trunkline_server.backends.cuda.backend import CudaBackend
+from trunkline_server.backends.cuda.build import build
+from trunkline_server.backends.cuda.device import CudaDevice, Device
+from trunkline_server.backends.cuda.tier_build import TierOptions
+from trunkline_server.backends.interface import (
+    BlockRestore,
+    BlockStore,
+    Chunk,
+    Restore,
+    RestoreOutcome,
+    Sampled,
+    SamplingParams,
+    StoreOutcome,
+)
+from trunkline_server.backends.store_files import StoreOptions
+from trunkline_server.engine import Engine
+from trunkline_server.errors import DoesNotFit, InvalidArgument, PlanError
+from trunkline_server.loop import EngineLoop
+from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+BLOCK_SIZE = 16
+NUM_BLOCKS = 12
+NUM_STORED = 2
+PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 3).tolist()
+ROOT_KEY = bytes(range(16))
+SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
+STORES = [BlockStore(index, 9 - index) for index in range(NUM_STORED)]
+BLOCK_IDS = [9, 4, 11]
+RESTORED_IDS = [2, 5]
+HOST_BYTES = 1 << 20
+# A record has its key behind magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
+HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
+# Longest wait for an outcome; reached only by a failure.
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model: TinyModel) -> Checkpoint:
+    return open_checkpoint(tiny_model("qwen2")[1])
+
+
+def open_backend(
+    checkpoint: Checkpoint, device: str, host: int | None = None, folder: Path | None = None
+) -> CudaBackend:
+    """On the CPU side streams do nothing before somebody waits for them."""
+    disk = None if folder is None else StoreOptions(path=folder, max_bytes=1 << 20)
+    made: Device = CudaDevice() if device == "cuda" else LazyDevice(None)
+    return build(
+        checkpoint, max_batch_total_tokens=NUM_BLOCKS * BLOCK_SIZE, max_step_tokens=64, max_step_sequences=8,
+        device=made, block_size=BLOCK_SIZE, tiers=TierOptions(host_bytes=host, disk=disk),
+    )  # fmt: skip
+
+
+class Shard:
+    """A backend and its engine, as a router uses them."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self.backend = backend
+        self.engine = Engine(backend, vocab_size=VOCAB_SIZE)
+        self._step_id = 0
+        self._restore_id = 0
+
+    def step(self, **parts: Any) -> list[Sampled]:
+        self._step_id += 1
+        outcomes = self.engine.step(StepPlan(self._step_id, **parts)).sequences
+        assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
+        return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
+
+    def reset(self) -> None:
+        self.engine.reset()
+        self._step_id = 0
+
+    def outcomes(self, num_stores: int = 0, num_restores: int = 0) -> tuple[list[StoreOutcome], list[RestoreOutcome]]:
+        stores: list[StoreOutcome] = []
+        restores: list[RestoreOutcome] = []
+        assert self.backend.store is not None
+        while len(stores) < num_stores or len(restores) < num_restores:
+            if (transfers := self.engine.take_transfers()) is None:
+                self.backend.store.wait_outcomes(DEADLINE_S)
+                continue
+            stores.extend(transfers.stores)
+            restores.extend(transfers.restores)
+        return stores, restores
+
+    def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
+        """The prompt from position `first` on, by a sequence that ends before the next one."""
+        start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+        chunk = Chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
+        (sampled,) = self.step(starts=[start], chunks=[chunk])
+        self.step(ends=[1])
+        return sampled
+
+    def store_prompt(self) -> Sampled:
+        """Stores the blocks of the prompt; returns what follows it where they are on the device."""
+        self.prefill(BLOCK_IDS, stores=STORES)
+        stores, _ = self.outcomes(num_stores=NUM_STORED)
+        assert [(one.slot, one.is_stored) for one in stores] == [(store.slot, True) for store in STORES]
+        return self.prefill(BLOCK_IDS, first=NUM_STORED * BLOCK_SIZE)
+
+    def forget(self) -> None:
+        """A step writes the blocks of the prompt, and those that it is restored to, with something else."""
+        block_ids = [*BLOCK_IDS[:NUM_STORED], *RESTORED_IDS]
+        tokens = [token % 7 for token in range(len(block_ids) * BLOCK_SIZE)]
+        start = SequenceStart(2, tokens, len(tokens), SAMPLING, ROOT_KEY)
+        self.step(starts=[start], chunks=[Chunk(2, 0, len(tokens), block_ids, False)])
+        self.step(ends=[2])
+
+    def clobber(self) -> None:
+        """The same without computing, once nothing is under way."""
+        self.backend._device.wait()
+        with torch.inference_mode():
+            self.backend._pool.pieces.fill_(7)
+
+    def restore(self, keys: Sequence[bytes] | None = None) -> int:
+        """Reads the blocks; returns how many came."""
+        self._restore_id += 1
+        keys = keys or [bytes(16)] * NUM_STORED
+        blocks = [
+            BlockRestore(store.slot, block_id, key)
+            for store, block_id, key in zip(STORES, RESTORED_IDS, keys, strict=True)
+        ]
+        self.step(restores=[Restore(self._restore_id, blocks)])
+        _, (outcome,) = self.outcomes(num_restores=1)
+        assert outcome.restore_id == self._restore_id
+        return outcome.num_blocks
+
+    def hit(self, count: int = NUM_STORED) -> Sampled:
+        """The prompt behind `count` restored blocks."""
+        fresh = [block_id for block_id in range(NUM_BLOCKS) if block_id not in RESTORED_IDS]
+        return self.prefill([*RESTORED_IDS[:count], *fresh[: NUM_STORED + 1 - count]], first=count * BLOCK_SIZE)
+
+
+def keys_on_disk(backend: CudaBackend) -> list[bytes]:
+    assert backend.store is not None
+    backend.store.sync()
+    records = (Path(backend.info.store_folder) / "records").read_bytes()
+    return [records[(at := HEADER_BYTES + store.slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for store in STORES]
+
+
+def close(shard: Shard) -> None:
+    """Lets the folder go."""
+    shard.reset()
+    del shard.engine, shard.backend
+    gc.collect()
+
+
+def test_what_the_device_forgot_comes_back_from_the_host(checkpoint: Checkpoint, device: str) -> None:
+    backend = open_backend(checkpoint, device, HOST_BYTES)
+    assert backend.info.num_store_slots == HOST_BYTES // backend.info.bytes_per_block
+    assert backend.info.store_folder == ""
+    shard = Shard(backend)
+    expected = shard.store_prompt()
+    shard.clobber()
+    assert shard.restore() == NUM_STORED
+    assert shard.hit() == expected
+    shard.step(discards=[STORES[1].slot])
+    assert shard.restore() == 1
+    # Nothing outlives a stream: the next router knows of nothing.
+    shard.reset()
+    assert shard.restore() == 0
+
+
+def test_a_step_may_store_blocks_that_the_next_one_writes_anew(checkpoint: Checkpoint, device: str) -> None:
+    """The copies out have not begun when the result is there."""
+    shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
+    expected = shard.store_prompt()
+    shard.step(discards=[store.slot for store in STORES])
+    shard.prefill(BLOCK_IDS, stores=STORES)
+    shard.forget()
+    shard.outcomes(num_stores=NUM_STORED)
+    assert shard.restore() == NUM_STORED
+    assert shard.hit() == expected
+
+
+def test_a_restored_block_is_copied_and_scored_once_it_is_there(checkpoint: Checkpoint, device: str) -> None:
+    shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
+    expected = shard.store_prompt()
+    shard.clobber()
+    assert shard.restore() == NUM_STORED
+    shard.step(copies=[BlockCopy(RESTORED_IDS[1], 0, BLOCK_SIZE)])
+    assert shard.prefill([RESTORED_IDS[0], 0, 1], first=NUM_STORED * BLOCK_SIZE) == expected
+    # Scores write the first blocks, also while they are restored.
+    alone = shard.backend.score(PROMPT[:17])
+    shard.step(restores=[Restore(99, [BlockRestore(STORES[0].slot, 0, bytes(16))])])
+    shard.outcomes(num_restores=1)
+    np.testing.assert_array_equal(shard.backend.score(PROMPT[:17]), alone)
+
+
+def test_a_history_goes_on_with_the_same_bits_after_a_restart(
+    checkpoint: Checkpoint, tmp_path: Path, device: str
+) -> None:
+    shard = Shard(open_backend(checkpoint, device, folder=tmp_path))
+    expected = shard.store_prompt()
+    keys = keys_on_disk(shard.backend)
+    close(shard)
+    shard = Shard(open_backend(checkpoint, device, folder=tmp_path))
+    assert shard.restore(keys) == NUM_STORED
+    assert shard.hit() == expected
+    # It wants its own keys.
+    assert shard.restore([keys[0], keys[0]]) == 1
+
+
+def test_pinned_memory_smaller_than_the_disk_keeps_what_was_used_last(
+    checkpoint: Checkpoint, tmp_path: Path, device: str
+) -> None:
+    """A damaged file is not looked at where pinned memory has the block, and is a miss where it has not."""
+    block_bytes = open_backend(checkpoint, device).info.bytes_per_block
+    shard = Shard(open_backend(checkpoint, device, 8 * block_bytes, tmp_path))
+    expected = shard.store_prompt()
+    keys = keys_on_disk(shard.backend)
+    with (Path(shard.backend.info.store_folder) / "blocks").open("r+b") as file:
+        file.seek(STORES[1].slot * -(-block_bytes // 4096) * 4096)
+        file.write(bytes(100))
+    shard.clobber()
+    assert shard.restore(keys) == NUM_STORED
+    assert shard.hit() == expected
+    # Other blocks go through pinned memory meanwhile.
+    tokens = [token % 11 for token in range(4 * BLOCK_SIZE)]
+    for first_slot in (0, 4):
+        shard.step(starts=[SequenceStart(3, tokens, len(tokens), SAMPLING, ROOT_KEY)])
+        for first in (0, 2):
+            stores = [BlockStore(first + index, first_slot + first + index) for index in range(2)]
+            shard.step(chunks=[Chunk(3, first * BLOCK_SIZE, 32, [first, first + 1], False, stores)])
+            assert all(one.is_stored for one in shard.outcomes(num_stores=2)[0])
+        shard.step(ends=[3])
+    assert shard.restore(keys) == 1
+
+
+def test_the_loop_tells_of_restores_while_no_step_runs(checkpoint: Checkpoint, device: str) -> None:
+    """With its threads, as a server has it: two steps in flight, outcomes on a stream of responses."""
+    backend, bugs = open_backend(checkpoint, device, HOST_BYTES), []
+    loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), bugs.append)
+    loop.start()
+    stream = loop.make_stream()
+    loop.open(stream)
+    responses = stream.responses()
+    start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+    stream.put_plan(StepPlan(1, starts=[start], chunks=[Chunk(1, 0, len(PROMPT), BLOCK_IDS, True, STORES)]))
+    sampled: list[int] = []
+    stored: list[StoreOutcome] = []
+    while len(stored) < NUM_STORED or not sampled:
+        response = next(responses)
+        stored.extend(response.transfers.stores if response.transfers is not None else ())
+        sampled.extend(one.token_id for one in (response.result.sequences if response.result else ()))  # type: ignore
+    blocks = [BlockRestore(store.slot, block_id, b"") for store, block_id in zip(STORES, RESTORED_IDS, strict=True)]
+    stream.put_plan(StepPlan(2, ends=[1], restores=[Restore(8, blocks)]))
+    restored: list[RestoreOutcome] = []
+    while not restored:
+        response = next(responses)
+        restored.extend(response.transfers.restores if response.transfers is not None else ())
+    assert [(one.restore_id, one.num_blocks) for one in restored] == [(8, NUM_STORED)]
+    chunk = Chunk(2, NUM_STORED * BLOCK_SIZE, len(PROMPT) - NUM_STORED * BLOCK_SIZE, [*RESTORED_IDS, 0], True)
+    stream.put_plan(StepPlan(3, starts=[replace(start, sequence_id=2)], chunks=[chunk]))
+    stream.end_plans()
+    last = [response.result for response in responses if response.result is not None][-1]
+    assert [one.token_id for one in last.sequences] == sampled  # type: ignore[union-attr]
+    loop.stop()
+    assert bugs == []
+
+
+def test_stores_that_cannot_be_are_refused_before_anything_is_done(checkpoint: Checkpoint, device: str) -> None:
+    shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
+
+    def prefill(stores: Sequence[BlockStore], root_key: bytes = ROOT_KEY) -> None:
+        start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, root_key)
+        shard.step(starts=[start], chunks=[Chunk(1, 0, len(PROMPT), BLOCK_IDS, True, stores)])
+
+    for stores, root_key, problem in (
+        (STORES[:1], b"", "sequence 1 was started without a root key"),
+        ([BlockStore(NUM_STORED, 0)], ROOT_KEY, f"block {NUM_STORED} of sequence 1 is not full"),
+        ([BlockStore(0, 3), BlockStore(1, 3)], ROOT_KEY, "slot 3 is stored twice"),
+    ):
+        with pytest.raises(PlanError, match=problem):
+            prefill(stores, root_key)
+        shard.reset()
+    twice = [BlockRestore(slot, 3, bytes(16)) for slot in (1, 2)]
+    with pytest.raises(PlanError, match="restore 7: a block is restored twice"):
+        shard.step(restores=[Restore(7, twice)])
+
+
+def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) -> None:
+    shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
+    start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+    bad = Chunk(1, 0, len(PROMPT), [NUM_BLOCKS, *BLOCK_IDS[1:]], True, STORES)
+    shard.engine.step(StepPlan(1, starts=[start], chunks=[bad]))
+    stores, _ = shard.outcomes(num_stores=NUM_STORED)
+    assert [one.is_stored for one in stores] == [False] * NUM_STORED
+
+
+def test_sizes_that_do_not_fit_are_one_line(checkpoint: Checkpoint, device: str) -> None:
+    with pytest.raises(InvalidArgument, match="the cpu backend keeps its blocks in the host's memory anyway"):
+        registry.build("cpu", checkpoint, registry.BackendOptions(kv_host_bytes=1 << 30))
+    with pytest.raises(DoesNotFit, match=r"`--kv-host-size` is 100 bytes, but one block of this model has \d+"):
+        open_backend(checkpoint, device, 100)
+    with pytest.raises(DoesNotFit, match=r"takes 1073741824 MiB of pinned memory, but the host has \d+ MiB available"):
+        open_backend(checkpoint, device, 1 << 50)
+
+
+def test_blocks_of_other_sizes_lie_elsewhere(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """The folder's name covers how blocks are laid out, not the weights alone."""
+    names = set()
+    for changes in ({}, {"block_size": 32}, {"kv_cache_dtype": "int8"}):
+        backend = build(
+            checkpoint, max_batch_total_tokens=512, max_step_tokens=32, max_step_sequences=4, device=LazyDevice(None),
+            tiers=TierOptions(disk=StoreOptions(path=tmp_path, max_bytes=1 << 20)),
+            **{"block_size": BLOCK_SIZE, **changes},
+        )  # fmt: skip
+        names.add(backend.info.store_folder)
+    assert len(names) == 3

@@ -1,0 +1,222 @@
+"""What is ordered by events between steps, copies and disk: on a device that puts off whatever it may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
+from trunkline_server.backends.cuda import departures
+from trunkline_server.backends.cuda.host_pool import HostPool, piece_sizes
+from trunkline_server.backends.cuda.outcomes import Outcomes
+from trunkline_server.backends.cuda.step_input import Entry
+from trunkline_server.backends.cuda.worker import ThreadWorker
+from trunkline_server.backends.interface import BlockRestore, Restore
+from trunkline_server.errors import DoesNotFit, PlanError
+
+# Two layers come together; a staging buffer holds two blocks.
+PIECE_BYTES = 384
+SIZES = {"group_bytes": 2 * PIECE_BYTES, "staging_bytes": 2 * NUM_LAYERS * PIECE_BYTES, "min_layered_rows": 1}
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What writes blocks does so when the test says so."""
+    monkeypatch.setattr(departures, "STORE_WAIT_S", 0.0)
+
+
+def make(seed: int = 1, num_places: int = 8, num_slots: int | None = None, **changes: Any) -> World:
+    return World(seed, num_places=num_places, num_slots=num_slots, **{**SIZES, **changes})
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("num_slots", "untold_layers", "min_layered_rows"), [(None, 2, 1), (None, 99, 64), (11, 99, 1), (11, 0, 64)]
+)
+def test_whatever_is_planned_steps_read_what_was_computed(
+    seed: int, num_slots: int | None, untold_layers: int, min_layered_rows: int
+) -> None:
+    world = make(
+        seed, 6, num_slots, max_untold_bytes=untold_layers * PIECE_BYTES, min_layered_rows=min_layered_rows
+    )  # fmt: skip
+    for _ in range(300):
+        world.do_something()
+    world.settle()
+    # All that is held is read once more.
+    world.begin_step(0, 99, 0)
+    world.settle()
+    assert world.num_restored >= 5 and world.num_read >= 100
+    # No place is in use any more.
+    world.device.wait()
+    assert world.tiers._places.num_pinned() == 0
+
+
+def store(world: World, count: int) -> list[int]:
+    """Computes and stores `count` blocks; returns the slots."""
+    world.begin_step(count, 0, count)
+    world.steps[-1].fails = False
+    world.settle()
+    assert len(world.slots) == count
+    return list(world.slots)
+
+
+def entries(block_ids: list[int], num_rows: int) -> list[Entry]:
+    """A step of `num_rows` rows in the block behind others."""
+    return [Entry([0] * num_rows, BLOCK_SIZE * (len(block_ids) - 1), block_ids, [])]
+
+
+class Recorder:
+    """As `StepRunner`; remembers how it was called, and what steps wait for at each layer."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.calls: list[tuple[bool, int]] = []
+        self.waits: list[int] = []
+
+    def run(self, entries: list[Entry], *, is_launched: bool = False) -> torch.Tensor:
+        self.calls.append((is_launched, self.world.device.num_waits))
+        for layer in range(NUM_LAYERS if is_launched else 0):
+            self.world.tiers.gates.enter(layer)
+            self.waits.append(self.world.device.num_waits)
+        return torch.zeros(0)
+
+
+def test_a_restore_is_told_of_before_it_is_over_and_large_steps_wait_layer_by_layer() -> None:
+    world = make(min_layered_rows=10)
+    store(world, 2)
+    block_id, runner = world.free[-1], Recorder(world)
+    world.begin_restore(1)
+    for worker in world.workers:
+        worker.drain()
+    world.take_outcomes()
+    assert world.blocks[block_id] >= 0, "it is the router's again"
+    before = world.device.num_waits
+    # Another's step waits for nothing, a small one for all at its beginning, a large one before layers 0, 2 and 4.
+    world.tiers.run(runner, entries([9, 10], 16))  # type: ignore[arg-type]
+    world.tiers.run(runner, entries([block_id, 10], 9))  # type: ignore[arg-type]
+    world.tiers.run(runner, entries([block_id, 10], 10))  # type: ignore[arg-type]
+    assert runner.calls == [(False, before), (False, before + 1), (True, before + 1)]
+    assert runner.waits == [before + 2, before + 2, before + 3, before + 3, before + 4]
+    world.device.wait()
+    world.tiers.run(runner, entries([block_id, 10], 10))  # type: ignore[arg-type]
+    assert runner.calls[-1] == (False, before + 4), "all is there"
+
+
+def test_what_is_missing_of_a_restore_that_is_told_of_is_bounded() -> None:
+    """Of five layers two come together; two blocks and two layers may be missing, so the first two groups are there."""
+    world = make(max_untold_bytes=2 * 2 * PIECE_BYTES)
+    store(world, 2)
+    block_ids = world.free[-2:]
+    world.begin_restore(2)
+    for worker in world.workers:
+        worker.drain()
+    (arrival,) = world.tiers._arrivals.of(block_ids)
+    # Nothing is done by chance on this device, so asking changes nothing.
+    assert [event.is_reached() for event in arrival.events] == [True, True, False]
+
+
+def test_the_disk_gets_no_more_than_half_of_the_places() -> None:
+    world = make(num_places=4, num_slots=8)
+    assert world.files is not None
+    world.files.refuses = world.files.loses = 0.0
+    world.begin_step(3, 0, 3)
+    world.steps[-1].fails = False
+    world.settle()
+    assert len(world.slots) == 2 and world.num_contents == 3
+
+
+def test_a_slot_that_somebody_else_wrote_is_read_from_the_disk() -> None:
+    world = make(num_places=4, num_slots=8)
+    assert world.files is not None
+    world.files.refuses = world.files.loses = 0.0
+    (slot,) = store(world, 1)
+    # The router put another block there.
+    world.slots[slot] = 77
+    bytes_77 = torch.cat([content(77, layer, PIECE_BYTES) for layer in range(NUM_LAYERS)])
+    world.files.blocks[slot] = b"%15d" % 77, bytes(bytes_77.numpy())
+    world.begin_restore(1)
+    world.settle()
+    world.begin_step(0, 9, 0)
+    world.settle()
+    assert (world.num_restored, world.files.num_reads) == (1, 1)
+
+
+def test_a_slot_in_a_transfer_is_left_alone() -> None:
+    world = make(num_slots=8)
+    world.begin_step(1, 0, 1)
+    (slot,) = world.storing
+    with pytest.raises(PlanError, match=f"slot {slot} is in a transfer"):
+        world.tiers.discard([slot])
+    with pytest.raises(PlanError, match=f"restore 5: slot {slot} is in a transfer"):
+        world.tiers.restore(Restore(5, [BlockRestore(slot, 3, bytes(16))]))
+    world.settle()
+
+
+def test_reset_ends_everything_and_frees_all_places() -> None:
+    """Steps that were not finished, stores and restores that were not begun."""
+    world = make(seed=3, num_slots=8)
+    assert world.files is not None
+    world.files.refuses = world.files.loses = 0.0
+    store(world, 2)
+    world.begin_restore(1)
+    world.begin_step(2, 1, 2)
+    world.tiers.reset()
+    world.device.wait()
+    assert world.tiers.take_outcomes() is None
+    assert world.tiers._places.num_pinned() == 0
+    # What was on disk before is found again.
+    world.restores.clear()
+    world.begin_restore(1)
+    for worker in world.workers:
+        worker.drain()
+    transfers = world.tiers.take_outcomes()
+    assert transfers is not None and transfers.restores[0].num_blocks == 1
+
+
+def test_what_a_thread_of_the_tiers_does_wrong_is_raised_by_who_takes_outcomes() -> None:
+    outcomes = Outcomes()
+    worker = ThreadWorker("test", outcomes.fail)
+    done: list[int] = []
+    worker.post(lambda: done.append(1 // 0))
+    worker.post(lambda: done.append(2))
+    worker.drain()
+    assert done == [2]
+    outcomes.wait(60.0)
+    with pytest.raises(ZeroDivisionError):
+        outcomes.take()
+
+
+def test_pinned_memory_is_pinned_in_powers_of_two() -> None:
+    gib = 1 << 30
+    assert piece_sizes(2 * gib + 700, 300) == [gib, gib, 512]
+    assert piece_sizes(gib // 2 + gib // 8, 8 << 20) == [gib // 2, gib // 8]
+    # A block that is larger than a piece has one of its own.
+    assert piece_sizes(5 * gib, gib + 1) == [2 * gib, 2 * gib]
+    assert piece_sizes(100, 101) == []
+
+
+def test_memory_that_the_system_does_not_give_is_one_line() -> None:
+    def pin(num_bytes: int) -> torch.Tensor:
+        if num_bytes < 1 << 20:
+            raise RuntimeError("CUDA error: out of memory")
+        return torch.zeros(num_bytes, dtype=torch.uint8)
+
+    with pytest.raises(DoesNotFit, match=r"takes 1 MiB .* has 4096 MiB available, .* refused after 1 MiB; hint: lower"):
+        HostPool((3 << 19), num_layers=2, piece_bytes=256, pin=pin, available_bytes=4 << 30)
+
+
+def test_a_block_whose_last_token_never_came_is_not_stored() -> None:
+    """It was to be sampled by the step before, which sampled nothing."""
+    world = make(num_slots=8)
+    assert world.files is not None
+    world.files.refuses = world.files.loses = 0.0
+    world.begin_step(1, 0, 1)
+    (step,) = world.steps
+    step.fails = False
+    assert step.stores is not None
+    token_ids = step.stores.blocks[0].token_ids
+    assert isinstance(token_ids, list)
+    token_ids.pop()
+    world.settle()
+    assert (world.slots, world.files.blocks) == ({}, {})

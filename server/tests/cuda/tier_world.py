@@ -1,0 +1,298 @@
+"""A router and a model in miniature over the tiers: blocks have known bytes, and every step checks what it reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from tests.cuda.lazy_device import InlineWorker, LazyDevice
+from trunkline_server.backends.cuda.departures import StepStores
+from trunkline_server.backends.cuda.device import Event
+from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.step_input import Entry
+from trunkline_server.backends.cuda.tiers import TieredStore
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore
+
+BLOCK_SIZE = 16
+NUM_LAYERS = 5
+NUM_BLOCKS = 12
+SEQUENCE_ID = 1
+
+
+def make_pool(device: torch.device) -> KvPool:
+    return KvPool(
+        num_layers=NUM_LAYERS, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, num_kv_heads=1, head_size=16, dtype="int4",
+        device=device,
+    )  # fmt: skip
+
+
+def content(number: int, layer: int, num_bytes: int) -> torch.Tensor:
+    """Of one piece: of no other block, nor of another layer."""
+    generator = torch.Generator().manual_seed(1000 * number + layer)
+    return torch.randint(0, 256, (num_bytes,), generator=generator, dtype=torch.uint8)
+
+
+@dataclass
+class MemoryFiles:
+    """A disk that may refuse and lose, by chance."""
+
+    chance: random.Random
+    blocks: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    num_reads: int = 0
+    refuses: float = 0.1
+    loses: float = 0.1
+
+    def write(self, slot: int, keys: Sequence[bytes], depth: int, token_ids: Sequence[int], memory: memoryview) -> None:
+        self.blocks.pop(slot, None)
+        if self.chance.random() < self.refuses:
+            raise OSError("the disk is full")
+        if self.chance.random() >= self.loses:
+            self.blocks[slot] = keys[2], bytes(memory)
+
+    def read(self, blocks: Sequence[tuple[int, bytes, memoryview]]) -> tuple[int, str | None]:
+        for number, (slot, key, memory) in enumerate(blocks):
+            self.num_reads += 1
+            found = self.blocks.get(slot)
+            if found is None or found[0] != key:
+                return number, f"slot {slot} is empty"
+            memory[:] = found[1]
+        return len(blocks), None
+
+    def erase(self, slot: int) -> None:
+        self.blocks.pop(slot, None)
+
+    def sync(self) -> None:
+        pass
+
+
+def extend_key(key: bytes, token_ids: Sequence[int]) -> bytes:
+    """As many token ids as name a content: see `Step`."""
+    return b"%15d" % token_ids[0]
+
+
+@dataclass
+class Sequence_:
+    """What the tiers ask of a sequence: one of its own for each step."""
+
+    token_ids: list[int]
+    block_ids: list[int]
+
+
+@dataclass
+class Step:
+    """In flight. written: block id and content, in order; read: the same; stores: (index in written, slot)."""
+
+    written: list[tuple[int, int]]
+    read: list[tuple[int, int]]
+    event: Event
+    stores: StepStores | None
+    stored: list[tuple[int, int]]
+    fails: bool
+
+
+class World:
+    """What a router knows. Blocks: a content, or None if they are free; those of transfers are in neither."""
+
+    def __init__(self, seed: int, *, num_places: int, num_slots: int | None, **sizes: Any) -> None:
+        self.chance = random.Random(seed)
+        # Every other one is a device that does nothing by itself.
+        self.device = LazyDevice(None if seed % 2 else seed, is_main_lazy=True)
+        self.pool = make_pool(self.device.torch_device)
+        # Pieces of pinned memory are powers of two.
+        self.host = HostPool(
+            num_places << (self.pool.bytes_per_block - 1).bit_length(), num_layers=NUM_LAYERS,
+            piece_bytes=self.pool.layout.piece_bytes, pin=self.device.pinned_bytes, available_bytes=1 << 40,
+        )  # fmt: skip
+        assert self.host.num_places == num_places
+        self.files = None if num_slots is None else MemoryFiles(self.chance)
+        self.workers: list[InlineWorker] = []
+
+        def make_worker(name: str, on_bug: Callable[[BaseException], None]) -> InlineWorker:
+            self.workers.append(InlineWorker(name, on_bug))
+            return self.workers[-1]
+
+        self.tiers = TieredStore(
+            self.device, self.pool, self.host, files=self.files, extend_key=None if self.files is None else extend_key,
+            make_worker=make_worker, **sizes,
+        )  # fmt: skip
+        self.num_contents = 0
+        self.blocks: dict[int, int] = {}
+        self.free = list(range(NUM_BLOCKS))
+        self.slots: dict[int, int] = {}
+        self.free_slots = list(range(num_slots or num_places))
+        self.storing: dict[int, int] = {}
+        self.restores: dict[int, list[tuple[int, int, int]]] = {}
+        self.steps: list[Step] = []
+        self.num_restores = self.num_restored = self.num_read = 0
+        self.tiers.start(SEQUENCE_ID, bytes(16))
+
+    # ---- a model ---------------------------------------------------------------------------------------------------
+
+    def run(self, entries: Sequence[Entry], *, is_launched: bool = False) -> torch.Tensor:
+        """As `StepRunner.run`: of an entry, the block it begins in and those behind it are written, all others read."""
+        for layer in range(NUM_LAYERS):
+            if is_launched:
+                self.tiers.gates.enter(layer)
+            self.device.main.run(partial(self._layer, layer, self._read, self._written))
+        return torch.zeros(0)
+
+    def _layer(self, layer: int, read: list[tuple[int, int]], written: list[tuple[int, int]]) -> None:
+        pieces = self.pool.pieces[layer]
+        for block_id, number in read:
+            expected = content(number, layer, pieces.shape[1]).to(pieces.device)
+            assert torch.equal(pieces[block_id], expected), f"block {block_id} of layer {layer} is not {number}"
+            self.num_read += 1
+        for block_id, number in written:
+            pieces[block_id] = content(number, layer, pieces.shape[1]).to(pieces.device)
+
+    # ---- a router --------------------------------------------------------------------------------------------------
+
+    def in_flight(self) -> set[int]:
+        return {block_id for step in self.steps for block_id, _ in [*step.written, *step.read]}
+
+    def begin_step(self, num_written: int, num_read: int, num_stored: int) -> None:
+        written = []
+        for block_id in self.free[:num_written]:
+            written.append((block_id, self.num_contents))
+            self.num_contents += 1
+        del self.free[:num_written]
+        held = list(self.blocks.items())
+        read = self.chance.sample(held, min(num_read, len(held)))
+        if not written and not read:
+            return
+        blocks = [block_id for block_id, _ in [*read, *written]]
+        token_ids = [0] * BLOCK_SIZE * len(read) + [number for _, number in written for _ in range(BLOCK_SIZE)]
+        first = BLOCK_SIZE * len(read)
+        num_tokens = BLOCK_SIZE * len(written)
+        if not written:
+            # A decode at the end of the last block that is read: it is written, with what it holds.
+            first, num_tokens = first - 1, 1
+        stored = []
+        for index in range(min(num_stored, len(written))):
+            slot = self._take_slot()
+            if slot is not None:
+                stored.append((index, slot))
+                self.storing[slot] = written[index][1]
+        chunk = Chunk(
+            SEQUENCE_ID, first, num_tokens, [], False, [BlockStore(len(read) + index, slot) for index, slot in stored]
+        )
+        self.tiers.check([chunk])
+        self._read, self._written = read, written
+        self.tiers.run(self, [Entry(token_ids[first:], first, blocks, [])])  # type: ignore[arg-type]
+        stores = self.tiers.begin_stores([(chunk, Sequence_(token_ids, blocks))])
+        self.steps.append(Step(written, read, self.device.mark(), stores, stored, self.chance.random() < 0.1))
+
+    def finish_step(self) -> None:
+        step = self.steps.pop(0)
+        step.event.wait()
+        if step.stores is not None:
+            self.tiers.end_stores(step.stores, {SEQUENCE_ID} if step.fails else ())
+        if step.fails:
+            self.free.extend(block_id for block_id, _ in step.written)
+        else:
+            self.blocks.update(step.written)
+
+    def _take_slot(self) -> int | None:
+        if self.free_slots:
+            return self.free_slots.pop(self.chance.randrange(len(self.free_slots)))
+        read = {slot for blocks in self.restores.values() for slot, _, _ in blocks}
+        evictable = [slot for slot in self.slots if slot not in read]
+        if not evictable:
+            return None
+        slot = self.chance.choice(evictable)
+        del self.slots[slot]
+        return slot
+
+    def free_block(self) -> None:
+        free = [block_id for block_id in self.blocks if block_id not in self.in_flight()]
+        if free:
+            block_id = self.chance.choice(free)
+            del self.blocks[block_id]
+            self.free.insert(self.chance.randrange(len(self.free) + 1), block_id)
+
+    def copy_block(self) -> None:
+        if not self.blocks or not self.free:
+            return
+        source, destination = self.chance.choice(list(self.blocks)), self.free.pop()
+        self.tiers.enter_copy(source, destination)
+        pieces = self.pool.pieces
+        self.device.main.run(lambda: pieces[:, destination].copy_(pieces[:, source]))
+        self.tiers.leave_copy()
+        self.blocks[destination] = self.blocks[source]
+
+    def begin_restore(self, most: int) -> None:
+        read = {slot for blocks in self.restores.values() for slot, _, _ in blocks}
+        slots = [slot for slot in self.slots if slot not in read]
+        count = min(most, len(slots), len(self.free))
+        if count == 0:
+            return
+        blocks = [(slot, self.free.pop(), self.slots[slot]) for slot in self.chance.sample(slots, count)]
+        self.num_restores += 1
+        self.restores[self.num_restores] = blocks
+        wanted = [BlockRestore(slot, block_id, b"%15d" % number) for slot, block_id, number in blocks]
+        self.tiers.restore(Restore(self.num_restores, wanted))
+
+    def discard(self) -> None:
+        read = {slot for blocks in self.restores.values() for slot, _, _ in blocks}
+        slots = [slot for slot in self.slots if slot not in read]
+        if slots:
+            slot = self.chance.choice(slots)
+            self.tiers.discard([slot])
+            del self.slots[slot]
+            self.free_slots.append(slot)
+
+    def take_outcomes(self) -> None:
+        transfers = self.tiers.take_outcomes()
+        if transfers is None:
+            return
+        for outcome in transfers.stores:
+            number = self.storing.pop(outcome.slot)
+            if outcome.is_stored:
+                self.slots[outcome.slot] = number
+            else:
+                self.free_slots.append(outcome.slot)
+        for restored in transfers.restores:
+            blocks = self.restores.pop(restored.restore_id)
+            for index, (slot, block_id, number) in enumerate(blocks):
+                if index < restored.num_blocks:
+                    self.blocks[block_id] = number
+                    self.num_restored += 1
+                else:
+                    self.free.append(block_id)
+                if index == restored.num_blocks:
+                    # Broken: found no more.
+                    self.slots.pop(slot)
+                    self.free_slots.append(slot)
+
+    def settle(self) -> None:
+        """Until nothing is under way."""
+        while self.steps:
+            self.finish_step()
+        for worker in self.workers:
+            worker.drain()
+        self.take_outcomes()
+        assert not self.storing and not self.restores
+
+    def do_something(self) -> None:
+        actions: list[Callable[[], object]] = [
+            lambda: self.begin_step(self.chance.randrange(4), self.chance.randrange(4), self.chance.randrange(4)),
+            self.finish_step,
+            self.free_block,
+            self.copy_block,
+            lambda: self.begin_restore(2),
+            self.discard,
+            self.take_outcomes,
+            lambda: self.chance.choice(self.workers).do_one(),
+            self.device.make_progress,
+        ]
+        action = self.chance.choices(range(len(actions)), (6, 6, 6, 1, 6, 0.3, 6, 12, 4))[0]
+        if (action == 0 and len(self.steps) == 2) or (action == 4 and len(self.restores) == 2):
+            return
+        if action == 1 and not self.steps:
+            return
+        actions[action]()

@@ -1,0 +1,233 @@
+"""Blocks on their way into the pool: from pinned memory, which the disk's are read into first.
+
+A restore is told of while its last layers are still on the bus. The steps that read its blocks wait for them on the
+device: before each layer, or at their beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from trunkline_server.backends.cuda.copies import CopyIn
+from trunkline_server.backends.cuda.departures import BlockFiles
+from trunkline_server.backends.cuda.device import Device, Event
+from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.outcomes import Outcomes
+from trunkline_server.backends.cuda.places import PlaceTable
+from trunkline_server.backends.cuda.worker import Worker
+from trunkline_server.backends.interface import BlockRestore, Restore, RestoreOutcome
+
+# What may be missing of a restore that is told of: about 10 ms of the bus. Whoever else is in the step that reads its
+# blocks waits no longer than that.
+MAX_UNTOLD_BYTES = 512 << 20
+# Read from the disk before it is sent on, and so many bytes again while that is under way.
+BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Blocks that may be on the bus. events: of each group of layers."""
+
+    block_ids: frozenset[int]
+    events: Sequence[Event]
+
+
+class LayerGates:
+    """Where a step that is launched operation by operation waits for what it reads, layer by layer."""
+
+    def __init__(self, device: Device, groups: Sequence[range]) -> None:
+        self._device = device
+        self._groups = groups
+        self._arrivals: Sequence[Arrival] = ()
+        self._num_passed = 0
+
+    def arm(self, arrivals: Sequence[Arrival]) -> None:
+        """The next step reads these; none: it waits for nothing."""
+        self._arrivals, self._num_passed = arrivals, 0
+
+    def enter(self, layer: int) -> None:
+        """Called before a layer's K and V are touched."""
+        while self._arrivals and self._num_passed < len(self._groups) and self._groups[self._num_passed].start <= layer:
+            for arrival in self._arrivals:
+                self._device.wait_for(arrival.events[self._num_passed])
+            self._num_passed += 1
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A restore. found: places of its first blocks, pinned when it was asked for; num_blocks: what was begun to copy.
+
+    events: of the groups of its last batch.
+    """
+
+    restore: Restore
+    generation: int
+    found: list[int]
+    num_blocks: int = 0
+    problem: str | None = None
+    events: list[Event] = field(default_factory=list)
+
+
+class Arrivals:
+    """Called by the thread of the steps, but for what the workers do.
+
+    near, far: do restores whose blocks are all in pinned memory, and the others, so that a disk holds up only those
+    that need it. blockers: what has to be reached before blocks are written.
+    """
+
+    def __init__(
+        self,
+        copies: CopyIn,
+        host: HostPool,
+        places: PlaceTable,
+        outcomes: Outcomes,
+        workers: tuple[Worker, Worker],
+        files: BlockFiles | None,
+        blockers: Callable[[Collection[int]], list[Event]],
+        max_untold_bytes: int = MAX_UNTOLD_BYTES,
+    ) -> None:
+        self._copies, self._host, self._places = copies, host, places
+        self._outcomes, self._files, self._blockers = outcomes, files, blockers
+        self._near, self._far = workers
+        self._max_untold_bytes = max_untold_bytes
+        self._at_once = max(1, min(BATCH_BYTES // host.block_bytes, places.num_places // 4))
+        self._lock = threading.Lock()
+        self._generation = 0
+        # Slots of restores that are not over, and how many read each.
+        self._read: Counter[int] = Counter()
+        self._arriving: list[Arrival] = []
+
+    def is_reading(self, slot: int) -> bool:
+        """Whether a restore of the slot is not over."""
+        with self._lock:
+            return self._read[slot] > 0
+
+    def begin(self, restore: Restore) -> None:
+        """Begins a restore, whose slots are not being written; its blocks are nobody's until it is told of."""
+        with self._lock:
+            self._read.update(block.slot for block in restore.blocks)
+        found = []
+        for block in restore.blocks:
+            place = self._find(block)
+            if place is None:
+                break
+            found.append(place)
+        job = _Job(restore, self._generation, found)
+        is_near = self._files is None or len(found) == len(restore.blocks)
+        (self._near if is_near else self._far).post(partial(self._do, job))
+
+    def of(self, block_ids: Collection[int]) -> list[Arrival]:
+        """Those on the bus, as far as told of, that have one of these blocks."""
+        with self._lock:
+            if self._arriving:
+                self._arriving = [arrival for arrival in self._arriving if not arrival.events[-1].is_reached()]
+            return [arrival for arrival in self._arriving if not arrival.block_ids.isdisjoint(block_ids)]
+
+    def is_quiet(self) -> bool:
+        """Whether nothing that was told of is on the bus. Quick."""
+        return not self._arriving
+
+    def reset(self) -> None:
+        """Drops restores that are not begun; returns when nothing is under way."""
+        with self._lock:
+            self._generation += 1
+        self._places.wake()
+        for worker in (self._near, self._far):
+            worker.drain()
+        with self._lock:
+            arriving, self._arriving = self._arriving, []
+        for arrival in arriving:
+            arrival.events[-1].wait()
+
+    def _find(self, block: BlockRestore) -> int | None:
+        # Without a disk a slot holds what the router had put there; with one, others may have written it.
+        return self._places.find(block.slot, None if self._files is None else block.key)
+
+    def _is_over(self, job: _Job) -> bool:
+        return job.generation != self._generation
+
+    def _do(self, job: _Job) -> None:
+        began = time.monotonic()
+        blocks = job.restore.blocks
+        self._send(job, blocks[: len(job.found)], job.found)
+        if self._files is None:
+            if len(job.found) < len(blocks):
+                job.problem = f"slot {blocks[len(job.found)].slot} is empty"
+        else:
+            self._read_rest(job)
+        self._tell(job, began)
+
+    def _read_rest(self, job: _Job) -> None:
+        """Batch by batch, up to the first block that is not there."""
+        while job.num_blocks < len(job.restore.blocks) and job.problem is None and not self._is_over(job):
+            batch = job.restore.blocks[job.num_blocks : job.num_blocks + self._at_once]
+            places = self._fill(job, batch)
+            self._send(job, batch[: len(places)], places)
+
+    def _fill(self, job: _Job, batch: Sequence[BlockRestore]) -> list[int]:
+        """Reads blocks into places, which are pinned; as many as there is room for, and up to the first bad one."""
+        assert self._files is not None
+        places, wanted = [], []
+        for index, block in enumerate(batch):
+            place = self._find(block)
+            if place is None:
+                if index == 0:
+                    place = self._places.take_when_free(block.slot, partial(self._is_over, job))
+                else:
+                    place = self._places.take(block.slot)
+                if place is None:
+                    break
+                wanted.append((index, block, place))
+            places.append(place)
+        count, problem = self._files.read([(b.slot, b.key, self._host.memory(place)) for _, b, place in wanted])
+        for _, block, place in wanted[:count]:
+            self._places.keep(block.slot, place, block.key)
+        if problem is not None:
+            job.problem = problem
+            first_bad = wanted[count][0]
+            self._places.unpin(places[first_bad:])
+            del places[first_bad:]
+        return places
+
+    def _send(self, job: _Job, blocks: Sequence[BlockRestore], places: Sequence[int]) -> None:
+        """Begins to copy blocks that are in pinned places into the pool."""
+        if not blocks or self._is_over(job):
+            self._places.unpin(places)
+            return
+        block_ids = [block.block_id for block in blocks]
+        copied = [(block_id, self._host.place(place)) for block_id, place in zip(block_ids, places, strict=True)]
+        job.events = self._copies.begin(copied, self._blockers(block_ids))
+        self._places.unpin_after(job.events[-1], places)
+        job.num_blocks += len(blocks)
+
+    def _tell(self, job: _Job, began: float) -> None:
+        blocks = job.restore.blocks
+        if job.events:
+            left = self._first_untold(job.num_blocks)
+            if left > 0:
+                job.events[left - 1].wait()
+        time_us = int((time.monotonic() - began) * 1e6)
+        with self._lock:
+            if job.events:
+                block_ids = frozenset(block.block_id for block in blocks[: job.num_blocks])
+                self._arriving.append(Arrival(block_ids, job.events))
+            self._read.subtract(block.slot for block in blocks)
+            self._read = +self._read
+        if not self._is_over(job):
+            self._outcomes.add_restore(RestoreOutcome(job.restore.restore_id, job.num_blocks, time_us), job.problem)
+
+    def _first_untold(self, num_blocks: int) -> int:
+        """The first group of layers of the last batch that may be missing when a restore is told of."""
+        piece_bytes = self._host.place(0)[0].nbytes
+        untold = 0
+        groups = self._copies.groups
+        for number in range(len(groups) - 1, -1, -1):
+            untold += len(groups[number]) * num_blocks * piece_bytes
+            if untold > self._max_untold_bytes:
+                return number + 1
+        return 0

@@ -1,0 +1,104 @@
+"""Measures how int4 scales keys: a text of drawn tokens goes through the model once, with nothing stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.attention import AttentionShape, AttentionSpace
+from trunkline_server.backends.cuda.key_scaling import KeyScaling, KeySums, rotated
+from trunkline_server.backends.cuda.kv_pool import MIN_BLOCK_SIZE, KvPool
+from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, Rotated, Value, dense
+from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape
+from trunkline_server.backends.cuda.weights import DeviceWeights
+from trunkline_server.models import registry
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.sampling.philox import uniform
+
+# As decision 13 has them.
+NUM_TOKENS = 1024
+_SEED = 0x6B65_7973
+
+
+@dataclass
+class _ProbingOps(CudaOps):
+    """Attention in torch, f32, over keys and values as they are; notes keys and queries on their way."""
+
+    config: ModelConfig = field(kw_only=True)
+    sums: KeySums = field(kw_only=True)
+
+    def paged_attention(
+        self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> Value:
+        assert self._written is not None and self._written[0] == layer, "K and V of the layer come first"
+        _, key, value = self._written
+        self._written = None
+        queries, keys, values = (self._heads(x) for x in (query, key, value))
+        rope = key.rope if isinstance(key, Rotated) else None
+        self.sums.add(layer, queries, keys, rope, takes_mean=soft_cap is None)
+        queries, keys, values = (x.transpose(0, 1) for x in (queries, keys, values))
+        positions = self.step.positions
+        distance = positions[:, None] - positions[None, :]
+        is_hidden = (distance < 0) | (distance >= window) if window is not None else distance < 0
+        group = queries.shape[0] // keys.shape[0]
+        mixed = torch.empty_like(queries)
+        for head in range(queries.shape[0]):
+            scores = queries[head] @ keys[head // group].T * scale
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
+            mixed[head] = scores.masked_fill(is_hidden, -torch.inf).softmax(-1) @ values[head // group]
+        return mixed.transpose(0, 1).flatten(1).to(self.model.dtype)
+
+    def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
+        """None are needed."""
+        return x
+
+    def _heads(self, x: Value) -> torch.Tensor:
+        """[T, heads, D] f32, rotated if they are to be."""
+        rows = x.x if isinstance(x, Rotated) else dense(x)
+        heads = rows.float().reshape(rows.shape[0], -1, self.config.head_size)
+        if not isinstance(x, Rotated):
+            return heads
+        turned = rotated(heads, self.step.positions, x.rope)
+        turned[..., : x.rope.dim] *= x.rope.attention_factor
+        return turned
+
+
+def measure_key_scaling(
+    weights: DeviceWeights, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> KeyScaling:
+    """A function of the weights and of the bits of products, the same at each start on one kind of device.
+
+    Cost: a prompt of `NUM_TOKENS` tokens, and its attention's scores, a head at a time, in f32.
+    """
+    num_embeddings = weights.matrix("model.embed_tokens.weight")[0].num_outputs
+    tokens = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(NUM_TOKENS)]
+    sums = KeySums(
+        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
+        num_positions=config.max_position_embeddings, dtype=dtype, device=device,
+    )  # fmt: skip
+    layout = StepLayout(StepShape(NUM_TOKENS, 1, 1), max_blocks=1)
+    words = torch.zeros(layout.num_words, dtype=torch.int32)
+    layout.write(words.numpy(), [Entry(tokens, 0, [0], [NUM_TOKENS - 1])], block_size=NUM_TOKENS)
+    ops = _ProbingOps(
+        _model_without_pool(weights, config, dtype, device), layout.tensors(words.to(device)),
+        config=config, sums=sums,
+    )  # fmt: skip
+    registry.forward(ops, config)
+    return sums.scaling()
+
+
+def _model_without_pool(
+    weights: DeviceWeights, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> DeviceModel:
+    """What operations ask of a model where nothing is stored: a pool of no blocks, no plans of attention."""
+    shape = AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
+    pool = KvPool(
+        num_layers=1, num_blocks=0, block_size=MIN_BLOCK_SIZE, num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size, dtype="f32", device=device,
+    )  # fmt: skip
+    return DeviceModel(
+        weights=weights, pool=pool, space=AttentionSpace(shape, 0, device), plans={}, rope_tables={}, dtype=dtype,
+        logits=torch.empty(0, device=device),
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""Blocks between the pool and pinned memory, on streams of their own.
+
+In the pool a block is a piece in each layer, far apart; in pinned memory it is one run. So blocks are put together, or
+taken apart, by a kernel in a staging buffer on the device, and the bus sees long runs: a block on its way out, some
+layers of a block on its way in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from trunkline_server.backends.cuda.device import Device, Event
+from trunkline_server.backends.cuda.kernels.pack_pieces import pack_pieces, unpack_pieces
+from trunkline_server.backends.cuda.kv_pool import KvPool
+
+# Of one staging buffer on the device; there are three, one for the way out. At least a block.
+STAGING_BYTES = 64 << 20
+# Layers of a block that come in as one run: at some 50 GB/s 20 us of the bus, several times what a copy costs the host.
+GROUP_BYTES = 1 << 20
+
+# A block of the pool, and its place: [layers, piece_bytes] u8, pinned.
+Transfer = tuple[int, torch.Tensor]
+_Item = TypeVar("_Item")
+
+
+def staging_bytes(block_bytes: int, wanted: int = STAGING_BYTES) -> int:
+    """Of one buffer."""
+    return max(wanted // block_bytes, 1) * block_bytes
+
+
+class CopyOut:
+    """From the pool into places. Called by the thread of the steps alone."""
+
+    def __init__(self, device: Device, pool: KvPool, wanted_bytes: int = STAGING_BYTES) -> None:
+        self._device, self._pool = device, pool
+        self._stream = device.stream()
+        num_bytes = staging_bytes(pool.bytes_per_block, wanted_bytes)
+        self._at_once = num_bytes // pool.bytes_per_block
+        self._staging = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
+
+    def begin(self, blocks: Sequence[Transfer]) -> Event:
+        """Copies blocks as they are after all steps that were begun; the event says when they are in their places."""
+        self._stream.wait_for(self._device.mark())
+        for batch in _batches(blocks, self._at_once):
+            self._stream.run(partial(self._copy, batch))
+        return self._stream.mark()
+
+    @torch.inference_mode()
+    def _copy(self, batch: Sequence[Transfer]) -> None:
+        pool = self._pool
+        packed = self._staging[: len(batch) * pool.bytes_per_block].view(len(batch), pool.num_layers, -1)
+        pack_pieces(pool.pieces, self._device.send([block_id for block_id, _ in batch]), packed)
+        for (_, place), block in zip(batch, packed, strict=True):
+            self._device.copy(block, place)
+
+
+class CopyIn:
+    """From places into the pool, some layers of all blocks, then the next ones. Called by any thread.
+
+    groups: the layers that come together, in order. Two streams take turns with two staging buffers: while one batch is
+    taken apart the next is on the bus.
+    """
+
+    def __init__(
+        self, device: Device, pool: KvPool, wanted_bytes: int = STAGING_BYTES, group_bytes: int = GROUP_BYTES
+    ) -> None:
+        self._device, self._pool = device, pool
+        self._lock = threading.Lock()
+        self._bus, self._unpacking = device.stream(), device.stream()
+        at_once = max(1, min(pool.num_layers, group_bytes // pool.layout.piece_bytes))
+        self.groups = [range(i, min(i + at_once, pool.num_layers)) for i in range(0, pool.num_layers, at_once)]
+        num_bytes = staging_bytes(pool.bytes_per_block, wanted_bytes)
+        self._staging = [torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device) for _ in range(2)]
+        self._unpacked: list[Event | None] = [None, None]
+        self._turn = 0
+
+    def begin(self, blocks: Sequence[Transfer], after: Sequence[Event]) -> list[Event]:
+        """Copies blocks; the events say when those of each group of layers are in the pool.
+
+        after: what has to be done before the blocks may be written. blocks: at least one, none of them twice.
+        """
+        events = []
+        with self._lock:
+            for event in after:
+                self._unpacking.wait_for(event)
+            for group in self.groups:
+                at_once = self._staging[0].numel() // (len(group) * self._pool.layout.piece_bytes)
+                for batch in _batches(blocks, at_once):
+                    self._begin_batch(batch, group)
+                events.append(self._unpacking.mark())
+        return events
+
+    def _begin_batch(self, batch: Sequence[Transfer], group: range) -> None:
+        turn = self._turn
+        self._turn = 1 - turn
+        piece_bytes = self._pool.layout.piece_bytes
+        packed = self._staging[turn][: len(batch) * len(group) * piece_bytes].view(len(batch), len(group), piece_bytes)
+        before = self._unpacked[turn]
+        if before is not None:
+            self._bus.wait_for(before)
+        self._bus.run(partial(self._fill, batch, group, packed))
+        self._unpacking.wait_for(self._bus.mark())
+        self._unpacking.run(partial(self._unpack, batch, group, packed))
+        self._unpacked[turn] = self._unpacking.mark()
+
+    @torch.inference_mode()
+    def _fill(self, batch: Sequence[Transfer], group: range, packed: torch.Tensor) -> None:
+        for (_, place), block in zip(batch, packed, strict=True):
+            self._device.copy(place[group.start : group.stop], block)
+
+    @torch.inference_mode()
+    def _unpack(self, batch: Sequence[Transfer], group: range, packed: torch.Tensor) -> None:
+        block_ids = self._device.send([block_id for block_id, _ in batch])
+        unpack_pieces(packed, block_ids, self._pool.pieces[group.start : group.stop])
+
+
+def _batches(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    return (items[begin : begin + size] for begin in range(0, len(items), size))

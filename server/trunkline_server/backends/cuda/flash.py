@@ -1,0 +1,116 @@
+"""flash-attn for long chunks of prompts, with `--numerics fast` and where it is installed. Never required.
+
+Its bits depend on how a prompt is cut. It knows block tables of other layouts than the pool's (blocks of a multiple of
+256 positions, heads of a position beside each other), so K and V of a chunk's context are copied out of their blocks
+first, which for long chunks costs little beside their attention.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.gather_kv import gather_kv
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.cuda.kv_pool import KvLayout, KvPool
+    from trunkline_server.backends.cuda.step_input import Entry
+
+# Of flash-attn 3, then of 2. Both align the causal mask with the last key; a window counts keys before the query's.
+MODULES = ("flash_attn_interface", "flash_attn")
+FUNCTION = "flash_attn_func"
+ARGUMENTS = ("softmax_scale", "causal", "window_size", "softcap")
+# Shorter chunks are computed by the kernels for all, as are steps of no more rows, which are replayed.
+MIN_CHUNK_ROWS = 512
+# Copied K and V of a chunk, at most; longer contexts are computed by the kernels for all.
+MAX_GATHERED_BYTES = 256 << 20
+MAX_HEAD_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LongChunk:
+    """A chunk of a step that flash-attn computes. index: of its entry; rows [begin, end) of the step."""
+
+    index: int
+    begin: int
+    end: int
+    context: int
+
+
+@dataclass(frozen=True)
+class FlashAttention:
+    """name: the package and its version, for the log."""
+
+    name: str
+    function: Callable[..., object]
+
+    def long_chunks(self, entries: Sequence[Entry], layout: KvLayout) -> list[LongChunk]:
+        """Those of a step's entries that it computes."""
+        bytes_per_position = 2 * layout.num_kv_heads * layout.head_size * layout.format.storage_dtype.itemsize
+        found, begin = [], 0
+        for index, entry in enumerate(entries):
+            num_rows = len(entry.token_ids)
+            context = entry.first_position + num_rows
+            if num_rows >= MIN_CHUNK_ROWS and context * bytes_per_position <= MAX_GATHERED_BYTES:
+                found.append(LongChunk(index, begin, begin + num_rows, context))
+            begin += num_rows
+        return found
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        pool: KvPool,
+        layer: int,
+        chunk: LongChunk,
+        table: torch.Tensor,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Attention of a chunk's rows of query [T, H * D] into those of out. table: i32, its sequence's blocks."""
+        layout = pool.layout
+        num_rows = chunk.end - chunk.begin
+        first_seen = 0 if window is None else max(0, chunk.context - num_rows - window + 1)
+        first_block = first_seen // layout.block_size
+        num_positions = chunk.context - first_block * layout.block_size
+        keys, values = gather_kv(pool, layer, table[first_block:], num_positions)
+        rows = query[chunk.begin : chunk.end].view(num_rows, -1, layout.head_size)
+        found = self.function(
+            rows[None], keys[None], values[None], softmax_scale=scale, causal=True,
+            window_size=(-1, -1) if window is None else (window - 1, 0), softcap=soft_cap or 0.0,
+        )  # fmt: skip
+        # Some versions return the sums of weights, too.
+        mixed = found[0] if isinstance(found, tuple) else found
+        assert isinstance(mixed, torch.Tensor)
+        out[chunk.begin : chunk.end].copy_(mixed.reshape(num_rows, -1))
+
+
+def find_flash(layout: KvLayout, dtype: torch.dtype, *, is_fast: bool) -> tuple[FlashAttention | None, str]:
+    """flash-attn, if it is to be used and can be; else why not, for the log."""
+    if not is_fast:
+        return None, "`--numerics exact`"
+    if dtype not in (torch.bfloat16, torch.float16) or layout.format.storage_dtype != dtype:
+        return None, f"K and V are {layout.format.value}, activations {dtype}"
+    if layout.head_size > MAX_HEAD_SIZE:
+        return None, f"head size {layout.head_size} is above {MAX_HEAD_SIZE}"
+    reasons = []
+    for name in MODULES:
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            # Also one that was built for another torch.
+            reasons.append(f"{name}: {error}")
+            continue
+        function = getattr(module, FUNCTION, None)
+        if function is None or not set(ARGUMENTS) <= set(inspect.signature(function).parameters):
+            reasons.append(f"{name}: no `{FUNCTION}` with {', '.join(ARGUMENTS)}")
+            continue
+        return FlashAttention(f"{name} {getattr(module, '__version__', '')}".strip(), function), "it is installed"
+    return None, "; ".join(reasons)

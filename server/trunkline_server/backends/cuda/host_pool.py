@@ -1,0 +1,97 @@
+"""Pinned memory of the host for blocks: places, each of one block, all its layers one after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from trunkline_server.errors import DoesNotFit
+
+logger = logging.getLogger(__name__)
+
+# Pinned at once. Powers of two: the allocator of pinned memory rounds up to them.
+MAX_PIECE_BYTES = 1 << 30
+# Of the host's memory, left to everybody else.
+RESERVE_BYTES = 1 << 30
+PROGRESS_INTERVAL_S = 2.0
+
+
+def piece_sizes(num_bytes: int, block_bytes: int) -> list[int]:
+    """Sizes of the pieces that `num_bytes` of memory are pinned in: powers of two, each with room for a block."""
+    sizes, size = [], MAX_PIECE_BYTES
+    while size < block_bytes:
+        size *= 2
+    while size >= block_bytes:
+        while num_bytes >= size:
+            sizes.append(size)
+            num_bytes -= size
+        size //= 2
+    return sizes
+
+
+class HostPool:
+    """`num_places` blocks of `layers` * `piece_bytes` bytes. Raises DoesNotFit if so much cannot be pinned.
+
+    pin: gives so many bytes of pinned memory, u8. available_bytes: what the host has left for it.
+    """
+
+    def __init__(
+        self,
+        num_bytes: int,
+        *,
+        num_layers: int,
+        piece_bytes: int,
+        pin: Callable[[int], torch.Tensor],
+        available_bytes: int,
+    ) -> None:
+        self.block_bytes = num_layers * piece_bytes
+        sizes = piece_sizes(num_bytes, self.block_bytes)
+        if not sizes:
+            raise DoesNotFit(
+                f"`--kv-host-size` is {num_bytes} bytes, but one block of this model has {self.block_bytes}",
+                hint="give at least some hundred blocks",
+            )
+        wanted = sum(sizes)
+        if wanted > available_bytes - RESERVE_BYTES:
+            raise _does_not_fit(wanted, 0, available_bytes)
+        began = told = time.monotonic()
+        self._places: list[torch.Tensor] = []
+        done = 0
+        for size in sizes:
+            try:
+                memory = pin(size)
+            except RuntimeError as error:
+                raise _does_not_fit(wanted, done, available_bytes) from error
+            count = size // self.block_bytes
+            places = memory[: count * self.block_bytes].view(count, num_layers, piece_bytes)
+            self._places.extend(places.unbind(0))
+            done += size
+            if time.monotonic() - told >= PROGRESS_INTERVAL_S:
+                told = time.monotonic()
+                logger.info("pinning host memory", extra={"fields": {"mib": done >> 20, "of_mib": wanted >> 20}})
+        fields = {"mib": wanted >> 20, "blocks": self.num_places, "seconds": f"{time.monotonic() - began:.1f}"}
+        logger.info("host memory pinned", extra={"fields": fields})
+
+    @property
+    def num_places(self) -> int:
+        return len(self._places)
+
+    def place(self, index: int) -> torch.Tensor:
+        """[layers, piece_bytes] u8, contiguous."""
+        return self._places[index]
+
+    def memory(self, index: int) -> memoryview:
+        """The same bytes, flat, for who knows no tensors."""
+        return self._places[index].view(-1).numpy().data
+
+
+def _does_not_fit(wanted: int, done: int, available: int) -> DoesNotFit:
+    refused = f", and the system refused after {done >> 20} MiB" if done else ""
+    return DoesNotFit(
+        f"`--kv-host-size` takes {wanted >> 20} MiB of pinned memory, but the host has {available >> 20} MiB "
+        f"available, of which {RESERVE_BYTES >> 20} MiB are left to others{refused}",
+        hint="lower `--kv-host-size`",
+    )

@@ -1,0 +1,104 @@
+"""What int4 makes of keys before it rounds them, and of queries for it: see decision 13.
+
+A key is rounded as key * factor - mean, beside the query times 1 / factor. factor: of a channel, (mean query² / mean
+(key - mean)²)^(1/4), which makes the error of scores least. mean: what the keys of a tile of positions have in common,
+turned by rope to the tile's first position; attention adds query · mean, one number for all scores of a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
+from trunkline_server.backends.cuda.kernels.hadamard import turned_run
+from trunkline_server.models.ops import Rope
+
+# Of the mean of a head: what a channel's square counts at least.
+_FLOOR = 1e-4
+_TILE: int = TILE_POSITIONS.value
+
+
+@dataclass(frozen=True)
+class KeyScaling:
+    """factors: [layers, 2, G, D] f32: factor and 1 / factor. means: [layers, G, tiles, D] in the activations' dtype.
+
+    Means are turned as heads are by int4, so what is taken from a key is to the bit what is added to its scores.
+    """
+
+    factors: torch.Tensor
+    means: torch.Tensor
+
+    def content(self) -> bytes:
+        """What all of it is a function of, for a hash: the means of first tiles stand for those that follow."""
+        parts = (self.factors, self.means[:, :, 0].float())
+        return b"".join(part.cpu().numpy().tobytes() for part in parts)
+
+
+class KeySums:
+    """Makes a scaling, layer by layer, from a text's queries and keys. Sums are f64."""
+
+    def __init__(
+        self, *, num_layers: int, num_kv_heads: int, head_size: int, num_positions: int, dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self._factors = torch.ones(num_layers, 2, num_kv_heads, head_size, dtype=torch.float32, device=device)
+        tiles = -(-num_positions // _TILE)
+        self._means = torch.zeros(num_layers, num_kv_heads, tiles, head_size, dtype=dtype, device=device)
+
+    def add(
+        self, layer: int, queries: torch.Tensor, keys: torch.Tensor, rope: Rope | None, *, takes_mean: bool
+    ) -> None:
+        """queries: [T, H, D], keys: [T, G, D] f32, of positions 0 to T, whole tiles, rotated by `rope`.
+
+        takes_mean: False where scores are capped, not relative to each other. Heads whose keys or queries are zero, or
+        not finite, are left as they are.
+        """
+        num_kv_heads, head_size = keys.shape[1:]
+        starts = torch.arange(keys.shape[0], device=keys.device) // _TILE * _TILE
+        keys = keys.double()
+        mean = rotated(keys, -starts, rope).mean(0) if takes_mean else torch.zeros_like(keys[0])
+        means = rotated(mean.expand(self._means.shape[2], -1, -1), self._tile_starts(), rope)
+        moved = keys - rotated(mean.expand(keys.shape[0], -1, -1), starts, rope)
+        variance, has_keys = _floored(moved.square().mean(0))
+        squares = queries.double().square().mean(0).view(num_kv_heads, -1, head_size).mean(1)
+        squares, has_queries = _floored(squares)
+        factor = torch.where(has_keys & has_queries, (squares / variance).sqrt().sqrt(), 1.0).float()
+        self._factors[layer] = torch.stack([factor, 1.0 / factor])
+        means = _turned(means * factor).transpose(0, 1).to(self._means.dtype)
+        is_known = means.isfinite().flatten(1).all(1) & (has_keys & has_queries)[:, 0]
+        self._means[layer] = torch.where(is_known[:, None, None], means, 0.0)
+
+    def scaling(self) -> KeyScaling:
+        return KeyScaling(self._factors, self._means)
+
+    def _tile_starts(self) -> torch.Tensor:
+        return torch.arange(self._means.shape[2], device=self._means.device) * _TILE
+
+
+def rotated(heads: torch.Tensor, positions: torch.Tensor, rope: Rope | None) -> torch.Tensor:
+    """heads [T, heads, D] as `rope` turns them at positions [T], not scaled; angles are f64."""
+    if rope is None:
+        return heads
+    angles = positions[:, None, None].double() * torch.tensor(rope.inv_freq, dtype=torch.float64, device=heads.device)
+    cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
+    first, second = heads[..., : rope.dim].chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, heads[..., rope.dim :]], dim=-1)
+
+
+def _turned(heads: torch.Tensor) -> torch.Tensor:
+    """heads [..., D], each run of them times the Walsh-Hadamard matrix, as `kernels/hadamard.py` does it."""
+    distance, run = 1, turned_run(heads.shape[-1])
+    while distance < run:
+        pairs = heads.reshape(*heads.shape[:-1], -1, 2, distance)
+        low, high = pairs[..., 0, :], pairs[..., 1, :]
+        heads = torch.stack([low + high, low - high], dim=-2).reshape(heads.shape)
+        distance *= 2
+    return heads
+
+
+def _floored(squares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Squares [G, D] over the mean of their head, none below `_FLOOR`; and which heads [G, 1] have a positive mean."""
+    mean = squares.mean(-1, keepdim=True)
+    return (squares / mean).clamp_min(_FLOOR), torch.isfinite(mean) & (mean > 0)

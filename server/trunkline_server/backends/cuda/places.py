@@ -1,0 +1,144 @@
+"""Which slot's block lies in which place of the pinned memory, and which places are in use.
+
+    take ──▶ pinned, of no slot ──keep──▶ found by its slot ──▶ evicted for another, dropped, or replaced
+               └──give_up──▶ free
+
+A pinned place is read or written by somebody: the device, the disk. It goes to nobody else before its last pin is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from trunkline_server.backends.cuda.device import Event
+
+
+class PlaceTable:
+    """All methods may be called from any thread.
+
+    evicts: whether a slot's block may leave for another slot's, the least recently used first: where they lie on disk
+    as well. Else the slots' owner is the only one who frees them.
+    """
+
+    def __init__(self, num_places: int, *, evicts: bool) -> None:
+        self.num_places = num_places
+        self._evicts = evicts
+        self._changed = threading.Condition()
+        self._free = list(range(num_places))[::-1]
+        self._pins = [0] * num_places
+        self._is_kept = [False] * num_places
+        # slot: (place, key), the least recently used first.
+        self._by_slot: dict[int, tuple[int, bytes]] = {}
+        # Pins that go once the device has done something, in its order for each caller.
+        self._pinned_until: deque[tuple[Event, Sequence[int]]] = deque()
+
+    def __len__(self) -> int:
+        """Slots that are found."""
+        return len(self._by_slot)
+
+    def take(self, slot: int) -> int | None:
+        """A pinned place for what the slot will hold; what it held is forgotten. None if all are in use."""
+        with self._changed:
+            self._drop(slot)
+            return self._take()
+
+    def take_when_free(self, slot: int, is_over: Callable[[], bool]) -> int | None:
+        """As `take`, but waits for a place, until `is_over`, which `wake` lets be asked again."""
+        while True:
+            with self._changed:
+                self._drop(slot)
+                place = self._take()
+                if place is not None or is_over():
+                    return place
+                if not self._pinned_until:
+                    self._changed.wait()
+                    continue
+                event = self._pinned_until[0][0]
+            event.wait()
+
+    def keep(self, slot: int, place: int, key: bytes) -> None:
+        """The place, which stays pinned, holds the slot's block from now on."""
+        with self._changed:
+            self._drop(slot)
+            self._by_slot[slot] = place, key
+            self._is_kept[place] = True
+
+    def find(self, slot: int, key: bytes | None) -> int | None:
+        """The slot's place, pinned; None if it is not there. key: of the block that must be there; None: any."""
+        with self._changed:
+            found = self._by_slot.get(slot)
+            if found is None or (key is not None and found[1] != key):
+                return None
+            place = found[0]
+            self._by_slot[slot] = self._by_slot.pop(slot)
+            self._pins[place] += 1
+            return place
+
+    def unpin(self, places: Sequence[int]) -> None:
+        """Ends a pin of each."""
+        with self._changed:
+            self._unpin(places)
+
+    def unpin_after(self, event: Event, places: Sequence[int]) -> None:
+        """The same, once the event is reached."""
+        with self._changed:
+            self._pinned_until.append((event, places))
+            self._changed.notify_all()
+
+    def drop(self, slot: int) -> None:
+        """Forgets what the slot held."""
+        with self._changed:
+            self._drop(slot)
+
+    def clear(self) -> None:
+        """Forgets all slots."""
+        with self._changed:
+            for slot in list(self._by_slot):
+                self._drop(slot)
+
+    def wake(self) -> None:
+        """Lets those who wait for a place see whether it is over."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def num_pinned(self) -> int:
+        """Places in use."""
+        with self._changed:
+            self._collect()
+            return sum(pins > 0 for pins in self._pins)
+
+    def _take(self) -> int | None:
+        self._collect()
+        if not self._free and self._evicts:
+            oldest = next((slot for slot, (place, _) in self._by_slot.items() if self._pins[place] == 0), None)
+            if oldest is not None:
+                self._drop(oldest)
+        if not self._free:
+            return None
+        place = self._free.pop()
+        self._pins[place] = 1
+        return place
+
+    def _collect(self) -> None:
+        """Ends the pins whose time is over; those behind one that is not have to wait for it."""
+        while self._pinned_until and self._pinned_until[0][0].is_reached():
+            self._unpin(self._pinned_until.popleft()[1])
+
+    def _drop(self, slot: int) -> None:
+        found = self._by_slot.pop(slot, None)
+        if found is not None:
+            self._is_kept[found[0]] = False
+            self._free_if_unused(found[0])
+
+    def _unpin(self, places: Sequence[int]) -> None:
+        for place in places:
+            assert self._pins[place] > 0, "a place is unpinned as often as it was pinned"
+            self._pins[place] -= 1
+            self._free_if_unused(place)
+
+    def _free_if_unused(self, place: int) -> None:
+        if self._pins[place] == 0 and not self._is_kept[place]:
+            self._free.append(place)
+            self._changed.notify_all()

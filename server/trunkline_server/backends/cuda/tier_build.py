@@ -1,0 +1,70 @@
+"""The tiers below the device as the command line asks for them: pinned memory, a disk, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trunkline_server.backends.cuda.copies import staging_bytes
+from trunkline_server.backends.cuda.device import Device
+from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.tiers import TieredStore
+from trunkline_server.backends.host_memory import available_memory
+from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.store_files import StoreOptions, open_files
+
+# Pinned where there is a disk and `--kv-host-size` says nothing: blocks on their way there and back.
+DEFAULT_BYTES_WITH_DISK = 1 << 30
+# Staging buffers on the device: one for the way out, two for the way in.
+_NUM_STAGING = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierOptions:
+    """`--kv-host-size`, None without it; disk: None without one."""
+
+    host_bytes: int | None = None
+    disk: StoreOptions | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Blocks are kept on the device alone."""
+        return self.host_bytes is None and self.disk is None
+
+    def device_bytes(self, block_bytes: int) -> int:
+        """What the tiers take on the device."""
+        return 0 if self.is_empty else _NUM_STAGING * staging_bytes(block_bytes)
+
+
+def make_tiers(
+    device: Device, pool: KvPool, info: BackendInfo, options: TierOptions
+) -> tuple[TieredStore | None, BackendInfo]:
+    """Opens and pins what `options` say; returns what `info` is with it. Raises DoesNotFit, InvalidArgument.
+
+    A disk that refuses is a warning, as on the CPU.
+    """
+    files = None
+    if options.disk is not None:
+        files, info = open_files(info, options.disk)
+    num_bytes = options.host_bytes
+    if num_bytes is None:
+        if files is None:
+            return None, info
+        # More than the disk holds is never needed.
+        num_bytes = min(DEFAULT_BYTES_WITH_DISK, info.num_store_slots * pool.bytes_per_block)
+    host = HostPool(
+        num_bytes,
+        num_layers=pool.num_layers,
+        piece_bytes=pool.layout.piece_bytes,
+        pin=device.pinned_bytes,
+        available_bytes=available_memory(),
+    )
+    if files is None:
+        tiers = TieredStore(device, pool, host)
+        info = replace(info, num_store_slots=host.num_places)
+    else:
+        from trunkline_server._kernels import extend_key
+
+        tiers = TieredStore(device, pool, host, files=files, extend_key=extend_key)
+    tiers.warm_up()
+    return tiers, info

@@ -1,0 +1,237 @@
+"""`Store` of the cuda backend: blocks in pinned memory of the host, and below it on disk where there is one.
+
+Slots are those of the disk, then pinned memory keeps the blocks that were used last; without a disk they are the places
+of pinned memory themselves. See docs/decisions/0021-kv-tiers-on-the-device.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import torch
+
+from trunkline_server.backends.cuda.arrivals import MAX_UNTOLD_BYTES, Arrival, Arrivals, LayerGates
+from trunkline_server.backends.cuda.copies import GROUP_BYTES, STAGING_BYTES, CopyIn, CopyOut
+from trunkline_server.backends.cuda.departures import (
+    BlockFiles,
+    BlockToStore,
+    Departures,
+    KeyChain,
+    StepStores,
+)
+from trunkline_server.backends.cuda.device import Device, Event
+from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.outcomes import Outcomes
+from trunkline_server.backends.cuda.places import PlaceTable
+from trunkline_server.backends.cuda.runner import StepRunner
+from trunkline_server.backends.cuda.step_input import Entry
+from trunkline_server.backends.cuda.worker import ThreadWorker, Worker
+from trunkline_server.backends.interface import Chunk, Restore, Transfers
+from trunkline_server.errors import PlanError
+
+logger = logging.getLogger(__name__)
+
+# From so many rows on a step behind a restore goes layer by layer: launching its operations one by one takes less time
+# than computing them. A smaller one waits at its beginning for what is left, and is replayed.
+MIN_LAYERED_ROWS = 512
+
+
+class Tokens(Protocol):
+    """What is asked of a started sequence."""
+
+    token_ids: list[int]
+    block_ids: list[int]
+
+
+class TieredStore:
+    """Implements `Store`, and what the backend tells it of steps. Outcomes are taken by any thread.
+
+    files: the store on disk; extend_key: the key of the block behind a key, as the router makes it. make_worker and
+    the sizes are for tests.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        pool: KvPool,
+        host: HostPool,
+        *,
+        files: BlockFiles | None = None,
+        extend_key: Callable[[bytes, Sequence[int]], bytes] | None = None,
+        make_worker: Callable[[str, Callable[[BaseException], None]], Worker] = ThreadWorker,
+        staging_bytes: int = STAGING_BYTES,
+        group_bytes: int = GROUP_BYTES,
+        max_untold_bytes: int = MAX_UNTOLD_BYTES,
+        min_layered_rows: int = MIN_LAYERED_ROWS,
+    ) -> None:
+        assert (files is None) == (extend_key is None), "blocks on disk have keys"
+        self._device, self._files, self._extend_key = device, files, extend_key
+        self._block_size = pool.layout.block_size
+        self._min_layered_rows = min_layered_rows
+        self._host = host
+        self._copies_out = CopyOut(device, pool, staging_bytes)
+        self._copies_in = CopyIn(device, pool, staging_bytes, group_bytes)
+        self._outcomes = Outcomes()
+        self._places = PlaceTable(host.num_places, evicts=files is not None)
+        names = ("kv-out", "kv-in", "kv-disk")
+        writer, near, far = (make_worker(name, self._outcomes.fail) for name in names)
+        self._departures = Departures(
+            self._copies_out, host, self._places, self._outcomes, writer, files, self._block_size
+        )
+        self._arrivals = Arrivals(
+            self._copies_in, host, self._places, self._outcomes, (near, far), files, self._blockers, max_untold_bytes
+        )
+        self.gates = LayerGates(device, self._copies_in.groups)
+        self._chains: dict[int, KeyChain | None] = {}
+        # Behind the copies within the pool that no result tells of.
+        self._copied: Event | None = None
+
+    def warm_up(self) -> None:
+        """Copies a block there and back, so that its kernels are compiled before anybody waits for them."""
+        place = self._host.place(0)
+        self._copies_out.begin([(0, place)]).wait()
+        self._copies_in.begin([(0, place)], ())[-1].wait()
+
+    # ---- what the engine asks ----------------------------------------------------------------------------------------
+
+    def restore(self, restore: Restore) -> None:
+        block_ids = {block.block_id for block in restore.blocks}
+        if len(block_ids) < len(restore.blocks):
+            raise PlanError(f"restore {restore.restore_id}: a block is restored twice")
+        for block in restore.blocks:
+            if self._departures.is_storing(block.slot):
+                raise PlanError(f"restore {restore.restore_id}: slot {block.slot} is in a transfer")
+        self._arrivals.begin(restore)
+
+    def discard(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._check_free(slot)
+            self._places.drop(slot)
+            if self._files is not None:
+                try:
+                    self._files.erase(slot)
+                except OSError as error:
+                    self._outcomes.note(str(error))
+
+    def take_outcomes(self) -> Transfers | None:
+        return self._outcomes.take()
+
+    def wait_outcomes(self, timeout_s: float) -> None:
+        self._outcomes.wait(timeout_s)
+
+    def wake(self) -> None:
+        self._outcomes.wake()
+
+    def sync(self) -> None:
+        self._departures.drain()
+        counts = self._outcomes.counts()
+        try:
+            if self._files is not None:
+                self._files.sync()
+        except OSError as error:
+            logger.warning("the store of KV blocks is not synced: %s", error, extra={"fields": counts})
+            return
+        logger.info("store of KV blocks closed", extra={"fields": counts})
+
+    # ---- what the backend tells --------------------------------------------------------------------------------------
+
+    def start(self, sequence_id: int, root_key: bytes) -> None:
+        """A sequence began. Without a root key its blocks are not stored."""
+        if root_key:
+            self._chains[sequence_id] = self._extend_key and KeyChain(root_key, self._block_size, self._extend_key)
+
+    def end(self, sequence_id: int) -> None:
+        """A sequence ended."""
+        self._chains.pop(sequence_id, None)
+
+    def check(self, chunks: Sequence[Chunk]) -> None:
+        """Raises PlanError if a store of these cannot be."""
+        seen: set[int] = set()
+        for chunk in chunks:
+            for store in chunk.stores:
+                if chunk.sequence_id not in self._chains:
+                    raise PlanError(f"sequence {chunk.sequence_id} was started without a root key")
+                end = (store.block_index + 1) * self._block_size
+                if end > chunk.first_position + chunk.num_tokens:
+                    raise PlanError(f"block {store.block_index} of sequence {chunk.sequence_id} is not full")
+                if store.slot in seen:
+                    raise PlanError(f"slot {store.slot} is stored twice")
+                self._check_free(store.slot)
+                seen.add(store.slot)
+
+    def run(self, runner: StepRunner, entries: Sequence[Entry]) -> torch.Tensor:
+        """Begins a step behind the transfers of its blocks."""
+        if not self._departures.is_quiet():
+            written: set[int] = set()
+            for entry in entries:
+                begin = entry.first_position // self._block_size
+                end = -(-(entry.first_position + len(entry.token_ids)) // self._block_size)
+                written.update(entry.block_ids[begin:end])
+            self._wait(self._departures.events_of(written))
+        arrivals: list[Arrival] = []
+        if not self._arrivals.is_quiet():
+            arrivals = self._arrivals.of({block_id for entry in entries for block_id in entry.block_ids})
+        if not arrivals:
+            return runner.run(entries)
+        num_rows = sum(len(entry.token_ids) for entry in entries)
+        if num_rows < self._min_layered_rows:
+            self._wait(arrival.events[-1] for arrival in arrivals)
+            return runner.run(entries)
+        self.gates.arm(arrivals)
+        try:
+            return runner.run(entries, is_launched=True)
+        finally:
+            self.gates.arm(())
+
+    def begin_stores(self, chunks: Sequence[tuple[Chunk, Tokens | None]]) -> StepStores | None:
+        """Copies blocks out behind the step that was begun last; of chunks with their sequences, None if not in it."""
+        blocks = []
+        for chunk, sequence in chunks:
+            chain = self._chains[chunk.sequence_id]
+            for store in chunk.stores:
+                block_id = None if sequence is None else sequence.block_ids[store.block_index]
+                token_ids = [] if sequence is None else sequence.token_ids
+                blocks.append(
+                    BlockToStore(chunk.sequence_id, store.slot, store.block_index, block_id, token_ids, chain)
+                )
+        return self._departures.begin(blocks) if blocks else None
+
+    def end_stores(self, stores: StepStores, failed: Collection[int]) -> None:
+        """The step's outcomes are known. failed: sequences whose chunks failed in it."""
+        self._departures.end(stores, failed)
+
+    def enter_copy(self, source_block_id: int, destination_block_id: int) -> None:
+        """A block is about to be copied within the pool."""
+        self._wait(self._departures.events_of({destination_block_id}))
+        arrivals = self._arrivals.of({source_block_id, destination_block_id})
+        self._wait(arrival.events[-1] for arrival in arrivals)
+
+    def leave_copy(self) -> None:
+        """The copy is begun."""
+        self._copied = self._device.mark()
+
+    def reset(self) -> None:
+        """Ends transfers and forgets what became of them, and all sequences; without a disk also what is stored."""
+        self._arrivals.reset()
+        self._departures.reset()
+        self._outcomes.forget()
+        self._chains.clear()
+        self._copied = None
+        if self._files is None:
+            self._places.clear()
+
+    def _check_free(self, slot: int) -> None:
+        if self._departures.is_storing(slot) or self._arrivals.is_reading(slot):
+            raise PlanError(f"slot {slot} is in a transfer")
+
+    def _blockers(self, block_ids: Collection[int]) -> list[Event]:
+        """Before blocks are restored: their copies out, and copies within the pool. Steps that read them are over."""
+        copied = self._copied
+        return [*self._departures.events_of(block_ids), *([] if copied is None else [copied])]
+
+    def _wait(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._device.wait_for(event)

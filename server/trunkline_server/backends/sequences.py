@@ -1,0 +1,153 @@
+"""The sequences that are started, and what chunks may ask of them: the same on every backend written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingParams
+from trunkline_server.errors import InvalidArgument
+
+
+@dataclass(slots=True, eq=False)
+class RunningSequence:
+    """token_ids: prompt and output, all that are known; block_ids: the block table, in order.
+
+    num_computed: tokens whose K and V are stored or being stored; None until the first chunk tells where computing
+    begins (what is before it, a prefix hit, was computed by another sequence).
+    """
+
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    block_ids: list[int] = field(default_factory=list)
+    num_computed: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Those that a chunk may ask for."""
+        return len(self.token_ids)
+
+    def take(self, token_id: int) -> None:
+        """A token became known."""
+        self.token_ids.append(token_id)
+
+    def num_scores(self, chunk: Chunk) -> int:
+        """Positions of a chunk that score the prompt's next token: its first ones."""
+        end = chunk.first_position + chunk.num_tokens
+        return max(0, min(end, self.num_prompt_tokens - 1) - chunk.first_position) if chunk.score else 0
+
+
+AnySequence = TypeVar("AnySequence", bound=RunningSequence)
+
+
+class SequenceTable(Generic[AnySequence]):
+    """Started sequences by id."""
+
+    def __init__(self, info: BackendInfo, vocab_size: int) -> None:
+        self.info = info
+        self._num_mask_bytes = -(-vocab_size // 8)
+        self._sequences: dict[int, AnySequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __getitem__(self, sequence_id: int) -> AnySequence:
+        return self._sequences[sequence_id]
+
+    def get(self, sequence_id: int) -> AnySequence | None:
+        """The sequence, if it is started."""
+        return self._sequences.get(sequence_id)
+
+    def start(self, sequence_id: int, sequence: AnySequence) -> None:
+        self._sequences[sequence_id] = sequence
+
+    def append(self, sequence_id: int, token_ids: Sequence[int]) -> None:
+        """Appends tokens of the output that were not sampled."""
+        if token_ids and (sequence := self._sequences.get(sequence_id)) is not None:
+            for token_id in token_ids:
+                sequence.take(token_id)
+
+    def end(self, sequence_id: int) -> None:
+        self._sequences.pop(sequence_id, None)
+
+    def clear(self) -> None:
+        self._sequences.clear()
+
+    def check_score(self, num_tokens: int) -> None:
+        """Raises InvalidArgument unless a text of so many tokens can be scored now."""
+        if self._sequences:
+            raise InvalidArgument(f"cannot score while {len(self._sequences)} sequences are started")
+        num_positions = self.info.num_device_blocks * self.info.block_size
+        if not 1 <= num_tokens <= num_positions:
+            raise InvalidArgument(f"cannot score {num_tokens} tokens, the pool holds {num_positions}")
+
+    def mask_problem(self, mask: bytes) -> str | None:
+        """Why a mask cannot be used, or None. Empty: there is none."""
+        if mask and len(mask) != self._num_mask_bytes:
+            return f"a mask of {len(mask)} bytes, expected {self._num_mask_bytes}"
+        return None
+
+    def problem(self, chunk: Chunk) -> str | None:
+        """Why the chunk cannot be computed, whatever else a step holds, or None. Changes nothing."""
+        sequence = self._sequences.get(chunk.sequence_id)
+        if sequence is None:
+            return "the sequence is not started"
+        if chunk.num_tokens < 1:
+            return "the chunk has no tokens"
+        end = chunk.first_position + chunk.num_tokens
+        if chunk.first_position < 0 or end > sequence.num_tokens:
+            return f"the chunk ends at position {end}, but {sequence.num_tokens} tokens are known"
+        if sequence.num_computed is not None and chunk.first_position > sequence.num_computed:
+            return f"the chunk begins at position {chunk.first_position}, but {sequence.num_computed} are computed"
+        if chunk.sample and end != sequence.num_tokens:
+            return f"the chunk samples after position {end - 1}, but {sequence.num_tokens} tokens are known"
+        if any(not 0 <= block_id < self.info.num_device_blocks for block_id in chunk.new_block_ids):
+            return f"a block id is not below {self.info.num_device_blocks}"
+        num_blocks = len(sequence.block_ids) + len(chunk.new_block_ids)
+        if num_blocks * self.info.block_size < end:
+            return f"{num_blocks} blocks of {self.info.block_size} positions cannot hold {end} tokens"
+        return None
+
+
+class StepChunks(Generic[AnySequence]):
+    """The chunks of one step, taken one after the other within the step's limits.
+
+    num_tokens, num_rows: of those that were taken; rows are the positions whose logits are needed. max_rows: limit of
+    those, None if there is none. Cost: O(1) a chunk.
+    """
+
+    def __init__(self, sequences: SequenceTable[AnySequence], max_rows: int | None = None) -> None:
+        self.num_tokens = 0
+        self.num_rows = 0
+        self._sequences = sequences
+        self._max_rows = max_rows
+        self._taken_ids: set[int] = set()
+
+    def take(self, chunk: Chunk) -> str | None:
+        """Takes a chunk, and its blocks for its sequence; or tells why it cannot be computed, and changes nothing."""
+        problem = self._limit_problem(chunk) or self._sequences.mask_problem(chunk.allowed_tokens)
+        problem = problem or self._sequences.problem(chunk)
+        if problem is not None:
+            return problem
+        sequence = self._sequences[chunk.sequence_id]
+        num_rows = self.num_rows + sequence.num_scores(chunk) + chunk.sample
+        if self._max_rows is not None and num_rows > self._max_rows:
+            return f"the step needs logits of {num_rows} positions, the limit is {self._max_rows}"
+        self._taken_ids.add(chunk.sequence_id)
+        self.num_tokens += chunk.num_tokens
+        self.num_rows = num_rows
+        sequence.block_ids.extend(chunk.new_block_ids)
+        return None
+
+    def _limit_problem(self, chunk: Chunk) -> str | None:
+        info = self._sequences.info
+        if chunk.sequence_id in self._taken_ids:
+            return "the sequence has two chunks in one step"
+        if len(self._taken_ids) == info.max_step_sequences:
+            return f"the step has more than {info.max_step_sequences} chunks"
+        num_tokens = self.num_tokens + chunk.num_tokens
+        if num_tokens > info.max_step_tokens:
+            return f"the step has {num_tokens} tokens, the limit is {info.max_step_tokens}"
+        return None
