@@ -203,8 +203,8 @@ bench-spill: build .venv-test/.stamp ## whether other streams feel 1 GB going to
 	$(TEST_PYTHON) benchmark/spill.py $(ARGS)
 
 .PHONY: gpu-check
-gpu-check: ## the cuda backend: correctness, then speed on a GPU (PYTHON=python3.12, MINUTES=7; to benchmark/results/gpu)
-	PYTHON=$(PYTHON) scripts/gpu-check.sh $(TESTS)
+gpu-check: ## the cuda backend: correctness, then speed on a GPU (PYTHON=python3.12 ARGS="--minutes 8"; to benchmark/results/gpu)
+	PYTHON=$(PYTHON) scripts/gpu-check.sh $(ARGS)
 
 .PHONY: gpu-bundle
 gpu-bundle: .tools/.stamp ## what `make gpu-check` needs on a machine without Rust and network, in .gpu/

@@ -1,6 +1,9 @@
 """What Python and gRPC add to a step: a shard over a backend that computes nothing, driven through its socket.
 
-    PYTHONPATH=server python benchmark/shard_overhead.py [--steps N] [--sequences N ...]
+    PYTHONPATH=server python benchmark/shard_overhead.py [--backend cuda] [--steps N] [--sequences N ...]
+
+With `--backend cuda` it is that backend, all of what the host does for a step, over a device on which kernels, copies
+and graphs take no time. No GPU is needed, and a real one costs the host its launches on top.
 
 Prints, for each batch size: the time of one step as a client sees it with one plan in flight (the whole way there and
 back), with two (what the router does; the time between results, which hides behind a device that works), and what the
@@ -15,24 +18,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 SERVER = Path(__file__).resolve().parents[1] / "server"
 sys.path.insert(0, str(SERVER))
 
-from tests.fakes.backend import FakeBackend  # noqa: E402
+from tests.fakes.backend import VOCAB_SIZE, FakeBackend  # noqa: E402
 from tests.fakes.shard import Client, Stream, serve  # noqa: E402
 from trunkline_server._proto import shard_pb2 as pb  # noqa: E402
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams  # noqa: E402
+from trunkline_server.backends.interface import Backend, Chunk, Sampled  # noqa: E402
 
-MAX_SEQUENCES = 64
+MAX_SEQUENCES = 256
 WARM_UP_STEPS = 200
+BLOCK_SIZE = 64
+MAX_STEP_TOKENS = 2048
 
 
 class IdleBackend(FakeBackend):
     """Samples token 1 for every chunk, at once."""
 
-    def start(self, sequence_id: int, token_ids: object, num_prompt_tokens: int, sampling: SamplingParams) -> None:
+    def start(self, sequence_id: int, *start: object) -> None:
         pass
 
     def end(self, sequence_id: int) -> None:
@@ -43,18 +50,61 @@ class IdleBackend(FakeBackend):
         return [Sampled(chunk.sequence_id, 1) for chunk in chunks if isinstance(chunk, Chunk)]
 
 
+def idle_cuda() -> Backend:
+    """The cuda backend without its kernels: every sample is token 0."""
+    import torch
+    from trunkline_server.backends.cuda import sampling
+    from trunkline_server.backends.cuda.backend import CudaBackend
+    from trunkline_server.backends.cuda.device import HostDevice
+    from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
+    from trunkline_server.backends.cuda.step_input import StepShape
+
+    class IdleGraph:
+        def replay(self) -> None:
+            pass
+
+    class IdleDevice(HostDevice):
+        can_capture = True
+
+        def capture(self, work: Callable[[], object]) -> IdleGraph:
+            work()
+            return IdleGraph()
+
+    torch.set_num_threads(1)
+    for kernel in ("find_peaks", "choose_largest", "choose_tokens", "find_logprobs"):
+        setattr(sampling, kernel, lambda *args, **options: None)
+    device, logits = IdleDevice(), torch.zeros(MAX_SEQUENCES, VOCAB_SIZE)
+    largest = StepShape(MAX_STEP_TOKENS, MAX_SEQUENCES, MAX_SEQUENCES)
+    runner = StepRunner(device, lambda tensors: logits, max_shape=largest, max_blocks=128, block_size=BLOCK_SIZE)
+    runner.capture(decode_shapes(MAX_SEQUENCES) + chunk_shapes(MAX_STEP_TOKENS, MAX_SEQUENCES, MAX_SEQUENCES))
+    fake = FakeBackend(
+        num_blocks=MAX_SEQUENCES * 128, max_step_tokens=MAX_STEP_TOKENS, max_step_sequences=MAX_SEQUENCES
+    )
+    return CudaBackend(
+        replace(fake.info, block_size=BLOCK_SIZE),
+        device=device,
+        runner=runner,
+        sampler=sampling.DeviceSampler(device, VOCAB_SIZE, MAX_SEQUENCES, 20),
+        pool=None,  # type: ignore[arg-type]
+        vocab_size=VOCAB_SIZE,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--backend", choices=["none", "cuda"], default="none")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32, 64, 256])
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return run_shard(Path(options.serve))
+        return run_shard(Path(options.serve), options.backend)
     with tempfile.TemporaryDirectory(prefix="tl-") as folder:
         socket_path = Path(folder) / "shard.sock"
         child = subprocess.Popen(
-            [sys.executable, __file__, "--serve", str(socket_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, __file__, "--serve", str(socket_path), "--backend", options.backend],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert child.stdin is not None
         assert child.stdout is not None
@@ -70,9 +120,9 @@ def main() -> int:
     return 0
 
 
-def run_shard(socket_path: Path) -> int:
-    backend = IdleBackend(num_blocks=4096, max_step_tokens=256, max_step_sequences=MAX_SEQUENCES)
-    with serve(backend, socket_path):
+def run_shard(socket_path: Path, backend: str) -> int:
+    idle = IdleBackend(num_blocks=4096, max_step_tokens=MAX_STEP_TOKENS, max_step_sequences=MAX_SEQUENCES)
+    with serve(idle if backend == "none" else idle_cuda(), socket_path):
         print("ready", flush=True)
         sys.stdin.read()
     return 0
@@ -86,7 +136,18 @@ def drive(client: Client, num_sequences: int, num_steps: int, *, in_flight: int,
     starts = [pb.SequenceStart(sequence_id=i, token_ids=[1], num_prompt_tokens=1, sampling=sampling) for i in ids]
     requests = [pb.StepPlan(step_id=1, starts=starts)]
     for step_id in range(2, WARM_UP_STEPS + num_steps + 2):
-        chunks = [pb.Chunk(sequence_id=i, first_position=step_id, num_tokens=1, sample=True) for i in ids]
+        position = step_id - 2
+        is_new = position % BLOCK_SIZE == 0
+        chunks = [
+            pb.Chunk(
+                sequence_id=i,
+                first_position=position,
+                num_tokens=1,
+                sample=True,
+                new_block_ids=[i * 128 - 1 - position // BLOCK_SIZE] if is_new else [],
+            )
+            for i in ids
+        ]
         requests.append(pb.StepPlan(step_id=step_id, chunks=chunks))
     step_through(stream, requests[: WARM_UP_STEPS + 1], in_flight)
     cpu, wall = cpu_seconds(pid), time.perf_counter()

@@ -8,4 +8,5 @@ mkdir -p .gpu/bin .gpu/site
 install -s -m 755 "$BIN/trunkline" "$BIN/trunkline-router" .gpu/bin
 .tools/bin/uv pip install --quiet --target .gpu/site --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
     --only-binary :all: "protobuf>=7.35.1" pytest
+.tools/bin/uv pip install --quiet --target .gpu/site --no-deps gguf
 du -sh .gpu

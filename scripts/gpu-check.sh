@@ -1,32 +1,30 @@
 #!/usr/bin/env bash
-# Checks the cuda backend, then measures it. Needs Python 3.12 with torch, triton, transformers, grpcio, numpy,
-# safetensors and tokenizers; the rest comes from `make gpu-bundle` (.gpu/), made on any x86-64 machine and brought along.
-# Without a GPU the kernels run in Triton's interpreter and nothing is measured.
+# Checks the cuda backend, then measures it; see benchmark/gpu. Needs Python 3.12 with torch, triton, transformers, grpcio,
+# numpy, safetensors and tokenizers; the rest comes from `make gpu-bundle` (.gpu/), made on any x86-64 machine and brought
+# along. Without a GPU the kernels run in Triton's interpreter. Arguments are those of `python -m gpu`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 BUNDLE=${TRUNKLINE_GPU_BUNDLE:-.gpu}
-export PYTHONPATH="$PWD/benchmark:$PWD/server:$PWD/$BUNDLE/site${PYTHONPATH:+:$PYTHONPATH}"
-export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/trunkline-triton}
-LAUNCHER=()
-if [ -x "$BUNDLE/bin/trunkline" ]; then
-    LAUNCHER=(--launcher "$PWD/$BUNDLE/bin/trunkline")
-    export TRUNKLINE_PYTHON=${TRUNKLINE_PYTHON:-$(command -v "$PYTHON")}
-fi
-for module in torch triton numpy safetensors transformers pytest; do
-    "$PYTHON" -c "import $module" 2>/dev/null || {
-        echo "error: $PYTHON has no $module; hint: PYTHON=path of a Python 3.12 that has it, or make gpu-bundle" >&2
-        exit 1
-    }
-done
-
-if "$PYTHON" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
-    echo "== correctness on $("$PYTHON" -c 'import torch; print(torch.cuda.get_device_name())')"
+ARGUMENTS=()
+if [ -d "$BUNDLE/site" ]; then
+    ARGUMENTS+=(--bundle "$PWD/$BUNDLE")
+    export PYTHONPATH="$PWD/$BUNDLE/site${PYTHONPATH:+:$PYTHONPATH}"
 else
-    echo "== no NVIDIA GPU here: kernels run in Triton's interpreter, speed is not measured"
+    echo "warning: there is no $BUNDLE/site; hint: \`make gpu-bundle\` where Rust and the network are" >&2
 fi
-"$PYTHON" -m pytest -W ignore::DeprecationWarning server/tests/cuda "$@"
-if "$PYTHON" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
-    echo "== speed"
-    "$PYTHON" -m gpu --minutes "${MINUTES:-7}" "${LAUNCHER[@]}"
+if [ -x "$BUNDLE/bin/trunkline" ]; then
+    ARGUMENTS+=(--launcher "$PWD/$BUNDLE/bin/trunkline")
+else
+    echo "warning: there is no $BUNDLE/bin/trunkline: nothing is asked through HTTP" >&2
 fi
+export PYTHONPATH="$PWD/benchmark:$PWD/server${PYTHONPATH:+:$PYTHONPATH}"
+for module in torch triton numpy safetensors transformers grpc google.protobuf pytest; do
+    "$PYTHON" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null ||
+        echo "warning: $PYTHON has no $module: what needs it fails; hint: PYTHON=path, or \`make gpu-bundle\`" >&2
+done
+"$PYTHON" -c "import torch, triton" || {
+    echo "error: $PYTHON has no torch or no triton; hint: PYTHON=path of a Python 3.12 that has them" >&2
+    exit 1
+}
+exec "$PYTHON" -m gpu "${ARGUMENTS[@]}" "$@"

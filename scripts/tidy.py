@@ -20,7 +20,16 @@ PYTHON_LAYERS = {
     "weights": {"weights", "models", "errors"},
     "sampling": {"sampling", "backends.interface", "errors"},
     "backends.reference": {"backends", "models", "weights", "sampling", "errors"},
-    "backends.cpu": {"backends.interface", "backends.cpu", "models", "weights", "errors", "_kernels"},
+    "backends.cpu": {
+        "backends.interface",
+        "backends.cpu",
+        "backends.host_memory",
+        "backends.store_files",
+        "models",
+        "weights",
+        "errors",
+        "_kernels",
+    },
     "engine": {"backends.interface", "errors", "plan"},
 }
 PURE_CRATES = ("router/kv", "router/scheduler")

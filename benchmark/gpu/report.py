@@ -1,4 +1,4 @@
-"""Figures as JSON, Markdown and plots."""
+"""The summary of a run, of whatever lines are there: JSON, Markdown and plots."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu.lines import of_kind, read_lines
+
+RESULTS = "results.jsonl"
+FILES = ("gpu.json", "gpu.md", "decode.svg", "prefill.svg")
 WIDTH, HEIGHT, MARGIN = 640, 320, 56
-COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf")
 Rows = Sequence[dict[str, Any]]
 
 
@@ -53,41 +57,97 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def write(results: dict[str, Any], output: Path) -> None:
-    """gpu.json, gpu.md and a plot for decode and for prefill of each model."""
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "gpu.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    lines = ["# The cuda backend on a GPU", "", f"Made by `make gpu-check` on {results['device']}.", ""]
-    if "limits" in results:
-        lines += ["Shares are of what the card did in the same run:", "", *table([results["limits"]])]
-    for model, parts in results["models"].items():
-        lines += [f"## {model}", ""]
-        for name, rows in parts.items():
-            lines += [f"### {name}", "", *(table(rows) if isinstance(rows, list) else [str(rows), ""])]
-        for name, x_name in (("decode", "batch"), ("prefill", "tokens")):
-            rows = parts.get(name)
-            if isinstance(rows, list) and rows:
-                series = {"trunkline": [(row[x_name], row["tokens_per_s"]) for row in rows]}
-                beside = parts.get(f"transformers {name}")
-                if isinstance(beside, list):
-                    series["transformers"] = [(row[x_name], row["tokens_per_s"]) for row in beside]
-                file = f"{model}-{name}.svg"
-                (output / file).write_text(plot(f"{model} {name}", x_name, "tokens/s", series), encoding="utf-8")
-                lines += [f"![{name} of {model}]({file})", ""]
-    (output / "gpu.md").write_text("\n".join(lines), encoding="utf-8")
+def write(folder: Path) -> None:
+    """gpu.json, gpu.md and plots, of the lines in a folder, however many phases are missing."""
+    lines = read_lines(folder / RESULTS)
+    figures, checks = of_kind(lines, "figure"), of_kind(lines, "check")
+    facts = [line["facts"] for line in of_kind(lines, "note")]
+    phases = _phases(lines)
+    tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for line in figures:
+        tables.setdefault(line["model"], {}).setdefault(line["table"], []).append(line["row"])
+    for parts in tables.values():
+        for rows in parts.values():
+            rows.sort(key=lambda row: (row.get("batch", 0), row.get("tokens", 0)))
+    results = {"facts": facts, "phases": phases, "figures": tables, "checks": [_short(check) for check in checks]}
+    (folder / "gpu.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    text = ["# The cuda backend: checks and figures", ""]
+    text += [f"Made by `make gpu-check`: {json.dumps(fact)}" for fact in facts] + [""]
+    text += _checks(checks) + _figures(tables, folder) + _not_done(phases)
+    (folder / "gpu.md").write_text("\n".join(text), encoding="utf-8")
 
 
-def problems(results: dict[str, Any]) -> list[str]:
-    """What is wrong rather than slow: parts that failed, replies that other requests or the cache changed."""
-    found = []
-    for model, parts in results["models"].items():
+def problems(folder: Path) -> list[str]:
+    """What is wrong rather than slow: phases that did not end well, checks that do not hold."""
+    lines = read_lines(folder / RESULTS)
+    found = [f"{phase['phase']}: {phase['status']}" for phase in _phases(lines) if phase["status"] != "ok"]
+    failed = [check for check in of_kind(lines, "check") if not check["holds"]]
+    return found + [f"{check['phase']}: {check['name']}: {check['detail']}" for check in failed]
+
+
+def _phases(lines: Rows) -> list[dict[str, Any]]:
+    """Each phase and how it ended; one that has no end was running when the run ended."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if line["what"] == "begin":
+            status = "was running when the run ended"
+            found[line["phase"]] = {
+                "phase": line["phase"],
+                "status": status,
+                "seconds": 0.0,
+                "limit_s": line["limit_s"],
+            }
+        if line["what"] == "end":
+            known = found.setdefault(line["phase"], {"phase": line["phase"], "limit_s": 0.0})
+            known |= {"status": line["status"], "seconds": line["seconds"]}
+    return list(found.values())
+
+
+def _short(check: dict[str, Any]) -> dict[str, Any]:
+    return {key: check[key] for key in ("phase", "name", "holds", "detail")}
+
+
+def _checks(checks: Rows) -> list[str]:
+    counts: dict[str, list[int]] = {}
+    for check in checks:
+        count = counts.setdefault(check["phase"], [0, 0])
+        count[0 if check["holds"] else 1] += 1
+    rows = [{"phase": phase, "hold": good, "do not hold": bad} for phase, (good, bad) in counts.items()]
+    text = ["## Checks", "", *table(rows)]
+    failed = [f"- {check['phase']}: {check['name']}: {check['detail']}" for check in checks if not check["holds"]]
+    return [*text, *(["Do not hold:", "", *failed, ""] if failed else [])]
+
+
+def _figures(tables: dict[str, dict[str, list[dict[str, Any]]]], folder: Path) -> list[str]:
+    text = []
+    for model, parts in tables.items():
+        text += [f"## {model}", ""]
         for name, rows in parts.items():
-            if isinstance(rows, str):
-                found += [f"{model}: {name} {rows}"] if rows.startswith("failed: ") else []
-                continue
-            for row in rows:
-                found += [f"{model}: {name}: `{key}` is not" for key, value in row.items() if value is False]
-    return found
+            text += [f"### {name}", "", *table(rows)]
+    for name, x_name in (("decode", "batch"), ("prefill", "tokens")):
+        series = {
+            f"{model}{part.replace(name, '')}": _points(rows, x_name, "tokens_per_s")
+            for model, parts in tables.items()
+            for part, rows in parts.items()
+            if part in (name, f"{name} fast", f"transformers {name}")
+        }
+        if any(series.values()):
+            file = f"{name}.svg"
+            (folder / file).write_text(plot(name, x_name, "tokens/s", series), encoding="utf-8")
+            text += [f"![{name}]({file})", ""]
+    return text
+
+
+def _points(rows: Rows, x_name: str, y_name: str) -> list[tuple[float, float]]:
+    return [(row[x_name], row[y_name]) for row in rows if x_name in row and y_name in row]
+
+
+def _not_done(phases: Rows) -> list[str]:
+    missing = [phase for phase in phases if phase["status"] != "ok"]
+    text = ["## Phases", "", *table(phases)]
+    if missing:
+        text += ["Not done, or not well:", "", *(f"- {phase['phase']}: {phase['status']}" for phase in missing), ""]
+    return text
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from typing import Any
 
 START_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_S = 300.0
-POLL_S = 0.2
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.1
 
 
 @dataclass
@@ -38,9 +39,18 @@ class Timing:
         return [later - earlier for earlier, later in zip(self.tokens, self.tokens[1:], strict=False)]
 
 
+@dataclass(frozen=True)
+class Server:
+    """process: the launcher's; start_s: until it was ready."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    start_s: float
+
+
 @contextlib.contextmanager
-def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) -> Iterator[int]:
-    """A server of the model on a free port, which is given; ended afterwards."""
+def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) -> Iterator[Server]:
+    """A server of the model on a free port; ended afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -48,15 +58,19 @@ def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) ->
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
         try:
-            deadline = time.monotonic() + START_TIMEOUT_S
+            began = time.monotonic()
             while not is_ready(port):
-                if process.poll() is not None or time.monotonic() > deadline:
+                if process.poll() is not None or time.monotonic() > began + START_TIMEOUT_S:
                     raise RuntimeError(f"the server did not start:\n{log.read_text()[-2000:]}")
                 time.sleep(POLL_S)
-            yield port
+            yield Server(port, process, time.monotonic() - began)
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def is_ready(port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import safetensors.torch
 import torch
 
 SPREAD = 0.02
+SHARD_LAYERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,28 @@ class Shape:
         return 2.0 * num_tokens * num_tokens * width * self.num_hidden_layers
 
 
+FP8_CONFIG = {
+    "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
+            "input_activations": {
+                "num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True,
+            },
+        },
+    },
+}  # fmt: skip
+
 SHAPES = {
     "tiny": Shape(
         vocab_size=160, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, max_position_embeddings=256,
+    ),
+    "small": Shape(
+        vocab_size=8192, hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16,
+        num_key_value_heads=4, head_dim=64, max_position_embeddings=8192,
     ),
     "llama-1b": Shape(
         vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
@@ -64,53 +84,91 @@ SHAPES = {
 }  # fmt: skip
 
 
-def write_model(shape: Shape, folder: Path, device: str) -> Path:
-    """config.json, a tokenizer of one word a token, and random bf16 weights from seed 0. Returns the folder."""
+def write_model(shape: Shape, folder: Path, device: str, *, is_fp8: bool = False) -> Path:
+    """config.json, a tokenizer of one word a token, random bf16 weights from seed 0. Returns the folder.
+
+    is_fp8: matrices of layers in e4m3 with a scale a row, as compressed-tensors writes them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = {
         **asdict(shape), "architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5,
         "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}, "torch_dtype": "bfloat16",
         "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
     }  # fmt: skip
+    if is_fp8:
+        config["quantization_config"] = FP8_CONFIG
     (folder / "config.json").write_text(json.dumps(config, indent=1))
-    vocabulary = {f"t{number}": number for number in range(shape.vocab_size)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    vocabulary = {f"\u0120t{number}": number for number in range(shape.vocab_size)}
     tokenizer = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "t0"},
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": byte_level,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "\u0120t0"},
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t0", "eos_token": "t1"})
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "\u0120t0", "eos_token": "\u0120t1"})
     )
-    safetensors.torch.save_file(_weights(shape, device), folder / "model.safetensors", metadata={"format": "pt"})
+    _write_shards(shape, folder, device, is_fp8=is_fp8)
     return folder
 
 
-def _weights(shape: Shape, device: str) -> dict[str, torch.Tensor]:
+def _write_shards(shape: Shape, folder: Path, device: str, *, is_fp8: bool) -> None:
+    """Files of a few layers each, so that no more of the weights is in memory at a time."""
+    firsts = range(0, shape.num_hidden_layers, SHARD_LAYERS)
+    weight_map: dict[str, str] = {}
     generator = torch.Generator(device).manual_seed(0)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
         values = torch.randn(rows, columns, generator=generator, device=device, dtype=torch.bfloat16)
-        return (values * SPREAD).cpu()
+        return values * SPREAD
 
-    hidden, inner, head = shape.hidden_size, shape.intermediate_size, shape.head_dim
-    weights = {"model.embed_tokens.weight": matrix(shape.vocab_size, hidden)}
-    for layer in range(shape.num_hidden_layers):
-        name = f"model.layers.{layer}"
-        for projection, rows, columns in (
-            ("self_attn.q_proj", shape.num_attention_heads * head, hidden),
-            ("self_attn.k_proj", shape.num_key_value_heads * head, hidden),
-            ("self_attn.v_proj", shape.num_key_value_heads * head, hidden),
-            ("self_attn.o_proj", hidden, shape.num_attention_heads * head),
-            ("mlp.gate_proj", inner, hidden),
-            ("mlp.up_proj", inner, hidden),
-            ("mlp.down_proj", hidden, inner),
-        ):
-            weights[f"{name}.{projection}.weight"] = matrix(rows, columns)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            weights[f"{name}.{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
-    weights["model.norm.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    def write(number: int, weights: dict[str, torch.Tensor]) -> None:
+        file = f"model-{number:05}-of-{len(firsts) + 1:05}.safetensors"
+        on_host = {name: tensor.cpu() for name, tensor in weights.items()}
+        safetensors.torch.save_file(on_host, folder / file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(weights, file))
+
+    outer = {
+        "model.embed_tokens.weight": matrix(shape.vocab_size, shape.hidden_size),
+        "model.norm.weight": torch.ones(shape.hidden_size, dtype=torch.bfloat16),
+    }
     if not shape.tie_word_embeddings:
-        weights["lm_head.weight"] = matrix(shape.vocab_size, hidden)
+        outer["lm_head.weight"] = matrix(shape.vocab_size, shape.hidden_size)
+    write(1, outer)
+    del outer
+    for number, first in enumerate(firsts, start=2):
+        layers = range(first, min(first + SHARD_LAYERS, shape.num_hidden_layers))
+        write(number, {name: x for n in layers for name, x in _layer(shape, n, matrix, is_fp8=is_fp8).items()})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def _layer(
+    shape: Shape, layer: int, matrix: Callable[[int, int], torch.Tensor], *, is_fp8: bool
+) -> dict[str, torch.Tensor]:
+    hidden, inner, head = shape.hidden_size, shape.intermediate_size, shape.head_dim
+    weights, name = {}, f"model.layers.{layer}"
+    for projection, rows, columns in (
+        ("self_attn.q_proj", shape.num_attention_heads * head, hidden),
+        ("self_attn.k_proj", shape.num_key_value_heads * head, hidden),
+        ("self_attn.v_proj", shape.num_key_value_heads * head, hidden),
+        ("self_attn.o_proj", hidden, shape.num_attention_heads * head),
+        ("mlp.gate_proj", inner, hidden),
+        ("mlp.up_proj", inner, hidden),
+        ("mlp.down_proj", hidden, inner),
+    ):
+        values = matrix(rows, columns)
+        whole = f"{name}.{projection}"
+        weights |= _fp8(whole, values) if is_fp8 else {f"{whole}.weight": values}
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        weights[f"{name}.{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
     return weights
+
+
+def _fp8(name: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A matrix in e4m3 and the scales of its rows."""
+    scales = values.float().abs().amax(1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+    return {
+        f"{name}.weight": (values.float() / scales).to(torch.float8_e4m3fn),
+        f"{name}.weight_scale": scales.bfloat16(),
+    }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.interface import Chunk, SamplingParams
 
@@ -118,3 +119,28 @@ def measure_prefill(
         "tokens_per_s": num_tokens / best,
         "rate_share": (operations + 2.0 * shape.head_weights) / best / limits["operations_per_s"],
     }
+
+
+def measure_idle(backend: CudaBackend, shape: Shape, context: int, num_steps: int = 24) -> dict[str, Any]:
+    """Of decode at batch 1, the time in which the device computes nothing, as its own clock saw it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    sequences = Sequences(backend, shape.vocab_size)
+    sequences.start(0, context)
+    sequences.prefill(0)
+    sequences.decode(WARM_STEPS)
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        sequences.decode(num_steps)
+    sequences.end()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in trace.events() or ()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    # The first and the last steps fill and drain the two in flight.
+    begin, end = spans[0][0], spans[-1][1]
+    busy, reached = 0.0, begin
+    for first, last in spans:
+        busy += max(0.0, last - max(first, reached))
+        reached = max(reached, last)
+    return {"batch": 1, "steps": num_steps, "kernels": len(spans), "idle_share": 1.0 - busy / (end - begin)}

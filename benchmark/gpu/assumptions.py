@@ -1,0 +1,271 @@
+"""What "exact" rests on and only a device can show, each checked by itself, on random numbers and real shapes.
+
+PYTHONPATH=benchmark:server python -m gpu.assumptions [NAME ...]
+
+- `products`: tensor-core instructions of every width add in the same order.
+- `attention`: a query's row is the same computed split by split or whole, alone or beside others.
+- `graphs`: a replayed step is the launched one; `two steps`: what is begun early is what is begun in time;
+  `batches`: a sequence is the same alone and in steps of any size.
+
+In Triton's interpreter shapes are small and numbers such that sums are exact: NumPy's products promise no order.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from trunkline_server.backends.cuda.backend import CudaBackend
+from trunkline_server.backends.cuda.build import build
+from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+from trunkline_server.backends.cuda.kernels.linear import linear
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
+from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+from gpu.interpreter import patch_once
+from gpu.lines import Lines
+from gpu.process import phase_lines
+from gpu.shapes import SHAPES, write_model
+
+# Of Llama-3-8B: query, key and value; gate and up; down. With 64 outputs a product of many splits.
+PRODUCT_SHAPES = ((6144, 4096), (28_672, 4096), (4096, 14_336), (64, 8192))
+ROWS = (1, 2, 3, 8, 9, 16, 17, 32, 33, 48, 64, 65, 100, 128, 129, 256, 300)
+SAMPLED = SamplingParams(
+    temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1, frequency_penalty=0.2, logprobs=True,
+    num_top_logprobs=3,
+)  # fmt: skip
+GREEDY = SamplingParams(logprobs=True, num_top_logprobs=3)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it is checked, and how large."""
+
+    device: str
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(sum(shape))
+        return torch.randint(low, high, shape, generator=generator)
+
+    def numbers(self, *shape: int) -> torch.Tensor:
+        """f32, random on a GPU, small whole numbers in the interpreter."""
+        if not self.is_gpu:
+            return self.integers(-4, 5, *shape).float()
+        generator = torch.Generator(self.device).manual_seed(sum(shape))
+        return torch.randn(*shape, generator=generator, device=self.device)
+
+
+def weights(place: Place, num_outputs: int, num_inputs: int) -> Iterable[tuple[str, DeviceWeight]]:
+    """A weight of each kind."""
+    slices = MappingProxyType({"w": (0, num_outputs)})
+    values = place.numbers(num_outputs, num_inputs)
+    for dtype in (torch.bfloat16, torch.float16):
+        yield str(dtype)[6:], DenseWeight.of("w", values.to(dtype))
+    scales = torch.ones(num_outputs, device=place.device)
+    one = torch.ones(1, device=place.device)
+    for dtype in (torch.float8_e4m3fn, torch.int8):
+        yield str(dtype)[6:], ScaledWeight(
+            num_outputs=num_outputs, num_inputs=num_inputs, dtype=torch.bfloat16, slices=slices, scales=scales,
+            values=(values if dtype.is_floating_point else (values * 20).clamp(-127, 127).round()).to(dtype),
+            input_scale=None if place.is_gpu else one,
+        )  # fmt: skip
+    bytes_ = place.integers(0, 256, num_outputs, padded(num_inputs) // 2).to(torch.uint8).to(place.device)
+    group_scales = place.integers(1, 4, num_outputs, padded(num_inputs) // 32).to(torch.float16).to(place.device)
+    yield "4 bits", GroupedWeight(
+        num_outputs=num_outputs, num_inputs=num_inputs, dtype=torch.bfloat16, slices=slices, bits=4, quants=bytes_,
+        group_size=32, scales=group_scales, zero_point=8,
+    )  # fmt: skip
+
+
+def check_products(place: Place, lines: Lines) -> None:
+    shapes = PRODUCT_SHAPES if place.is_gpu else ((40, 528),)
+    counts = ROWS if place.is_gpu else (1, 17, 65)
+    most = max(ROWS) if place.is_gpu else 70
+    for num_outputs, num_inputs in shapes:
+        for kind, weight in weights(place, num_outputs, num_inputs):
+            x = place.numbers(most, num_inputs).to(weight.dtype)
+            whole = linear(x, weight, out_dtype=torch.float32)
+            differing = []
+            for rows in (rows for rows in counts if rows < most):
+                for part in (slice(0, rows), slice(most - rows, most)):
+                    if not torch.equal(linear(x[part], weight, out_dtype=torch.float32), whole[part]):
+                        differing.append(f"{rows} rows from {part.start}")
+            finite = bool(whole.isfinite().all())
+            name = f"products: {kind} [{num_outputs}, {num_inputs}] is the same for every number of rows"
+            lines.check(name, holds=finite and not differing, detail=", ".join(differing))
+
+
+def check_attention(place: Place, lines: Lines) -> None:
+    """Rows of a long prompt computed at once, and in pieces beside others, split by split or not."""
+    from tests.cuda.kv_oracle import make_scene
+    from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
+
+    heads = {"num_heads": 32, "num_kv_heads": 8, "head_size": 128, "block_size": 64} if place.is_gpu else {}
+    first, num_rows = (3 * SPLIT - 20, 200) if place.is_gpu else (SPLIT - 10, MAX_SPLIT_TOKENS + 6)
+    chunks = [(0, MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS, num_rows), (3, 4), (21, 22), (num_rows - 1, num_rows)]
+    for format in ("bf16", "f16", "fp8", "int8", "int4"):
+        if not place.is_gpu and format in ("fp8", "int4"):
+            continue  # their sums are exact for no numbers
+        whole = make_scene(
+            [(first + num_rows, num_rows)], device=place.device, format=format, is_exact=not place.is_gpu, **heads
+        )
+        entries = [(20, 3), *((first + end, end - begin) for begin, end in chunks)]
+        cut = make_scene(entries, device=place.device, format=format, **heads)
+        cut.pool, cut.tables = whole.pool, torch.cat([whole.tables.flip(1)] + [whole.tables] * len(chunks))
+        for index, (begin, end) in enumerate(chunks):
+            cut.queries[cut.rows(index + 1)] = whole.queries[begin:end]
+        for window in (None, 150):
+            at_once = whole.attend(window=window)
+            differing = []
+            for max_partial_rows in (4096, 17, 0):
+                pieces = cut.attend(window=window, max_partial_rows=max_partial_rows)
+                for index, (begin, end) in enumerate(chunks):
+                    if not torch.equal(pieces[cut.rows(index + 1)], at_once[begin:end]):
+                        differing.append(f"rows {begin} to {end} with room for {max_partial_rows}")
+            name = f"attention: {format}, window {window}: cut or whole, split or not"
+            lines.check(name, holds=not differing and bool(at_once.isfinite().all()), detail=", ".join(differing))
+
+
+class Model:
+    """A small model, built with and without graphs; one of each at a time."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place = place
+        self.shape = SHAPES["small" if place.is_gpu else "tiny"]
+        self._path = write_model(self.shape, folder, place.device)
+
+    def build(self, *, captures: bool) -> CudaBackend:
+        size = (
+            {"max_step_tokens": 512, "max_step_sequences": 64, "max_batch_total_tokens": 1 << 16}
+            if self.place.is_gpu
+            else {"max_step_tokens": 16, "max_step_sequences": 4, "max_batch_total_tokens": 1024}
+        )
+        device: Device = CudaDevice() if self.place.is_gpu else HostDevice()
+        return build(open_checkpoint(self._path), device=device, captures=captures, **size)
+
+    def prompt(self, number: int) -> list[int]:
+        length = (40 + 37 * number) % 300 + 1 if self.place.is_gpu else 3 + number
+        generator = torch.Generator().manual_seed(number)
+        tokens: list[int] = torch.randint(2, self.shape.vocab_size, (length,), generator=generator).tolist()
+        return tokens
+
+    @property
+    def num_decodes(self) -> int:
+        return 24 if self.place.is_gpu else 3
+
+
+def generate(
+    backend: CudaBackend, model: Model, numbers: Iterable[int], *, in_flight: int, params: SamplingParams = SAMPLED
+) -> dict[int, list[Sampled]]:
+    """Sequences beside each other: each prefills in a step of its own, then all decode in the same steps."""
+    next_block, lengths, outputs = 0, {}, {}
+    block_size, most = backend.info.block_size, backend.info.max_step_tokens
+    for number in numbers:
+        tokens = model.prompt(number)
+        backend.start(number, tokens, len(tokens), replace(params, seed=number))
+        lengths[number], outputs[number] = len(tokens), []
+
+    def begin(chunks: list[Chunk]) -> None:
+        if backend.num_steps_in_flight == in_flight:
+            finish()
+        backend.begin(chunks)
+
+    def finish() -> None:
+        for outcome in backend.finish():
+            assert isinstance(outcome, Sampled), outcome
+            outputs[outcome.sequence_id].append(outcome)
+
+    for number, length in lengths.items():
+        needed = -(-(length + model.num_decodes) // block_size)
+        blocks: list[int] = list(range(next_block, next_block + needed))
+        next_block += needed
+        for first in range(0, length, most):
+            count = min(most, length - first)
+            begin([Chunk(number, first, count, blocks if first == 0 else [], first + count == length)])
+    for step in range(model.num_decodes):
+        begin([Chunk(number, length + step, 1, [], True) for number, length in lengths.items()])
+    while backend.num_steps_in_flight:
+        finish()
+    for number in lengths:
+        backend.end(number)
+    return outputs
+
+
+def check_steps(place: Place, lines: Lines) -> None:
+    """Graphs, two steps in flight, batches of many sizes: the same tokens and logprobs, to the bit."""
+    batches = (1, 2, 3, 7, 8, 9, 24, 33, 64) if place.is_gpu else (1, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Model(place, Path(folder))
+        backend = model.build(captures=place.is_gpu)
+        for name, params in (("greedy", GREEDY), ("sampled", SAMPLED)):
+            alone = {
+                number: generate(backend, model, [number], in_flight=1, params=params)[number]
+                for number in range(min(8, max(batches)))
+            }
+            for in_flight in (1, 2):
+                for batch in batches:
+                    found = generate(backend, model, range(batch), in_flight=in_flight, params=params)
+                    differing = [n for n in range(min(batch, len(alone))) if found[n] != alone[n]]
+                    steps = "two steps in flight" if in_flight == 2 else "one step at a time"
+                    lines.check(
+                        f"batches: {name}, {batch} sequences, {steps}: as alone", holds=not differing,
+                        detail=f"sequences {differing} differ" if differing else "",
+                    )  # fmt: skip
+            if place.is_gpu:
+                replayed = backend._runner.num_replayed
+                lines.check(f"graphs: {name}: steps were replayed", holds=replayed > 0)
+                _check_eager(model, alone, name, params, lines)
+
+
+def _check_eager(
+    model: Model, alone: dict[int, list[Sampled]], name: str, params: SamplingParams, lines: Lines
+) -> None:
+    eager = model.build(captures=False)
+    found = {number: generate(eager, model, [number], in_flight=1, params=params)[number] for number in alone}
+    differing = [number for number, output in found.items() if output != alone[number]]
+    launched = eager._runner.num_replayed == 0
+    detail = f"sequences {differing} differ" if differing else ""
+    lines.check(f"graphs: {name}: replayed as launched", holds=launched and not differing, detail=detail)
+
+
+CHECKS: dict[str, Callable[[Place, Lines], None]] = {
+    "products": check_products,
+    "attention": check_attention,
+    "steps": check_steps,
+}
+
+
+def main(names: list[str]) -> int:
+    """Each check whatever became of the one before. Returns 1 if one could not be made."""
+    place, lines, code = Place("cuda" if torch.cuda.is_available() else "cpu"), phase_lines(), 0
+    if not place.is_gpu:
+        patch_once()
+    for name in names or list(CHECKS):
+        began = time.monotonic()
+        try:
+            with torch.inference_mode():
+                CHECKS[name](place, lines)
+        except Exception as error:  # noqa: BLE001  the others are made, and this one is reported
+            traceback.print_exc()
+            lines.check(f"{name}: could be checked", holds=False, detail=f"{type(error).__name__}: {error}"[:500])
+            code = 1
+        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

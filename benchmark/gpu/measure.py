@@ -1,0 +1,194 @@
+"""The phases that measure, each a program: python -m gpu.measure PHASE --model NAME --path DIR."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu.lines import Lines, of_kind, read_lines
+from gpu.models import is_fp8, shape_of
+from gpu.process import phase_lines
+from gpu.shapes import write_model
+
+# In this order, so that what was asked for first is known first.
+DECODE_BATCHES = (1, 64, 8, 256)
+PREFILL_TOKENS = (8192, 512, 2048, 32_000)
+HISTORY_TOKENS = (4096, 16_384, 60_000)
+LOAD = (64, 512, 128)
+CONTEXT = 1024
+SMALL: dict[str, Any] = {"max_batch_total_tokens": 256, "max_step_tokens": 16, "max_step_sequences": 2}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", choices=sorted(PROGRAMS))
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--path", type=Path)
+    parser.add_argument("--launcher", type=Path)
+    parser.add_argument("--numerics", choices=("exact", "fast"), default="exact")
+    options = parser.parse_args()
+    PROGRAMS[options.program](options, "cuda" if torch.cuda.is_available() else "cpu", phase_lines())
+    return 0
+
+
+def _weights(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    began = time.perf_counter()
+    write_model(shape_of(options.model), options.path, device, is_fp8=is_fp8(options.model))
+    size = sum(file.stat().st_size for file in options.path.glob("*.safetensors"))
+    lines.figure(options.model, "weights", {"gb": size / 1e9, "written_s": time.perf_counter() - began})
+
+
+def _limits(_: argparse.Namespace, device: str, lines: Lines) -> None:
+    from gpu.probes import probe
+
+    lines.figure("card", "limits", probe(device) if device == "cuda" else probe(device, 1 << 20, 64))
+
+
+def _start(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    """A start with nothing compiled, while others compute too; what it compiles is kept for those after it."""
+    began = time.perf_counter()
+    _build(options, device, max_batch_total_tokens=4096)
+    lines.figure(options.model, "start", {"kernels": "not compiled yet", "seconds": time.perf_counter() - began})
+
+
+def _steps(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    from gpu.steps import measure_decode, measure_idle, measure_prefill
+
+    limits, shape, is_tiny = _known_limits(lines, device, options), shape_of(options.model), device == "cpu"
+    began = time.perf_counter()
+    backend = _build(options, device)
+    suffix = "" if options.numerics == "exact" else " fast"
+    row = {"kernels": "compiled before", "seconds": time.perf_counter() - began}
+    lines.figure(options.model, f"start{suffix}", row)
+    batches, context, steps = ((1, 2), 8, 1) if is_tiny else (DECODE_BATCHES, CONTEXT, 32)
+    lengths, repeats = ((8,), 1) if is_tiny else (PREFILL_TOKENS, 2)
+    for batch, length in zip(batches, lengths, strict=False):
+        lines.figure(options.model, f"decode{suffix}", measure_decode(backend, shape, batch, context, steps, limits))
+        lines.figure(options.model, f"prefill{suffix}", measure_prefill(backend, shape, length, repeats, limits))
+    for batch in batches[len(lengths) :]:
+        lines.figure(options.model, f"decode{suffix}", measure_decode(backend, shape, batch, context, steps, limits))
+    if device == "cuda":
+        lines.figure(options.model, f"idle{suffix}", measure_idle(backend, shape, CONTEXT))
+
+
+def _build(options: argparse.Namespace, device: str, **changes: Any) -> Any:
+    from trunkline_server.backends.cuda.build import build
+    from trunkline_server.weights.checkpoint import open_checkpoint
+
+    changes = changes if device == "cuda" else SMALL
+    return build(open_checkpoint(options.path), numerics=options.numerics, **changes)
+
+
+def _known_limits(lines: Lines, device: str, options: argparse.Namespace) -> dict[str, float]:
+    """What the card does, as measured before, or now."""
+    for line in of_kind(read_lines(lines.path), "figure"):
+        if line["table"] == "limits":
+            limits: dict[str, float] = line["row"]
+            return limits
+    _limits(options, device, lines)
+    return _known_limits(lines, device, options)
+
+
+def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    from gpu.requests import complete, measure_history, measure_load, prompt, serving
+
+    vocab_size = shape_of(options.model).vocab_size
+    load, lengths = (LOAD, HISTORY_TOKENS) if device == "cuda" else ((2, 6, 2), (20,))
+    size = [] if device == "cuda" else ["--max-batch-total-tokens", "512", "--max-step-sequences", "4"]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        try:
+            with serving(options.launcher, options.path, log, ["--backend", "cuda", *size]) as server:
+                lines.figure(options.model, "server start", {"seconds": server.start_s})
+                # What is done for the first time is not measured.
+                complete(server.port, prompt(1, load[1], vocab_size), 2)
+                row = measure_load(server.port, vocab_size, *load)
+                _figure_and_check(options.model, "requests", row, "same_alone", lines)
+                for row in measure_history(server.port, vocab_size, lengths):
+                    _figure_and_check(options.model, "history", row, "same_warm", lines)
+        finally:
+            print(log.read_text(errors="replace")[-6000:] if log.exists() else "no log", flush=True)
+
+
+def _figure_and_check(model: str, table: str, row: dict[str, Any], key: str, lines: Lines) -> None:
+    same = row.pop(key)
+    lines.figure(model, table, row)
+    lines.check(f"{model}: {table}: replies are the {key.replace('_', ' ')}", holds=same, detail=str(row))
+
+
+def _transformers(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    from gpu.transformers_side import load, measure_continuous, measure_static
+
+    model = load(options.path, device)
+    if device == "cpu":
+        lines.figure(options.model, "transformers decode", measure_static(model, 1, 8, 3, device))
+        return
+    lines.figure(options.model, "transformers decode", measure_static(model, 1, CONTEXT, 33, device))
+    lines.figure(options.model, "transformers requests", measure_continuous(model, *LOAD))
+    for batch in (64, 8):
+        lines.figure(options.model, "transformers decode", measure_static(model, batch, CONTEXT, 33, device))
+
+
+def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+
+    from gpu.tiers import bus_rates, measure
+
+    if device == "cuda":
+        card = CudaDevice()
+        card.use()
+        row = bus_rates(card) | measure(card, options.model, HISTORY_TOKENS[-1])
+    else:
+        row = bus_rates(HostDevice(), 1 << 20) | measure(HostDevice(), options.model, 256)
+    lines.figure(options.model, "tiers", row)
+    # It ends the phase if a byte is another.
+    lines.check(f"{options.model}: blocks come back from the host as they went", holds=True)
+
+
+def machine() -> dict[str, Any]:
+    """Facts about this machine and what is installed."""
+    import numpy
+    import transformers
+    import triton
+
+    facts: dict[str, Any] = {
+        "python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__,
+        "transformers": transformers.__version__, "numpy": numpy.__version__, "cores": os.cpu_count(),
+        "is_gpu": torch.cuda.is_available(),
+    }  # fmt: skip
+    if facts["is_gpu"]:
+        free, total = torch.cuda.mem_get_info()
+        facts |= {
+            "device": torch.cuda.get_device_name(), "capability": list(torch.cuda.get_device_capability()),
+            "free_gib": round(free / 2**30, 1), "total_gib": round(total / 2**30, 1), "cuda": torch.version.cuda,
+        }  # fmt: skip
+    else:
+        facts["device"] = "no NVIDIA GPU, kernels in Triton's interpreter"
+    return facts
+
+
+def _machine(_: argparse.Namespace, _device: str, lines: Lines) -> None:
+    lines.note(**machine())
+
+
+PROGRAMS = {
+    "machine": _machine,
+    "weights": _weights,
+    "limits": _limits,
+    "start": _start,
+    "steps": _steps,
+    "requests": _requests,
+    "transformers": _transformers,
+    "tiers": _tiers,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

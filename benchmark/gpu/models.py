@@ -1,0 +1,16 @@
+"""Names of the models that are measured: a shape, and how its weights are stored."""
+
+from __future__ import annotations
+
+from gpu.shapes import SHAPES, Shape
+
+FP8 = "-fp8"
+NAMES = ("llama-8b", "llama-8b-fp8", "llama-1b")
+
+
+def is_fp8(name: str) -> bool:
+    return name.endswith(FP8)
+
+
+def shape_of(name: str) -> Shape:
+    return SHAPES[name.removesuffix(FP8)]

@@ -1,0 +1,172 @@
+"""Phases of a run, each in processes of its own with a time limit: one that fails, hangs or dies loses only itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu.lines import Lines
+
+POLL_S = 0.1
+# What a phase has after its limit to say what it saw, before it is killed.
+GRACE_S = 4.0
+LAST_WORDS = 2000
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One program. limit_s: it is killed after that; least_s: it is not begun with less time left.
+
+    after: phases that have to end well first.
+    """
+
+    name: str
+    command: Sequence[str]
+    limit_s: float
+    least_s: float = 10.0
+    after: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Running:
+    phase: Phase
+    process: subprocess.Popen[bytes]
+    began: float
+    ends: float
+    log: Path
+    limit_s: float
+    is_over: bool = False
+
+
+class Conductor:
+    """Runs phases until the time is up. folder: of results; log: what phases print, one file for all."""
+
+    def __init__(self, folder: Path, deadline: float, environment: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.results = folder / "results.jsonl"
+        self.log = folder / "log.txt"
+        self._deadline = deadline
+        self._environment = environment
+        self._status: dict[str, str] = {}
+        self._known: set[str] = set()
+        self._running: list[_Running] = []
+
+    def run(self, phases: Sequence[Phase], width: int, until: float | None = None) -> None:
+        """Runs phases, so many at a time, in order; until: a deadline of their own."""
+        deadline = self._deadline if until is None else min(until, self._deadline)
+        waiting = list(phases)
+        self._known.update(phase.name for phase in phases)
+        while waiting or self._running:
+            self._end_some()
+            for phase in list(waiting):
+                reason = self._reason_to_skip(phase, deadline)
+                if reason is not None:
+                    waiting.remove(phase)
+                    self._end(phase, f"skipped: {reason}", 0.0)
+                elif len(self._running) < width and self._is_free(phase):
+                    waiting.remove(phase)
+                    self._begin(phase, deadline)
+            time.sleep(POLL_S)
+
+    def statuses(self) -> dict[str, str]:
+        """How each phase ended."""
+        return dict(self._status)
+
+    def kill_all(self) -> None:
+        """Ends what runs, if this process is ended."""
+        for running in self._running:
+            _kill(running.process)
+            self._end(running.phase, "killed: the run was ended", time.monotonic() - running.began)
+        self._running.clear()
+
+    def _reason_to_skip(self, phase: Phase, deadline: float) -> str | None:
+        for name in phase.after:
+            if self._status.get(name, "ok") != "ok":
+                return f"{name} did not end well"
+            if name not in self._known:
+                return f"{name} is not part of this run"
+        return "no time was left" if deadline - time.monotonic() < phase.least_s else None
+
+    def _is_free(self, phase: Phase) -> bool:
+        return all(self._status.get(name) == "ok" for name in phase.after)
+
+    def _begin(self, phase: Phase, deadline: float) -> None:
+        now = time.monotonic()
+        limit_s = min(phase.limit_s, deadline - now)
+        lines = Lines(self.results, phase.name)
+        lines.begin(limit_s)
+        log = self.log.with_name(f".{phase.name}.log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *phase.command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={
+                    **os.environ, **self._environment, **phase.environment, "GPU_CHECK_PHASE": phase.name,
+                    "GPU_CHECK_RESULTS": str(self.results), "GPU_CHECK_ENDS": str(time.time() + limit_s),
+                },
+            )  # fmt: skip
+        self._running.append(_Running(phase, process, now, now + limit_s, log, limit_s))
+        print(f"-- {phase.name}: begun, at most {limit_s:.0f} s", flush=True)
+
+    def _end_some(self) -> None:
+        for running in list(self._running):
+            code = running.process.poll()
+            now = time.monotonic()
+            if code is None and now < running.ends:
+                continue
+            if code is None and not running.is_over:
+                running.is_over, running.ends = True, now + GRACE_S
+                running.process.terminate()
+                continue
+            self._running.remove(running)
+            # Also what it left behind.
+            _kill(running.process)
+            if running.is_over or code is None:
+                status = f"over its limit of {running.limit_s:.0f} s"
+            elif code < 0:
+                status = f"killed by {signal.Signals(-code).name}"
+            else:
+                status = "ok" if code == 0 else f"failed with {code}"
+            text = running.log.read_text(encoding="utf-8", errors="replace")
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(f"\n==== {running.phase.name}: {status}\n{text}")
+            running.log.unlink()
+            self._end(running.phase, status, now - running.began, "" if status == "ok" else text[-LAST_WORDS:])
+
+    def _end(self, phase: Phase, status: str, seconds: float, said: str = "") -> None:
+        self._status[phase.name] = status
+        Lines(self.results, phase.name).end(status, seconds, said)
+        print(f"-- {phase.name}: {status}, {seconds:.1f} s", flush=True)
+        if said:
+            print(said, flush=True)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a phase and all of its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextlib.contextmanager
+def ended_with_this_process(conductor: Conductor) -> Iterator[None]:
+    """A signal that ends this process ends the phases too, and is an exception here."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        conductor.kill_all()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,153 @@
+"""Which phases a run has, in which order, and how long each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu.models import NAMES
+from gpu.phases import Phase
+from gpu.shapes import SHAPES
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TESTS = ROOT / "server/tests/cuda"
+# These only show that this program runs.
+NOT_ON_GPU = ("test_gpu_scripts.py",)
+PROGRAMS = ("steps", "requests", "transformers", "tiers", "fast")
+# Whose K and V go to the host and back.
+TIERS_MODEL = "llama-8b"
+KV_DTYPES = ("auto", "int8", "fp8", "int4")
+INTERPRETED = {
+    "TRITON_INTERPRET": "1", "GPU_CHECK_PATCH_ONCE": "1", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Phases beside each other. width: how many at a time; share: of the whole time, all phases before included."""
+
+    name: str
+    phases: Sequence[Phase]
+    width: int
+    share: float
+
+
+def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], cores: int) -> list[Stage]:
+    """Correctness first, all at once, since compiling kernels takes most of it; then speed, one after the other."""
+    small = scratch / "small"
+    assumptions = [
+        _module(f"assumptions-{name}", "gpu.assumptions", [name], 150) for name in ("products", "attention", "steps")
+    ]
+    weights = [_measure("weights", name, scratch, 100) for name in models]
+    starts = [_measure("start", name, scratch, 140, after=[f"weights-{name}"]) for name in models]
+    traffic = [] if launcher is None else [
+        _traffic(dtype, launcher, small, "small", 150, after=["weights-small"]) for dtype in KV_DTYPES
+    ]  # fmt: skip
+    small_weights = _module("weights-small", "gpu.measure", ["weights", "--model", "small", "--path", str(small)], 60)
+    tests = [_pytest(path, 150) for path in sorted(TESTS.glob("test_*.py")) if path.name not in NOT_ON_GPU]
+    checks = [*assumptions, small_weights, *weights, *traffic, *starts, *tests]
+    speed = [_module("limits", "gpu.measure", ["limits"], 30)]
+    # What was asked for first is measured first: Llama-3-8B, in FP8, then the smaller one.
+    ranked = [phase for name in models for phase in _speed(name, scratch, launcher)]
+    speed += sorted(ranked, key=lambda phase: (phase.name.endswith("1b"), PROGRAMS.index(phase.name.split("-")[0])))
+    return [Stage("checks", checks, max(4, cores - 2), 0.38), Stage("speed", speed, 1, 1.0)]
+
+
+def _speed(name: str, scratch: Path, launcher: Path | None) -> list[Phase]:
+    after = [f"weights-{name}"]
+    phases = [_measure("steps", name, scratch, 75, after=after)]
+    if not name.endswith("-fp8"):
+        if launcher is not None:
+            phases.append(_measure("requests", name, scratch, 75, ["--launcher", str(launcher)], after=after))
+        phases.append(_measure("transformers", name, scratch, 90, after=after))
+        phases.append(_measure("steps", name, scratch, 50, ["--numerics", "fast"], after=after, label="fast-"))
+    if name == TIERS_MODEL:
+        phases.append(_measure("tiers", name, scratch, 60))
+    return phases
+
+
+def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list[Stage]:
+    """The same programs on the smallest shapes, on the CPU."""
+    tiny = scratch / "tiny"
+    path = ["--model", "tiny", "--path", str(tiny)]
+    weights = _module("weights-tiny", "gpu.measure", ["weights", *path], 120)
+    after = [weights.name]
+    phases = [weights]
+    if launcher is not None:
+        # First what takes longest.
+        phases += [_traffic(dtype, launcher, tiny, "tiny", 900, after=after) for dtype in ("auto", "int8")]
+    phases += [_module(f"assumptions-{name}", "gpu.assumptions", [name], 900) for name in ("products", "steps")]
+    phases.append(_module("assumptions-attention", "gpu.assumptions", ["attention"], 900))
+    phases += [_dry("llama-1b", dtype) for dtype in ("auto", "int8", "fp8", "int4")] + [_dry("llama-8b-fp8", "auto")]
+    phases += [_pytest(path, 900) for path in sorted(TESTS.glob("test_*.py"))]
+    phases.append(_module("limits", "gpu.measure", ["limits"], 120))
+    phases.append(_module("tiers-tiny", "gpu.measure", ["tiers", "--model", "tiny"], 120))
+    phases.append(_module("steps-tiny", "gpu.measure", ["steps", *path], 300, after=after))
+    if launcher is not None:
+        more = ["--launcher", str(launcher)]
+        phases.append(_module("requests-tiny", "gpu.measure", ["requests", *path, *more], 300, after=after))
+    phases.append(_module("transformers-tiny", "gpu.measure", ["transformers", *path], 120, after=after))
+    return [Stage("checks", phases, max(1, cores), 1.0)]
+
+
+def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
+    """Phases whose names begin with one of `only`, and those that they need."""
+    if not only:
+        return list(stages)
+    phases = {phase.name: phase for stage in stages for phase in stage.phases}
+    wanted = {name for name in phases if name.startswith(tuple(only))}
+    while True:
+        more = {needed for name in wanted for needed in phases[name].after} - wanted
+        if not more:
+            break
+        wanted |= more
+    return [
+        Stage(stage.name, [phase for phase in stage.phases if phase.name in wanted], stage.width, stage.share)
+        for stage in stages
+    ]
+
+
+def model_names(asked: Sequence[str] | None) -> list[str]:
+    return list(asked or NAMES)
+
+
+def _module(name: str, module: str, arguments: Sequence[str], limit_s: float, after: Sequence[str] = ()) -> Phase:
+    return Phase(name, ["-m", module, *arguments], limit_s, after=after)
+
+
+def _measure(
+    program: str,
+    model: str,
+    scratch: Path,
+    limit_s: float,
+    more: Sequence[str] = (),
+    *,
+    after: Sequence[str] = (),
+    label: str = "",
+) -> Phase:
+    arguments = [program, "--model", model, "--path", str(scratch / model), *more]
+    return _module(f"{label}{program}-{model}", "gpu.measure", arguments, limit_s, after)
+
+
+def _traffic(dtype: str, launcher: Path, model: Path, shape: str, limit_s: float, *, after: Sequence[str]) -> Phase:
+    arguments = [
+        "--launcher", str(launcher), "--model", str(model), "--vocab-size", str(SHAPES[shape].vocab_size),
+        "--kv-cache-dtype", dtype, *(["--chunks"] if dtype in ("auto", "int8") else []),
+        *(["--size", "tiny"] if shape == "tiny" else []),
+    ]  # fmt: skip
+    return _module(f"traffic-{dtype}", "gpu.traffic", arguments, limit_s, after)
+
+
+def _dry(model: str, dtype: str) -> Phase:
+    """Not in the interpreter: it compiles."""
+    arguments = ["-m", "gpu.dry", "--model", model, "--kv-cache-dtype", dtype]
+    return Phase(f"compile-{model}-{dtype}", arguments, 600, environment={"TRITON_INTERPRET": "0"})
+
+
+def _pytest(path: Path, limit_s: float) -> Phase:
+    arguments = [
+        "-m", "pytest", "-p", "gpu.pytest_lines", "-p", "no:cacheprovider", "-W", "default", "--rootdir", str(ROOT),
+        str(path),
+    ]  # fmt: skip
+    return Phase(f"tests-{path.stem.removeprefix('test_')}", arguments, limit_s)

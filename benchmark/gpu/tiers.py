@@ -1,0 +1,116 @@
+"""KV tiers below the device: whether blocks come back as they went, how fast, and beside the copy engines' own rates.
+
+No weights: a pool of the model's shape, pinned memory, and the store as the backend has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from trunkline_server.backends.cuda.build import BLOCK_SIZE
+from trunkline_server.backends.cuda.device import Device
+from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.tiers import TieredStore
+from trunkline_server.backends.host_memory import available_memory
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Transfers
+
+from gpu.probes import best_seconds
+from gpu.shapes import SHAPES
+
+# Longest wait for an outcome; reached only by a failure.
+DEADLINE_S = 60.0
+REPEATS = 3
+PROBE_BYTES = 256 << 20
+
+
+@dataclass
+class _Sequence:
+    token_ids: list[int]
+    block_ids: list[int]
+
+
+def bus_rates(device: Device, num_bytes: int = PROBE_BYTES) -> dict[str, float]:
+    """Bytes a second of one long copy from and to pinned memory."""
+    kind = device.torch_device.type
+    pinned = device.pinned_bytes(num_bytes)
+    memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
+    out = best_seconds(kind, lambda: device.copy(memory, pinned))
+    back = best_seconds(kind, lambda: device.copy(pinned, memory))
+    return {"bus_out_bytes_per_s": num_bytes / out, "bus_in_bytes_per_s": num_bytes / back}
+
+
+def measure(
+    device: Device, model: str, num_tokens: int, *, kv_dtype: str = "bf16", block_size: int = BLOCK_SIZE
+) -> dict[str, float]:
+    """Stores a history, forgets it, and restores it into other blocks. Raises AssertionError if a byte is another."""
+    shape = SHAPES[model]
+    count = num_tokens // block_size
+    pool = KvPool(
+        num_layers=shape.num_hidden_layers, num_blocks=count, block_size=block_size,
+        num_kv_heads=shape.num_key_value_heads, head_size=shape.head_dim, dtype=kv_dtype, device=device.torch_device,
+    )  # fmt: skip
+    num_bytes = count * pool.bytes_per_block
+    # Pieces of pinned memory have whole blocks, so a little is left over in each.
+    host = HostPool(
+        num_bytes + num_bytes // 8 + 4 * pool.bytes_per_block, num_layers=pool.num_layers,
+        piece_bytes=pool.layout.piece_bytes, pin=device.pinned_bytes, available_bytes=available_memory(),
+    )  # fmt: skip
+    tiers = TieredStore(device, pool, host)
+    tiers.start(1, bytes(16))
+    figures = {"tokens": float(count * block_size), "bytes": float(num_bytes)}
+    for _ in range(REPEATS):
+        pool.pieces.random_(0, 256)
+        sums = _sums(pool)
+        chunk = Chunk(1, 0, count * block_size, [], False, [BlockStore(index, index) for index in range(count)])
+        device.wait()
+        began = time.perf_counter()
+        stores = tiers.begin_stores([(chunk, _Sequence([0] * count * block_size, list(range(count))))])
+        assert stores is not None
+        _best(figures, "store_host_s", time.perf_counter() - began)
+        device.wait()
+        _best(figures, "store_s", time.perf_counter() - began)
+        tiers.end_stores(stores, ())
+        stored = _outcomes(tiers, lambda transfers: len(transfers.stores), count)
+        assert all(one.is_stored for transfers in stored for one in transfers.stores), "all are stored"
+        pool.pieces.zero_()
+        device.wait()
+        began = time.perf_counter()
+        # Block i comes back as block count - 1 - i.
+        tiers.restore(Restore(1, [BlockRestore(index, count - 1 - index, bytes(16)) for index in range(count)]))
+        (told,) = _outcomes(tiers, lambda transfers: len(transfers.restores), 1)
+        _best(figures, "restore_told_s", time.perf_counter() - began)
+        device.wait()
+        _best(figures, "restore_s", time.perf_counter() - began)
+        assert told.restores[0].num_blocks == count, "all came back"
+        assert torch.equal(_sums(pool).flip(1), sums), "each block is what it was"
+    figures["store_bytes_per_s"] = num_bytes / figures["store_s"]
+    figures["restore_bytes_per_s"] = num_bytes / figures["restore_s"]
+    return figures
+
+
+def _sums(pool: KvPool) -> torch.Tensor:
+    """[layers, blocks]: of each piece, of its bytes by their places."""
+    places = torch.arange(1, pool.layout.piece_bytes + 1, dtype=torch.int64, device=pool.pieces.device)
+    return torch.stack(
+        [torch.stack([(block.to(torch.int64) * places).sum() for block in layer]) for layer in pool.pieces]
+    )
+
+
+def _outcomes(tiers: TieredStore, number: Callable[[Transfers], int], wanted: int) -> list[Transfers]:
+    found: list[Transfers] = []
+    end = time.monotonic() + DEADLINE_S
+    while sum(number(transfers) for transfers in found) < wanted:
+        assert time.monotonic() < end, f"outcomes came within {DEADLINE_S} s"
+        if (transfers := tiers.take_outcomes()) is None:
+            tiers.wait_outcomes(DEADLINE_S)
+        else:
+            found.append(transfers)
+    return found
+
+
+def _best(figures: dict[str, float], name: str, seconds: float) -> None:
+    figures[name] = min(figures.get(name, seconds), seconds)

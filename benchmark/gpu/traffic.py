@@ -1,0 +1,361 @@
+"""Whether a reply is the same to the byte whatever else the server does: through launcher, router and shard.
+
+PYTHONPATH=benchmark:server python -m gpu.traffic --launcher PATH --model DIR --vocab-size N [--size tiny]
+
+Recorded requests of many kinds are asked alone; then again from the prefix cache, among others that come and leave, of
+other lengths, other sampling and with the same beginnings, after the shard was killed among them, and from servers that
+cut prompts otherwise. Text, tokens, logprobs and why it ended have to be the same JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpu.lines import Lines
+from gpu.process import phase_lines
+from gpu.requests import is_ready, prompt, serving
+
+TIMEOUT_S = 240.0
+RETRY_S = 0.1
+# Of a request that a killed shard took with it, or that came while it was away.
+SHARD_CODES = ("shard_lost", "shard_away", "shard_silent", "shard_stuck")
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.8, "seed": 3},
+    {"temperature": 1.2, "top_p": 0.9, "seed": 2**40},
+    {"temperature": 1.0, "top_k": 20, "min_p": 0.01, "seed": 5},
+    {"temperature": 0, "presence_penalty": 0.7, "frequency_penalty": 0.3},
+    {"temperature": 0.7, "repetition_penalty": 1.2, "seed": 8},
+    {"temperature": 0, "logit_bias": {"5": 4.0, "9": -4.0}},
+    {"temperature": 1.0, "top_p": 0.5, "seed": 13, "n": 2},
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is asked. lengths: of recorded prompts; others: threads beside them.
+
+    chunk_tokens: what prompts are cut into, by the first server and by those after it. turns: how often they are asked.
+    """
+
+    lengths: Sequence[int]
+    num_output: int
+    others: int
+    other_length: int
+    other_output: int
+    chunk_tokens: Sequence[int]
+    turns: int = 1
+    arguments: Sequence[str] = ()
+
+
+LARGE = Size(
+    lengths=(1, 17, 63, 64, 65, 130, 300, 511, 700, 1500), num_output=48, others=32, other_length=900, other_output=80,
+    chunk_tokens=(4096, 192, 1000), turns=3, arguments=("--max-batch-total-tokens", "200000"),
+)  # fmt: skip
+TINY = Size(
+    lengths=(1, 20, 70), num_output=3, others=3, other_length=40, other_output=4, chunk_tokens=(64, 24),
+    arguments=("--max-batch-total-tokens", "2048", "--max-step-sequences", "8"),
+)  # fmt: skip
+# For Triton's interpreter, which takes half a second for a step.
+LEAST = replace(TINY, lengths=(20, 70), num_output=2, others=2, chunk_tokens=(64,))
+SIZES = {"large": LARGE, "tiny": TINY, "least": LEAST}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A request. Its reply alone is what all its other replies have to be."""
+
+    name: str
+    body: dict[str, Any]
+
+
+class ShardLost(Exception):
+    """The shard went away while it worked on the request, or before."""
+
+
+def recorded(size: Size, vocab_size: int) -> list[Recorded]:
+    found = []
+    for number, length in enumerate(size.lengths):
+        variant = VARIANTS[number % len(VARIANTS)]
+        body = {
+            "model": "bench", "prompt": prompt(7000 + number, length, vocab_size), "max_tokens": size.num_output,
+            "logprobs": 3, "ignore_eos": True, **variant,
+        }  # fmt: skip
+        found.append(Recorded(f"{length} tokens, {json.dumps(variant)}", body))
+    return found
+
+
+def ask(port: int, body: dict[str, Any]) -> str:
+    """The choices of a reply as JSON, keys in order. Raises ShardLost, RuntimeError."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    if response.status != 200:
+        _raise(response.status, text)
+    return json.dumps(json.loads(text)["choices"], sort_keys=True)
+
+
+def ask_until_there(port: int, body: dict[str, Any], deadline_s: float = TIMEOUT_S) -> str:
+    """`ask`, again where the shard was lost."""
+    ends = time.monotonic() + deadline_s
+    while True:
+        try:
+            return ask(port, body)
+        except ShardLost:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(RETRY_S)
+
+
+def ask_and_leave(port: int, body: dict[str, Any], num_events: int) -> None:
+    """Streams a reply and closes the connection after so many events."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        content = json.dumps({**body, "stream": True})
+        connection.request("POST", "/v1/completions", content, {"content-type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            _raise(response.status, response.read().decode())
+        for _ in range(num_events):
+            if not response.readline():
+                return
+    finally:
+        connection.close()
+
+
+def _raise(status: int, text: str) -> None:
+    if any(code in text for code in SHARD_CODES):
+        raise ShardLost(text)
+    raise RuntimeError(f"the server answered {status}: {text[:300]}")
+
+
+class Others:
+    """Threads that ask until they are stopped: what they ask is random, from a seed each."""
+
+    def __init__(self, port: int, size: Size, vocab_size: int, beginnings: Sequence[list[int]], seed: int) -> None:
+        self._port, self._size, self._vocab_size, self._beginnings = port, size, vocab_size, beginnings
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.counts = {"whole": 0, "left": 0, "lost": 0}
+        self.errors: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(random.Random(1000 * seed + number),), daemon=True)
+            for number in range(size.others)
+        ]
+
+    def __enter__(self) -> Others:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, chance: random.Random) -> None:
+        while not self._stop.is_set():
+            body = self._body(chance)
+            leaves = chance.random() < 0.25
+            try:
+                if leaves:
+                    ask_and_leave(self._port, body, chance.randrange(0, 8))
+                else:
+                    ask(self._port, body)
+                self._count("left" if leaves else "whole")
+            except (ShardLost, ConnectionError, http.client.HTTPException):
+                self._count("lost")
+                self._stop.wait(RETRY_S)
+            except (OSError, RuntimeError) as error:
+                with self._lock:
+                    self.errors.append(str(error))
+                return
+
+    def _body(self, chance: random.Random) -> dict[str, Any]:
+        length = chance.randint(1, self._size.other_length)
+        tokens = prompt(chance.getrandbits(32), length, self._vocab_size)
+        if chance.random() < 0.4:
+            beginning = chance.choice(self._beginnings)
+            tokens = beginning[: chance.randint(1, len(beginning))] + tokens[: length // 4 + 1]
+        return {
+            "model": "bench", "prompt": tokens, "max_tokens": chance.randint(1, self._size.other_output),
+            "ignore_eos": True, **chance.choice(VARIANTS), "n": 1,
+        }  # fmt: skip
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self.counts[what] += 1
+
+
+class Comparison:
+    """Replies beside those that the requests had alone."""
+
+    def __init__(self, lines: Lines, setting: str, requests: Sequence[Recorded]) -> None:
+        self._lines, self._setting, self._requests = lines, setting, requests
+        self._alone: dict[str, str] = {}
+
+    def record(self, port: int) -> None:
+        """Asks each alone, for the first time."""
+        began = time.monotonic()
+        self._alone = {request.name: ask(port, request.body) for request in self._requests}
+        total = sum(len(text) for text in self._alone.values())
+        detail = f"{len(self._alone)} requests in {time.monotonic() - began:.1f} s, {total} bytes"
+        self._lines.check(f"traffic: {self._setting}: recorded alone", holds=total > 0, detail=detail)
+
+    def check(self, port: int, what: str, *, at_once: int, patient: bool = False, detail: str = "") -> None:
+        """Asks all again, so many at once, in another order; a line says whether all replies are the same."""
+        order = list(self._requests)
+        random.Random(what).shuffle(order)
+        one = ask_until_there if patient else ask
+        try:
+            with ThreadPoolExecutor(at_once) as pool:
+                found = list(pool.map(lambda request: one(port, request.body), order))
+        except (OSError, RuntimeError, ShardLost, http.client.HTTPException) as error:
+            self.say(what, [f"{type(error).__name__}: {error}"], detail)
+            return
+        differing = [
+            _difference(request, self._alone[request.name], reply)
+            for request, reply in zip(order, found, strict=True)
+            if reply != self._alone[request.name]
+        ]
+        self.say(what, differing, detail)
+
+    def say(self, what: str, problems: Sequence[str], detail: str = "") -> None:
+        text = "; ".join([*problems, detail] if detail else problems)
+        self._lines.check(f"traffic: {self._setting}: {what}", holds=not problems, detail=text[:1500])
+
+
+def _difference(request: Recorded, alone: str, reply: str) -> str:
+    place = next((n for n, (a, b) in enumerate(zip(alone, reply, strict=False)) if a != b), min(len(alone), len(reply)))
+    begin = max(0, place - 40)
+    return f"{request.name}: `{alone[begin : place + 40]}` alone, `{reply[begin : place + 40]}` here"
+
+
+def descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """Living processes below one, with their command lines."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    waiting = [pid]
+    while waiting:
+        for child in parents.get(waiting.pop(), []):
+            waiting.append(child)
+            with contextlib.suppress(OSError):
+                yield child, (Path("/proc") / str(child) / "cmdline").read_text().replace("\0", " ")
+
+
+def kill_shard(launcher: int) -> bool:
+    """Kills the shard below a launcher; whether there was one."""
+    found = [pid for pid, command in descendants(launcher) if "trunkline_server serve" in command]
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+def wait_until_ready(port: int, deadline_s: float = TIMEOUT_S) -> None:
+    ends = time.monotonic() + deadline_s
+    while not is_ready(port):
+        if time.monotonic() > ends:
+            raise RuntimeError(f"the server is not ready {deadline_s:.0f} s after its shard was killed")
+        time.sleep(RETRY_S)
+
+
+def left_behind(port: int, deadline_s: float = 20.0) -> list[str]:
+    """Gauges that are not zero although nobody asks."""
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "trunkline_kv_blocks_held")
+    ends = time.monotonic() + deadline_s
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        samples = [line for line in text.splitlines() if line.startswith(names)]
+        held = [line for line in samples if float(line.rsplit(" ", 1)[1]) != 0]
+        if samples and not held:
+            return []
+        if time.monotonic() > ends:
+            return held or ["no gauges were found"]
+        time.sleep(RETRY_S)
+
+
+def run(options: argparse.Namespace, lines: Lines) -> None:
+    size = SIZES[options.size]
+    requests = recorded(size, options.vocab_size)
+    beginnings = [request.body["prompt"] for request in requests]
+    comparison = Comparison(lines, f"{options.label}K and V {options.kv_cache_dtype}", requests)
+    arguments = ["--backend", "cuda", "--kv-cache-dtype", options.kv_cache_dtype, *size.arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        try:
+            cut = [*arguments, "--max-batch-prefill-tokens", str(size.chunk_tokens[0])]
+            with serving(options.launcher, options.model, log, cut) as server:
+                _first_server(server, comparison, size, options.vocab_size, beginnings)
+            for tokens in size.chunk_tokens[1:] if options.chunks else ():
+                cut = [*arguments, "--max-batch-prefill-tokens", str(tokens)]
+                with serving(options.launcher, options.model, log, cut) as server:
+                    comparison.check(server.port, f"chunks of {tokens}, one at a time", at_once=1)
+                    with Others(server.port, size, options.vocab_size, beginnings, tokens) as others:
+                        comparison.check(server.port, f"chunks of {tokens}, among others", at_once=4)
+                    comparison.say(f"chunks of {tokens}: others were answered", others.errors, str(others.counts))
+        finally:
+            print(log.read_text(errors="replace")[-6000:] if log.exists() else "no log", flush=True)
+
+
+def _first_server(
+    server: Any, comparison: Comparison, size: Size, vocab_size: int, beginnings: Sequence[list[int]]
+) -> None:
+    port = server.port
+    comparison.record(port)
+    comparison.check(port, "from the prefix cache", at_once=1)
+    comparison.check(port, "all at once", at_once=len(size.lengths))
+    with Others(port, size, vocab_size, beginnings, 1) as others:
+        for turn in range(size.turns):
+            comparison.check(port, f"among {size.others} others, turn {turn + 1}", at_once=4)
+    comparison.say("others were answered", others.errors, str(others.counts))
+    with Others(port, size, vocab_size, beginnings, 2) as others:
+        time.sleep(0.2)
+        killed = kill_shard(server.process.pid)
+        comparison.check(port, "after the shard was killed, among others", at_once=4, patient=True)
+    comparison.say("a shard was killed", [] if killed else ["there was none"], str(others.counts))
+    wait_until_ready(port)
+    comparison.check(port, "after the shard was killed, one at a time", at_once=1, patient=True)
+    comparison.say("nothing is held when nobody asks", left_behind(port))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launcher", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--vocab-size", type=int, required=True)
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--label", default="", help="before the names of checks")
+    parser.add_argument("--chunks", action="store_true", help="also from servers that cut prompts otherwise")
+    parser.add_argument("--size", choices=sorted(SIZES), default="large", help="how much is asked")
+    run(parser.parse_args(), phase_lines())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The cuda backend through the real launcher, router and shard, in Triton's interpreter: exact under traffic.
+
+What `make gpu-check` asks a GPU at length, on a model of two small layers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import ROOT, TRUNKLINE
+
+TIMEOUT_S = 600
+
+
+def test_replies_are_the_same_alone_among_others_and_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmark"))
+    from gpu.shapes import SHAPES, write_model
+
+    model = write_model(SHAPES["tiny"], tmp_path / "model", "cpu")
+    results = tmp_path / "results.jsonl"
+    paths = [ROOT / "benchmark/gpu/interpreted", ROOT / "benchmark", ROOT / "server"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1", "GPU_CHECK_PATCH_ONCE": "1",
+        "GPU_CHECK_RESULTS": str(results), "TRUNKLINE_PYTHON": sys.executable, "TRUNKLINE_WEIGHTS_CACHE": "off",
+        "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
+    vocab_size = str(SHAPES["tiny"].vocab_size)
+    command = [
+        sys.executable, "-m", "gpu.traffic", "--launcher", str(TRUNKLINE), "--model", str(model),
+        "--vocab-size", vocab_size, "--size", "least",
+    ]  # fmt: skip
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    checks = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [check for check in checks if not check["holds"]] == []
+    assert [check["name"].split(": ", 2)[2] for check in checks] == [
+        "recorded alone", "from the prefix cache", "all at once", "among 2 others, turn 1", "others were answered",
+        "after the shard was killed, among others", "a shard was killed",
+        "after the shard was killed, one at a time", "nothing is held when nobody asks",
+    ]  # fmt: skip
