@@ -88,9 +88,10 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto
 	.venv-test/bin/ruff format --quiet .
 	.venv-test/bin/buf format -w proto
 
+# Property tests draw the same here each time, so that a change is judged by what it changes; `make torture` draws anew.
 .PHONY: test-rust
 test-rust: .venv/.stamp ## unit, property and simulation tests of the crates
-	TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --workspace --quiet $(TESTS)
+	PROPTEST_RNG_SEED=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --workspace --quiet $(TESTS)
 
 .PHONY: test-s3
 test-s3: ## the object tier against an S3-compatible server (not part of `make test`: installs one)
@@ -186,6 +187,8 @@ bench-eviction: ## hit rate of the prefix cache by policy on made traces and on 
 torture: build .venv-test/.stamp ## the tests with kills, faults and random histories, many times over (TRUNKLINE_SEED=n: from another seed)
 	TRUNKLINE_KILLS=5000 cargo test --release -p trunkline-store
 	TRUNKLINE_CASES=100000 cargo test --release -p trunkline-kv --test model --test store
+	for round in {1..50}; do \
+	    TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --quiet -p trunkline-reply -p trunkline-text; done
 	TRUNKLINE_SIM_SEEDS=200000 cargo test --release -p trunkline-scheduler --test simulation every
 	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
