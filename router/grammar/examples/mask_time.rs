@@ -1,7 +1,8 @@
 //! How long a mask takes, by kind of grammar: `cargo run --release -p trunkline-grammar --example mask_time MODEL`.
 //!
 //! MODEL is a `.gguf` file or a folder. Tokens are drawn evenly from each mask, so that the paths are many; a model's
-//! own are fewer. Times are of one thread, in microseconds.
+//! own are fewer. Times are of one thread, in microseconds. With `cold` after MODEL all caches are overwritten before
+//! each token of all sequences, as a step of a model does.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -51,9 +52,16 @@ fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Takes the caches away.
+fn flush(other: &mut [u8]) {
+    other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+}
+
 fn main() {
     let path = std::env::args().nth(1).expect("usage: mask_time MODEL");
     let text = ModelText::load(std::path::Path::new(&path)).expect("the model's tokenizer is read");
+    let is_cold = std::env::args().nth(2).is_some_and(|word| word == "cold");
+    let mut other = vec![0u8; if is_cold { 64 << 20 } else { 0 }];
     let begin = Instant::now();
     let compiler = GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, GrammarLimits::default());
     let compiler = compiler.expect("the vocabulary can be walked");
@@ -66,26 +74,24 @@ fn main() {
         drop(compiled.fork());
         let fork_us = begin.elapsed().as_secs_f64() * 1e6;
         let mut times = Vec::new();
-        let mut firsts = Vec::new();
-        for seed in 0..NUM_SEQUENCES {
-            let (mut constraint, mut state) = (compiled.fork(), seed);
-            let mut token_id = None;
-            for index in 0..NUM_TOKENS {
+        let mut sequences: Vec<_> =
+            (0..NUM_SEQUENCES).map(|seed| (compiled.fork(), seed, None::<u32>)).collect();
+        for index in 0..NUM_TOKENS {
+            flush(&mut other);
+            sequences.retain_mut(|(constraint, state, token_id)| {
                 let begin = Instant::now();
-                if let Some(token_id) = token_id {
+                if let Some(token_id) = *token_id {
                     constraint.accept(token_id).expect("the mask has it");
                 }
                 let allowed = constraint.allowed(Forcing::Never).expect("a mask");
-                let us = begin.elapsed().as_secs_f64() * 1e6;
-                if index == 0 {
-                    firsts.push(us)
-                } else {
-                    times.push(us)
+                if index > 0 {
+                    times.push(begin.elapsed().as_secs_f64() * 1e6);
                 }
-                let Next::Mask(mask) = allowed.next else { break };
+                let Next::Mask(mask) = allowed.next else { return false };
                 let ids: Vec<u32> = mask.iter().collect();
-                token_id = Some(ids[next(&mut state) as usize % ids.len()]);
-            }
+                *token_id = Some(ids[next(state) as usize % ids.len()]);
+                true
+            });
         }
         times.sort_by(f64::total_cmp);
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];

@@ -7,6 +7,7 @@ use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
 use crate::reasoning::{ReasoningTokens, Stage};
+use crate::seen::{Seen, SeenMasks};
 use crate::{GrammarError, Reasoning, TokenMask};
 
 /// Tokens forced at once, at most: the rest come with the next call.
@@ -53,18 +54,10 @@ pub struct Constraint {
     reasoning_tokens: Arc<ReasoningTokens>,
     /// Before the grammar begins.
     reasoning: Option<Stage>,
+    /// Shared with all that were forked from the same.
+    seen: Arc<SeenMasks>,
     /// The last mask: inside a text one follows another that is the same.
-    last: Option<Seen>,
-}
-
-/// A mask, and what of it says how to go on.
-#[derive(Clone)]
-struct Seen {
-    mask: TokenMask,
-    /// The first that ends nothing, and whether it is the only one.
-    first: Option<u32>,
-    is_single: bool,
-    may_end: bool,
+    last: Option<Arc<Seen>>,
 }
 
 impl Constraint {
@@ -81,6 +74,7 @@ impl Constraint {
             has_ended: false,
             reasoning_tokens,
             reasoning: None,
+            seen: Arc::default(),
             last: None,
         }
     }
@@ -90,7 +84,7 @@ impl Constraint {
         self.reasoning = Some(Stage::new(reasoning));
     }
 
-    /// The same state, for another sequence; nothing is shared, so both may be used at the same time.
+    /// The same state, for another sequence; both may be used at the same time.
     pub fn fork(&self) -> Self {
         Self {
             matcher: self.matcher.deep_clone(),
@@ -99,6 +93,7 @@ impl Constraint {
             has_ended: self.has_ended,
             reasoning_tokens: self.reasoning_tokens.clone(),
             reasoning: self.reasoning.clone(),
+            seen: self.seen.clone(),
             last: self.last.clone(),
         }
     }
@@ -144,8 +139,7 @@ impl Constraint {
         };
         if let Some(open) = opening {
             let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
-            let mut mask = TokenMask::new(&allowed, &self.permitted);
-            mask.insert(open);
+            let mask = TokenMask::new(&allowed, &self.permitted).with(open);
             return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
         }
         let mut forced = Vec::new();
@@ -154,17 +148,16 @@ impl Constraint {
                 return Ok(Allowed { forced, next: Next::End });
             }
             let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
-            let Seen { mask, first, is_single, may_end } =
-                self.see(TokenMask::new(&allowed, &self.permitted)).clone();
-            match first {
-                None if may_end => return Ok(Allowed { forced, next: Next::End }),
+            let Seen { mask, first, is_single, may_end } = &*self.see(&allowed);
+            match *first {
+                None if *may_end => return Ok(Allowed { forced, next: Next::End }),
                 None => {
                     return Err(GrammarError::Failed {
                         detail: "no token of the vocabulary can follow".into(),
                     });
                 }
                 Some(id)
-                    if is_single
+                    if *is_single
                         && !may_end
                         && forcing == Forcing::Allow
                         && forced.len() < MAX_FORCED_TOKENS =>
@@ -172,24 +165,17 @@ impl Constraint {
                     self.accept(id)?;
                     forced.push(id);
                 }
-                Some(_) => return Ok(Allowed { forced, next: Next::Mask(mask) }),
+                Some(_) => return Ok(Allowed { forced, next: Next::Mask(mask.clone()) }),
             }
         }
     }
 
-    fn see(&mut self, mask: TokenMask) -> &Seen {
+    fn see(&mut self, allowed: &SimpleVob) -> Arc<Seen> {
         let seen = match self.last.take() {
-            Some(last) if last.mask == mask => last,
-            _ => {
-                let (first, is_single) = {
-                    let mut ids = mask.iter().filter(|id| !self.end_token_ids.contains(id));
-                    (ids.next(), ids.next().is_none())
-                };
-                let may_end = self.end_token_ids.iter().any(|&id| mask.contains(id));
-                Seen { mask, first, is_single, may_end }
-            }
+            Some(last) if last.mask.is(allowed, &self.permitted) => last,
+            _ => self.seen.find(TokenMask::new(allowed, &self.permitted), &self.end_token_ids),
         };
-        self.last.insert(seen)
+        self.last.insert(seen).clone()
     }
 
     /// Takes a token that was sampled under the last mask.

@@ -28,6 +28,7 @@ mod limits;
 mod mask;
 mod reasoning;
 mod schema;
+mod seen;
 mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};

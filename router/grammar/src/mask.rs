@@ -1,31 +1,73 @@
 //! A set of tokens.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llguidance::toktrie::SimpleVob;
+
+/// Digest of no tokens at all: some number, not zero.
+const DIGEST_OF_NONE: u64 = 0xF39C_C060_5CED_C835;
 
 /// Which tokens may be sampled. Bit `i % 8` of byte `i / 8` is token `i`; ids beyond the last byte are not in it.
 ///
 /// Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct TokenMask {
     bytes: Arc<[u8]>,
+    /// As it was first asked for, with the number of rows.
+    sized: Arc<OnceLock<(u32, Arc<[u8]>)>>,
+}
+
+impl PartialEq for TokenMask {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.bytes, &other.bytes) || self.bytes == other.bytes
+    }
+}
+
+impl Eq for TokenMask {}
+
+/// The tokens of `allowed` that are in `permitted` too, 32 to a word; what `allowed` has room for beyond its tokens is
+/// left out.
+fn words(allowed: &SimpleVob, permitted: &SimpleVob) -> impl Iterator<Item = [u8; size_of::<u32>()]> {
+    let num_words = allowed.len().div_ceil(u32::BITS as usize);
+    allowed.as_slice().iter().zip(permitted.as_slice()).take(num_words).map(|(a, b)| (a & b).to_le_bytes())
 }
 
 impl TokenMask {
     /// The tokens of `allowed` that are in `permitted` too.
     pub(crate) fn new(allowed: &SimpleVob, permitted: &SimpleVob) -> Self {
-        let (allowed, permitted) = (allowed.as_slice(), permitted.as_slice());
-        let mut bytes = vec![0; allowed.len().min(permitted.len()) * size_of::<u32>()];
-        for (bytes, (a, b)) in bytes.chunks_exact_mut(size_of::<u32>()).zip(allowed.iter().zip(permitted)) {
-            bytes.copy_from_slice(&(a & b).to_le_bytes());
-        }
-        Self { bytes: bytes.into() }
+        Self::of(words(allowed, permitted).flatten().collect())
     }
 
-    /// The first bytes, as many as an output head of so many rows needs: the rest are zero, or cut off. The mask's own
-    /// where nothing is to be changed.
+    fn of(bytes: Arc<[u8]>) -> Self {
+        Self { bytes, sized: Arc::default() }
+    }
+
+    /// Whether [`TokenMask::new`] would make the same.
+    pub(crate) fn is(&self, allowed: &SimpleVob, permitted: &SimpleVob) -> bool {
+        self.bytes.chunks(size_of::<u32>()).eq(words(allowed, permitted))
+    }
+
+    /// The same for equal masks, mostly different for others.
+    pub(crate) fn digest(&self) -> u64 {
+        // Halves of a long product, as in wyhash: a bit of a word changes about half of the bits.
+        let fold = |digest: u64, word: u64| {
+            let product = u128::from(digest ^ word) * 0x9E37_79B9_7F4A_7C15;
+            (product >> 64) as u64 ^ product as u64
+        };
+        let (words, rest) = self.bytes.as_chunks();
+        let digest =
+            words.iter().fold(DIGEST_OF_NONE, |digest, word| fold(digest, u64::from_le_bytes(*word)));
+        rest.iter().fold(digest, |digest, byte| fold(digest, u64::from(*byte)))
+    }
+
+    /// The first bytes, as many as an output head of so many rows needs: the rest are zero, or cut off. The same memory
+    /// each time for the rows that were asked for first.
     pub fn for_rows(&self, num_rows: u32) -> Arc<[u8]> {
+        let (sized_rows, sized) = self.sized.get_or_init(|| (num_rows, self.cut(num_rows)));
+        if *sized_rows == num_rows { sized.clone() } else { self.cut(num_rows) }
+    }
+
+    fn cut(&self, num_rows: u32) -> Arc<[u8]> {
         let num_bytes = num_rows.div_ceil(8) as usize;
         let num_bits = num_rows % 8;
         if num_bytes == self.bytes.len() && num_bits == 0 {
@@ -39,11 +81,13 @@ impl TokenMask {
         bytes.into()
     }
 
-    /// One more. An id beyond the vocabulary is left out.
-    pub(crate) fn insert(&mut self, token_id: u32) {
-        if let Some(byte) = Arc::make_mut(&mut self.bytes).get_mut(token_id as usize / 8) {
+    /// With one more. An id beyond the vocabulary is left out.
+    pub(crate) fn with(self, token_id: u32) -> Self {
+        let mut bytes = self.bytes.to_vec();
+        if let Some(byte) = bytes.get_mut(token_id as usize / 8) {
             *byte |= 1 << (token_id % 8);
         }
+        Self::of(bytes.into())
     }
 
     /// Whether a token may be sampled.
@@ -81,7 +125,41 @@ mod tests {
         assert_eq!(mask.for_rows(12)[..], [0b1010_1010, 0b1010]);
         assert_eq!(mask.for_rows(8)[..], [0b1010_1010]);
         assert_eq!(mask.for_rows(100)[5..], [0; 8]);
-        let num_rows = 8 * mask.bytes.len() as u32;
-        assert!(Arc::ptr_eq(&mask.for_rows(num_rows), &mask.bytes));
+        assert_eq!(mask.for_rows(12)[..], [0b1010_1010, 0b1010]);
+    }
+
+    #[test]
+    fn a_mask_of_the_heads_rows_is_given_without_a_copy() {
+        // As the parser makes them: with room for one token more.
+        let mut allowed = SimpleVob::alloc_with_capacity(64, 65);
+        allowed.allow_token(63);
+        let mask = TokenMask::new(&allowed, &allowed);
+        assert!(Arc::ptr_eq(&mask.for_rows(64), &mask.bytes));
+        let padded = TokenMask::new(&allowed, &allowed);
+        assert_eq!(padded.for_rows(80)[..], [0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0]);
+        assert!(Arc::ptr_eq(&padded.for_rows(80), &padded.clone().for_rows(80)));
+    }
+
+    #[test]
+    fn masks_are_told_apart() {
+        let mut all = SimpleVob::alloc_with_capacity(100, 101);
+        all.set_all(true);
+        let one_of = |id| {
+            let mut one = SimpleVob::alloc_with_capacity(100, 101);
+            one.allow_token(id);
+            one
+        };
+        let mask = TokenMask::new(&one_of(70), &all);
+        assert!(mask.is(&one_of(70), &all) && !mask.is(&one_of(71), &all));
+        assert!(
+            !mask.is(&one_of(70), &one_of(3))
+                && TokenMask::new(&one_of(70), &one_of(3)).is(&one_of(3), &one_of(4))
+        );
+        assert_eq!(mask.digest(), TokenMask::new(&one_of(70), &one_of(70)).digest());
+        let digests: std::collections::HashSet<u64> =
+            (0..100).map(|id| TokenMask::new(&one_of(id), &all).digest()).collect();
+        assert_eq!(digests.len(), 100);
+        assert_eq!(mask.clone().with(71).iter().collect::<Vec<_>>(), [70, 71]);
+        assert_eq!(mask.clone().with(4000), mask);
     }
 }

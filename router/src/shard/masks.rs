@@ -47,8 +47,9 @@ impl NamedMasks {
     fn name(&mut self, mask: &TokenMask) -> (usize, bool) {
         self.num_uses += 1;
         let last_use = self.num_uses;
-        let is_it = |named: &Named| Arc::ptr_eq(&named.mask.0, &mask.0) || named.mask == *mask;
-        if let Some(index) = self.masks.iter().position(is_it) {
+        // Equal ones are mostly one and the same, which can be told without reading them.
+        let same = self.masks.iter().position(|named| Arc::ptr_eq(&named.mask.0, &mask.0));
+        if let Some(index) = same.or_else(|| self.masks.iter().position(|named| named.mask == *mask)) {
             self.masks[index].last_use = last_use;
             return (index, false);
         }

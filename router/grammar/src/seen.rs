@@ -1,0 +1,98 @@
+//! Masks that the sequences of a grammar have in common.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::TokenMask;
+
+/// Masks that a grammar keeps, at most: within a text they are few.
+const MAX_SEEN: usize = 32;
+
+/// A mask, and what of it says how to go on.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) mask: TokenMask,
+    /// The first that ends nothing, and whether it is the only one.
+    pub(crate) first: Option<u32>,
+    pub(crate) is_single: bool,
+    pub(crate) may_end: bool,
+}
+
+impl Seen {
+    fn new(mask: TokenMask, end_token_ids: &[u32]) -> Self {
+        let (first, is_single) = {
+            let mut ids = mask.iter().filter(|id| !end_token_ids.contains(id));
+            (ids.next(), ids.next().is_none())
+        };
+        let may_end = end_token_ids.iter().any(|&id| mask.contains(id));
+        Self { mask, first, is_single, may_end }
+    }
+}
+
+/// The last masks of all sequences of a grammar: equal ones are one, so that who compares them, or sends them on, need
+/// not read them. A step of a model leaves nothing of them in a near cache.
+#[derive(Debug, Default)]
+pub(crate) struct SeenMasks {
+    recent: Mutex<Recent>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    /// With their digests.
+    masks: Vec<(u64, Arc<Seen>)>,
+    /// Which one gives way next.
+    next: usize,
+}
+
+impl SeenMasks {
+    /// The one that is equal to it: itself if there is none.
+    pub(crate) fn find(&self, mask: TokenMask, end_token_ids: &[u32]) -> Arc<Seen> {
+        let digest = mask.digest();
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, seen)) =
+            recent.masks.iter().find(|(known, seen)| *known == digest && seen.mask == mask)
+        {
+            return seen.clone();
+        }
+        let seen = Arc::new(Seen::new(mask, end_token_ids));
+        if recent.masks.len() < MAX_SEEN {
+            recent.masks.push((digest, seen.clone()));
+        } else {
+            let next = recent.next;
+            recent.masks[next] = (digest, seen.clone());
+            recent.next = (next + 1) % MAX_SEEN;
+        }
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use llguidance::toktrie::SimpleVob;
+
+    use super::*;
+
+    const VOCAB_SIZE: usize = 200;
+
+    fn mask(ids: &[u32]) -> TokenMask {
+        let mut allowed = SimpleVob::alloc_with_capacity(VOCAB_SIZE, VOCAB_SIZE + 1);
+        ids.iter().for_each(|&id| allowed.allow_token(id));
+        TokenMask::new(&allowed, &allowed)
+    }
+
+    #[test]
+    fn equal_masks_are_one_until_others_took_their_places() {
+        let seen = SeenMasks::default();
+        let first = seen.find(mask(&[7, 9]), &[9]);
+        assert_eq!((first.first, first.is_single, first.may_end), (Some(7), true, true));
+        assert!(Arc::ptr_eq(&first, &seen.find(mask(&[7, 9]), &[9])));
+        for id in 10..10 + MAX_SEEN as u32 {
+            let other = seen.find(mask(&[id]), &[9]);
+            assert_eq!(other.mask, mask(&[id]));
+            assert_eq!(other.may_end, id == 9);
+        }
+        let again = seen.find(mask(&[7, 9]), &[9]);
+        assert!(!Arc::ptr_eq(&first, &again));
+        assert_eq!(first.mask, again.mask);
+        assert_eq!(seen.recent.lock().unwrap().masks.len(), MAX_SEEN);
+    }
+}
