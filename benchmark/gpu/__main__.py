@@ -127,6 +127,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="only write the summary of the results in --output")
     options = parser.parse_args()
     options.output = options.output.absolute()
+    for flag, path in (("--launcher", options.launcher), ("--bundle", options.bundle)):
+        if path is not None and not path.exists():
+            parser.error(f"`{flag}` is {path}, which does not exist; hint: `make gpu-bundle`")
     return options
 
 

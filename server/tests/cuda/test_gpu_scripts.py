@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -136,6 +137,31 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
             assert all(needed not in known or known.index(needed) < known.index(phase.name) for needed in phase.after)
     only = plan.selected(stages, ["traffic-int8"])
     assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_the_programs_of_a_bundle_are_found_wherever_it_lies(tmp_path: Path, is_absolute: bool) -> None:
+    bundle, python = tmp_path / "bundle", tmp_path / "python"
+    for file, content in ((bundle / "bin/trunkline", ""), (python, '#!/bin/sh\n[ "$1" = -c ] || echo "$@"\n')):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        file.chmod(0o755)
+    place = str(bundle) if is_absolute else os.path.relpath(bundle, ROOT)
+    environment = {**os.environ, "PYTHON": str(python), "TRUNKLINE_GPU_BUNDLE": place}
+    command = ["bash", str(ROOT / "scripts/gpu-check.sh"), "--minutes", "3"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    words = ended.stdout.split()
+    assert Path(words[words.index("--launcher") + 1]).samefile(bundle / "bin/trunkline")
+    assert words[-2:] == ["--minutes", "3"]
+
+
+def test_a_launcher_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from gpu import __main__ as program
+
+    monkeypatch.setattr(sys, "argv", ["gpu", "--launcher", str(tmp_path / "trunkline"), "--output", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        program.main()
+    assert not list(tmp_path.iterdir())
 
 
 def test_percentiles_and_tables() -> None:
