@@ -194,6 +194,10 @@ CASES: dict[str, tuple[dict[str, Any], Quantizer]] = {
         {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
         lambda weight: fp8(weight, is_per_row=True),
     ),
+    "fp8_weights": (
+        compressed("float-quantized", _number(8, "float", "channel"), None),
+        lambda weight: fp8(weight, is_per_row=True),
+    ),
     "int8_dynamic": (
         compressed("int-quantized", _number(8, "int", "channel"), _number(8, "int", "token") | _DYNAMIC),
         lambda weight: int8(weight, "weight_scale"),

@@ -39,6 +39,7 @@ EXPECTED: dict[str, Quantization] = {
     "fp8_dynamic": EightBits(is_float=True, activations="dynamic"),
     "fp8_static": EightBits(is_float=True, activations="static"),
     "fbgemm_fp8": EightBits(is_float=True, activations="dynamic", input_limit=1200.0),
+    "fp8_weights": EightBits(is_float=True, activations="none"),
     "int8_dynamic": EightBits(is_float=False, activations="dynamic"),
     "int8_weights": EightBits(is_float=False, activations="none"),
     "bitsandbytes_8": EightBits(is_float=False, activations="none", scale_name="SCB", scale_divisor=127.0),
@@ -78,7 +79,6 @@ def test_no_config_is_no_scheme_and_one_group_is_a_row() -> None:
         (compressed("nvfp4-pack-quantized", FLOAT, None), "the format `nvfp4-pack-quantized`"),
         (compressed("float-quantized", FLOAT, {"num_bits": 16}), "`num_bits` `16`"),
         (compressed("float-quantized", FLOAT | {"strategy": "block"}, None), "`strategy` `block`"),
-        (compressed("float-quantized", FLOAT, None), "`type` `float`"),
         (
             compressed("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "tensor"}, None),
             "`strategy` `tensor`",

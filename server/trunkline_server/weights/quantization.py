@@ -233,7 +233,6 @@ def _eight_bits(group: _Keys, weights: _Keys) -> Quantization:
     weights.refuse_unless("symmetric", (True, None))
     inputs = group.nested("input_activations")
     if inputs is None:
-        weights.refuse_unless("type", ("int",))
         return EightBits(is_float=is_float, activations="none")
     inputs.refuse_unless("num_bits", (8,))
     inputs.refuse_unless("type", (weights.text("type"),))
