@@ -58,8 +58,11 @@ def main() -> int:
             if is_gpu
             else plan.interpreter_stages(Path(folder), options.launcher, cores)
         )
+        wanted = plan.selected(stages, options.only)
+        for stage in wanted:
+            conductor.expect(stage.phases)
         try:
-            for stage in plan.selected(stages, options.only):
+            for stage in wanted:
                 print(f"== {stage.name}", flush=True)
                 conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
                 report.write(options.output)
