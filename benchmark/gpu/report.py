@@ -11,7 +11,7 @@ from gpu.lines import of_kind, read_lines
 
 RESULTS = "results.jsonl"
 FILES = ("gpu.json", "gpu.md", "decode.svg", "prefill.svg")
-WIDTH, HEIGHT, MARGIN = 640, 320, 56
+WIDTH, HEIGHT, MARGIN, LEGEND = 800, 320, 56, 190
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf")
 Rows = Sequence[dict[str, Any]]
 # Of a model, its tables by name.
@@ -41,7 +41,7 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
     points = [point for line in series.values() for point in line]
     positions = sorted({x for x, _ in points})
     top = max((y for _, y in points), default=1.0) or 1.0
-    width, height = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
+    width, height = WIDTH - MARGIN - LEGEND, HEIGHT - 2 * MARGIN
 
     def place(x: float, y: float) -> str:
         step = positions.index(x) / max(1, len(positions) - 1)
@@ -53,7 +53,7 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="24" font-size="14">{title}: {y_name} over {x_name}</text>',
         f'<text x="4" y="{MARGIN}">{top:,.0f}</text><text x="40" y="{HEIGHT - MARGIN}">0</text>',
-        f'<path d="M{MARGIN},{MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="#888"/>',
+        f'<path d="M{MARGIN},{MARGIN}V{HEIGHT - MARGIN}h{width}" fill="none" stroke="#888"/>',
     ]
     for x in positions:
         at = place(x, 0).split(",")[0]
@@ -63,7 +63,7 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
         path = " ".join(place(x, y) for x, y in line)
         out += ['<circle cx="{}" cy="{}" r="3" fill="{}"/>'.format(*place(x, y).split(","), color) for x, y in line]
         out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        out.append(f'<text x="{WIDTH - MARGIN - 150}" y="{MARGIN + 16 * number}" fill="{color}">{name}</text>')
+        out.append(f'<text x="{WIDTH - LEGEND + 16}" y="{MARGIN + 16 * number}" fill="{color}">{name}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
 
 

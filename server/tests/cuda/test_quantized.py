@@ -49,7 +49,9 @@ def test_weights_are_what_the_file_means(device: str, tiny_model: Tiny, tmp_path
     assert is_stacked == (case != "gptq_act_order")
 
 
-@pytest.mark.parametrize("case", ["gptq_act_order", "awq", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"])
+@pytest.mark.parametrize(
+    "case", ["gptq_act_order", "awq", "fp8_blocks", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"]
+)
 def test_products_are_near_those_of_what_the_weight_stands_for(
     device: str, tiny_model: Tiny, tmp_path: Path, case: str
 ) -> None:
