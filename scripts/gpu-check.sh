@@ -6,22 +6,21 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 BUNDLE=${TRUNKLINE_GPU_BUNDLE:-.gpu}
+[[ $BUNDLE = /* ]] || BUNDLE=$PWD/$BUNDLE
 ARGUMENTS=()
 if [ -d "$BUNDLE/site" ]; then
-    ARGUMENTS+=(--bundle "$PWD/$BUNDLE")
-    export PYTHONPATH="$PWD/$BUNDLE/site${PYTHONPATH:+:$PYTHONPATH}"
-else
-    echo "warning: there is no $BUNDLE/site; hint: \`make gpu-bundle\` where Rust and the network are" >&2
+    ARGUMENTS+=(--bundle "$BUNDLE")
+    export PYTHONPATH="$BUNDLE/site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 if [ -x "$BUNDLE/bin/trunkline" ]; then
-    ARGUMENTS+=(--launcher "$PWD/$BUNDLE/bin/trunkline")
-else
-    echo "warning: there is no $BUNDLE/bin/trunkline: nothing is asked through HTTP" >&2
+    ARGUMENTS+=(--launcher "$BUNDLE/bin/trunkline")
+elif [[ " $* " != *" --launcher"* ]]; then
+    echo "warning: there is no $BUNDLE/bin/trunkline: nothing is asked through HTTP; hint: \`make gpu-bundle\`" >&2
 fi
 export PYTHONPATH="$PWD/benchmark:$PWD/server${PYTHONPATH:+:$PYTHONPATH}"
 for module in torch triton numpy safetensors transformers grpc google.protobuf pytest; do
     "$PYTHON" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null ||
-        echo "warning: $PYTHON has no $module: what needs it fails; hint: PYTHON=path, or \`make gpu-bundle\`" >&2
+        echo "warning: $PYTHON has no $module: what needs it fails; hint: PYTHON=path, or \`make gpu-bundle\` where the network is" >&2
 done
 "$PYTHON" -c "import torch, triton" || {
     echo "error: $PYTHON has no torch or no triton; hint: PYTHON=path of a Python 3.12 that has them" >&2

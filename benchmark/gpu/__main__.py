@@ -58,8 +58,11 @@ def main() -> int:
             if is_gpu
             else plan.interpreter_stages(Path(folder), options.launcher, cores)
         )
+        wanted = plan.selected(stages, options.only)
+        for stage in wanted:
+            conductor.expect(stage.phases)
         try:
-            for stage in plan.selected(stages, options.only):
+            for stage in wanted:
                 print(f"== {stage.name}", flush=True)
                 conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
                 report.write(options.output)
@@ -127,6 +130,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="only write the summary of the results in --output")
     options = parser.parse_args()
     options.output = options.output.absolute()
+    for flag, path in (("--launcher", options.launcher), ("--bundle", options.bundle)):
+        if path is not None and not path.exists():
+            parser.error(f"`{flag}` is {path}, which does not exist; hint: `make gpu-bundle`")
     return options
 
 

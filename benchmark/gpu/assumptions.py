@@ -25,6 +25,7 @@ import torch
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
@@ -78,11 +79,18 @@ def weights(place: Place, num_outputs: int, num_inputs: int) -> Iterable[tuple[s
     scales = torch.ones(num_outputs, device=place.device)
     one = torch.ones(1, device=place.device)
     for dtype in (torch.float8_e4m3fn, torch.int8):
+        if dtype.is_floating_point and not card_of(torch.device(place.device)).multiplies_fp8:
+            continue
         yield str(dtype)[6:], ScaledWeight(
             num_outputs=num_outputs, num_inputs=num_inputs, dtype=torch.bfloat16, slices=slices, scales=scales,
             values=(values if dtype.is_floating_point else (values * 20).clamp(-127, 127).round()).to(dtype),
             input_scale=None if place.is_gpu else one,
         )  # fmt: skip
+    codes = torch.nn.functional.pad(values.to(torch.float8_e4m3fn).view(torch.uint8), (0, -num_inputs % 128))
+    yield "e4m3 made bf16", GroupedWeight(
+        num_outputs=num_outputs, num_inputs=num_inputs, dtype=torch.bfloat16, slices=slices, bits=8, quants=codes,
+        group_size=padded(num_inputs), scales=scales[:, None],
+    )  # fmt: skip
     bytes_ = place.integers(0, 256, num_outputs, padded(num_inputs) // 2).to(torch.uint8).to(place.device)
     group_scales = place.integers(1, 4, num_outputs, padded(num_inputs) // 32).to(torch.float16).to(place.device)
     yield "4 bits", GroupedWeight(

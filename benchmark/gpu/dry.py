@@ -1,9 +1,10 @@
-"""Every launch of a model's steps, compiled for Hopper without one: what is launched does nothing.
+"""Every launch of a model's steps, compiled for a GPU without one: what is launched does nothing.
 
-PYTHONPATH=benchmark:server python -m gpu.dry [--model llama-8b] [--kv-cache-dtype auto]
+PYTHONPATH=benchmark:server python -m gpu.dry [--model llama-8b] [--kv-cache-dtype auto] [--capability 8.0]
 
 The kernels get the arguments that they would get on a GPU, so what Triton's compiler refuses, or what takes more shared
-memory than a multiprocessor has, shows here. Takes two layers of the model and a minute or two for each.
+memory than a multiprocessor has, shows here, and so does what spills
+registers. Takes two layers of the model and a minute or two for each.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,12 +25,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from trunkline_server.backends.cuda import build as assembly
-from trunkline_server.backends.cuda import kernels
+from trunkline_server.backends.cuda import kernels, loading
 from trunkline_server.backends.cuda.device import Graph, HostDevice
+from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 from gpu.lines import Lines
@@ -36,8 +41,11 @@ from gpu.process import phase_lines
 from gpu.shapes import write_model
 from gpu.steps import measure_decode, measure_prefill
 
-HOPPER, WARP_THREADS, PROCESSORS = 90, 32, 132
-SHARED_BYTES = 227 << 10
+WARP_THREADS = 32
+# A card of each capability, by its multiprocessors: A100, A10, L4, H200, B200, RTX 5090.
+PROCESSORS = {"8.0": 108, "8.6": 72, "8.9": 58, "9.0": 132, "10.0": 148, "12.0": 170}
+# Of a thread, in bytes, that are told: a few scalars cost nothing.
+LEAST_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
 
@@ -45,10 +53,11 @@ NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
 class DryDriver:
     """Stands in for Triton's driver of NVIDIA GPUs. launched: how often each kernel was."""
 
-    def __init__(self) -> None:
+    def __init__(self, card: Card) -> None:
+        self.card = card
         self.launched: Counter[str] = Counter()
         self.utils = SimpleNamespace(
-            get_device_properties=lambda _device: {"max_shared_mem": SHARED_BYTES},
+            get_device_properties=lambda _device: {"max_shared_mem": card.shared_bytes},
             load_binary=lambda *_: (1, 1, 0, 0, 1024),
         )
 
@@ -59,7 +68,8 @@ class DryDriver:
         return launch
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", HOPPER, WARP_THREADS)
+        major, minor = self.card.capability
+        return GPUTarget("cuda", 10 * major + minor, WARP_THREADS)
 
     def get_current_device(self) -> int:
         return 0
@@ -86,27 +96,41 @@ class DryDevice(HostDevice):
         return _Replayed()
 
 
-def as_on_hopper() -> DryDriver:
-    """From now on kernels are compiled for Hopper, on tensors of the CPU."""
-    dry = DryDriver()
+def as_on(card: Card) -> DryDriver:
+    """From now on kernels are compiled for the card, on tensors of the CPU."""
+    dry = DryDriver(card)
     driver.set_active(dry)
-    for found in pkgutil.iter_modules(kernels.__path__):
-        module: Any = importlib.import_module(f"{kernels.__name__}.{found.name}")
-        for name, value in (("num_processors", PROCESSORS), ("_num_processors", PROCESSORS)):
+    answers = {"card_of": card, "num_programs": card.num_processors, "copies_tensors": card.copies_tensors}
+    found = [
+        importlib.import_module(f"{kernels.__name__}.{one.name}") for one in pkgutil.iter_modules(kernels.__path__)
+    ]
+    for module in (*found, assembly, loading):
+        for name, answer in answers.items():
             if hasattr(module, name):
-                setattr(module, name, lambda _device, value=value: value)
-        if hasattr(module, "has_tensor_descriptors"):
-            module.has_tensor_descriptors = lambda _device: True
+                setattr(module, name, lambda _device, answer=answer: answer)
     assembly.INTERPRETED_ROWS, assembly.INTERPRETED_ROW_MULTIPLE = 1, assembly.ROW_MULTIPLE
     return dry
 
 
-def run(model: str, kv_cache_dtype: str, lines: Lines) -> None:
-    dry, compiled = as_on_hopper(), []
+def spilled_bytes(cubin: Path) -> int:
+    """Of a thread: what does not fit its registers, and is in its stack."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    command = [tool, "--dump-resource-usage", cubin]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"STACK:(\d+) .*LOCAL:(\d+)", usage)
+    assert found is not None, usage
+    return int(found[1]) + int(found[2])
 
-    def listen(**told: Any) -> None:
-        if not told["cache_hit"]:
-            compiled.append(told["src"])
+
+def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
+    major, minor = map(int, capability.split("."))
+    dry = as_on(Card((major, minor), PROCESSORS[capability]))
+    # Of each kernel that was compiled, what a thread spills, and its shared memory.
+    compiled: list[tuple[str, int, int]] = []
+
+    def listen(*, metadata: dict[str, Any], metadata_group: dict[str, str], **_: Any) -> None:
+        cubin = next(Path(path) for path in metadata_group.values() if path.endswith(".cubin"))
+        compiled.append((metadata["name"], spilled_bytes(cubin), metadata["shared"]))
 
     knobs.compilation.listener = listen
     began = time.perf_counter()
@@ -122,17 +146,24 @@ def run(model: str, kv_cache_dtype: str, lines: Lines) -> None:
     for length in (512, 8192):
         measure_prefill(backend, shape, length, 1, NO_LIMITS)
     seconds = time.perf_counter() - began
-    row = {"compiled": len(compiled), "launches": sum(dry.launched.values()), "seconds": seconds}
-    lines.figure(f"{model}, K and V {kv_cache_dtype}", "compiled for Hopper", row)
-    lines.check(f"dry: {model}, K and V {kv_cache_dtype}: all compile for Hopper", holds=dry.launched.total() > 0)
+    spilling = sorted({f"{name} {size}" for name, size, _ in compiled if size > LEAST_SPILLED_BYTES})
+    row = {
+        "model": model, "K and V": kv_cache_dtype, "compiled": len(compiled), "launches": dry.launched.total(),
+        "largest shared kib": max(shared for *_, shared in compiled) / 1024,
+        f"spill over {LEAST_SPILLED_BYTES} bytes": ", ".join(spilling) or "none", "seconds": seconds,
+    }  # fmt: skip
+    lines.figure(f"compiled for compute capability {capability}", "kernels", row)
+    name = f"{model}, K and V {kv_cache_dtype}: all compile for compute capability {capability}"
+    lines.check(name, holds=dry.launched.total() > 0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=NAMES, default="llama-1b")
     parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--capability", choices=sorted(PROCESSORS), default="9.0", help="compute capability")
     options = parser.parse_args()
-    run(options.model, options.kv_cache_dtype, phase_lines())
+    run(options.model, options.kv_cache_dtype, options.capability, phase_lines())
     return 0
 
 

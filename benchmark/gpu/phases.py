@@ -56,14 +56,14 @@ class Conductor:
         self._deadline = deadline
         self._environment = environment
         self._status: dict[str, str] = {}
-        self._known: set[str] = set()
+        self._known: dict[str, Phase] = {}
         self._running: list[_Running] = []
 
     def run(self, phases: Sequence[Phase], width: int, until: float | None = None) -> None:
         """Runs phases, so many at a time, in order; until: a deadline of their own."""
         deadline = self._deadline if until is None else min(until, self._deadline)
         waiting = list(phases)
-        self._known.update(phase.name for phase in phases)
+        self.expect(phases)
         while waiting or self._running:
             self._end_some()
             for phase in list(waiting):
@@ -76,16 +76,23 @@ class Conductor:
                     self._begin(phase, deadline)
             time.sleep(POLL_S)
 
+    def expect(self, phases: Sequence[Phase]) -> None:
+        """Phases that belong to this run: those that it does not come to are listed as not done."""
+        self._known.update({phase.name: phase for phase in phases})
+
     def statuses(self) -> dict[str, str]:
         """How each phase ended."""
         return dict(self._status)
 
     def kill_all(self) -> None:
-        """Ends what runs, if this process is ended."""
+        """Ends what runs, if this process is ended, and lists what it did not come to."""
         for running in self._running:
             _kill(running.process)
             self._end(running.phase, "killed: the run was ended", time.monotonic() - running.began)
         self._running.clear()
+        for name, phase in self._known.items():
+            if name not in self._status:
+                self._end(phase, "skipped: the run was ended", 0.0)
 
     def _reason_to_skip(self, phase: Phase, deadline: float) -> str | None:
         for name in phase.after:

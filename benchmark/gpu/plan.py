@@ -18,6 +18,12 @@ PROGRAMS = ("steps", "requests", "transformers", "tiers", "fast")
 # Whose K and V go to the host and back.
 TIERS_MODEL = "llama-8b"
 KV_DTYPES = ("auto", "int8", "fp8", "int4")
+# What is compiled where no GPU is: model, K and V, compute capability.
+COMPILED = (
+    *(("llama-1b", dtype, "9.0") for dtype in KV_DTYPES), ("llama-8b-fp8", "auto", "9.0"),
+    ("llama-8b-fp8", "fp8", "8.0"), ("llama-1b", "auto", "8.9"), ("llama-1b", "auto", "10.0"),
+    ("llama-8b-fp8", "auto", "12.0"),
+)  # fmt: skip
 INTERPRETED = {
     "TRITON_INTERPRET": "1", "GPU_CHECK_PATCH_ONCE": "1", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
@@ -79,7 +85,7 @@ def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list
         phases += [_traffic(dtype, launcher, tiny, "tiny", 900, after=after) for dtype in ("auto", "int8")]
     phases += [_module(f"assumptions-{name}", "gpu.assumptions", [name], 900) for name in ("products", "steps")]
     phases.append(_module("assumptions-attention", "gpu.assumptions", ["attention"], 900))
-    phases += [_dry("llama-1b", dtype) for dtype in ("auto", "int8", "fp8", "int4")] + [_dry("llama-8b-fp8", "auto")]
+    phases += [_dry(*one) for one in COMPILED]
     phases += [_pytest(path, 900) for path in sorted(TESTS.glob("test_*.py"))]
     phases.append(_module("limits", "gpu.measure", ["limits"], 120))
     phases.append(_module("tiers-tiny", "gpu.measure", ["tiers", "--model", "tiny"], 120))
@@ -139,10 +145,10 @@ def _traffic(dtype: str, launcher: Path, model: Path, shape: str, limit_s: float
     return _module(f"traffic-{dtype}", "gpu.traffic", arguments, limit_s, after)
 
 
-def _dry(model: str, dtype: str) -> Phase:
+def _dry(model: str, dtype: str, capability: str) -> Phase:
     """Not in the interpreter: it compiles."""
-    arguments = ["-m", "gpu.dry", "--model", model, "--kv-cache-dtype", dtype]
-    return Phase(f"compile-{model}-{dtype}", arguments, 600, environment={"TRITON_INTERPRET": "0"})
+    arguments = ["-m", "gpu.dry", "--model", model, "--kv-cache-dtype", dtype, "--capability", capability]
+    return Phase(f"compile-{model}-{dtype}-{capability}", arguments, 600, environment={"TRITON_INTERPRET": "0"})
 
 
 def _pytest(path: Path, limit_s: float) -> Phase:

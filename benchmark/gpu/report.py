@@ -11,9 +11,18 @@ from gpu.lines import of_kind, read_lines
 
 RESULTS = "results.jsonl"
 FILES = ("gpu.json", "gpu.md", "decode.svg", "prefill.svg")
-WIDTH, HEIGHT, MARGIN = 640, 320, 56
+WIDTH, HEIGHT, MARGIN, LEGEND = 800, 320, 56, 190
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf")
 Rows = Sequence[dict[str, Any]]
+# Of a model, its tables by name.
+Tables = dict[str, dict[str, list[dict[str, Any]]]]
+PHASE_COLUMNS = ("phase", "status", "seconds", "limit_s")
+# Characters of what a failed phase said last.
+MOST_SAID = 200
+INTERPRETED = (
+    "**No GPU: kernels ran in Triton's interpreter, on the CPU and on the smallest shapes. The checks tell whether",
+    "they compute the right numbers there; the times tell nothing, and there are no plots of them.**",
+)
 
 
 def table(rows: Rows) -> list[str]:
@@ -32,7 +41,7 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
     points = [point for line in series.values() for point in line]
     positions = sorted({x for x, _ in points})
     top = max((y for _, y in points), default=1.0) or 1.0
-    width, height = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
+    width, height = WIDTH - MARGIN - LEGEND, HEIGHT - 2 * MARGIN
 
     def place(x: float, y: float) -> str:
         step = positions.index(x) / max(1, len(positions) - 1)
@@ -43,8 +52,8 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
         'font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="24" font-size="14">{title}: {y_name} over {x_name}</text>',
-        f'<text x="4" y="{MARGIN}">{top:,.0f}</text>',
-        f'<path d="M{MARGIN},{MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="#888"/>',
+        f'<text x="4" y="{MARGIN}">{top:,.0f}</text><text x="40" y="{HEIGHT - MARGIN}">0</text>',
+        f'<path d="M{MARGIN},{MARGIN}V{HEIGHT - MARGIN}h{width}" fill="none" stroke="#888"/>',
     ]
     for x in positions:
         at = place(x, 0).split(",")[0]
@@ -52,8 +61,9 @@ def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[floa
     for number, (name, line) in enumerate(series.items()):
         color = COLORS[number % len(COLORS)]
         path = " ".join(place(x, y) for x, y in line)
+        out += ['<circle cx="{}" cy="{}" r="3" fill="{}"/>'.format(*place(x, y).split(","), color) for x, y in line]
         out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        out.append(f'<text x="{WIDTH - MARGIN - 150}" y="{MARGIN + 16 * number}" fill="{color}">{name}</text>')
+        out.append(f'<text x="{WIDTH - LEGEND + 16}" y="{MARGIN + 16 * number}" fill="{color}">{name}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
@@ -63,7 +73,7 @@ def write(folder: Path) -> None:
     figures, checks = of_kind(lines, "figure"), of_kind(lines, "check")
     facts = [line["facts"] for line in of_kind(lines, "note")]
     phases = _phases(lines)
-    tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    tables: Tables = {}
     for line in figures:
         tables.setdefault(line["model"], {}).setdefault(line["table"], []).append(line["row"])
     for parts in tables.values():
@@ -71,9 +81,13 @@ def write(folder: Path) -> None:
             rows.sort(key=lambda row: (row.get("batch", 0), row.get("tokens", 0)))
     results = {"facts": facts, "phases": phases, "figures": tables, "checks": [_short(check) for check in checks]}
     (folder / "gpu.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    text = ["# The cuda backend: checks and figures", ""]
-    text += [f"Made by `make gpu-check`: {json.dumps(fact)}" for fact in facts] + [""]
-    text += _checks(checks) + _figures(tables, folder) + _not_done(phases)
+    is_interpreted = any(not fact.get("on_gpu", True) for fact in facts)
+    text = ["# The cuda backend: checks and figures", "", "Made by `make gpu-check`.", ""]
+    text += [*INTERPRETED, ""] if is_interpreted else []
+    for fact in facts:
+        text += table([{"machine": key, "": value} for key, value in fact.items()])
+    text += _not_done(phases) + _checks(checks) + _figures(tables) + ([] if is_interpreted else _plots(tables, folder))
+    text += ["## Phases", "", *table([{key: phase[key] for key in PHASE_COLUMNS} for phase in phases])]
     (folder / "gpu.md").write_text("\n".join(text), encoding="utf-8")
 
 
@@ -96,10 +110,11 @@ def _phases(lines: Rows) -> list[dict[str, Any]]:
                 "status": status,
                 "seconds": 0.0,
                 "limit_s": line["limit_s"],
+                "said": "",
             }
         if line["what"] == "end":
             known = found.setdefault(line["phase"], {"phase": line["phase"], "limit_s": 0.0})
-            known |= {"status": line["status"], "seconds": line["seconds"]}
+            known |= {"status": line["status"], "seconds": line["seconds"], "said": line["said"]}
     return list(found.values())
 
 
@@ -118,15 +133,20 @@ def _checks(checks: Rows) -> list[str]:
     return [*text, *(["Do not hold:", "", *failed, ""] if failed else [])]
 
 
-def _figures(tables: dict[str, dict[str, list[dict[str, Any]]]], folder: Path) -> list[str]:
+def _figures(tables: Tables) -> list[str]:
     text = []
     for model, parts in tables.items():
         text += [f"## {model}", ""]
         for name, rows in parts.items():
             text += [f"### {name}", "", *table(rows)]
+    return text
+
+
+def _plots(tables: Tables, folder: Path) -> list[str]:
+    text = []
     for name, x_name in (("decode", "batch"), ("prefill", "tokens")):
         series = {
-            f"{model}{part.replace(name, '')}": _points(rows, x_name, "tokens_per_s")
+            f"{model} {part.replace(name, '')}".strip(): _points(rows, x_name, "tokens_per_s")
             for model, parts in tables.items()
             for part, rows in parts.items()
             if part in (name, f"{name} fast", f"transformers {name}")
@@ -144,10 +164,14 @@ def _points(rows: Rows, x_name: str, y_name: str) -> list[tuple[float, float]]:
 
 def _not_done(phases: Rows) -> list[str]:
     missing = [phase for phase in phases if phase["status"] != "ok"]
-    text = ["## Phases", "", *table(phases)]
-    if missing:
-        text += ["Not done, or not well:", "", *(f"- {phase['phase']}: {phase['status']}" for phase in missing), ""]
-    return text
+    lines = [f"- {phase['phase']}: {phase['status']}{_last_words(phase)}" for phase in missing]
+    return ["## Not done, or not well", "", *lines, "", "What they said is in `log.txt`.", ""] if missing else []
+
+
+def _last_words(phase: dict[str, Any]) -> str:
+    """Of a phase that failed: the last line, which is where Python says what was wrong."""
+    lines = [line for line in phase["said"].splitlines() if line.strip()]
+    return f": `{lines[-1].strip()[:MOST_SAID]}`" if lines and phase["status"].startswith("failed") else ""
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

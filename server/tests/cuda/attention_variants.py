@@ -29,12 +29,14 @@ _FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "turn_factor"), "fp32")
 _ALIGNED = frozenset({"q_stride", "k_stride", "v_stride", "out_stride", "x_stride", "piece_elements", "values_offset"})
 
 
-def _variant(name: str, kernel: Any, num_warps: int, kind: int = FLOAT.value, **constants: Any) -> Variant:
+def _variant(
+    name: str, kernel: Any, num_warps: int, kind: int = FLOAT.value, num_stages: int = 3, **constants: Any
+) -> Variant:
     types = dict.fromkeys(kernel.arg_names, "i32") | _POINTERS | _FLOATS | {"pool": _STORED[kind]}
-    return Variant(name, kernel, types, constants, num_warps, aligned=_ALIGNED)
+    return Variant(name, kernel, types, constants, num_warps, num_stages, aligned=_ALIGNED)
 
 
-def _attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **constants: Any) -> Variant:
+def attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **constants: Any) -> Variant:
     return _variant(
         name, kernel, rows // 16, kind,
         GROUP=4, D=head_size, D_PAD=head_size, BLOCK=16, KIND=kind, DTYPE=tl.bfloat16, ROWS=rows, TILE=64,
@@ -44,9 +46,9 @@ def _attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **c
 
 def variants() -> list[Variant]:
     kinds = {"bf16": FLOAT.value, "fp8": FP8.value, "int8": INT8.value, "int4": INT4.value}
-    found = [_attention(split_kernel, f"split {name}", kind, 128, SPLIT_ROWS) for name, kind in kinds.items()]
+    found = [attention(split_kernel, f"split {name}", kind, 128, SPLIT_ROWS) for name, kind in kinds.items()]
     found += [
-        _attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16)
+        attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16)
         for name in ("bf16", "fp8", "int4")
     ]
     heads = {"D": 128, "D_PAD": 128}

@@ -1,7 +1,7 @@
-"""Compiles kernels for Hopper without one: the interpreter takes what the compiler does not.
+"""Compiles kernels for GPUs that are not there: the interpreter takes what the compiler does not.
 
-Run as a program in a process without TRITON_INTERPRET, it compiles the variants that a module lists and prints what
-became of each, a line of JSON.
+Run as a program in a process without TRITON_INTERPRET, it compiles the variants that a module lists, for Hopper or, if
+it lists them for a card, for the compute capabilities that are given, and prints what became of each, a line of JSON.
 """
 
 from __future__ import annotations
@@ -13,13 +13,25 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-_HOPPER = 90
+from trunkline_server.backends.cuda.kernels.card import Card
+
+HOPPER = Card((9, 0), 132)
+# What else is compiled for, and how many multiprocessors an A100, L4, B200 and RTX 5090 have.
+OTHER_CARDS = {
+    "8.0": Card((8, 0), 108),
+    "8.9": Card((8, 9), 58),
+    "10.0": Card((10, 0), 148),
+    "12.0": Card((12, 0), 170),
+}
 _WARP_THREADS = 32
 _TIMEOUT_S = 300
+_PRODUCT = re.compile(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*|tcgen05\.mma[\w.:]*")
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,8 @@ class Variant:
 class Compiled:
     """spilled_bytes: of a thread, in its stack and elsewhere; products: tensor-core instructions, each once.
 
-    copies_tensors: whether the device's copy engine is used.
+    copies_tensors: whether the device's copy engine is used. warps: how products are shared by warps, each once;
+    f32_sums: additions of f32 that stand apart.
     """
 
     name: str
@@ -51,13 +64,15 @@ class Compiled:
     shared_bytes: int
     products: list[str]
     copies_tensors: bool
+    warps: list[str]
+    f32_sums: int
 
 
-def compile_in_subprocess(module: str, folder: Path) -> dict[str, Compiled]:
-    """What became of the `variants()` of a module, by name. folder: for Triton's cache."""
+def compile_in_subprocess(module: str, folder: Path, cards: Sequence[str] = ()) -> dict[str, Compiled]:
+    """What became of the `variants()` of a module, by name. folder: for Triton's cache; cards: of `OTHER_CARDS`."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-m", "tests.cuda.compiled", module]
+    program = [sys.executable, "-m", "tests.cuda.compiled", module, *cards]
     ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     assert ended.returncode == 0, ended.stderr
     lines = [Compiled(**json.loads(line)) for line in ended.stdout.splitlines()]
@@ -66,11 +81,15 @@ def compile_in_subprocess(module: str, folder: Path) -> dict[str, Compiled]:
     return found
 
 
-def _compile(variant: Variant) -> Compiled:
+def _compile(variant: Variant, card: Card) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.runtime import driver
 
+    target = GPUTarget("cuda", 10 * card.capability[0] + card.capability[1], _WARP_THREADS)
+    # Kernels ask what they are compiled for.
+    driver.set_active(SimpleNamespace(get_current_target=lambda: target))
     names = variant.kernel.arg_names
     types = {name: "constexpr" if name in variant.constants else variant.types.get(name, "i32") for name in names}
     is_aligned = [types[name].startswith("*") or name in variant.aligned for name in names]
@@ -81,7 +100,7 @@ def _compile(variant: Variant) -> Compiled:
             constexprs=variant.constants,
             attrs={(index,): [["tt.divisibility", 16]] for index, aligned in enumerate(is_aligned) if aligned},
         ),
-        target=GPUTarget("cuda", _HOPPER, _WARP_THREADS),
+        target=target,
         options={"num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": False},
     )
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -99,11 +118,25 @@ def _compile(variant: Variant) -> Compiled:
         registers=int(match[1]),
         spilled_bytes=int(match[2]) + int(match[3]),
         shared_bytes=compiled.metadata.shared,
-        products=sorted(set(re.findall(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*", compiled.asm["ptx"]))),
+        products=sorted(set(_PRODUCT.findall(compiled.asm["ptx"]))),
+        warps=sorted(set(re.findall(r"warpsPerCTA = (\[[\d, ]+\])", _encodings(compiled.asm["ttgir"])))),
+        f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", compiled.asm["ptx"])),
         copies_tensors="cp.async.bulk.tensor" in compiled.asm["ptx"],
     )
 
 
+def _encodings(ttgir: str) -> str:
+    """Lines that say how products lie in registers."""
+    return "\n".join(line for line in ttgir.splitlines() if line.startswith("#mma"))
+
+
+def _main(module: str, cards: Sequence[str]) -> None:
+    found = importlib.import_module(module)
+    work = [(HOPPER, listed) for listed in found.variants()] if not cards else []
+    work += [(OTHER_CARDS[card], listed) for card in cards for listed in found.variants(OTHER_CARDS[card])]
+    for card, listed in work:
+        print(json.dumps(asdict(_compile(listed, card))), flush=True)
+
+
 if __name__ == "__main__":
-    for listed in importlib.import_module(sys.argv[1]).variants():
-        print(json.dumps(asdict(_compile(listed))), flush=True)
+    _main(sys.argv[1], sys.argv[2:])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import triton.language as tl
-from tests.cuda.compiled import Variant
+from tests.cuda.compiled import HOPPER, Variant
 from trunkline_server.backends.cuda.kernels import (
     activation,
     embedding,
@@ -17,6 +17,7 @@ from trunkline_server.backends.cuda.kernels import (
     product,
     quantize_rows,
 )
+from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
 # Arguments that are multiples of 16 with the shapes of real models.
@@ -30,9 +31,9 @@ def _variant(name: str, kernel: Any, types: dict[str, str], constants: dict[str,
     return Variant(name, kernel, types, constants, aligned=aligned, **options)
 
 
-def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = True) -> Variant:
+def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = True, card: Card = HOPPER) -> Variant:
     plan = ProductPlan.of(*shape)
-    tiles = plan.tiles(num_rows, {"bf16": 2, "fp8e4nv": 1, "i8": 1}[kind])
+    tiles = plan.tiles(num_rows, {"bf16": 2, "fp8e4nv": 1, "i8": 1}[kind], card)
     kernel = linear_dense._parallel_kernel if tiles.is_parallel else linear_dense._persistent_kernel
     types = {"x": f"*{kind}", "weight": f"*{kind}", "partials": "*fp32", **_END}
     if is_tma:
@@ -48,20 +49,26 @@ def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = Tr
     return _variant(name, kernel, types, constants, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
 
 
-def four_or_eight_bits(bits: int, group: int, block_t: int, **has: bool) -> Variant:
-    types = {"x": "*bf16", "quants": "*u8" if bits == 4 else "*i8", "partials": "*fp32", "table": "*fp32", **_END}
+def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int = 4, **has: bool) -> Variant:
+    types = {
+        "x": "*bf16",
+        "quants": "*u8" if bits == 4 or "e4m3" in has else "*i8",
+        "partials": "*fp32",
+        "table": "*fp32",
+        **_END,
+    }
     types |= dict.fromkeys(("scales", "zeros", "minima"), "*fp16")
     constants = {
         **_NO_END, **_groups(bits, group, **has), "NUM_SPLITS": 2, "DTYPE": tl.bfloat16,
         "BLOCK_N": 64, "BLOCK_T": block_t, "BLOCK_K": 128,
     }  # fmt: skip
     name = f"{bits} bits, groups of {group}, {block_t} rows, {sorted(has)}"
-    return _variant(name, linear_grouped._grouped_kernel, types, constants, num_stages=4)
+    return _variant(name, linear_grouped._grouped_kernel, types, constants, num_stages=num_stages)
 
 
 def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
     optional = {f"HAS_{name}": has.get(name.lower(), False) for name in ("TABLE", "ZEROS", "MINIMA")}
-    return {"BITS": bits, "GROUP": group, "ZERO_POINT": 8 if bits == 4 else 0, **optional}
+    return {"BITS": bits, "GROUP": group, "ZERO_POINT": 8 if bits == 4 else 0, "IS_E4M3": "e4m3" in has, **optional}
 
 
 def variants() -> Iterator[Variant]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -62,6 +63,7 @@ def test_a_phase_that_fails_hangs_or_is_killed_loses_only_itself(tmp_path: Path)
     assert len(results["figures"]["m"]["decode"]) == 5
     text = (tmp_path / "gpu.md").read_text()
     assert "- hangs: over its limit of 3 s" in text
+    assert "- raises: failed with 1: `RuntimeError: no memory`" in text
     assert "- wrong: graphs are as launched: row 3 differs" in text
     assert "RuntimeError: no memory" in (tmp_path / "log.txt").read_text()
     assert 'File "<string>", line 1' in (tmp_path / "log.txt").read_text(), "a phase that hangs says where"
@@ -80,6 +82,39 @@ def test_what_has_no_time_left_is_listed(tmp_path: Path) -> None:
     assert statuses["second"] == "skipped: no time was left"
     report.write(tmp_path)
     assert "- second: skipped: no time was left" in (tmp_path / "gpu.md").read_text()
+
+
+def test_a_run_that_is_ended_lists_what_it_did_not_come_to(tmp_path: Path) -> None:
+    from gpu import report
+    from gpu.phases import Conductor
+
+    conductor = Conductor(tmp_path, time.monotonic() + 60, {"PYTHONPATH": os.pathsep.join(PATHS)})
+    good, later = phase("good", ""), phase("later", "")
+    conductor.expect([good, later])
+    conductor.run([good], 1)
+    conductor.kill_all()
+    assert conductor.statuses() == {"good": "ok", "later": "skipped: the run was ended"}
+    report.write(tmp_path)
+    assert report.problems(tmp_path) == ["later: skipped: the run was ended"]
+
+
+def test_figures_of_the_interpreter_are_said_to_be_none_and_not_drawn(tmp_path: Path) -> None:
+    from gpu import report
+    from gpu.lines import Lines
+
+    lines = Lines(tmp_path / "results.jsonl", "steps")
+    lines.figure("m", "decode", {"batch": 1, "tokens_per_s": 9.0})
+    lines.figure("m", "transformers decode", {"batch": 1, "tokens_per_s": 7.0})
+    report.write(tmp_path)
+    assert ">m transformers</text>" in (tmp_path / "decode.svg").read_text()
+    (tmp_path / "decode.svg").unlink()
+    lines.note(device="none", on_gpu=False)
+    report.write(tmp_path)
+    text = (tmp_path / "gpu.md").read_text()
+    assert "the times tell nothing" in text
+    assert "| device | none |" in text
+    assert "decode.svg" not in text
+    assert not (tmp_path / "decode.svg").exists()
 
 
 def test_a_summary_is_made_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
@@ -136,6 +171,31 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
             assert all(needed not in known or known.index(needed) < known.index(phase.name) for needed in phase.after)
     only = plan.selected(stages, ["traffic-int8"])
     assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_the_programs_of_a_bundle_are_found_wherever_it_lies(tmp_path: Path, is_absolute: bool) -> None:
+    bundle, python = tmp_path / "bundle", tmp_path / "python"
+    for file, content in ((bundle / "bin/trunkline", ""), (python, '#!/bin/sh\n[ "$1" = -c ] || echo "$@"\n')):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        file.chmod(0o755)
+    place = str(bundle) if is_absolute else os.path.relpath(bundle, ROOT)
+    environment = {**os.environ, "PYTHON": str(python), "TRUNKLINE_GPU_BUNDLE": place}
+    command = ["bash", str(ROOT / "scripts/gpu-check.sh"), "--minutes", "3"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    words = ended.stdout.split()
+    assert Path(words[words.index("--launcher") + 1]).samefile(bundle / "bin/trunkline")
+    assert words[-2:] == ["--minutes", "3"]
+
+
+def test_a_launcher_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from gpu import __main__ as program
+
+    monkeypatch.setattr(sys, "argv", ["gpu", "--launcher", str(tmp_path / "trunkline"), "--output", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        program.main()
+    assert not list(tmp_path.iterdir())
 
 
 def test_percentiles_and_tables() -> None:

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from trunkline_server.backends.cuda.kernels.card import SHARED_KIB, Card
 from trunkline_server.backends.cuda.kernels.product_plan import (
     MAX_SPLITS,
     MIN_SPLIT_ELEMENTS,
@@ -13,8 +14,7 @@ from trunkline_server.backends.cuda.kernels.product_plan import (
     ProductPlan,
 )
 
-# What a program's tiles may take of an SM's shared memory.
-MAX_SHARED_BYTES = 227 * 1024
+HOPPER = Card((9, 0), 132)
 
 
 def test_splits_cover_every_input_once_and_begin_at_whole_units() -> None:
@@ -52,20 +52,38 @@ def test_narrow_weights_are_split_and_wide_ones_are_not(
     assert ProductPlan.of(num_outputs, num_inputs).num_splits == num_splits, name
 
 
+@pytest.mark.parametrize("capability", SHARED_KIB)
 @pytest.mark.parametrize("num_rows", [1, 16, 17, 33, 64, 65, 200, 512, 2048, 8192])
-@pytest.mark.parametrize("shape", [(6144, 4096), (4096, 14336), (28672, 4096), (576, 576)])
-def test_tiles_fit_an_sm_and_cover_whole_instructions(num_rows: int, shape: tuple[int, int]) -> None:
-    tiles = ProductPlan.of(*shape).tiles(num_rows)
-    assert tiles.block_n % 64 == 0  # rows of a wgmma instruction
-    assert tiles.block_n // 64 * 4 >= tiles.num_warps  # no instruction is computed twice
-    assert SPLIT_UNIT % tiles.block_k == 0
-    assert (tiles.block_n + tiles.block_t) * tiles.block_k * 2 * tiles.num_stages <= MAX_SHARED_BYTES
-    if num_rows <= 64:
-        assert tiles.block_t >= num_rows, "the weight is read once"
-        assert tiles.is_parallel
+@pytest.mark.parametrize("element_bytes", [1, 2])
+def test_tiles_fit_a_card_and_cover_whole_instructions(
+    num_rows: int, element_bytes: int, capability: tuple[int, int]
+) -> None:
+    card = Card(capability, 100)
+    for shape in ((6144, 4096), (4096, 14336), (28672, 4096), (576, 576)):
+        tiles = ProductPlan.of(*shape).tiles(num_rows, element_bytes, card)
+        assert tiles.block_n % 64 == 0  # rows of a wgmma instruction
+        assert tiles.block_n // 64 * 4 >= tiles.num_warps  # no instruction is computed twice
+        assert SPLIT_UNIT % tiles.block_k == 0
+        assert element_bytes > 1 or tiles.block_k == SPLIT_UNIT, "the bits of e4m3 depend on it"
+        # What is multiplied by mma.sync lies in registers.
+        num_blocks = tiles.num_stages if card.products_are_async else tiles.num_stages - 1
+        block_bytes = (tiles.block_n + tiles.block_t) * tiles.block_k * element_bytes
+        assert 1 < num_blocks <= 5
+        assert num_blocks * block_bytes <= (card.half_shared_bytes if num_rows <= 64 else card.shared_bytes)
+        if num_rows <= 64:
+            assert tiles.block_t >= num_rows, "the weight is read once"
+            assert tiles.is_parallel
+
+
+def test_hopper_has_the_tiles_that_it_is_tuned_for() -> None:
+    plan = ProductPlan.of(28672, 4096)
+    found = [plan.tiles(num_rows, 2, HOPPER) for num_rows in (1, 32, 64, 8192)]
+    assert [(tiles.block_n, tiles.block_t, tiles.block_k, tiles.num_stages) for tiles in found] == [
+        (64, 16, 128, 5), (64, 32, 128, 4), (128, 64, 64, 4), (128, 256, 64, 4),
+    ]  # fmt: skip
 
 
 def test_many_rows_are_computed_by_one_program_an_sm() -> None:
     plan = ProductPlan.of(4096, 14336)
-    assert not plan.tiles(8192).is_parallel
-    assert plan.tiles(200).is_parallel
+    assert not plan.tiles(8192, 2, HOPPER).is_parallel
+    assert plan.tiles(200, 2, HOPPER).is_parallel

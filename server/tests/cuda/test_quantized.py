@@ -9,6 +9,8 @@ import pytest
 import torch
 import transformers
 from tests.weights.quantized_files import CASES, write_quantized
+from trunkline_server.backends.cuda import loading
+from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
@@ -47,7 +49,9 @@ def test_weights_are_what_the_file_means(device: str, tiny_model: Tiny, tmp_path
     assert is_stacked == (case != "gptq_act_order")
 
 
-@pytest.mark.parametrize("case", ["gptq_act_order", "awq", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"])
+@pytest.mark.parametrize(
+    "case", ["gptq_act_order", "awq", "fp8_blocks", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"]
+)
 def test_products_are_near_those_of_what_the_weight_stands_for(
     device: str, tiny_model: Tiny, tmp_path: Path, case: str
 ) -> None:
@@ -60,6 +64,23 @@ def test_products_are_near_those_of_what_the_weight_stands_for(
     expected = x.double() @ meant[name].double().T
     bound = 0.03 if isinstance(matrix, ScaledWeight) else 1e-3
     assert ((found - expected).norm() / expected.norm()).item() < bound
+
+
+@pytest.mark.parametrize("case", ["fp8_dynamic", "fp8_static", "fbgemm_fp8"])
+def test_fp8_is_read_by_cards_that_cannot_multiply_it(
+    device: str, tiny_model: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(loading, "card_of", lambda device: Card((8, 0), 108))
+    meant = write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.bfloat16)
+    name = f"{LAYER}.mlp.up_proj.weight"
+    matrix, begin, end = weights.matrix(name)
+    torch.testing.assert_close(elements(matrix, begin, end), meant[name], rtol=1e-6, atol=1e-8)
+    # Each element is rounded once, activations are as they are.
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    found = linear(x.to(device), matrix, out_dtype=torch.float32)[:, begin:end].cpu().double()
+    expected = x.double() @ meant[name].bfloat16().double().T
+    assert ((found - expected).norm() / expected.norm()).item() < 1e-5
 
 
 def test_activations_have_the_dtype_of_scales(tiny_model: Tiny, tmp_path: Path) -> None:

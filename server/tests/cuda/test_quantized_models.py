@@ -38,7 +38,7 @@ def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
     return torch.log_softmax(torch.from_numpy(np.array(logits)).double(), -1).numpy()
 
 
-@pytest.mark.parametrize(("case", "bound"), [("gptq_act_order", 0.005), ("fp8_dynamic", 0.1)])
+@pytest.mark.parametrize(("case", "bound"), [("gptq_act_order", 0.005), ("fp8_dynamic", 0.1), ("fp8_blocks", 0.005)])
 def test_a_quantised_checkpoint_is_the_model_that_it_stands_for(
     case: str, bound: float, device: str, tiny_model: Tiny, tmp_path: Path
 ) -> None:

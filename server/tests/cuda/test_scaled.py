@@ -6,12 +6,19 @@ from types import MappingProxyType
 
 import pytest
 import torch
+from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.kernels.quantize_rows import quantize_rows
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = {E4M3: 448.0, torch.int8: 127.0}
+
+
+@pytest.fixture(autouse=True)
+def card_that_multiplies_fp8(device: str) -> None:
+    if not card_of(torch.device(device)).multiplies_fp8:
+        pytest.skip("this card multiplies no FP8: such weights are grouped ones there")
 
 
 def rows_of(num_rows: int, width: int, device: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

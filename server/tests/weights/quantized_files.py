@@ -101,6 +101,19 @@ def fp8(weight: torch.Tensor, *, is_per_row: bool, input_scale: float | None = N
     return parts, values.float() * scales
 
 
+def fp8_blocks(weight: torch.Tensor, block: tuple[int, int], scale_name: str) -> Made:
+    num_rows, num_columns = (-(-size // of_block) for size, of_block in zip(weight.shape, block, strict=True))
+    scales, values = torch.empty(num_rows, num_columns), torch.empty(weight.shape, dtype=E4M3)
+    meant = torch.empty(weight.shape)
+    for row in range(num_rows):
+        for column in range(num_columns):
+            at = (slice(row * block[0], (row + 1) * block[0]), slice(column * block[1], (column + 1) * block[1]))
+            scales[row, column] = weight[at].abs().max() / 448.0
+            values[at] = (weight[at] / scales[row, column]).to(E4M3)
+            meant[at] = values[at].float() * scales[row, column]
+    return {"weight": values, scale_name: scales}, meant
+
+
 def int8(weight: torch.Tensor, scale_name: str) -> Made:
     peak = weight.abs().amax(1, keepdim=True).float()
     values = torch.round(weight / peak * 127).to(torch.int8)
@@ -192,6 +205,22 @@ CASES: dict[str, tuple[dict[str, Any], Quantizer]] = {
     ),
     "fbgemm_fp8": (
         {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
+        lambda weight: fp8(weight, is_per_row=True),
+    ),
+    "fp8_blocks": (
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [24, GROUP]},
+        lambda weight: fp8_blocks(weight, (24, GROUP), "weight_scale_inv"),
+    ),
+    "compressed_fp8_blocks": (
+        compressed(
+            "float-quantized",
+            _number(8, "float", "block", block_structure=[GROUP, GROUP]),
+            _number(8, "float", "group", group_size=GROUP) | {"dynamic": True},
+        ),
+        lambda weight: fp8_blocks(weight, (GROUP, GROUP), "weight_scale"),
+    ),
+    "fp8_weights": (
+        compressed("float-quantized", _number(8, "float", "channel"), None),
         lambda weight: fp8(weight, is_per_row=True),
     ),
     "int8_dynamic": (

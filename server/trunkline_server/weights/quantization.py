@@ -52,11 +52,13 @@ class PackedIntegers:
 
 @dataclass(frozen=True, slots=True)
 class EightBits:
-    """Weights of one byte, with one scale a row or one in all.
+    """Weights of one byte, with one scale a row, one in all, or one for each block.
 
     is_float: e4m3, else i8. activations: "none" (they stay as they are), "dynamic" (rounded with a scale for each
     row), "static" (with a scale from the checkpoint). scale_divisor: the row's scale is the stored number divided by
-    it. scale_name: the stored number's suffix. input_limit: see `fbgemm_fp8`'s `activation_scale_ub`.
+    it. scale_name: the stored number's suffix. input_limit: see `fbgemm_fp8`'s `activation_scale_ub`. block: rows and
+    columns with one scale (arXiv:2412.19437, section 3.3.2); activations then stay as they are, which is nearer to the
+    model than the rounded ones of the tools that write such files.
     """
 
     is_float: bool
@@ -64,6 +66,7 @@ class EightBits:
     scale_name: str = "weight_scale"
     scale_divisor: float = 1.0
     input_limit: float | None = None
+    block: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,19 @@ class _Keys:
         if value is None:
             return None
         return _Keys(self.path, _object(self.path, f"{self._name}.{key}", value), f"{self._name}.{key}")
+
+    def block(self, key: str) -> tuple[int, int]:
+        """Rows and columns of a block."""
+        value = self._values.get(key)
+        sizes = [size for size in value if type(size) is int] if isinstance(value, list) else []
+        if not isinstance(value, list) or len(value) != 2 or sizes != value:
+            raise DamagedFile(
+                self.path, f"key `{self._name}.{key}` is {quoted(str(value))}, not two whole numbers",
+                hint="take the file from the model's repository again",
+            )  # fmt: skip
+        if not all(1 <= size <= MAX_GROUP_SIZE for size in sizes):
+            raise self.refused(f"`{key}` {quoted(str(value))}")
+        return sizes[0], sizes[1]
 
     def group_size(self, default: int | None = None) -> int | None:
         """Inputs with one scale; None: all (-1 in the file)."""
@@ -183,10 +199,12 @@ def _fbgemm_fp8(keys: _Keys) -> Quantization:
 
 
 def _fp8(keys: _Keys) -> Quantization:
-    keys.refuse_unless("weight_block_size", (None,))
     scheme = keys.text("activation_scheme", "dynamic")
     if scheme not in ("dynamic", "static"):
         raise keys.refused(f"`activation_scheme` {quoted(scheme)}", "read are dynamic and static")
+    if keys.get("weight_block_size") is not None:
+        block = keys.block("weight_block_size")
+        return EightBits(is_float=True, activations="none", scale_name="weight_scale_inv", block=block)
     return EightBits(is_float=True, activations=scheme)
 
 
@@ -229,11 +247,12 @@ def _eight_bits(group: _Keys, weights: _Keys) -> Quantization:
     is_float = weights.text("type") == "float"
     weights.refuse_unless("type", ("float", "int"))
     weights.refuse_unless("num_bits", (8,))
-    weights.refuse_unless("strategy", ("channel", "tensor"))
+    weights.refuse_unless("strategy", ("channel", "tensor", "block"))
     weights.refuse_unless("symmetric", (True, None))
+    if weights.text("strategy") == "block":
+        return EightBits(is_float=is_float, activations="none", block=weights.block("block_structure"))
     inputs = group.nested("input_activations")
     if inputs is None:
-        weights.refuse_unless("type", ("int",))
         return EightBits(is_float=is_float, activations="none")
     inputs.refuse_unless("num_bits", (8,))
     inputs.refuse_unless("type", (weights.text("type"),))

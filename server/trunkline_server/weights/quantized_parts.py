@@ -4,7 +4,8 @@
     Awq             qweight i32 [K, N / 8], qzeros i32 [G, N / 8], scales [G, N]
     PackedIntegers  weight_packed i32 [N, K * bits / 32], weight_scale [N, G], weight_g_idx i32 [K] or none,
                     weight_zero_point i32 [N * bits / 32, G] where it is asymmetric, N rounded up to whole words
-    EightBits       weight e4m3 or i8 [N, K], a scale [N, 1], [N], [1] or [], input_scale [1] or [] where it is static
+    EightBits       weight e4m3 or i8 [N, K], a scale [N, 1], [N], [1] or [], input_scale [1] or [] where it is static;
+                    in blocks of [n, k] a scale [N / n, K / k], both rounded up
     FourBitFloats   weight u8 [N * K / 2, 1], weight.absmax, weight.quant_map, weight.nested_absmax and
                     weight.nested_quant_map or none, weight.quant_state.bitsandbytes__nf4 (or fp4)
 
@@ -183,6 +184,10 @@ def _packed_shape(check: _Check, scheme: PackedIntegers) -> tuple[int, int]:
 
 def _eight_bits_shape(check: _Check, scheme: EightBits) -> tuple[int, int]:
     num_outputs, num_inputs = check.matrix("weight", ("F8_E4M3" if scheme.is_float else "I8",))
+    if scheme.block is not None:
+        rows, columns = scheme.block
+        check.expect(scheme.scale_name, FLOATS, (-(-num_outputs // rows), -(-num_inputs // columns)))
+        return num_outputs, num_inputs
     check.expect(scheme.scale_name, FLOATS, (num_outputs, 1), (num_outputs,), (1,), ())
     if scheme.activations == "static":
         check.expect("input_scale", FLOATS, (1,), ())

@@ -13,8 +13,9 @@ from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
 from trunkline_server.backends.cuda.flash import MAX_GATHERED_BYTES, MIN_CHUNK_ROWS, find_flash
-from trunkline_server.backends.cuda.kernels.attention import AttentionSpace
-from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionShape
+from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, stages_of
+from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionShape, whole_rows_of
+from trunkline_server.backends.cuda.kernels.card import LEAST_CAPABILITY, card_of
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_tables
 from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
@@ -88,6 +89,8 @@ def build(
     use_device()
     dtype = default_dtype(checkpoint) if dtype is None else dtype
     layout = _layout(checkpoint.config, kv_cache_dtype, dtype, block_size)
+    # What the card has no room for is refused before weights are read.
+    stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
     limits = StepShape(
         max_step_tokens or DEFAULT_STEP_TOKENS,
         max_step_sequences or DEFAULT_STEP_SEQUENCES,
@@ -122,10 +125,11 @@ def find_device() -> Device:
             f"the cuda backend finds no NVIDIA GPU (torch {torch.__version__}, built for CUDA {torch.version.cuda})",
             hint="see that `nvidia-smi` lists one and that torch is a CUDA build, or take `--backend cpu`",
         )
-    major, minor = torch.cuda.get_device_capability(0)
-    if major < 9:
+    card = card_of(torch.device("cuda", 0))
+    if card.capability < LEAST_CAPABILITY:
+        least = ".".join(map(str, LEAST_CAPABILITY))
         raise BackendUnavailable(
-            f"the GPU has compute capability {major}.{minor}, the cuda backend needs 9.0 (Hopper)",
+            f"the GPU has compute capability {card.name}, the cuda backend needs {least} (Ampere) or later",
             hint="take `--backend cpu`",
         )
     return CudaDevice()
@@ -262,7 +266,10 @@ class _Assembly:
             raise InvalidArgument(
                 f"{config.num_heads // config.num_kv_heads} query heads share a KV head, the cuda backend has up to 64"
             )
-        return AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
+        return AttentionShape(
+            num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
+            whole_rows=whole_rows_of(card_of(self._device.torch_device)),
+        )  # fmt: skip
 
     def _partial_rows(self) -> int:
         return max(1, min(MAX_PARTIAL_BYTES // AttentionSpace.bytes_per_row(self._attention_shape()), 1 << 16))

@@ -6,6 +6,7 @@ pinned buffers (`staging.py`); what has to be converted or repacked is, on the d
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,22 +17,23 @@ from types import MappingProxyType
 
 import torch
 
+from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, grouped_weight
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.errors import DoesNotFit, UnsupportedFormat
+from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.quantization import EightBits
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor
 
+logger = logging.getLogger(__name__)
+
 # More threads than this read no faster than the bus copies.
 MAX_THREADS = 8
-# Compute capability from which on tensor cores take e4m3.
-FP8_CAPABILITY = (8, 9)
 # Projections that are multiplied with the same x.
 STACKS = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
 # How torch reads what lies in the file.
@@ -65,7 +67,12 @@ def load_weights(
 
     dtype: of dense matrices and of activations. Returns when all is there. Raises DoesNotFit, UnsupportedFormat.
     """
-    _check_device(checkpoint, device)
+    scheme = checkpoint.quantization
+    if isinstance(scheme, EightBits) and scheme.is_float and not card_of(device).multiplies_fp8:
+        logger.info(
+            "weights of FP8 are multiplied as %s: the GPU, of compute capability %s, multiplies no FP8",
+            str(dtype).removeprefix("torch."), card_of(device).name,
+        )  # fmt: skip
     loader = _Loader(checkpoint, device, dtype, progress)
     try:
         return loader.load()
@@ -76,19 +83,6 @@ def load_weights(
             f"of which {free >> 20} MiB were left when one did not fit",
             hint="take a smaller or quantised model, or end what else uses the device",
         ) from error
-
-
-def _check_device(checkpoint: Checkpoint, device: torch.device) -> None:
-    scheme = checkpoint.quantization
-    if device.type != "cuda" or not isinstance(scheme, EightBits) or not scheme.is_float:
-        return
-    found = torch.cuda.get_device_capability(device)
-    if found < FP8_CAPABILITY:
-        raise UnsupportedFormat(
-            f"`{checkpoint.path}` is quantised to FP8, which a device of compute capability {found[0]}.{found[1]} "
-            f"cannot multiply, the least is {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]}",
-            hint="use another quantisation of the model, or a newer device",
-        )
 
 
 class _Loader:
@@ -193,7 +187,7 @@ class _Loader:
         with staging.on_stream():
             return quantized_weight(
                 scheme, name, parts, quantization_state(self._parts[name]), dtype=self._dtype, slices=slices,
-                bias=self._bias(slices, vectors),
+                bias=self._bias(slices, vectors), multiplies_fp8=card_of(self._device).multiplies_fp8,
             )  # fmt: skip
 
     def _vector(self, tensor: Tensor) -> torch.Tensor:

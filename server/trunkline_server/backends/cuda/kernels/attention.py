@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +10,6 @@ import torch
 from trunkline_server.backends.cuda.kernels.attention_plan import (
     SPLIT,
     SPLIT_ROWS,
-    WHOLE_ROWS,
     AttentionPlan,
     AttentionShape,
     AttentionStep,
@@ -19,9 +17,11 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
 from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
+from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
 from trunkline_server.backends.cuda.kernels.hadamard import turn_heads, turned_run
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
 from trunkline_server.backends.cuda.kernels.rope_kv import KINDS
+from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from trunkline_server.backends.cuda.kv_pool import KvPool
@@ -32,13 +32,13 @@ __all__ = ["AttentionPlan", "AttentionShape", "AttentionSpace", "AttentionStep",
 _WARP_ROWS = 16
 # A tile is loaded while the one before is computed, and its blocks are looked up before that.
 _STAGES = 3
+# Shared memory in which tiles of heads of more than 128 elements are loaded ahead.
+_WIDE_BYTES = 160 << 10
 # Programs of a multiprocessor that go through the splits: as many as fit its registers and shared memory.
 _SPLIT_PROGRAMS = 2
 # Rows that are merged beside each other for each query head.
 _MERGE_PROGRAMS = 512
 _MERGE_AHEAD = 8
-# Where there are no multiprocessors: more than one program, so that each has several items.
-_INTERPRETED_PROCESSORS = 1
 
 
 class AttentionSpace:
@@ -95,13 +95,14 @@ def paged_attention(
         out = make(query.shape, dtype=query.dtype, device=query.device)
     if num_rows == 0:
         return out
+    num_stages = stages_of(card_of(query.device), pool.format.value, shape.head_size)
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
     max_positions = step.block_tables.shape[1] * pool.layout.block_size
     if plan.max_partial_rows > 0:
-        split_kernel[(_SPLIT_PROGRAMS * _num_processors(query.device),)](
+        split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
             query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
-            **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=_STAGES,
+            **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
             enable_fp_fusion=False,
         )  # fmt: skip
         merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
@@ -115,13 +116,29 @@ def paged_attention(
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
             query, out, plan.counts, plan.whole_items, *launch.step, *launch.pool,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
-            **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=WHOLE_ROWS,
-            num_warps=WHOLE_ROWS // _WARP_ROWS, num_stages=_STAGES, enable_fp_fusion=False,
+            **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
+            num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
         )  # fmt: skip
     if pool.format.is_turned:
         factor = 1.0 / turned_run(shape.head_size)
         turn_heads(out, shape.head_size, factor, step.query_begin[num_entries:], out=out)
     return out
+
+
+def stages_of(card: Card, format: str, head_size: int) -> int:
+    """How many tiles of K and V are under way; no bit depends on it. format: of the pool, by name.
+
+    Raises InvalidArgument if a program has no room for one.
+    """
+    if head_size <= 128 or card.shared_bytes >= _WIDE_BYTES:
+        return _STAGES
+    if format == "int4":
+        raise InvalidArgument(
+            f"`--kv-cache-dtype` is int4 and heads have {head_size} elements, for which a GPU of compute capability "
+            f"{card.name} has too little shared memory",
+            hint="take `--kv-cache-dtype int8`",
+        )
+    return 1
 
 
 def _launch(
@@ -159,10 +176,3 @@ def _launch(
             "MOVED": pool.key_scaling is not None and soft_cap is None,
         },
     )  # fmt: skip
-
-
-@cache
-def _num_processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _INTERPRETED_PROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from trunkline_server.backends.cuda.kernels.card import Card
+
 # Positions of a split; the bits of attention depend on it.
 SPLIT = 256
 # Entries with at most so many new tokens are computed split by split.
@@ -28,11 +30,12 @@ _STORE_BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """Heads of a model: H query heads, G KV heads of size D."""
+    """Heads of a model: H query heads, G KV heads of size D. whole_rows: of a tile that goes through all splits."""
 
     num_heads: int
     num_kv_heads: int
     head_size: int
+    whole_rows: int = WHOLE_ROWS
 
     def __post_init__(self) -> None:
         assert self.num_heads % self.num_kv_heads == 0, "query heads share KV heads evenly"
@@ -51,7 +54,16 @@ class AttentionShape:
     @property
     def whole_tokens(self) -> int:
         """Tokens of a tile that goes through all splits."""
-        return WHOLE_ROWS // self.group
+        return self.whole_rows // self.group
+
+
+def whole_rows_of(card: Card) -> int:
+    """Rows of a tile that goes through all splits.
+
+    Elsewhere than on Hopper, Triton shares a row out among warps as a tile's size suggests to it, and so the order in
+    which its weights are added: both kinds of tiles have to have one size.
+    """
+    return WHOLE_ROWS if card.capability[0] == 9 else SPLIT_ROWS
 
 
 @dataclass(frozen=True, slots=True)

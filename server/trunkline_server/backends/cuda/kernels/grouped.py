@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, from_e4m3, narrow
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
 _ROWS_BLOCK = 16
@@ -25,7 +25,7 @@ def _of_groups(numbers, rows, row_mask, stride, k, WIDTH: tl.constexpr, GROUP: t
 def group_elements(
     quants, scales, zeros, minima, table, rows, row_mask, stride, k,
     HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
-    NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    IS_E4M3: tl.constexpr, NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """quants [NUM_ROWS, WIDTH], which are elements k to k + WIDTH of `rows`, as f32 elements of the weight.
 
@@ -33,7 +33,12 @@ def group_elements(
     rounded once, or not at all.
     """
     HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
-    values = tl.load(table + quants.to(tl.int32)) if HAS_TABLE else quants.to(tl.float32)
+    if HAS_TABLE:
+        values = tl.load(table + quants.to(tl.int32))
+    elif IS_E4M3:
+        values = from_e4m3(quants, tl.float32)
+    else:
+        values = quants.to(tl.float32)
     values = values.reshape(NUM_ROWS, HERE, WIDTH // HERE)
     scale = _of_groups(scales, rows, row_mask, stride, k, WIDTH, GROUP)
     if HAS_MINIMA:
@@ -49,7 +54,7 @@ def group_elements(
 def _rows_kernel(
     row_ids, quants, scales, zeros, minima, table, out, num_rows, num_inputs, quants_stride, groups_stride, out_stride,
     HAS_IDS: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,
-    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, OUT: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, OUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -65,7 +70,7 @@ def _rows_kernel(
         part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
         values = group_elements(
             part, scales, zeros, minima, table, rows, mask, groups_stride, k,
-            HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, ROWS, WIDTH, GROUP,
+            HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, ROWS, WIDTH, GROUP,
         )  # fmt: skip
         columns = k + tl.arange(0, WIDTH)
         pointers = out + at[:, None].to(tl.int64) * out_stride + columns[None, :]
@@ -104,5 +109,6 @@ def weight_constants(weight: GroupedWeight) -> dict[str, object]:
         "ZERO_POINT": weight.zero_point,
         "HAS_ZEROS": weight.zeros is not None,
         "HAS_MINIMA": weight.minima is not None,
+        "IS_E4M3": weight.is_e4m3,
         "GROUP": weight.group_size,
     }

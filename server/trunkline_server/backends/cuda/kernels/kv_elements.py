@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, narrow
+from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, from_e4m3, narrow
 
 # Kinds of elements, as kernels know them.
 FLOAT = tl.constexpr(0)
@@ -42,17 +42,17 @@ def load_elements(pointers, mask, KIND: tl.constexpr, DTYPE: tl.constexpr, ROWS:
     if KIND == FLOAT:
         elements = stored if stored.dtype == DTYPE else narrow(stored.to(tl.float32), DTYPE)
     elif KIND == FP8:
-        elements = _from_integer_or_fp8(stored.to(tl.float8e4nv, bitcast=True), DTYPE)
+        elements = from_e4m3(stored, DTYPE)
     elif KIND == INT8:
-        elements = _from_integer_or_fp8(stored, DTYPE)
+        elements = _from_integer(stored, DTYPE)
     else:
         pairs = tl.join(stored & 15, stored >> 4).to(tl.int8) * 2 - 15
-        elements = _from_integer_or_fp8(tl.reshape(pairs, [ROWS, SIZE]), DTYPE)
+        elements = _from_integer(tl.reshape(pairs, [ROWS, SIZE]), DTYPE)
     return elements
 
 
 @triton.jit
-def _from_integer_or_fp8(stored, DTYPE: tl.constexpr):
+def _from_integer(stored, DTYPE: tl.constexpr):
     return narrow(stored.to(tl.float32), DTYPE) if INTERPRETED else stored.to(DTYPE)
 
 

@@ -14,16 +14,15 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from trunkline_server.backends.cuda.kernels.card import card_of, copies_tensors, num_programs
 from trunkline_server.backends.cuda.kernels.numerics import dot
 from trunkline_server.backends.cuda.kernels.product import (
     GROUP_TILES,
     ProductEnd,
     add_splits,
     grouped_tile,
-    has_tensor_descriptors,
     is_describable,
     make_partials,
-    num_processors,
     store_partial,
     store_tile,
 )
@@ -126,9 +125,9 @@ def dense_linear(
     depends on them. Returns out.
     """
     num_rows = x.shape[0]
-    tiles = plan.tiles(num_rows, values.element_size()) if tiles is None else tiles
+    tiles = plan.tiles(num_rows, values.element_size(), card_of(x.device)) if tiles is None else tiles
     is_describable_both = is_describable(x) and is_describable(values)
-    is_tma = has_tensor_descriptors(x.device) if is_tma is None else is_tma
+    is_tma = copies_tensors(x.device) if is_tma is None else is_tma
     is_tma = is_tma and is_describable_both
     shared: dict[str, object] = {
         "NUM_SPLITS": plan.num_splits,
@@ -149,8 +148,7 @@ def dense_linear(
     sizes = (plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements)
     strides = (x.stride(0), values.stride(0), out.stride(0))
     if not tiles.is_parallel:
-        num_programs = min(num_tiles, num_processors(x.device))
-        _persistent_kernel[(num_programs,)](
+        _persistent_kernel[(min(num_tiles, num_programs(x.device)),)](
             tile_of_x, tile_of_weight, *ends, *sizes, *strides, **shared, GROUP=GROUP_TILES
         )
         return out

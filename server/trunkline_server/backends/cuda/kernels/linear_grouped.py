@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from trunkline_server.backends.cuda.kernels.card import Card, card_of
 from trunkline_server.backends.cuda.kernels.grouped import (
     dequantized_rows,
     group_elements,
@@ -33,6 +34,8 @@ from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, Group
 MAX_REGISTER_ROWS = 128
 # Larger weights (output heads) are not dequantised as a whole.
 MAX_DEQUANTIZED_BYTES = 512 << 20
+# Blocks of K under way, where two programs of 64 rows have the room for them on a multiprocessor.
+_STAGES, _ROOMY_BYTES = 4, 80 << 10
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -41,7 +44,7 @@ def _grouped_kernel(
     num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,
     NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
     BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    HAS_MINIMA: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
+    HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
@@ -64,7 +67,7 @@ def _grouped_kernel(
             part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
             weights = group_elements(
                 part, scales, zeros, minima, table, n, n_mask, groups_stride, k,
-                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, BLOCK_N, WIDTH, GROUP,
+                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, BLOCK_N, WIDTH, GROUP,
             )  # fmt: skip
             columns = (k + tl.arange(0, WIDTH))[None, :]
             rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & (columns < num_inputs), other=0.0)
@@ -76,6 +79,11 @@ def _grouped_kernel(
         )  # fmt: skip
     else:
         store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
+
+
+def stages_on(card: Card) -> int:
+    """Blocks of K under way; no bit depends on it."""
+    return _STAGES if card.half_shared_bytes >= _ROOMY_BYTES else _STAGES - 1
 
 
 def grouped_linear(
@@ -103,6 +111,7 @@ def grouped_linear(
         x.stride(0), weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
         NUM_SPLITS=plan.num_splits, **end.constants(out), **weight_constants(weight),
         DTYPE=TRITON_DTYPES[weight.dtype],
-        BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS, num_warps=4, num_stages=4, enable_fp_fusion=False,
+        BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS,
+        num_warps=4, num_stages=stages_on(card_of(x.device)), enable_fp_fusion=False,
     )  # fmt: skip
     return out if plan.num_splits == 1 else add_splits(partials, end, out)

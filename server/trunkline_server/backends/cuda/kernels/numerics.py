@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.target_info import cuda_capability_geq
 
 # Whether kernels run in Triton's interpreter, on tensors of the CPU: TRITON_INTERPRET=1 before triton is imported.
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
@@ -22,11 +23,14 @@ TRITON_DTYPES = {
 }
 
 
-# Products of e4m3 are added with 14 bits or so, in groups of as many inputs: their sums are added in f32.
+# Tensor cores of Ada and Hopper add products of e4m3 with 14 bits or so (arXiv:2412.19437, section 3.3.2;
+# arXiv:2411.10958): the sums of as many inputs are added in f32.
 FP8_GROUP = tl.constexpr(128)
 # The largest number of e4m3, and the least normal one.
 E4M3_MAX = tl.constexpr(448.0)
 _E4M3_NORMAL = tl.constexpr(2.0**-6)
+# The exponent's bias is 7 instead of 127.
+_E4M3_SHIFT = tl.constexpr(2.0**120)
 
 
 @triton.jit
@@ -42,6 +46,29 @@ def _e4m3_bits(x):
     code = tl.where(x != x, 0x7F, code)
     sign = (x.to(tl.uint32, bitcast=True) >> 31).to(tl.int32)
     return (code | (sign << 7)).to(tl.uint8)
+
+
+@triton.jit
+def e4m3_by_bits(codes):
+    """u8 codes of e4m3 as f32, exactly, by arithmetic."""
+    bits = codes.to(tl.uint32)
+    shifted = ((bits & 0x80) << 24) | ((bits & 0x7F) << 20)
+    numbers = shifted.to(tl.float32, bitcast=True) * _E4M3_SHIFT
+    return tl.where((bits & 0x7F) == 0x7F, float("nan"), numbers)
+
+
+@triton.jit
+def from_e4m3(codes, dtype: tl.constexpr):
+    """u8 codes of e4m3 as f32, bf16 or f16, which hold each of them exactly."""
+    if INTERPRETED:
+        # The interpreter takes the code of what is not a number for 480.
+        result = narrow(e4m3_by_bits(codes), dtype)
+    elif cuda_capability_geq(8, 9):
+        result = codes.to(tl.float8e4nv, bitcast=True).to(dtype)
+    else:
+        # The device has no such numbers.
+        result = e4m3_by_bits(codes).to(dtype)
+    return result
 
 
 @triton.jit
@@ -69,8 +96,12 @@ def dot(a, b, acc):
         result = tl.dot(a, b, acc, out_dtype=tl.int32)
     elif INTERPRETED:
         result = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
-    elif a.dtype == tl.float8e4nv:
+    elif a.dtype == tl.float8e4nv and cuda_capability_geq(9) and not cuda_capability_geq(12):
+        # Blackwell's tensor memory adds in f32 by itself, and is told nothing by this.
         result = tl.dot(a, b, acc, max_num_imprecise_acc=FP8_GROUP)
+    elif a.dtype == tl.float8e4nv:
+        # Where a number of inputs is named, Triton does not make one product of a sum and a product.
+        result = acc + tl.dot(a, b, max_num_imprecise_acc=FP8_GROUP)
     else:
         result = tl.dot(a, b, acc, input_precision="ieee")
     return result

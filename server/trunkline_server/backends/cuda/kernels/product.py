@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
@@ -125,18 +124,6 @@ def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> to
         NUM_SPLITS=num_splits, **end.constants(out), BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
-
-
-@cache
-def num_processors(device: torch.device) -> int:
-    """Programs that a device runs at once, one on each SM; in the interpreter, enough that each has several tiles."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
-
-
-@cache
-def has_tensor_descriptors(device: torch.device) -> bool:
-    """Whether the device copies tiles by itself (TMA: Hopper and later)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def is_describable(tensor: torch.Tensor) -> bool:

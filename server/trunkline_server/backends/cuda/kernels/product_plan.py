@@ -11,7 +11,9 @@ added in order. How many rows and columns a program computes (`Tiles`) is free, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from trunkline_server.backends.cuda.kernels.card import Card
 
 # Splits begin at multiples of this; every BLOCK_K divides it.
 SPLIT_UNIT = 128
@@ -21,10 +23,10 @@ MAX_SPLITS = 16
 # Programs of 64 weight rows that together have enough reads in flight to saturate the memory of an H200 (132 SMs):
 # each keeps 60 to 100 KiB under way, of which the memory's bandwidth times its latency needs about 4 MiB.
 SATURATING_PROGRAMS = 90
-# Tiles that keep (nearly) every SM busy where the tensor cores are the limit.
-BUSY_TILES = 120
 # Most rows of a step that one tile of a memory-bound product covers.
 MAX_SMALL_ROWS = 64
+# Blocks of K that are under way: one is computed while the others are read. Fewer wait for the memory.
+MIN_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +55,33 @@ class ProductPlan:
         begins = range(0, self.num_inputs, self.split_elements)
         return [(begin, min(begin + self.split_elements, self.num_inputs)) for begin in begins]
 
-    def tiles(self, num_rows: int, element_bytes: int = 2) -> Tiles:
-        """How a product with `num_rows` rows is computed."""
+    def tiles(self, num_rows: int, element_bytes: int, card: Card) -> Tiles:
+        """How a product with `num_rows` rows is computed on a card."""
+        # Tiles that keep (nearly) every multiprocessor busy where the tensor cores are the limit.
+        busy = card.num_processors * 10 // 11
         if element_bytes == 4:
             # Without tensor cores: for tests and for weights that are kept in f32, not for speed.
             return Tiles(64, 16, 64, num_warps=4, num_stages=2, is_parallel=True)
         if num_rows <= MAX_SMALL_ROWS:
-            return self._small_tiles(num_rows, element_bytes)
-        if element_bytes == 1:
-            # Blocks of K are all whole units: sums of e4m3 are rounded after each. Two accumulators need the room.
-            is_parallel = self._num_tiles(num_rows, 128, 128) < BUSY_TILES
-            return Tiles(128, 128, SPLIT_UNIT, num_warps=8, num_stages=4, is_parallel=is_parallel)
-        if self.num_splits == 1 and self._num_tiles(num_rows, 128, 256) >= BUSY_TILES:
-            return Tiles(128, 256, 64, num_warps=8, num_stages=4, is_parallel=False)
-        # A second accumulator, for the sum of the splits, leaves room for half the columns.
-        is_parallel = self._num_tiles(num_rows, 128, 128) < BUSY_TILES
-        return Tiles(128, 128, 64, num_warps=8, num_stages=4, is_parallel=is_parallel)
+            return self._small_tiles(num_rows, element_bytes, busy).fitted(element_bytes, card, card.half_shared_bytes)
+        return self._large_tiles(num_rows, element_bytes, busy).fitted(element_bytes, card, card.shared_bytes)
 
-    def _small_tiles(self, num_rows: int, element_bytes: int) -> Tiles:
-        """Two programs share an SM, so that one reads while the other begins or ends."""
+    def _large_tiles(self, num_rows: int, element_bytes: int, busy: int) -> Tiles:
+        # Blocks of K are all whole units where elements have one byte: sums of e4m3 are rounded after each.
+        block_k = SPLIT_UNIT if element_bytes == 1 else 64
+        if element_bytes == 2 and self.num_splits == 1 and self._num_tiles(num_rows, 128, 256) >= busy:
+            return Tiles(128, 256, block_k, num_warps=8, num_stages=4, is_parallel=False)
+        # A second accumulator, for the sum of the splits or of blocks, leaves room for half the columns.
+        is_parallel = self._num_tiles(num_rows, 128, 128) < busy
+        return Tiles(128, 128, block_k, num_warps=8, num_stages=4, is_parallel=is_parallel)
+
+    def _small_tiles(self, num_rows: int, element_bytes: int, busy: int) -> Tiles:
+        """Two programs share a multiprocessor, so that one reads while the other begins or ends."""
         if num_rows <= 16:
             return Tiles(64, 16, 128, num_warps=4, num_stages=5, is_parallel=True)
         if num_rows <= 32:
             return Tiles(64, 32, 128, num_warps=4, num_stages=4, is_parallel=True)
-        if self._num_tiles(num_rows, 128, 64) * self.num_splits >= BUSY_TILES:
+        if self._num_tiles(num_rows, 128, 64) * self.num_splits >= busy:
             # Half the reads of x.
             block_k = SPLIT_UNIT if element_bytes == 1 else 64
             return Tiles(128, 64, block_k, num_warps=4, num_stages=4, is_parallel=True)
@@ -101,6 +106,19 @@ class Tiles:
     num_warps: int
     num_stages: int
     is_parallel: bool
+
+    def fitted(self, element_bytes: int, card: Card, shared_bytes: int) -> Tiles:
+        """With as many blocks of K under way as fit, or shorter ones where fewer than `MIN_STAGES` would."""
+
+        def num_fitting(block_k: int) -> int:
+            fitting = shared_bytes // ((self.block_n + self.block_t) * block_k * element_bytes)
+            # The one that is computed lies in registers.
+            return fitting if card.products_are_async else fitting + 1
+
+        block_k = self.block_k
+        while num_fitting(block_k) < MIN_STAGES and block_k > 32 and element_bytes > 1:
+            block_k //= 2
+        return replace(self, block_k=block_k, num_stages=min(self.num_stages, num_fitting(block_k)))
 
 
 def _ceil_div(a: int, b: int) -> int:

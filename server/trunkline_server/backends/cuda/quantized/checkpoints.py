@@ -38,10 +38,12 @@ def quantized_weight(
     dtype: torch.dtype,
     slices: Mapping[str, tuple[int, int]],
     bias: torch.Tensor | None,
+    multiplies_fp8: bool = True,
 ) -> DeviceWeight:
     """A module's weight from its parts, which are on the device.
 
-    name: of the weight, for messages; state: what bitsandbytes says of it. Raises UnsupportedFormat.
+    name: of the weight, for messages; state: what bitsandbytes says of it. multiplies_fp8: whether the device does;
+    where it does not, weights of e4m3 are multiplied with activations as they are. Raises UnsupportedFormat.
     """
     if isinstance(scheme, Gptq):
         weight = _gptq(scheme, name, parts)
@@ -50,9 +52,9 @@ def quantized_weight(
     elif isinstance(scheme, PackedIntegers):
         weight = _packed(scheme, name, parts)
     elif isinstance(scheme, EightBits):
-        if scheme.activations != "none":
+        if scheme.activations != "none" and (multiplies_fp8 or not scheme.is_float):
             return _scaled(scheme, parts, dtype=dtype, slices=slices, bias=bias)
-        weight = _bytes_with_scales(scheme, parts)
+        weight = _bytes_with_scales(scheme, name, parts)
     else:
         weight = _four_bit_floats(name, parts, state)
     return weight.on_device(dtype=dtype, slices=slices, bias=bias)
@@ -170,8 +172,13 @@ def _row_scales(scheme: EightBits, parts: Parts) -> torch.Tensor:
     return scales.expand(num_outputs).contiguous()
 
 
-def _bytes_with_scales(scheme: EightBits, parts: Parts) -> _Groups:
-    return _Groups(scheme.scale_name, 8, parts["weight"], _row_scales(scheme, parts)[:, None], None)
+def _bytes_with_scales(scheme: EightBits, name: str, parts: Parts) -> _Groups:
+    quants = parts["weight"].view(torch.uint8) if scheme.is_float else parts["weight"]
+    if scheme.block is not None:
+        rows, columns = scheme.block
+        scales = parts[scheme.scale_name].float().repeat_interleave(rows, 0)[: quants.shape[0]]
+        return _Groups(name, 8, quants, scales, columns)
+    return _Groups(name, 8, quants, _row_scales(scheme, parts)[:, None], None)
 
 
 def _four_bit_floats(name: str, parts: Parts, state: Mapping[str, object]) -> _Groups:

@@ -18,9 +18,9 @@ SHORT_GROUPS = (16, 32, 64)
 class GroupedWeight(DeviceWeight):
     """Element k of a row is (q - zero) * scale, or q * scale + minimum, of its group's numbers.
 
-    bits: 4 (unsigned) or 8 (signed).
-    quants: rows padded with zeros to whole blocks of `BLOCK_INPUTS`. 8 bits: i8 [N, padded K]; 4 bits: u8
-        [N, padded K / 2], where byte j of a block holds its element j below element j + 64.
+    bits: 4 (unsigned) or 8 (signed, or codes of e4m3).
+    quants: rows padded with zeros to whole blocks of `BLOCK_INPUTS`. 8 bits: i8 [N, padded K], u8 if they are codes of
+        e4m3; 4 bits: u8 [N, padded K / 2], where byte j of a block holds its element j below element j + 64.
     group_size: elements of a group: one of `SHORT_GROUPS`, or a multiple of the block.
     scales: f16, bf16 or f32 [N, groups], padded to whole blocks, too; zeros, minima: alike, or None.
     table: f32 [16], what numbers of 4 bits mean, before all else; None: themselves.
@@ -37,6 +37,10 @@ class GroupedWeight(DeviceWeight):
     zero_point: int = 0
     table: torch.Tensor | None = None
     order: torch.Tensor | None = None
+
+    @property
+    def is_e4m3(self) -> bool:
+        return self.bits == 8 and self.quants.dtype == torch.uint8
 
 
 def padded(num_inputs: int) -> int:

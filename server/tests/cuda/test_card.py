@@ -1,0 +1,60 @@
+"""What is known of cards, and what is refused on those that are too old or too small."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from trunkline_server.backends.cuda import build
+from trunkline_server.backends.cuda.kernels.attention import stages_of
+from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_ROWS, WHOLE_ROWS, whole_rows_of
+from trunkline_server.backends.cuda.kernels.card import SHARED_KIB, Card, card_of
+from trunkline_server.errors import BackendUnavailable, InvalidArgument
+
+AMPERE, GEFORCE, HOPPER, BLACKWELL = Card((8, 0), 108), Card((8, 6), 82), Card((9, 0), 132), Card((10, 0), 148)
+
+
+def test_what_a_card_has_follows_from_its_capability() -> None:
+    assert [card.multiplies_fp8 for card in (AMPERE, GEFORCE, Card((8, 9), 58), HOPPER)] == [False, False, True, True]
+    assert [card.copies_tensors for card in (AMPERE, GEFORCE, HOPPER, Card((12, 0), 170))] == [False, False, True, True]
+    assert [card.products_are_async for card in (AMPERE, HOPPER, BLACKWELL, Card((12, 0), 170))] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    assert HOPPER.shared_bytes == 227 << 10
+    # A multiprocessor of compute capability 8.6 has 100 KiB.
+    assert 2 * (GEFORCE.half_shared_bytes + 1024) == 100 << 10
+    # One that nobody knows yet is taken for the smallest.
+    assert Card((13, 7), 200).shared_bytes == min(SHARED_KIB.values()) << 10
+
+
+def test_only_hopper_has_tiles_of_two_sizes_in_attention() -> None:
+    assert whole_rows_of(HOPPER) == WHOLE_ROWS
+    assert {whole_rows_of(card) for card in (AMPERE, GEFORCE, BLACKWELL)} == {SPLIT_ROWS}
+
+
+def test_heads_that_a_card_has_no_room_for_are_refused_by_name() -> None:
+    assert stages_of(HOPPER, "int4", 256) == stages_of(GEFORCE, "int4", 128) == 3
+    assert stages_of(GEFORCE, "bf16", 256) == 1
+    with pytest.raises(InvalidArgument, match=r"heads have 256 elements.*compute capability 8\.6") as refusal:
+        stages_of(GEFORCE, "int4", 256)
+    assert "int8" in str(refusal.value.hint)
+
+
+@pytest.mark.parametrize(("capability", "is_refused"), [((7, 5), True), ((8, 0), False)])
+def test_cards_before_ampere_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], is_refused: bool
+) -> None:
+    monkeypatch.setattr(build, "INTERPRETED", SimpleNamespace(value=False))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(build, "card_of", lambda device: Card(capability, 40))
+    monkeypatch.setattr(build, "CudaDevice", lambda: "the card")
+    if is_refused:
+        with pytest.raises(BackendUnavailable, match=r"compute capability 7\.5, the cuda backend needs 8\.0"):
+            build.find_device()
+    else:
+        assert build.find_device() == "the card"  # type: ignore[comparison-overlap]
+
+
+def test_the_interpreter_stands_for_hopper() -> None:
+    assert card_of(torch.device("cpu")) == HOPPER
