@@ -25,17 +25,25 @@ impl PartialEq for TokenMask {
 
 impl Eq for TokenMask {}
 
-/// The tokens of `allowed` that are in `permitted` too, 32 to a word; what `allowed` has room for beyond its tokens is
-/// left out.
-fn words(allowed: &SimpleVob, permitted: &SimpleVob) -> impl Iterator<Item = [u8; size_of::<u32>()]> {
+/// Bytes of a word of the parser's sets.
+const WORD_BYTES: usize = size_of::<u32>();
+
+/// Words with the tokens of `allowed` that are in `permitted` too; what `allowed` has room for beyond its tokens is left
+/// out.
+fn words(allowed: &SimpleVob, permitted: &SimpleVob) -> impl ExactSizeIterator<Item = u32> {
     let num_words = allowed.len().div_ceil(u32::BITS as usize);
-    allowed.as_slice().iter().zip(permitted.as_slice()).take(num_words).map(|(a, b)| (a & b).to_le_bytes())
+    allowed.as_slice().iter().zip(permitted.as_slice()).take(num_words).map(|(a, b)| a & b)
 }
 
 impl TokenMask {
     /// The tokens of `allowed` that are in `permitted` too.
     pub(crate) fn new(allowed: &SimpleVob, permitted: &SimpleVob) -> Self {
-        Self::of(words(allowed, permitted).flatten().collect())
+        let words = words(allowed, permitted);
+        let mut bytes = vec![0; words.len() * WORD_BYTES];
+        for (bytes, word) in bytes.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        Self::of(bytes.into())
     }
 
     fn of(bytes: Arc<[u8]>) -> Self {
@@ -44,7 +52,13 @@ impl TokenMask {
 
     /// Whether [`TokenMask::new`] would make the same.
     pub(crate) fn is(&self, allowed: &SimpleVob, permitted: &SimpleVob) -> bool {
-        self.bytes.chunks(size_of::<u32>()).eq(words(allowed, permitted))
+        let words = words(allowed, permitted);
+        let (own, rest) = self.bytes.as_chunks::<WORD_BYTES>();
+        // All of them, as vectors do it.
+        own.len() == words.len()
+            && rest.is_empty()
+            && own.iter().zip(words).fold(0, |diff, (own, word)| diff | (u32::from_le_bytes(*own) ^ word))
+                == 0
     }
 
     /// The same for equal masks, mostly different for others.
