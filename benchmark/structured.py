@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from client import post
 from harness import Trunkline, serving
 
-NUM_TOKENS = 256
 # Of each stream before and after what is measured.
 FIRST_TOKENS = 8
 LAST_TOKENS = 8
@@ -70,8 +69,10 @@ class Steps:
     seconds: float
 
 
-def measure(server: Trunkline, chooser: random.Random, num_streams: int, fields: dict[str, Any]) -> Turn:
-    """A step gives each stream a token: the time between two readings of the router's counters, by steps.
+def measure(
+    server: Trunkline, chooser: random.Random, num_streams: int, fields: dict[str, Any], num_tokens: int
+) -> Turn:
+    """Streams of so many tokens. A step gives each stream a token: the time between two readings of the router's counters, by steps.
 
     Counting the events of a stream would not do: a forced first token is told before the prompts of the others are
     computed, and the first half of a character sends none.
@@ -88,7 +89,7 @@ def measure(server: Trunkline, chooser: random.Random, num_streams: int, fields:
         )
 
     async def all_streams() -> tuple[Steps, Steps]:
-        body = {"max_tokens": NUM_TOKENS, "temperature": 0, "stream": True} | fields
+        body = {"max_tokens": num_tokens, "temperature": 0, "stream": True} | fields
         all_decode, one_ends = asyncio.Event(), asyncio.Event()
 
         async def send(index: int) -> None:
@@ -96,7 +97,7 @@ def measure(server: Trunkline, chooser: random.Random, num_streams: int, fields:
                 arrived[index] = num_events
                 if min(arrived) >= FIRST_TOKENS:
                     all_decode.set()
-                if num_events >= NUM_TOKENS - LAST_TOKENS:
+                if num_events >= num_tokens - LAST_TOKENS:
                     one_ends.set()
 
             request = body | {"prompt": prompts[index]}
@@ -130,18 +131,19 @@ def percent(ratio: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--repeat", type=int, default=9, help="turns")
+    parser.add_argument("--tokens", type=int, default=256, help="of each stream; fewer and more turns tell more")
     parser.add_argument("--forms", default=",".join(FORMS), help="which, the first is what others are compared with")
     options = parser.parse_args()
     forms = options.forms.split(",")
     chooser = random.Random(1)
     turns: dict[str, list[Turn]] = {form: [] for form in forms}
     with serving() as server:
-        measure(server, chooser, 1, FORMS["schema"])
+        measure(server, chooser, 1, FORMS["schema"], options.tokens)
         for _ in range(options.repeat):
             # Whatever the machine does in between meets each form as often.
             for form in chooser.sample(forms, k=len(forms)):
-                turns[form].append(measure(server, chooser, options.streams, FORMS[form]))
+                turns[form].append(measure(server, chooser, options.streams, FORMS[form], options.tokens))
     free = [turn.wall_ms for turn in turns[forms[0]]]
     for form, of_form in turns.items():
         times = [turn.wall_ms for turn in of_form]
