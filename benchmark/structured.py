@@ -72,7 +72,7 @@ class Steps:
 def measure(
     server: Trunkline, chooser: random.Random, num_streams: int, fields: dict[str, Any], num_tokens: int
 ) -> Turn:
-    """Streams of so many tokens. A step gives each stream a token: the time between two readings of the router's counters, by steps.
+    """A step gives each stream a token: the time between two readings of the router's counters, by steps.
 
     Counting the events of a stream would not do: a forced first token is told before the prompts of the others are
     computed, and the first half of a character sends none.
