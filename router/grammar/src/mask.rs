@@ -28,8 +28,8 @@ impl Eq for TokenMask {}
 /// Bytes of a word of the parser's sets.
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// Words with the tokens of `allowed` that are in `permitted` too; what `allowed` has room for beyond its tokens is left
-/// out.
+/// Words with the tokens of `allowed` that are in `permitted` too; what `allowed` has room for beyond its tokens is
+/// left out.
 fn words(allowed: &SimpleVob, permitted: &SimpleVob) -> impl ExactSizeIterator<Item = u32> {
     let num_words = allowed.len().div_ceil(u32::BITS as usize);
     allowed.as_slice().iter().zip(permitted.as_slice()).take(num_words).map(|(a, b)| a & b)
