@@ -35,8 +35,9 @@ async fn who_never_reads_loses_its_connection_and_gives_everything_back() {
     let router = Router::start(ShardPlan::endless(), limits).await;
     let mut slow = connect_narrow(&router).await;
     slow.write_all(&large_stream()).await.unwrap();
-    // Its output is shorter than what may wait for it, so that nothing but the connection holds it up.
-    router.wait("its tokens", |app| app.stats.borrow().output_tokens == 900).await;
+    // Its output is shorter than what may wait for it: unless the machine is too busy to make it in time, nothing but
+    // the connection holds it up.
+    router.wait("its tokens", |app| app.stats.borrow().output_tokens > 0).await;
     router.wait_idle().await;
     router.wait_places().await;
     assert_eq!(router.metric("trunkline_stalled_connections_total").await, 1.0);
