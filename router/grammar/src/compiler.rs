@@ -11,6 +11,9 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use trunkline_text::Tokenizer;
 
+use crate::automaton::Automaton;
+use crate::expression::Expression;
+use crate::place::Place;
 use crate::reasoning::ReasoningTokens;
 use crate::schema;
 use crate::vocabulary::Vocabulary;
@@ -56,6 +59,7 @@ impl Grammar {
 /// Compiles grammars for one model.
 pub struct GrammarCompiler {
     factory: Arc<ParserFactory>,
+    env: TokEnv,
     permitted: Arc<SimpleVob>,
     end_token_ids: Arc<[u32]>,
     reasoning_tokens: Arc<ReasoningTokens>,
@@ -79,9 +83,10 @@ impl GrammarCompiler {
             .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
         factory.quiet();
         *factory.limits_mut() = limits.of_parser();
-        let reasoning_tokens = ReasoningTokens::new(tokenizer, env, &permitted, end_token_ids);
+        let reasoning_tokens = ReasoningTokens::new(tokenizer, env.clone(), &permitted, end_token_ids);
         Ok(Self {
             factory: Arc::new(factory),
+            env,
             permitted: Arc::new(permitted),
             end_token_ids: end_token_ids.into(),
             reasoning_tokens: Arc::new(reasoning_tokens),
@@ -94,14 +99,24 @@ impl GrammarCompiler {
     /// async
     /// thread.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
-        let top = self.top_level(grammar)?;
-        let matcher = self.parser(top)?;
-        if let Some(error) = matcher.get_error() {
-            return Err(self.explain(grammar, &error));
-        }
+        self.check(grammar)?;
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
-        let reasoning_tokens = self.reasoning_tokens.clone();
-        let mut constraint = Constraint::new(matcher, permitted, end_token_ids, reasoning_tokens);
+        let place = match automaton(grammar) {
+            Some(automaton) => Place::of_expression(Expression::new(
+                automaton,
+                self.env.clone(),
+                permitted,
+                end_token_ids.clone(),
+            )),
+            None => {
+                let matcher = self.parser(self.top_level(grammar)?)?;
+                if let Some(error) = matcher.get_error() {
+                    return Err(self.explain(grammar, &error));
+                }
+                Place::of_parser(matcher, permitted, end_token_ids.clone())
+            }
+        };
+        let mut constraint = Constraint::new(place, end_token_ids, self.reasoning_tokens.clone());
         // A schema that refers to nothing but itself compiles, and no text begins it.
         constraint.allowed(Forcing::Never).map_err(|error| match error {
             GrammarError::Failed { detail } => invalid(
@@ -116,6 +131,25 @@ impl GrammarCompiler {
             }
             other => other,
         })
+    }
+
+    /// What its text tells before it is read.
+    fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        match grammar {
+            Grammar::JsonObject | Grammar::JsonSchema(_) => Ok(()),
+            Grammar::Regex(regex) => self.check_bytes("the regular expression in bytes", regex.len()),
+            Grammar::Choices(choices) => {
+                self.check_bytes("the choices in bytes", choices.iter().map(String::len).sum())?;
+                if choices.is_empty() {
+                    return Err(invalid(grammar, "it is empty"));
+                }
+                if choices.iter().any(String::is_empty) {
+                    return Err(invalid(grammar, "a choice is empty"));
+                }
+                Ok(())
+            }
+            Grammar::Lark(text) => self.check_bytes("the grammar in bytes", text.len()),
+        }
     }
 
     /// Compiles on a thread of its own, which is left to itself if it takes too long: the parser's compiler cannot be
@@ -155,27 +189,14 @@ impl GrammarCompiler {
                 let schema = schema::checked(schema, &self.limits)?;
                 TopLevelGrammar::from_json_schema(with_options(schema))
             }
-            Grammar::Regex(regex) => {
-                self.check_bytes("the regular expression in bytes", regex.len())?;
-                TopLevelGrammar::from_regex(without_anchors(regex))
-            }
+            Grammar::Regex(regex) => TopLevelGrammar::from_regex(without_anchors(regex)),
             Grammar::Choices(choices) => {
-                self.check_bytes("the choices in bytes", choices.iter().map(String::len).sum())?;
-                if choices.is_empty() {
-                    return Err(invalid(grammar, "it is empty"));
-                }
-                if choices.iter().any(String::is_empty) {
-                    return Err(invalid(grammar, "a choice is empty"));
-                }
                 // A JSON string is a literal of Lark, escapes included.
                 let literals: Vec<String> =
                     choices.iter().map(|choice| Value::from(choice.as_str()).to_string()).collect();
                 TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
             }
-            Grammar::Lark(text) => {
-                self.check_bytes("the grammar in bytes", text.len())?;
-                TopLevelGrammar::from_lark(text.clone())
-            }
+            Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         })
     }
 
@@ -201,6 +222,15 @@ impl GrammarCompiler {
             return GrammarError::too_complex(detail);
         }
         invalid(grammar, detail)
+    }
+}
+
+/// Of an expression or of choices; none if the parser has to do it, or to say what is wrong.
+fn automaton(grammar: &Grammar) -> Option<Automaton> {
+    match grammar {
+        Grammar::Regex(regex) => Automaton::of_expression(without_anchors(regex)),
+        Grammar::Choices(choices) => Automaton::of_texts(choices),
+        Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Lark(_) => None,
     }
 }
 

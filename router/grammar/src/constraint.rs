@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use llguidance::Matcher;
-use llguidance::toktrie::SimpleVob;
-
+use crate::place::Place;
 use crate::reasoning::{ReasoningTokens, Stage};
-use crate::seen::{Seen, SeenMasks};
+use crate::seen::Seen;
 use crate::{GrammarError, Reasoning, TokenMask};
 
 /// Tokens forced at once, at most: the rest come with the next call.
@@ -44,39 +42,23 @@ pub enum Next {
     End,
 }
 
-/// Where one sequence stands in its grammar.
+/// One sequence under its grammar.
 pub struct Constraint {
-    matcher: Matcher,
-    /// Text and end tokens.
-    permitted: Arc<SimpleVob>,
+    place: Place,
     end_token_ids: Arc<[u32]>,
     has_ended: bool,
     reasoning_tokens: Arc<ReasoningTokens>,
     /// Before the grammar begins.
     reasoning: Option<Stage>,
-    /// Shared with all that were forked from the same.
-    seen: Arc<SeenMasks>,
-    /// The last mask: inside a text one follows another that is the same.
-    last: Option<Arc<Seen>>,
 }
 
 impl Constraint {
     pub(crate) fn new(
-        matcher: Matcher,
-        permitted: Arc<SimpleVob>,
+        place: Place,
         end_token_ids: Arc<[u32]>,
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
-        Self {
-            matcher,
-            permitted,
-            end_token_ids,
-            has_ended: false,
-            reasoning_tokens,
-            reasoning: None,
-            seen: Arc::default(),
-            last: None,
-        }
+        Self { place, end_token_ids, has_ended: false, reasoning_tokens, reasoning: None }
     }
 
     /// At its beginning: the grammar begins after the reasoning, if there is any.
@@ -87,14 +69,11 @@ impl Constraint {
     /// The same state, for another sequence; both may be used at the same time.
     pub fn fork(&self) -> Self {
         Self {
-            matcher: self.matcher.deep_clone(),
-            permitted: self.permitted.clone(),
+            place: self.place.fork(),
             end_token_ids: self.end_token_ids.clone(),
             has_ended: self.has_ended,
             reasoning_tokens: self.reasoning_tokens.clone(),
             reasoning: self.reasoning.clone(),
-            seen: self.seen.clone(),
-            last: self.last.clone(),
         }
     }
 
@@ -105,10 +84,7 @@ impl Constraint {
         let mut walk = self.fork();
         walk.walk()?;
         // Not every grammar can go back.
-        Ok(match walk.matcher.reset() {
-            Ok(()) => Self { has_ended: false, ..walk },
-            Err(_) => self,
-        })
+        Ok(if walk.place.reset() { Self { has_ended: false, ..walk } } else { self })
     }
 
     fn walk(&mut self) -> Result<(), GrammarError> {
@@ -138,17 +114,15 @@ impl Constraint {
             None => None,
         };
         if let Some(open) = opening {
-            let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
-            let mask = TokenMask::new(&allowed, &self.permitted).with(open);
+            let mask = self.place.see()?.mask.clone().with(open);
             return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
         }
         let mut forced = Vec::new();
         loop {
-            if self.has_ended || self.matcher.is_stopped() && !self.matcher.is_error() {
+            if self.has_ended || self.place.is_complete() {
                 return Ok(Allowed { forced, next: Next::End });
             }
-            let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
-            let Seen { mask, first, is_single, may_end } = &*self.see(&allowed);
+            let Seen { mask, first, is_single, may_end } = &*self.place.see()?;
             match *first {
                 None if *may_end => return Ok(Allowed { forced, next: Next::End }),
                 None => {
@@ -170,14 +144,6 @@ impl Constraint {
         }
     }
 
-    fn see(&mut self, allowed: &SimpleVob) -> Arc<Seen> {
-        let seen = match self.last.take() {
-            Some(last) if last.mask.is(allowed, &self.permitted) => last,
-            _ => self.seen.find(TokenMask::new(allowed, &self.permitted), &self.end_token_ids),
-        };
-        self.last.insert(seen).clone()
-    }
-
     /// Takes a token that was sampled under the last mask.
     pub fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
         if let Some(stage) = self.reasoning.take() {
@@ -186,7 +152,7 @@ impl Constraint {
                 return Ok(());
             }
         }
-        self.matcher.consume_token(token_id).map_err(|error| failed(&error))?;
+        self.place.accept(token_id)?;
         self.has_ended |= self.end_token_ids.contains(&token_id);
         Ok(())
     }
@@ -196,9 +162,4 @@ impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Constraint").field("has_ended", &self.has_ended).finish_non_exhaustive()
     }
-}
-
-fn failed(error: &impl std::fmt::Display) -> GrammarError {
-    let text = error.to_string();
-    GrammarError::Failed { detail: text.lines().next().unwrap_or_default().to_owned() }
 }

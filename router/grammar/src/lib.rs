@@ -21,11 +21,14 @@
 //! # Ok(()) }
 //! ```
 
+mod automaton;
 mod compiler;
 mod constraint;
 mod error;
+mod expression;
 mod limits;
 mod mask;
+mod place;
 mod reasoning;
 mod schema;
 mod seen;

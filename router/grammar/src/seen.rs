@@ -1,11 +1,12 @@
 //! Masks that the sequences of a grammar have in common.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::TokenMask;
 
 /// Masks that a grammar keeps, at most: within a text they are few.
-const MAX_SEEN: usize = 32;
+const MAX_SEEN: usize = 128;
 
 /// A mask, and what of it says how to go on.
 #[derive(Debug)]
@@ -28,39 +29,28 @@ impl Seen {
     }
 }
 
-/// The last masks of all sequences of a grammar: equal ones are one, so that who compares them, or sends them on, need
-/// not read them. A step of a model leaves nothing of them in a near cache.
+/// Masks of all sequences of a grammar: equal ones are one, so that who compares them, or sends them on, need not read
+/// them. A step of a model leaves nothing of them in a near cache.
 #[derive(Debug, Default)]
 pub(crate) struct SeenMasks {
-    recent: Mutex<Recent>,
-}
-
-#[derive(Debug, Default)]
-struct Recent {
-    /// With their digests.
-    masks: Vec<(u64, Arc<Seen>)>,
-    /// Which one gives way next.
-    next: usize,
+    /// By their digests.
+    masks: Mutex<HashMap<u64, Arc<Seen>>>,
 }
 
 impl SeenMasks {
     /// The one that is equal to it: itself if there is none.
     pub(crate) fn find(&self, mask: TokenMask, end_token_ids: &[u32]) -> Arc<Seen> {
         let digest = mask.digest();
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, seen)) =
-            recent.masks.iter().find(|(known, seen)| *known == digest && seen.mask == mask)
-        {
+        let mut masks = self.masks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = masks.get(&digest).filter(|seen| seen.mask == mask) {
             return seen.clone();
         }
-        let seen = Arc::new(Seen::new(mask, end_token_ids));
-        if recent.masks.len() < MAX_SEEN {
-            recent.masks.push((digest, seen.clone()));
-        } else {
-            let next = recent.next;
-            recent.masks[next] = (digest, seen.clone());
-            recent.next = (next + 1) % MAX_SEEN;
+        // Those that are in use are soon here again.
+        if masks.len() == MAX_SEEN {
+            masks.clear();
         }
+        let seen = Arc::new(Seen::new(mask, end_token_ids));
+        masks.insert(digest, seen.clone());
         seen
     }
 }
@@ -80,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_masks_are_one_until_others_took_their_places() {
+    fn equal_masks_are_one_until_they_are_too_many() {
         let seen = SeenMasks::default();
         let first = seen.find(mask(&[7, 9]), &[9]);
         assert_eq!((first.first, first.is_single, first.may_end), (Some(7), true, true));
@@ -93,6 +83,6 @@ mod tests {
         let again = seen.find(mask(&[7, 9]), &[9]);
         assert!(!Arc::ptr_eq(&first, &again));
         assert_eq!(first.mask, again.mask);
-        assert_eq!(seen.recent.lock().unwrap().masks.len(), MAX_SEEN);
+        assert!(seen.masks.lock().unwrap().len() <= MAX_SEEN);
     }
 }

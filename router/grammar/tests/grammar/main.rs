@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bombs;
+mod expressions;
 mod keywords;
 mod kinds;
 mod real_schemas;
