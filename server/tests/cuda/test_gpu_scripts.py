@@ -198,6 +198,25 @@ def test_a_launcher_that_is_not_there_is_refused_at_once(monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_name_that_no_phase_has_is_refused_before_results_are_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_gpu: bool
+) -> None:
+    from gpu import __main__ as program
+
+    kept = {name: f"of before: {name}" for name in ("results.jsonl", "gpu.md", "log.txt")}
+    for name, content in kept.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(program, "_look", lambda _environment: {"is_gpu": on_gpu})
+    monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "limits", "stesp"])
+    assert program.main() == 2
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == kept
+    said = capsys.readouterr().err
+    assert "`--only` is `stesp`" in said
+    assert "limits" in said
+    assert ("steps-llama-8b" if on_gpu else "steps-tiny") in said
+
+
 def test_percentiles_and_tables() -> None:
     from gpu.report import plot, table
     from gpu.requests import Timing, percentiles, prompt
