@@ -173,6 +173,17 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
 
 
+def test_every_program_that_measures_is_of_some_phase() -> None:
+    from gpu import measure, plan
+
+    stages = [
+        *plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16),
+        *plan.interpreter_stages(Path("/scratch"), Path("/bin/trunkline"), 16),
+    ]
+    commands = [phase.command for stage in stages for phase in stage.phases]
+    assert set(measure.PROGRAMS) == {command[2] for command in commands if list(command[:2]) == ["-m", "gpu.measure"]}
+
+
 @pytest.mark.parametrize("is_absolute", [True, False])
 def test_the_programs_of_a_bundle_are_found_wherever_it_lies(tmp_path: Path, is_absolute: bool) -> None:
     bundle, python = tmp_path / "bundle", tmp_path / "python"
