@@ -2,8 +2,9 @@
 
     PYTHONPATH=server python benchmark/shard_overhead.py [--backend cuda] [--steps N] [--sequences N ...]
 
-With `--backend cuda` it is that backend, all of what the host does for a step, over a device on which kernels, copies
-and graphs take no time. No GPU is needed, and a real one costs the host its launches on top.
+With `--backend cuda` it is that backend, all of what the host does for a step, over a device on which kernels and
+graphs do nothing; what a step needs and its results are copied, within the host's memory. No GPU is needed, and a real
+one costs the host its launches on top.
 
 Prints, for each batch size: the time of one step as a client sees it with one plan in flight (the whole way there and
 back), with two (what the router does; the time between results, which hides behind a device that works), and what the
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,22 +53,11 @@ class IdleBackend(FakeBackend):
 def idle_cuda() -> Backend:
     """The cuda backend without its kernels: every sample is token 0."""
     import torch
+    from gpu.idle_device import IdleDevice
     from trunkline_server.backends.cuda import sampling
     from trunkline_server.backends.cuda.backend import CudaBackend
-    from trunkline_server.backends.cuda.device import HostDevice
     from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
     from trunkline_server.backends.cuda.step_input import StepShape
-
-    class IdleGraph:
-        def replay(self) -> None:
-            pass
-
-    class IdleDevice(HostDevice):
-        can_capture = True
-
-        def capture(self, work: Callable[[], object]) -> IdleGraph:
-            work()
-            return IdleGraph()
 
     torch.set_num_threads(1)
     for kernel in ("find_peaks", "choose_largest", "choose_tokens", "find_logprobs"):

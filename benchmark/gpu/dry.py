@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,16 +23,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import triton
+from tests.cuda.cubin import resources
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from trunkline_server.backends.cuda import build as assembly
 from trunkline_server.backends.cuda import kernels, loading
-from trunkline_server.backends.cuda.device import Graph, HostDevice
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.weights.checkpoint import open_checkpoint
 
+from gpu.idle_device import IdleDevice
 from gpu.lines import Lines
 from gpu.models import NAMES, is_fp8, shape_of
 from gpu.process import phase_lines
@@ -81,21 +79,6 @@ class DryDriver:
         return torch.device("cpu")
 
 
-class _Replayed:
-    def replay(self) -> None:
-        pass
-
-
-class DryDevice(HostDevice):
-    """Captures by launching."""
-
-    can_capture = True
-
-    def capture(self, work: Callable[[], object]) -> Graph:
-        work()
-        return _Replayed()
-
-
 def as_on(card: Card) -> DryDriver:
     """From now on kernels are compiled for the card, on tensors of the CPU."""
     dry = DryDriver(card)
@@ -112,16 +95,6 @@ def as_on(card: Card) -> DryDriver:
     return dry
 
 
-def spilled_bytes(cubin: Path) -> int:
-    """Of a thread: what does not fit its registers, and is in its stack."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    command = [tool, "--dump-resource-usage", cubin]
-    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"STACK:(\d+) .*LOCAL:(\d+)", usage)
-    assert found is not None, usage
-    return int(found[1]) + int(found[2])
-
-
 def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
     major, minor = map(int, capability.split("."))
     dry = as_on(Card((major, minor), PROCESSORS[capability]))
@@ -130,7 +103,7 @@ def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
 
     def listen(*, metadata: dict[str, Any], metadata_group: dict[str, str], **_: Any) -> None:
         cubin = next(Path(path) for path in metadata_group.values() if path.endswith(".cubin"))
-        compiled.append((metadata["name"], spilled_bytes(cubin), metadata["shared"]))
+        compiled.append((metadata["name"], resources(cubin).spilled_bytes, metadata["shared"]))
 
     knobs.compilation.listener = listen
     began = time.perf_counter()
@@ -138,7 +111,7 @@ def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(shape, Path(folder), "cpu", is_fp8=is_fp8(model))
         backend = assembly.build(
-            open_checkpoint(path), device=DryDevice(16 << 30), kv_cache_dtype=kv_cache_dtype,
+            open_checkpoint(path), device=IdleDevice(16 << 30), kv_cache_dtype=kv_cache_dtype,
             max_batch_total_tokens=POOL_TOKENS,
         )  # fmt: skip
     for batch in (1, 8, 64):

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.cuda.cubin import resources
 from trunkline_server.backends.cuda.kernels.card import Card
 
 HOPPER = Card((9, 0), 132)
@@ -103,20 +104,15 @@ def _compile(variant: Variant, card: Card) -> Compiled:
         target=target,
         options={"num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": False},
     )
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(compiled.asm["cubin"])
         cubin.flush()
-        usage = subprocess.run(
-            [tools / "cuobjdump", "--dump-resource-usage", cubin.name], capture_output=True, text=True, check=True
-        ).stdout
-    match = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage)
-    assert match is not None, usage
+        taken = resources(Path(cubin.name))
     return Compiled(
         name=variant.name,
         kernel=variant.kernel.__name__,
-        registers=int(match[1]),
-        spilled_bytes=int(match[2]) + int(match[3]),
+        registers=taken.registers,
+        spilled_bytes=taken.spilled_bytes,
         shared_bytes=compiled.metadata.shared,
         products=sorted(set(_PRODUCT.findall(compiled.asm["ptx"]))),
         warps=sorted(set(re.findall(r"warpsPerCTA = (\[[\d, ]+\])", _encodings(compiled.asm["ttgir"])))),
