@@ -13,7 +13,7 @@ from gpu.shapes import SHAPES
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ROOT / "server/tests/cuda"
 # These only show that this program runs.
-NOT_ON_GPU = ("test_gpu_scripts.py",)
+NOT_ON_GPU = ("test_gpu_scripts.py", "test_gpu_traffic.py")
 PROGRAMS = ("steps", "requests", "transformers", "tiers", "fast")
 # Whose K and V go to the host and back.
 TIERS_MODEL = "llama-8b"

@@ -32,6 +32,8 @@ from gpu.requests import is_ready, prompt, serving
 
 TIMEOUT_S = 240.0
 RETRY_S = 0.1
+# Of the threads beside recorded requests, those that await an answer when they count as busy.
+BUSY_SHARE = 0.75
 # Of a request that a killed shard took with it, or that came while it was away.
 SHARD_CODES = ("shard_lost", "shard_away", "shard_silent", "shard_stuck")
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -154,7 +156,8 @@ class Others:
     def __init__(self, port: int, size: Size, vocab_size: int, beginnings: Sequence[list[int]], seed: int) -> None:
         self._port, self._size, self._vocab_size, self._beginnings = port, size, vocab_size, beginnings
         self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._num_asking = 0
         self.counts = {"whole": 0, "left": 0, "lost": 0}
         self.errors: list[str] = []
         self._threads = [
@@ -172,22 +175,37 @@ class Others:
         for thread in self._threads:
             thread.join()
 
+    def wait_until_busy(self, deadline_s: float = TIMEOUT_S) -> bool:
+        """Waits until one was answered whole and most of them await an answer, or one failed: whether they are busy."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_busy() or self.errors, deadline_s)
+            return self._is_busy()
+
+    def problems(self, *, is_shard_killed: bool = False) -> list[str]:
+        """What went wrong that had not to. A killed shard takes requests along, nothing else does."""
+        found = list(self.errors)
+        if self.counts["lost"] and not is_shard_killed:
+            found.append(f"{self.counts['lost']} lost")
+        if not self.counts["whole"]:
+            found.append("none was answered whole")
+        return found
+
     def _run(self, chance: random.Random) -> None:
         while not self._stop.is_set():
             body = self._body(chance)
             leaves = chance.random() < 0.25
+            self._begin()
             try:
                 if leaves:
                     ask_and_leave(self._port, body, chance.randrange(0, 8))
                 else:
                     ask(self._port, body)
-                self._count("left" if leaves else "whole")
+                self._end("left" if leaves else "whole")
             except (ShardLost, ConnectionError, http.client.HTTPException):
-                self._count("lost")
+                self._end("lost")
                 self._stop.wait(RETRY_S)
             except (OSError, RuntimeError) as error:
-                with self._lock:
-                    self.errors.append(str(error))
+                self._end(None, str(error))
                 return
 
     def _body(self, chance: random.Random) -> dict[str, Any]:
@@ -201,9 +219,23 @@ class Others:
             "ignore_eos": True, **chance.choice(VARIANTS), "n": 1,
         }  # fmt: skip
 
-    def _count(self, what: str) -> None:
-        with self._lock:
-            self.counts[what] += 1
+    def _begin(self) -> None:
+        with self._changed:
+            self._num_asking += 1
+            self._changed.notify_all()
+
+    def _end(self, what: str | None, error: str = "") -> None:
+        """A request ended as one of `counts`, or its thread with an error."""
+        with self._changed:
+            self._num_asking -= 1
+            if what is None:
+                self.errors.append(error)
+            else:
+                self.counts[what] += 1
+            self._changed.notify_all()
+
+    def _is_busy(self) -> bool:
+        return self.counts["whole"] > 0 and self._num_asking >= BUSY_SHARE * len(self._threads)
 
 
 class Comparison:
@@ -318,7 +350,8 @@ def run(options: argparse.Namespace, lines: Lines) -> None:
                     comparison.check(server.port, f"chunks of {tokens}, one at a time", at_once=1)
                     with Others(server.port, size, options.vocab_size, beginnings, tokens) as others:
                         comparison.check(server.port, f"chunks of {tokens}, among others", at_once=4)
-                    comparison.say(f"chunks of {tokens}: others were answered", others.errors, str(others.counts))
+                        others.wait_until_busy()
+                    comparison.say(f"chunks of {tokens}: others were answered", others.problems(), str(others.counts))
         finally:
             print(log.read_text(errors="replace")[-6000:] if log.exists() else "no log", flush=True)
 
@@ -333,12 +366,17 @@ def _first_server(
     with Others(port, size, vocab_size, beginnings, 1) as others:
         for turn in range(size.turns):
             comparison.check(port, f"among {size.others} others, turn {turn + 1}", at_once=4)
-    comparison.say("others were answered", others.errors, str(others.counts))
+        others.wait_until_busy()
+    comparison.say("others were answered", others.problems(), str(others.counts))
     with Others(port, size, vocab_size, beginnings, 2) as others:
-        time.sleep(0.2)
+        # So that the shard works on their requests when it is killed.
+        is_busy = others.wait_until_busy()
         killed = kill_shard(server.process.pid)
         comparison.check(port, "after the shard was killed, among others", at_once=4, patient=True)
-    comparison.say("a shard was killed", [] if killed else ["there was none"], str(others.counts))
+    problems = others.problems(is_shard_killed=True)
+    problems += [] if killed else ["there was none"]
+    problems += [] if is_busy else ["the others did not await answers"]
+    comparison.say("a shard was killed", problems, str(others.counts))
     wait_until_ready(port)
     comparison.check(port, "after the shard was killed, one at a time", at_once=1, patient=True)
     comparison.say("nothing is held when nobody asks", left_behind(port))

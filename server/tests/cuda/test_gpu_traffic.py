@@ -1,0 +1,133 @@
+"""`gpu.traffic`: other clients that nobody answered are told, and a shard is killed while it works."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
+NUM_OTHERS = 3
+# Of a made server, to answer one of the others.
+ANSWER_S = 0.4
+
+
+@pytest.fixture(autouse=True)
+def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARK)
+
+
+def others(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., str]) -> Any:
+    """Other clients of a server that answers so; stopped when they are busy, or one failed, or in a second."""
+    from gpu import traffic
+
+    monkeypatch.setattr(traffic, "ask", answer)
+    monkeypatch.setattr(traffic, "ask_and_leave", answer)
+    size = replace(traffic.LEAST, others=NUM_OTHERS)
+    with traffic.Others(0, size, 100, [[2, 3, 4]], seed=1) as asking:
+        asking.wait_until_busy(deadline_s=1.0)
+    return asking
+
+
+def test_others_that_are_answered_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = others(monkeypatch, lambda *_: "[]")
+    assert found.problems() == []
+    assert found.problems(is_shard_killed=True) == []
+
+
+@pytest.mark.parametrize("is_shard_killed", [True, False])
+def test_others_that_nobody_answered_are_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
+    def refuse(*_: object) -> str:
+        raise ConnectionRefusedError
+
+    found = others(monkeypatch, refuse)
+    assert "none was answered whole" in found.problems(is_shard_killed=is_shard_killed)
+
+
+def test_a_request_that_is_lost_is_a_problem_where_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu import traffic
+
+    lock, asked = threading.Lock(), []
+
+    def lose_the_first(*_: object) -> str:
+        with lock:
+            asked.append(1)
+            if len(asked) == 1:
+                raise traffic.ShardLost("shard_lost")
+        return "[]"
+
+    found = others(monkeypatch, lose_the_first)
+    assert found.problems() == ["1 lost"]
+    assert found.problems(is_shard_killed=True) == []
+
+
+@pytest.mark.parametrize("is_shard_killed", [True, False])
+def test_what_the_server_refuses_is_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError("the server answered 500")
+
+    found = others(monkeypatch, fail)
+    # The others may have been stopped before they asked.
+    problems = set(found.problems(is_shard_killed=is_shard_killed))
+    assert problems == {"the server answered 500", "none was answered whole"}
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_the_shard_is_killed_while_it_works_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    from gpu import traffic
+    from gpu.lines import Lines
+
+    size = replace(traffic.LEAST, others=NUM_OTHERS)
+    requests = traffic.recorded(size, 100)
+    bodies = [request.body for request in requests]
+    lock, never, at_kill = threading.Lock(), threading.Event(), []
+    counts = {"begun": 0, "answered": 0}
+
+    class Counted(traffic.Others):
+        def __enter__(self) -> Counted:
+            counts.update(begun=0, answered=0)
+            super().__enter__()
+            return self
+
+    def ask(_port: int, body: dict[str, Any], *_: object) -> str:
+        if body in bodies:
+            return "[]"
+        with lock:
+            counts["begun"] += 1
+        # As long as a server takes.
+        never.wait(ANSWER_S)
+        if not is_answered:
+            raise RuntimeError("the server answered 500")
+        with lock:
+            counts["answered"] += 1
+        return "[]"
+
+    def kill(_launcher: int) -> bool:
+        with lock:
+            at_kill.append(dict(counts))
+        return True
+
+    for name, stand_in in {
+        "ask": ask, "ask_and_leave": ask, "kill_shard": kill, "wait_until_ready": lambda _port: None,
+        "left_behind": lambda _port: [], "Others": Counted,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(traffic, name, stand_in)
+    lines = Lines(tmp_path / "results.jsonl", "traffic")
+    server = SimpleNamespace(port=0, process=SimpleNamespace(pid=0))
+    comparison = traffic.Comparison(lines, "auto", requests)
+    traffic._first_server(server, comparison, size, 100, [request.body["prompt"] for request in requests])
+    found = [json.loads(line) for line in lines.path.read_text().splitlines()]
+    failed = [line["name"].rsplit(": ", 1)[1] for line in found if not line["holds"]]
+    if is_answered:
+        assert failed == []
+        assert at_kill[0]["begun"] > at_kill[0]["answered"] > 0
+    else:
+        assert failed == ["others were answered", "a shard was killed"]
