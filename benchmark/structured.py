@@ -161,10 +161,12 @@ def main() -> None:
     turns: dict[str, list[Turn]] = {form: [] for form in forms}
     with serving() as server:
         measure(server, chooser, 1, FORMS["schema"], options.tokens)
-        for _ in range(options.repeat):
+        began = time.monotonic()
+        for turn in range(options.repeat):
             # Whatever the machine does in between meets each form as often.
             for form in chooser.sample(forms, k=len(forms)):
                 turns[form].append(measure(server, chooser, options.streams, FORMS[form], options.tokens))
+            print(f"turn {turn + 1} of {options.repeat}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
     free = [turn.wall_ms for turn in turns[forms[0]]]
     free_beside = [turn.beside_ms for turn in turns[forms[0]]]
     for form, of_form in turns.items():

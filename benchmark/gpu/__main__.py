@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ LOOK_S = 90.0
 SCRATCH_BYTES = 40 << 30
 MEMORY_FOLDER = Path("/dev/shm")
 CODE_IF_WRONG = 1
+# As argparse ends where an argument cannot be.
+CODE_IF_REFUSED = 2
 # A look at the machine in a process of its own: a driver that hangs must not take this one with it.
 LOOK = "import json; from gpu.measure import machine; print(json.dumps(machine()))"
 
@@ -46,30 +49,41 @@ def main() -> int:
         environment |= plan.INTERPRETED
         print("== no NVIDIA GPU: kernels run in Triton's interpreter on tiny shapes, speed means nothing", flush=True)
     minutes = options.minutes or (MINUTES if is_gpu else INTERPRETER_MINUTES)
-    for old in ("results.jsonl", "log.txt", *report.FILES):
-        (options.output / old).unlink(missing_ok=True)
-    conductor = Conductor(options.output, began + 60 * minutes, environment)
-    Lines(conductor.results, "machine").note(**facts, minutes=minutes, on_gpu=is_gpu)
-    print(f"== {json.dumps(facts)}", flush=True)
-    with tempfile.TemporaryDirectory(dir=_scratch(options.scratch)) as folder, ended_with_this_process(conductor):
-        cores = len(os.sched_getaffinity(0))
-        stages = (
-            plan.device_stages(Path(folder), options.launcher, plan.model_names(options.models), cores)
-            if is_gpu
-            else plan.interpreter_stages(Path(folder), options.launcher, cores)
-        )
-        wanted = plan.selected(stages, options.only)
-        for stage in wanted:
-            conductor.expect(stage.phases)
+    with tempfile.TemporaryDirectory(dir=_scratch(options.scratch)) as folder:
         try:
-            for stage in wanted:
-                print(f"== {stage.name}", flush=True)
-                conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
-                report.write(options.output)
-        finally:
-            conductor.kill_all()
-            report.write(options.output)
+            stages = plan.selected(_stages(options, Path(folder), is_gpu=is_gpu), options.only)
+        except plan.UnknownPhaseError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return CODE_IF_REFUSED
+        for old in ("results.jsonl", "log.txt", *report.FILES):
+            (options.output / old).unlink(missing_ok=True)
+        conductor = Conductor(options.output, began + 60 * minutes, environment)
+        Lines(conductor.results, "machine").note(**facts, minutes=minutes, on_gpu=is_gpu)
+        print(f"== {json.dumps(facts)}", flush=True)
+        with ended_with_this_process(conductor):
+            _run(conductor, stages, began, minutes, options.output)
     return _report(options.output)
+
+
+def _stages(options: argparse.Namespace, scratch: Path, *, is_gpu: bool) -> list[plan.Stage]:
+    cores = len(os.sched_getaffinity(0))
+    if is_gpu:
+        return plan.device_stages(scratch, options.launcher, plan.model_names(options.models), cores)
+    return plan.interpreter_stages(scratch, options.launcher, cores)
+
+
+def _run(conductor: Conductor, stages: Sequence[plan.Stage], began: float, minutes: float, output: Path) -> None:
+    """Stage by stage; the summary is written after each, and when the run is ended."""
+    for stage in stages:
+        conductor.expect(stage.phases)
+    try:
+        for stage in stages:
+            print(f"== {stage.name}", flush=True)
+            conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
+            report.write(output)
+    finally:
+        conductor.kill_all()
+        report.write(output)
 
 
 def _report(folder: Path) -> int:

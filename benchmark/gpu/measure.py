@@ -175,12 +175,7 @@ def machine() -> dict[str, Any]:
     return facts
 
 
-def _machine(_: argparse.Namespace, _device: str, lines: Lines) -> None:
-    lines.note(**machine())
-
-
 PROGRAMS = {
-    "machine": _machine,
     "weights": _weights,
     "limits": _limits,
     "start": _start,

@@ -39,6 +39,17 @@ class Stage:
     share: float
 
 
+class UnknownPhaseError(Exception):
+    """`--only` names what no phase of this run begins with."""
+
+    def __init__(self, unknown: Sequence[str], known: Sequence[str]) -> None:
+        names = ", ".join(f"`{name}`" for name in unknown)
+        super().__init__(
+            f"`--only` is {names}, which no phase begins with; the phases are {' '.join(known)}; "
+            "hint: `traffic` and `requests` need `--launcher`"
+        )
+
+
 def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], cores: int) -> list[Stage]:
     """Correctness first, all at once, since compiling kernels takes most of it; then speed, one after the other."""
     small = scratch / "small"
@@ -98,10 +109,16 @@ def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list
 
 
 def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
-    """Phases whose names begin with one of `only`, and those that they need."""
+    """Phases whose names begin with one of `only`, and those that they need.
+
+    Raises UnknownPhaseError if no phase begins with one of them: a run of nothing would find no problem.
+    """
     if not only:
         return list(stages)
     phases = {phase.name: phase for stage in stages for phase in stage.phases}
+    unknown = [beginning for beginning in only if not any(name.startswith(beginning) for name in phases)]
+    if unknown:
+        raise UnknownPhaseError(unknown, sorted(phases))
     wanted = {name for name in phases if name.startswith(tuple(only))}
     while True:
         more = {needed for name in wanted for needed in phases[name].after} - wanted

@@ -127,8 +127,7 @@ impl<'a> World<'a> {
         self.next_happening += 1;
     }
 
-    /// Until nothing more will happen. Panics where anything is wrong.
-    /// What came of it at the end. Panics where anything is wrong.
+    /// What came of it when nothing more will happen. Panics where anything is wrong.
     pub(super) fn run(mut self) -> Report {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
         let num_shards = self.scenario.outages.len() as u64 + 1 + u64::from(self.options.blow.is_some());
