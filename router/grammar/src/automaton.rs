@@ -11,7 +11,8 @@ use regex_automata::{Anchored, MatchKind};
 use regex_syntax::hir::Hir;
 
 /// Bytes that each step from an expression to its table may take: beyond it lies what grows with the power of the
-/// expression's length. It bounds time loosely: mostly some 0.1 s of a core, more for empty alternatives by the thousand.
+/// expression's length. It bounds time loosely: mostly some 0.1 s of a core, more for empty alternatives by the
+/// thousand.
 const MAX_BYTES: usize = 1 << 20;
 /// The same for the first step, whose states each of a table's may go through.
 const MAX_NFA_BYTES: usize = 1 << 19;
@@ -92,7 +93,8 @@ impl Automaton {
             }
             state += 1;
         }
-        // It tells a match one byte late: what follows a match that nothing continues is a state too, and leads nowhere.
+        // It tells a match one byte late: what follows a match that nothing continues is a state too, and leads
+        // nowhere.
         let accepts: Vec<bool> = ids.iter().map(|&id| dfa.is_match_state(dfa.next_eoi_state(id))).collect();
         let mut is_live = accepts.clone();
         let mut waiting: Vec<u32> = (0..state).filter(|&state| accepts[state as usize]).collect();
