@@ -4,8 +4,10 @@
 
 Each stream generates the same number of tokens from a random prompt. Under the grammars nearly every token is sampled,
 so that each step needs the masks of all streams. A turn measures free streams and each grammar, in any order; ratios
-are within a turn, so that what else the machine does weighs on both. `counted` is the worst case: its states differ at
-each character.
+are within a turn, so that what else the machine does weighs on both. `counted` has another state at each character.
+
+On a machine with neighbours the clock tells little. What a grammar costs beside the kernels (masks, plans, messages) is
+told by the time on a core of all other threads, the router's and the shard's: a step is longer by at most that time.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from client import post
 from harness import Trunkline, serving
+from thread_time import thread_seconds
 
 # Of each stream before and after what is measured.
 FIRST_TOKENS = 8
 LAST_TOKENS = 8
 PROMPT_TOKENS = 32
 NUM_DRAWS = 2000
+# The shard's main thread runs kernels, too.
+KERNEL_THREADS = ("kernel-", "python")
 # By what they show; each allows far more than the tokens that are generated.
 FORMS: dict[str, dict[str, Any]] = {
     "free": {"ignore_eos": True},
@@ -54,19 +59,31 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Turn:
-    """Of one form in one turn, while all streams decode: milliseconds of a step on the clock and on the device."""
+    """Of one form in one turn, while all streams decode: milliseconds of a step.
+
+    On the clock, on the device, and of all threads beside the kernels' on a core.
+    """
 
     wall_ms: float
     step_ms: float
+    beside_ms: float
 
 
 @dataclass
 class Steps:
-    """What the router had counted at a time of this process' clock."""
+    """What the router had counted at a time of this process' clock, and what threads beside the kernels had taken."""
 
     at: float
     num: float
     seconds: float
+    beside: float
+
+
+def seconds_beside(server: Trunkline) -> float:
+    """Time on a core of the router's threads and of those of the shard that run no kernels, in seconds."""
+    shard = thread_seconds(server.shard_pid())
+    others = (seconds for name, seconds in shard.items() if not name.startswith(KERNEL_THREADS))
+    return sum(thread_seconds(server.router_pid()).values()) + sum(others)
 
 
 def measure(
@@ -86,6 +103,7 @@ def measure(
             time.monotonic(),
             metrics["trunkline_step_duration_seconds_count"],
             metrics["trunkline_step_duration_seconds_sum"],
+            await asyncio.to_thread(seconds_beside, server),
         )
 
     async def all_streams() -> tuple[Steps, Steps]:
@@ -114,7 +132,10 @@ def measure(
 
     begin, end = asyncio.run(all_streams())
     num_steps = end.num - begin.num
-    return Turn((end.at - begin.at) / num_steps * 1e3, (end.seconds - begin.seconds) / num_steps * 1e3)
+    of_step = 1e3 / num_steps
+    return Turn(
+        (end.at - begin.at) * of_step, (end.seconds - begin.seconds) * of_step, (end.beside - begin.beside) * of_step
+    )
 
 
 def interval(ratios: list[float], chooser: random.Random) -> tuple[float, float]:
@@ -147,16 +168,21 @@ def main() -> None:
                 turns[form].append(measure(server, chooser, options.streams, FORMS[form], options.tokens))
             print(f"turn {turn + 1} of {options.repeat}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
     free = [turn.wall_ms for turn in turns[forms[0]]]
+    free_beside = [turn.beside_ms for turn in turns[forms[0]]]
     for form, of_form in turns.items():
         times = [turn.wall_ms for turn in of_form]
         ratios = [a / b for a, b in zip(times, free, strict=True)]
         low, high = interval(ratios, chooser)
         step_ms = statistics.median(turn.step_ms for turn in of_form)
+        more = [turn.beside_ms - beside for turn, beside in zip(of_form, free_beside, strict=True)]
+        longer = [a / b for a, b in zip(more, free, strict=True)]
+        most = interval(longer, chooser)
         print(
             f"{form:8} a step at {options.streams} streams takes {min(times):5.2f} ms at least "
             f"({percent(min(times) / min(free))}), median {statistics.median(times):5.2f}, "
             f"of turns {percent(statistics.median(ratios))} ({percent(low)} to {percent(high)}); "
-            f"of it on the device {step_ms:5.2f}"
+            f"of it on the device {step_ms:5.2f}; threads beside the kernels {statistics.median(more):+.3f} ms "
+            f"({statistics.median(longer):+.1%} of a step, {most[0]:+.1%} to {most[1]:+.1%})"
         )
 
 

@@ -68,7 +68,8 @@ pub const MAX_COMPILING_GRAMMARS: usize = 4;
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most compiled grammars kept for requests that ask for them again.
 pub const MAX_CACHED_GRAMMARS: usize = 64;
-/// Most bytes of text that they were compiled from; compiled they take some ten times as much.
+/// Most bytes of text that they were compiled from; compiled they take some ten times as much, and each up to 1 MiB for
+/// the table of an expression and as much for its masks.
 pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
 /// Limits that flags set.

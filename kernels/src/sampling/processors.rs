@@ -95,7 +95,7 @@ impl SamplingParams {
         }
         if let Some(watermark) = &self.watermark {
             in_range("watermark.gamma", watermark.gamma, MIN_GAMMA, 1.0 - MIN_GAMMA)?;
-            in_range("watermark.delta", watermark.delta, f32::MIN_POSITIVE, 100.0)?;
+            in_range("watermark.delta", watermark.delta, f32::from_bits(1), 100.0)?;
         }
         let counts = [
             ("num_top_logprobs", self.num_top_logprobs),
@@ -294,6 +294,9 @@ mod tests {
         let watermark = Some(Watermark { gamma: 1.0, delta: 2.0, key: 1 });
         let bad = SamplingParams { watermark, ..Default::default() };
         assert_eq!(bad.check().unwrap_err(), "`watermark.gamma` is 1, expected 0.00390625 to 0.99609375");
+        // As small as a number can be: the router and the shard take it, too.
+        let watermark = Some(Watermark { gamma: 0.5, delta: f32::from_bits(1), key: 1 });
+        assert_eq!(SamplingParams { watermark, ..Default::default() }.check(), Ok(()));
         let bad = SamplingParams { top_p: 0.0, ..Default::default() };
         assert!(bad.check().unwrap_err().starts_with("`top_p` is 0"));
         let bad = SamplingParams { temperature: f32::NAN, ..Default::default() };

@@ -1,4 +1,4 @@
-//! From what a client sent to a parser.
+//! From what a client sent to the beginning of an output.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use trunkline_text::Tokenizer;
 
 use crate::automaton::Automaton;
+use crate::classes::Classes;
 use crate::expression::Expression;
 use crate::place::Place;
 use crate::reasoning::ReasoningTokens;
@@ -76,6 +77,9 @@ impl GrammarCompiler {
         limits: GrammarLimits,
     ) -> Result<Self, GrammarError> {
         let (vocabulary, permitted) = Vocabulary::new(tokenizer, end_token_ids)?;
+        // A model's files may name what its vocabulary does not have.
+        let end_token_ids: Vec<u32> =
+            end_token_ids.iter().copied().filter(|&id| id < tokenizer.vocab_size()).collect();
         let env: TokEnv = Arc::new(vocabulary);
         let mut slices = SlicedBiasComputer::json_slices();
         slices.extend(WORDS.map(str::to_owned));
@@ -83,7 +87,7 @@ impl GrammarCompiler {
             .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
         factory.quiet();
         *factory.limits_mut() = limits.of_parser();
-        let reasoning_tokens = ReasoningTokens::new(tokenizer, env.clone(), &permitted, end_token_ids);
+        let reasoning_tokens = ReasoningTokens::new(tokenizer, env.clone(), &permitted, &end_token_ids);
         Ok(Self {
             factory: Arc::new(factory),
             env,
@@ -95,28 +99,12 @@ impl GrammarCompiler {
         })
     }
 
-    /// A parser at the beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an
-    /// async
-    /// thread.
+    /// The beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an async thread.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
         self.check(grammar)?;
-        let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
-        let place = match automaton(grammar) {
-            Some(automaton) => Place::of_expression(Expression::new(
-                automaton,
-                self.env.clone(),
-                permitted,
-                end_token_ids.clone(),
-            )),
-            None => {
-                let matcher = self.parser(self.top_level(grammar)?)?;
-                if let Some(error) = matcher.get_error() {
-                    return Err(self.explain(grammar, &error));
-                }
-                Place::of_parser(matcher, permitted, end_token_ids.clone())
-            }
-        };
-        let mut constraint = Constraint::new(place, end_token_ids, self.reasoning_tokens.clone());
+        let place = self.place(grammar)?.map_err(|error| self.explain(grammar, &error))?;
+        let mut constraint =
+            Constraint::new(place, self.end_token_ids.clone(), self.reasoning_tokens.clone());
         // A schema that refers to nothing but itself compiles, and no text begins it.
         constraint.allowed(Forcing::Never).map_err(|error| match error {
             GrammarError::Failed { detail } => invalid(
@@ -137,7 +125,10 @@ impl GrammarCompiler {
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) => Ok(()),
-            Grammar::Regex(regex) => self.check_bytes("the regular expression in bytes", regex.len()),
+            Grammar::Regex(regex) => {
+                self.check_bytes("the regular expression in bytes", regex.len())?;
+                Classes::default().add(regex)
+            }
             Grammar::Choices(choices) => {
                 self.check_bytes("the choices in bytes", choices.iter().map(String::len).sum())?;
                 if choices.is_empty() {
@@ -148,25 +139,48 @@ impl GrammarCompiler {
                 }
                 Ok(())
             }
-            Grammar::Lark(text) => self.check_bytes("the grammar in bytes", text.len()),
+            Grammar::Lark(text) => {
+                self.check_bytes("the grammar in bytes", text.len())?;
+                Classes::default().add(text)
+            }
         }
     }
 
-    /// Compiles on a thread of its own, which is left to itself if it takes too long: the parser's compiler cannot be
-    /// stopped. A few of those may be left; until they are done nothing else is compiled.
-    fn parser(&self, top: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+    /// Where an output begins, or what the parser has against the grammar.
+    fn place(&self, grammar: &Grammar) -> Result<Result<Place, String>, GrammarError> {
+        let (source, top) = (grammar.clone(), self.top_level(grammar)?);
+        let (factory, env) = (self.factory.clone(), self.env.clone());
+        let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
+        self.in_time(move || {
+            if let Some(automaton) = automaton(&source) {
+                return Ok(Place::of_expression(Expression::new(automaton, env, permitted, end_token_ids)));
+            }
+            let matcher = Matcher::new(factory.create_parser(top));
+            match matcher.get_error() {
+                Some(error) => Err(error),
+                None => Ok(Place::of_parser(matcher, permitted, end_token_ids)),
+            }
+        })
+    }
+
+    /// Compiles on a thread of its own, which is left to itself if it takes too long: compiling cannot be stopped. A
+    /// few of those may be left; until they are done nothing else is compiled.
+    fn in_time<T: Send + 'static>(
+        &self,
+        compile: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, GrammarError> {
         let count = self.num_compiling.load(Ordering::Acquire);
         if count >= MAX_COMPILING {
             return Err(GrammarError::Busy { count });
         }
-        let (factory, compiling) = (self.factory.clone(), Compiling::begin(&self.num_compiling));
+        let compiling = Compiling::begin(&self.num_compiling);
         let (done, result) = mpsc::sync_channel(1);
         let compile = move || {
-            let matcher = Matcher::new(factory.create_parser(top));
+            let compiled = compile();
             // Before who waits goes on, and lets the next one compile.
             drop(compiling);
             // Nobody listens any more if it took too long.
-            let _ = done.send(matcher);
+            let _ = done.send(compiled);
         };
         std::thread::Builder::new()
             .name("grammar".to_owned())

@@ -2,9 +2,10 @@
 //! network, no async: the router calls it from a thread of its own, as compiling and masks take from microseconds to
 //! tens of milliseconds.
 //!
-//! The parser is `llguidance` (Earley over derivatives of regular expressions, <https://github.com/guidance-
-//! ai/llguidance>).
-//! What is here: the vocabulary it walks, limits, keywords refused by name, and what a sequence needs of it.
+//! JSON and Lark have a parser, `llguidance` (Earley over derivatives of regular expressions,
+//! <https://github.com/guidance-ai/llguidance>), whose state is each sequence's own. Regular expressions and choices
+//! have a table that all sequences share, by `regex-automata`; those that need too many states have the parser.
+//! What is here beside them: the vocabulary they walk, limits, keywords refused by name, and what a sequence needs.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -22,6 +23,7 @@
 //! ```
 
 mod automaton;
+mod classes;
 mod compiler;
 mod constraint;
 mod error;

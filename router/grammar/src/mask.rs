@@ -116,6 +116,11 @@ impl TokenMask {
         })
     }
 
+    /// Bytes that it takes.
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Number of ids in it.
     pub fn count(&self) -> usize {
         self.bytes.iter().map(|byte| byte.count_ones() as usize).sum()

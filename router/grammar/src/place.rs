@@ -80,7 +80,7 @@ impl Place {
         }
     }
 
-    /// Takes a token of the last mask; an end token leaves the place as it is.
+    /// Takes a token of the last mask.
     pub(crate) fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
         match self {
             Self::Parser(parser) => parser.matcher.consume_token(token_id).map_err(|error| failed(&error)),

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::TokenMask;
 
-/// Masks that a grammar keeps, at most: within a text they are few.
-const MAX_SEEN: usize = 128;
+/// Bytes of masks that a grammar keeps, at most: within a text they are few.
+const MAX_SEEN_BYTES: usize = 512 << 10;
+/// So many masks are kept whatever their size.
+const MIN_SEEN: usize = 8;
 
 /// A mask, and what of it says how to go on.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl SeenMasks {
             return seen.clone();
         }
         // Those that are in use are soon here again.
-        if masks.len() == MAX_SEEN {
+        if masks.len() >= (MAX_SEEN_BYTES / mask.num_bytes().max(1)).max(MIN_SEEN) {
             masks.clear();
         }
         let seen = Arc::new(Seen::new(mask, end_token_ids));
@@ -61,7 +63,8 @@ mod tests {
 
     use super::*;
 
-    const VOCAB_SIZE: usize = 200;
+    const VOCAB_SIZE: usize = 1 << 18;
+    const MAX_MASKS: usize = MAX_SEEN_BYTES / (VOCAB_SIZE / 8);
 
     fn mask(ids: &[u32]) -> TokenMask {
         let mut allowed = SimpleVob::alloc_with_capacity(VOCAB_SIZE, VOCAB_SIZE + 1);
@@ -75,7 +78,7 @@ mod tests {
         let first = seen.find(mask(&[7, 9]), &[9]);
         assert_eq!((first.first, first.is_single, first.may_end), (Some(7), true, true));
         assert!(Arc::ptr_eq(&first, &seen.find(mask(&[7, 9]), &[9])));
-        for id in 10..10 + MAX_SEEN as u32 {
+        for id in 10..10 + MAX_MASKS as u32 {
             let other = seen.find(mask(&[id]), &[9]);
             assert_eq!(other.mask, mask(&[id]));
             assert_eq!(other.may_end, id == 9);
@@ -83,6 +86,6 @@ mod tests {
         let again = seen.find(mask(&[7, 9]), &[9]);
         assert!(!Arc::ptr_eq(&first, &again));
         assert_eq!(first.mask, again.mask);
-        assert!(seen.masks.lock().unwrap().len() <= MAX_SEEN);
+        assert!(seen.masks.lock().unwrap().len() <= MAX_MASKS);
     }
 }

@@ -40,6 +40,8 @@ struct TenantState {
     /// Its sequences, those included that wait for their last step.
     num_sequences: u32,
     num_waiting: u32,
+    /// Those of the waiting that never ran.
+    num_new: u32,
     /// Those that get chunks.
     num_running: u32,
     /// Tokens that its waiting sequences have to compute.
@@ -134,6 +136,7 @@ impl Fairness {
             pending: 0,
             num_sequences: 0,
             num_waiting: 0,
+            num_new: 0,
             num_running: 0,
             num_uncached_tokens: 0,
             is_stale: false,
@@ -201,17 +204,19 @@ impl Fairness {
         self.mark(key);
     }
 
-    /// A sequence of it waits.
-    pub(crate) fn begin_waiting(&mut self, key: TenantKey, num_uncached_tokens: u32) {
+    /// A sequence of it waits; a new one never ran.
+    pub(crate) fn begin_waiting(&mut self, key: TenantKey, is_new: bool, num_uncached_tokens: u32) {
         let tenant = self.tenant_mut(key);
         tenant.num_waiting += 1;
+        tenant.num_new += u32::from(is_new);
         tenant.num_uncached_tokens += u64::from(num_uncached_tokens);
     }
 
     /// It waits no more.
-    pub(crate) fn end_waiting(&mut self, key: TenantKey, num_uncached_tokens: u32) {
+    pub(crate) fn end_waiting(&mut self, key: TenantKey, is_new: bool, num_uncached_tokens: u32) {
         let tenant = self.tenant_mut(key);
         tenant.num_waiting -= 1;
+        tenant.num_new -= u32::from(is_new);
         tenant.num_uncached_tokens -= u64::from(num_uncached_tokens);
     }
 
@@ -309,10 +314,11 @@ impl Fairness {
         }
     }
 
-    /// How many sequences of a tenant wait, where there are keys of several; none if it need not share the queue.
-    pub(crate) fn num_waiting(&self, name: Option<&str>) -> Option<u32> {
+    /// How many sequences of a tenant wait that never ran, where there are keys of several; none if it need not share
+    /// the queue.
+    pub(crate) fn num_new(&self, name: Option<&str>) -> Option<u32> {
         let name = name.filter(|_| self.weights.len() > 1)?;
-        Some(self.by_name.get(name).map_or(0, |&key| self.tenant(key).num_waiting))
+        Some(self.by_name.get(name).map_or(0, |&key| self.tenant(key).num_new))
     }
 
     /// Whether there are several tenants.
@@ -343,19 +349,22 @@ impl Fairness {
         self.slots[key.0 as usize].as_mut().expect("the key names a tenant")
     }
 
-    /// Panics unless counts are those of the sequences, given for each as (tenant, waits, runs, unpaid tokens).
-    pub(crate) fn check(&self, sequences: impl Iterator<Item = (TenantKey, bool, bool, u32)>) {
+    /// Panics unless counts are those of the sequences, given for each as (tenant, waits, waits and never ran,
+    /// runs, unpaid tokens).
+    pub(crate) fn check(&self, sequences: impl Iterator<Item = (TenantKey, bool, bool, bool, u32)>) {
         let mut counted = BTreeMap::new();
-        for (key, waits, runs, num_unpaid) in sequences {
-            let (sequences, waiting, running, pending) = counted.entry(key).or_insert((0, 0, 0, 0));
+        for (key, waits, is_new, runs, num_unpaid) in sequences {
+            let (sequences, waiting, new, running, pending) = counted.entry(key).or_insert((0, 0, 0, 0, 0));
             *sequences += 1;
             *waiting += u32::from(waits);
+            *new += u32::from(is_new);
             *running += u32::from(runs);
             *pending += u64::from(num_unpaid) * PROMPT_TOKEN_COST;
         }
         let mut num_debts = 0;
         for (key, tenant) in self.tenants() {
-            let known = (tenant.num_sequences, tenant.num_waiting, tenant.num_running, tenant.pending);
+            let TenantState { num_sequences, num_waiting, num_new, num_running, pending, .. } = *tenant;
+            let known = (num_sequences, num_waiting, num_new, num_running, pending);
             assert_eq!(known, counted.remove(&key).unwrap_or_default(), "what tenant `{}` has", tenant.name);
             num_debts += usize::from(tenant.num_sequences == 0);
             assert_eq!(tenant.num_sequences == 0, self.debts.contains(&(tenant.counter, key)), "debts");
@@ -384,7 +393,7 @@ mod tests {
     fn submit(fairness: &mut Fairness, name: &str) -> TenantKey {
         let key = fairness.enter(Some(name));
         fairness.lift(key);
-        fairness.begin_waiting(key, 1);
+        fairness.begin_waiting(key, true, 1);
         key
     }
 
@@ -421,7 +430,7 @@ mod tests {
     fn who_is_ahead_stays_ahead_while_others_are_there() {
         let mut fairness = fairness(&[], 0);
         let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
-        fairness.begin_waiting(b, 1);
+        fairness.begin_waiting(b, true, 1);
         fairness.charge(a, 1000);
         fairness.leave(a);
         let a = fairness.enter(Some("a"));
@@ -429,10 +438,10 @@ mod tests {
         fairness.leave(a);
         fairness.charge(b, 2000);
         let c = submit(&mut fairness, "c");
-        fairness.end_waiting(c, 1);
+        fairness.end_waiting(c, true, 1);
         fairness.leave(c);
         assert!(!fairness.by_name.contains_key("a"), "the others have passed it");
-        fairness.end_waiting(b, 1);
+        fairness.end_waiting(b, true, 1);
         fairness.leave(b);
         assert!(fairness.by_name.is_empty() && fairness.virtual_time == 0, "nobody is there");
     }
@@ -441,7 +450,7 @@ mod tests {
     fn debts_are_bounded() {
         let mut fairness = fairness(&[], 0);
         let waiting = fairness.enter(None);
-        fairness.begin_waiting(waiting, 1);
+        fairness.begin_waiting(waiting, true, 1);
         for index in 0..2 * MAX_DEBTS as u64 {
             let key = fairness.enter(Some(&index.to_string()));
             fairness.charge(key, index + 1);
@@ -455,13 +464,13 @@ mod tests {
     fn who_has_little_waiting_has_little_ahead() {
         let mut fairness = fairness(&[("c", 3)], 0);
         let a = fairness.enter(Some("a"));
-        (0..200).for_each(|_| fairness.begin_waiting(a, 10));
+        (0..200).for_each(|_| fairness.begin_waiting(a, true, 10));
         let all = Backlog { num_waiting: 200, num_uncached_tokens: 2000 };
         let ahead = |name| fairness.backlog_ahead(Some(name), all);
         assert_eq!(ahead("a"), all);
         assert_eq!(ahead("b"), Backlog { num_waiting: 0, num_uncached_tokens: 0 });
         let c = fairness.enter(Some("c"));
-        (0..3).for_each(|_| fairness.begin_waiting(c, 9));
+        (0..3).for_each(|_| fairness.begin_waiting(c, true, 9));
         let all = Backlog { num_waiting: 203, num_uncached_tokens: 2027 };
         assert_eq!(
             fairness.backlog_ahead(Some("c"), all),

@@ -11,7 +11,8 @@ impl Scheduler {
         self.fairness.check(self.sequences.iter().map(|(_, sequence)| {
             let runs = sequence.run.as_ref().is_some_and(|run| run.phase == Phase::Running);
             let num_unpaid = if runs { sequence.num_unpaid() } else { 0 };
-            (sequence.tenant, sequence.run.is_none(), runs, num_unpaid)
+            let waits = sequence.run.is_none();
+            (sequence.tenant, waits, waits && sequence.first_start.is_none(), runs, num_unpaid)
         }));
         let Some(shard) = &self.shard else {
             assert!(self.running.is_empty() && self.num_leaving == 0, "nothing runs without a shard");

@@ -16,17 +16,19 @@ impl Scheduler {
         let (rank, num_uncached_tokens) = self.rank(key);
         let sequence = &mut self.sequences[key];
         sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
-        self.fairness.begin_waiting(rank.tenant, num_uncached_tokens);
+        let is_new = sequence.first_start.is_none();
+        self.fairness.begin_waiting(rank.tenant, is_new, num_uncached_tokens);
         let tenant_rank = self.fairness.rank(rank.tenant);
-        self.queue.enter(rank, tenant_rank, key, sequence.first_start.is_none(), num_uncached_tokens);
+        self.queue.enter(rank, tenant_rank, key, is_new, num_uncached_tokens);
     }
 
     /// Takes a waiting sequence out of the queue.
     pub(crate) fn leave_queue(&mut self, key: SequenceKey) {
         let sequence = &mut self.sequences[key];
         let wait = std::mem::take(&mut sequence.wait);
-        self.fairness.end_waiting(sequence.tenant, wait.num_uncached_tokens);
-        self.queue.leave(wait.rank, sequence.first_start.is_none(), wait.num_uncached_tokens);
+        let is_new = sequence.first_start.is_none();
+        self.fairness.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
+        self.queue.leave(wait.rank, is_new, wait.num_uncached_tokens);
         if let Some(other) = wait.parked_on
             && let Some(run) = &mut self.sequences[other].run
         {

@@ -51,7 +51,7 @@ impl Scheduler {
             });
         }
         // Who has nothing waiting gets the last place, too.
-        let num_waiting = self.fairness.num_waiting(tenant).filter(|&num_waiting| num_waiting > 0)?;
+        let num_waiting = self.fairness.num_new(tenant).filter(|&num_new| num_new > 0)?;
         (num_waiting >= PART_OF_FREE.saturating_mul(num_free - 1)).then_some(RejectReason::QueueShared {
             num_waiting,
             num_free,

@@ -14,7 +14,7 @@ use sim::scenario::{Arrival, Scenario, request, salt};
 use sim::tenants::{Service, arrival, weights};
 use sim::{Options, run};
 use trunkline_scheduler::{
-    Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, Update,
+    Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Update,
 };
 
 fn env_number(name: &str, default: u64) -> u64 {
@@ -313,6 +313,29 @@ fn a_tenant_that_fills_the_queue_leaves_places_to_others() {
         let answers = submit(&mut Driver::new(config(weights), LIMITS), tenant, 17);
         assert!(answers[..16].iter().all(Option::is_none) && answers[16].is_some(), "{answers:?}");
     }
+}
+
+#[test]
+fn what_waits_again_takes_no_place_of_new_requests() {
+    let config = SchedulerConfig {
+        max_queued_requests: 1,
+        weights: sim::tenants::weights(&[1, 1]),
+        ..SchedulerConfig::default()
+    };
+    let mut driver = Driver::new(config, ShardLimits { num_blocks: 20, ..LIMITS });
+    let of_first = |id: u64| SequenceRequest { salt: salt(1), ..request(id, vec![id as u32; 6], 24) };
+    for id in 1..=3 {
+        driver.submit(of_first(id));
+        driver.step();
+    }
+    while driver.scheduler.stats().num_waiting == 0 {
+        assert!(driver.step().is_some(), "the pool is too small for all");
+    }
+    assert_eq!(driver.scheduler.stats().preemptions, 1);
+    driver.submit(of_first(4));
+    assert_eq!(driver.rejection(4), None, "none of its requests in the queue is new");
+    driver.submit(of_first(5));
+    assert!(driver.rejection(5).is_some(), "now one is");
 }
 
 #[test]

@@ -142,12 +142,26 @@ impl Constraints {
         None
     }
 
-    /// Does the turn's work, or hands it to the threads. What is returned is to be told at once.
+    /// Does the turn's work, or hands it to the threads: what was expected to take long, and what is left once the work
+    /// has taken longer than expected. What is returned is to be told at once.
     pub(super) fn flush(&mut self) -> Vec<Worked> {
-        let mut batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch).into_iter();
+        let mut worked = Vec::new();
         if std::mem::take(&mut self.expected) <= MAX_OWN_WORK {
-            return batch.into_iter().map(Work::run).collect();
+            let mut taken = Duration::ZERO;
+            while taken <= MAX_OWN_WORK
+                && let Some(work) = batch.next()
+            {
+                worked.push(work.run());
+                taken += worked.last().map_or(Duration::ZERO, |worked| worked.time);
+            }
         }
+        self.hand_over(batch.collect());
+        worked
+    }
+
+    /// Parts the work among the threads.
+    fn hand_over(&self, mut batch: Vec<Work>) {
         let num_parts = batch.len().div_ceil(MIN_MASKS_PER_THREAD).min(self.threads.len());
         for index in 0..num_parts {
             let rest = batch.split_off(batch.len().div_ceil(num_parts - index));
@@ -158,7 +172,6 @@ impl Constraints {
         }
         // Where no thread could be started.
         batch.into_iter().for_each(|work| self.work_beside(work));
-        Vec::new()
     }
 
     /// Takes a constraint back; none if its sequence has ended meanwhile.

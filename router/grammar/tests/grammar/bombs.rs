@@ -97,6 +97,15 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
             ),
         ),
         ("a giant multiple", schema(json!({"type": "number", "multipleOf": 1e-9}))),
+        ("characters regardless of case", Grammar::Regex(format!("(?i){}", r"[\d\D]".repeat(18_000)))),
+        ("classes by the thousand", Grammar::Regex(r"\w".repeat(60_000))),
+        ("classes of patterns", schema(json!({"type": "string", "pattern": r"\p{L}".repeat(20_000)}))),
+        ("classes in a grammar", Grammar::Lark(format!("start: /{}/i", r"[\d\D]".repeat(2_000)))),
+        (
+            "nothing by the thousand",
+            Grammar::Regex(format!("((?:{})[a-d])*a[a-d]{{12}}(abcd)?", "|".repeat(25_000))),
+        ),
+        ("states by the power", Grammar::Regex("[ab]*a[ab]{40}".into())),
         ("an ambiguous grammar", Grammar::Lark("start: start start start | \"a\" | \"\"".into())),
         ("a grammar without an end", Grammar::Lark("start: \"a\" start".into())),
     ]

@@ -69,6 +69,18 @@ fn what_people_write_allows_what_the_parser_allows() {
     }
 }
 
+#[test]
+fn choices_allow_what_the_parser_allows() {
+    let (model, compiler) = (model(), compiler(&model()));
+    let choices = ["a", "ab", "a", "true", "trutru", "a.b|c", "é日本", "\"{x}\"\n"].map(String::from);
+    let literals = choices.each_ref().map(|choice| serde_json::Value::from(choice.as_str()).to_string());
+    let own = compiler.compile(&Grammar::Choices(choices.to_vec())).unwrap();
+    let parser = compiler.compile(&Grammar::Lark(format!("start: {}", literals.join(" | ")))).unwrap();
+    for seed in 0..NUM_WALKS * 20 {
+        compare("choices", &model, own.fork(), parser.fork(), &mut Rng(seed));
+    }
+}
+
 /// An expression over few characters, some of several bytes, with all that nests.
 fn expression(rng: &mut Rng, depth: usize) -> String {
     let atoms = ["a", "b", "true", "tr", "é", "日", "[ab]", "[^a]", ".", "[a-c1-2é-本]", r"\d", r"\s"];
