@@ -27,7 +27,7 @@ def test_each_turn_is_told_when_it_is_done_beside_the_report(
         nonlocal told
         told += capsys.readouterr().err
         told_before.append(told.count("turn"))
-        return structured.Turn(2.0, 1.0)
+        return structured.Turn(2.0, 1.0, 0.5)
 
     monkeypatch.setattr(structured, "serving", serving)
     monkeypatch.setattr(structured, "measure", measure)
