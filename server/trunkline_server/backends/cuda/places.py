@@ -139,6 +139,9 @@ class PlaceTable:
             self._free_if_unused(place)
 
     def _free_if_unused(self, place: int) -> None:
-        if self._pins[place] == 0 and not self._is_kept[place]:
+        if self._pins[place] > 0:
+            return
+        if not self._is_kept[place]:
             self._free.append(place)
-            self._changed.notify_all()
+        # Also of one that is kept: it may be evicted now.
+        self._changed.notify_all()
