@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
 from trunkline_server.backends.cuda import departures
-from trunkline_server.backends.cuda.host_pool import HostPool, piece_sizes
+from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import ThreadWorker
@@ -218,6 +218,30 @@ def test_pinned_memory_is_pinned_in_powers_of_two() -> None:
     # A block that is larger than a piece has one of its own.
     assert piece_sizes(5 * gib, gib + 1) == [2 * gib, 2 * gib]
     assert piece_sizes(100, 101) == []
+
+
+@pytest.mark.parametrize("block_bytes", [1, 384, 512, 513, (1 << 30) - 1, 1 << 30, (1 << 30) + 1])
+def test_the_least_that_is_pinned_has_room_for_a_block(block_bytes: int) -> None:
+    least = least_bytes(block_bytes)
+    assert piece_sizes(least, block_bytes) == [least]
+    assert piece_sizes(least - 1, block_bytes) == []
+
+
+def test_memory_without_room_for_a_block_is_refused_with_the_least_that_has_some() -> None:
+    def make_pool(num_bytes: int) -> HostPool:
+        return HostPool(
+            num_bytes, num_layers=3, piece_bytes=200, available_bytes=4 << 30,
+            pin=lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8),
+        )  # fmt: skip
+
+    # It holds a block, but not the power of two that one is pinned in.
+    with pytest.raises(DoesNotFit) as raised:
+        make_pool(1000)
+    assert str(raised.value) == (
+        "`--kv-host-size` is 1000 bytes, but at least 1024 are pinned for a block of this model, which has 600; hint: "
+        "give room for some hundred blocks"
+    )
+    assert make_pool(1024).num_places == 1
 
 
 def test_memory_that_the_system_does_not_give_is_one_line() -> None:
