@@ -151,17 +151,16 @@ class EngineLoop:
             failed = None
             try:
                 self._engine.begin(plan)
-                if not self._engine.runs_ahead:
-                    self._send_result(stream)
             except PlanError as error:
                 failed = error
+            else:
+                # In the same turn: to begin this step may have ended stores of the one before.
+                while self._engine.num_begun > (1 if self._engine.runs_ahead else 0):
+                    self._send_result(stream)
         if failed is not None:
             self._finish_begun(stream)
             self._activity = (self._activity[0], self._activity[1], 0)
             stream.fail(failed)
-            return
-        while self._engine.num_begun > 1:
-            self._finish(stream)
 
     def _finish_begun(self, stream: StepStream) -> None:
         while self._engine.num_begun:

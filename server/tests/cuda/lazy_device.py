@@ -117,6 +117,8 @@ class InlineWorker:
 
     def __init__(self, name: str, on_bug: Callable[[BaseException], None]) -> None:
         self.name = name
+        # While a task is done, which may have others do theirs.
+        self.is_busy = False
         self._tasks: deque[Callable[[], None]] = deque()
 
     def post(self, task: Callable[[], None]) -> None:
@@ -130,5 +132,8 @@ class InlineWorker:
         """False if there was nothing to do."""
         if not self._tasks:
             return False
+        assert not self.is_busy, "tasks are done one after the other"
+        self.is_busy = True
         self._tasks.popleft()()
+        self.is_busy = False
         return True

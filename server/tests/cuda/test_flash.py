@@ -165,6 +165,24 @@ def test_steps_with_long_chunks_use_it_and_agree(
     np.testing.assert_allclose([one.logprob for one in found], [one.logprob for one in expected], atol=0.05)
 
 
+def test_stored_blocks_of_fast_numerics_are_those_of_its_version(
+    tiny_model: TinyModel, device: str, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bits are in K and V of the layers behind the first. Exact numerics never ask for it."""
+    path = tiny_model("llama3")[1]
+
+    def fingerprints() -> list[str]:
+        return [backend_of(path, device, numerics).info.numeric_fingerprint for numerics in ("exact", "fast")]
+
+    first_exact, first_fast = fingerprints()
+    monkeypatch.setattr(sys.modules["flash_attn"], "__version__", "2.8.4")
+    other_exact, other_fast = fingerprints()
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    without_exact, without_fast = fingerprints()
+    assert len({first_exact, first_fast, other_fast, without_fast}) == 4
+    assert first_exact == other_exact == without_exact
+
+
 def test_why_it_is_not_used(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_flash(LAYOUT, torch.bfloat16, is_fast=False) == (None, "`--numerics exact`")
     found, why = find_flash(LAYOUT, torch.float16, is_fast=True)

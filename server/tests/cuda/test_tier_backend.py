@@ -59,10 +59,15 @@ def checkpoint(tiny_model: TinyModel) -> Checkpoint:
 
 
 def open_backend(
-    checkpoint: Checkpoint, device: str, host: int | None = None, folder: Path | None = None
+    checkpoint: Checkpoint,
+    device: str,
+    host: int | None = None,
+    folder: Path | None = None,
+    *,
+    disk_bytes: int = 1 << 20,
 ) -> CudaBackend:
     """On the CPU side streams do nothing before somebody waits for them."""
-    disk = None if folder is None else StoreOptions(path=folder, max_bytes=1 << 20)
+    disk = None if folder is None else StoreOptions(path=folder, max_bytes=disk_bytes)
     made: Device = CudaDevice() if device == "cuda" else LazyDevice(None)
     return build(
         checkpoint, max_batch_total_tokens=NUM_BLOCKS * BLOCK_SIZE, max_step_tokens=64, max_step_sequences=8,
@@ -309,10 +314,21 @@ def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) 
 def test_sizes_that_do_not_fit_are_one_line(checkpoint: Checkpoint, device: str) -> None:
     with pytest.raises(InvalidArgument, match="the cpu backend keeps its blocks in the host's memory anyway"):
         registry.build("cpu", checkpoint, registry.BackendOptions(kv_host_bytes=1 << 30))
-    with pytest.raises(DoesNotFit, match=r"`--kv-host-size` is 100 bytes, but one block of this model has \d+"):
+    with pytest.raises(DoesNotFit, match=r"`--kv-host-size` is 100 bytes, but at least \d+ are pinned for a block"):
         open_backend(checkpoint, device, 100)
     with pytest.raises(DoesNotFit, match=r"takes 1073741824 MiB of pinned memory, but the host has \d+ MiB available"):
         open_backend(checkpoint, device, 1 << 50)
+
+
+def test_a_disk_for_one_block_has_pinned_memory_for_one(checkpoint: Checkpoint, tmp_path: Path, device: str) -> None:
+    """A block is no power of two bytes: what the disk holds alone would be refused as too little to pin."""
+    block_bytes = open_backend(checkpoint, device).info.bytes_per_block
+    assert block_bytes & (block_bytes - 1), "a size that has to be rounded up"
+    backend = open_backend(checkpoint, device, folder=tmp_path, disk_bytes=-(-block_bytes // 4096) * 4096)
+    assert backend.info.num_store_slots == 1
+    shard = Shard(backend)
+    shard.prefill(BLOCK_IDS, stores=[BlockStore(0, 0)])
+    assert shard.outcomes(num_stores=1)[0] == [StoreOutcome(0, True)]
 
 
 def test_blocks_of_other_sizes_lie_elsewhere(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
 from trunkline_server.backends.cuda import departures
-from trunkline_server.backends.cuda.host_pool import HostPool, piece_sizes
+from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import ThreadWorker
@@ -32,14 +32,18 @@ def make(seed: int = 1, num_places: int = 8, num_slots: int | None = None, **cha
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(
-    ("num_slots", "untold_layers", "min_layered_rows"), [(None, 2, 1), (None, 99, 64), (11, 99, 1), (11, 0, 64)]
+    ("num_places", "num_slots", "most_restored", "untold_layers", "min_layered_rows"),
+    [(6, None, 2, 2, 1), (6, None, 2, 99, 64), (6, 11, 2, 99, 1), (6, 11, 4, 0, 64), (2, 11, 3, 0, 1)],
 )
 def test_whatever_is_planned_steps_read_what_was_computed(
-    seed: int, num_slots: int | None, untold_layers: int, min_layered_rows: int
+    seed: int, num_places: int, num_slots: int | None, most_restored: int, untold_layers: int, min_layered_rows: int
 ) -> None:
     world = make(
-        seed, 6, num_slots, max_untold_bytes=untold_layers * PIECE_BYTES, min_layered_rows=min_layered_rows
+        seed, num_places, num_slots, most_restored=most_restored, max_untold_bytes=untold_layers * PIECE_BYTES,
+        min_layered_rows=min_layered_rows,
     )  # fmt: skip
+    if num_slots is not None:
+        world.fill_disk(num_slots - 3)
     for _ in range(300):
         world.do_something()
     world.settle()
@@ -54,11 +58,13 @@ def test_whatever_is_planned_steps_read_what_was_computed(
 
 def store(world: World, count: int) -> list[int]:
     """Computes and stores `count` blocks; returns the slots."""
+    before = set(world.slots)
     world.begin_step(count, 0, count)
     world.steps[-1].fails = False
     world.settle()
-    assert len(world.slots) == count
-    return list(world.slots)
+    slots = [slot for slot in world.slots if slot not in before]
+    assert len(slots) == count
+    return slots
 
 
 def entries(block_ids: list[int], num_rows: int) -> list[Entry]:
@@ -142,6 +148,24 @@ def test_a_slot_that_somebody_else_wrote_is_read_from_the_disk() -> None:
     assert (world.num_restored, world.files.num_reads) == (1, 1)
 
 
+def test_what_a_queued_restore_finds_keeps_no_place_from_the_one_ahead_of_it() -> None:
+    """The second has all places but one block, and is done when the first has got a place."""
+    world = make(num_places=4, num_slots=8)
+    assert world.files is not None
+    world.files.refuses = world.files.loses = 0.0
+    slots = [slot for _ in range(3) for slot in store(world, 2)]
+    # Pinned memory has the four that were stored last.
+    first, second = slots[:1], [*slots[2:], slots[1]]
+    wanted = [BlockRestore(slot, 6 + index, b"%15d" % world.slots[slot]) for index, slot in enumerate(first + second)]
+    world.tiers.restore(Restore(1, wanted[:1]))
+    world.tiers.restore(Restore(2, wanted[1:]))
+    # That nobody can free the place that a restore waits for is seen there.
+    world.worker("kv-disk").drain()
+    transfers = world.tiers.take_outcomes()
+    assert transfers is not None
+    assert [(one.restore_id, one.num_blocks) for one in transfers.restores] == [(1, 1), (2, 5)]
+
+
 def test_a_slot_in_a_transfer_is_left_alone() -> None:
     world = make(num_slots=8)
     world.begin_step(1, 0, 1)
@@ -194,6 +218,30 @@ def test_pinned_memory_is_pinned_in_powers_of_two() -> None:
     # A block that is larger than a piece has one of its own.
     assert piece_sizes(5 * gib, gib + 1) == [2 * gib, 2 * gib]
     assert piece_sizes(100, 101) == []
+
+
+@pytest.mark.parametrize("block_bytes", [1, 384, 512, 513, (1 << 30) - 1, 1 << 30, (1 << 30) + 1])
+def test_the_least_that_is_pinned_has_room_for_a_block(block_bytes: int) -> None:
+    least = least_bytes(block_bytes)
+    assert piece_sizes(least, block_bytes) == [least]
+    assert piece_sizes(least - 1, block_bytes) == []
+
+
+def test_memory_without_room_for_a_block_is_refused_with_the_least_that_has_some() -> None:
+    def make_pool(num_bytes: int) -> HostPool:
+        return HostPool(
+            num_bytes, num_layers=3, piece_bytes=200, available_bytes=4 << 30,
+            pin=lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8),
+        )  # fmt: skip
+
+    # It holds a block, but not the power of two that one is pinned in.
+    with pytest.raises(DoesNotFit) as raised:
+        make_pool(1000)
+    assert str(raised.value) == (
+        "`--kv-host-size` is 1000 bytes, but at least 1024 are pinned for a block of this model, which has 600; hint: "
+        "give room for some hundred blocks"
+    )
+    assert make_pool(1024).num_places == 1
 
 
 def test_memory_that_the_system_does_not_give_is_one_line() -> None:

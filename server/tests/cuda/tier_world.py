@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,6 +76,18 @@ def extend_key(key: bytes, token_ids: Sequence[int]) -> bytes:
     return b"%15d" % token_ids[0]
 
 
+class OthersGoOn(threading.Condition):
+    """Who waits has somebody else do something instead; that nobody can is a deadlock."""
+
+    def __init__(self, go_on: Callable[[], bool]) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert self._go_on(), "nobody is left who could free a place"
+        return True
+
+
 @dataclass
 class Sequence_:
     """What the tiers ask of a sequence: one of its own for each step."""
@@ -96,10 +109,16 @@ class Step:
 
 
 class World:
-    """What a router knows. Blocks: a content, or None if they are free; those of transfers are in neither."""
+    """What a router knows. Blocks: a content, or None if they are free; those of transfers are in neither.
 
-    def __init__(self, seed: int, *, num_places: int, num_slots: int | None, **sizes: Any) -> None:
+    most_restored: blocks of a restore, at most.
+    """
+
+    def __init__(
+        self, seed: int, *, num_places: int, num_slots: int | None, most_restored: int = 2, **sizes: Any
+    ) -> None:
         self.chance = random.Random(seed)
+        self._most_restored = most_restored
         # Every other one is a device that does nothing by itself.
         self.device = LazyDevice(None if seed % 2 else seed, is_main_lazy=True)
         self.pool = make_pool(self.device.torch_device)
@@ -120,6 +139,7 @@ class World:
             self.device, self.pool, self.host, files=self.files, extend_key=None if self.files is None else extend_key,
             make_worker=make_worker, **sizes,
         )  # fmt: skip
+        self.tiers._places._changed = OthersGoOn(self._go_on)
         self.num_contents = 0
         self.blocks: dict[int, int] = {}
         self.free = list(range(NUM_BLOCKS))
@@ -129,7 +149,30 @@ class World:
         self.restores: dict[int, list[tuple[int, int, int]]] = {}
         self.steps: list[Step] = []
         self.num_restores = self.num_restored = self.num_read = 0
-        self.tiers.start(SEQUENCE_ID, bytes(16))
+
+    def worker(self, name: str) -> InlineWorker:
+        (found,) = [worker for worker in self.workers if worker.name == name]
+        return found
+
+    def fill_disk(self, count: int) -> None:
+        """As a shard that ran before left it: what is in no place."""
+        assert self.files is not None
+        for slot in self.free_slots[:count]:
+            pieces = [content(self.num_contents, layer, self.pool.layout.piece_bytes) for layer in range(NUM_LAYERS)]
+            self.files.blocks[slot] = b"%15d" % self.num_contents, bytes(torch.cat(pieces).numpy())
+            self.slots[slot] = self.num_contents
+            self.num_contents += 1
+        del self.free_slots[:count]
+
+    def _go_on(self) -> bool:
+        """What other threads do while one of them waits for a place. False: nothing is left to do."""
+        idle = [worker for worker in self.workers if not worker.is_busy]
+        if any(worker.do_one() for worker in self.chance.sample(idle, len(idle))):
+            return True
+        if self.steps:
+            self.finish_step()
+            return True
+        return False
 
     # ---- a model ---------------------------------------------------------------------------------------------------
 
@@ -181,6 +224,8 @@ class World:
         chunk = Chunk(
             SEQUENCE_ID, first, num_tokens, [], False, [BlockStore(len(read) + index, slot) for index, slot in stored]
         )
+        # Anew: keys of the blocks of another sequence are kept else, and nothing is found by them.
+        self.tiers.start(SEQUENCE_ID, bytes(16))
         self.tiers.check([chunk])
         self._read, self._written = read, written
         self.tiers.run(self, [Entry(token_ids[first:], first, blocks, [])])  # type: ignore[arg-type]
@@ -284,7 +329,7 @@ class World:
             self.finish_step,
             self.free_block,
             self.copy_block,
-            lambda: self.begin_restore(2),
+            lambda: self.begin_restore(self._most_restored),
             self.discard,
             self.take_outcomes,
             lambda: self.chance.choice(self.workers).do_one(),

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import (
+    BlockStore,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    StoreOutcome,
+)
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
 from trunkline_server.loop import EngineLoop
@@ -20,8 +27,8 @@ DEADLINE_S = 30.0
 class DeviceBackend(FakeBackend):
     """Computes at once, and tells when it is let."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, has_store: bool = False) -> None:
+        super().__init__(has_store=has_store)
         self.log: list[str] = []
         self._results: deque[list[Sampled | SequenceFailure]] = deque()
         self.is_done = threading.Event()
@@ -99,3 +106,67 @@ def test_the_loop_keeps_two_in_flight_and_sends_all_results(ending: str) -> None
     loop.stop()
     assert bugs == []
     assert backend.log[:2] == ["begin", "begin"]
+
+
+class FairLock:
+    """Who asked first has it next."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._askers: deque[object] = deque()
+
+    def __enter__(self) -> None:
+        asker = object()
+        with self._changed:
+            self._askers.append(asker)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._askers[0] is asker)
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._askers.popleft()
+            self._changed.notify_all()
+
+    def wait_until_asked_for(self) -> None:
+        """Called by who has it: returns when somebody else waits for it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._askers) > 1, DEADLINE_S)
+
+
+class ResolvingBackend(DeviceBackend):
+    """Sees what came of a step when the next one begins: its stores end then."""
+
+    def __init__(self, turn: FairLock) -> None:
+        super().__init__(has_store=True)
+        assert self.fake_store is not None
+        self.fake_store.is_slow = True
+        self._turn = turn
+
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        super().begin(chunks)
+        if len(self._results) == 2:
+            assert self.fake_store is not None
+            self.fake_store.end_slow_stores()
+            # By the thread that sends outcomes.
+            self._turn.wait_until_asked_for()
+            self.is_done.set()
+
+
+def test_a_result_leaves_before_outcomes_of_its_stores_that_the_next_step_saw() -> None:
+    turn, bugs = FairLock(), []
+    backend = ResolvingBackend(turn)
+    loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), bugs.append)
+    loop._turn = turn  # type: ignore[assignment]
+    loop.start()
+    stream = loop.make_stream()
+    loop.open(stream)
+    start = SequenceStart(1, [3, 1, 4, 1, 5], 5, SamplingParams(), bytes(16))
+    stream.put_plan(StepPlan(1, starts=[start], chunks=[Chunk(1, 0, 5, [0, 1], True, [BlockStore(0, 2)])]))
+    stream.put_plan(StepPlan(2, chunks=[Chunk(1, 5, 1, [], True)]))
+    stream.end_plans()
+    responses = list(stream.responses())
+    loop.stop()
+    assert bugs == []
+    assert [None if one.result is None else one.result.step_id for one in responses] == [1, 2]
+    assert responses[0].transfers is not None
+    assert responses[0].transfers.stores == [StoreOutcome(2, True)]

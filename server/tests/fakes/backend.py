@@ -132,7 +132,9 @@ class FakeBackend:
         outcomes = []
         for chunk in chunks:
             outcome = self._compute(chunk)
-            if not isinstance(outcome, SequenceFailure):
+            if isinstance(outcome, SequenceFailure):
+                self._fail_stores(chunk)
+            else:
                 self._keep(chunk)
             if outcome is not None:
                 outcomes.append(outcome)
@@ -202,6 +204,11 @@ class FakeBackend:
             tokens = sequence.token_ids[: (store.block_index + 1) * block_size]
             key = block_key(sequence.root_key, tokens, block_size)
             self.fake_store.store(store.slot, key, sequence.block_ids[store.block_index])
+
+    def _fail_stores(self, chunk: Chunk) -> None:
+        for store in chunk.stores:
+            assert self.fake_store is not None
+            self.fake_store.fail_store(store.slot)
 
     def _problem(self, sequence: _Sequence, end: int) -> str | None:
         if end > len(sequence.token_ids):

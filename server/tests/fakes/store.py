@@ -42,6 +42,11 @@ class FakeStore:
         with self._event:
             (self._slow if self.is_slow else self._stores).append(StoreOutcome(slot, True))
 
+    def fail_store(self, slot: int) -> None:
+        """Of a chunk that failed: nothing is stored, and the outcome says so."""
+        with self._event:
+            self._stores.append(StoreOutcome(slot, False))
+
     def end_slow_stores(self) -> None:
         with self._event:
             self._stores, self._slow = self._slow, []

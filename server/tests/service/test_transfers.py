@@ -92,14 +92,15 @@ def test_discarded_slots_hold_nothing(client: Client) -> None:
     assert stream.response().transfers.restores[0].num_blocks == 0
 
 
-def test_a_failed_chunk_stores_nothing(client: Client, store: FakeStore) -> None:
+def test_a_failed_chunk_stores_nothing_and_its_outcome_says_so(client: Client, store: FakeStore) -> None:
     plan = first_plan()
     plan.starts[0].token_ids[4] = 63
     stream = client.open()
     stream.send(plan)
     response = stream.response()
     assert response.result.sequences[0].HasField("error")
-    assert not response.HasField("transfers") and store.slots == {}
+    assert list(response.transfers.stores) == [pb.StoreOutcome(slot=2, is_stored=False)]
+    assert store.slots == {}
 
 
 def test_a_new_stream_hears_nothing_of_the_old_one(client: Client, store: FakeStore) -> None:

@@ -60,9 +60,10 @@ class LayerGates:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A restore. found: places of its first blocks, pinned when it was asked for; num_blocks: what was begun to copy.
+    """A restore.
 
-    events: of the groups of its last batch.
+    found: places of its first blocks, pinned when it was asked for; none if it has to wait for the disk.
+    num_blocks: what was begun to copy. events: of the groups of its last batch.
     """
 
     restore: Restore
@@ -117,8 +118,12 @@ class Arrivals:
             if place is None:
                 break
             found.append(place)
-        job = _Job(restore, self._generation, found)
         is_near = self._files is None or len(found) == len(restore.blocks)
+        if not is_near:
+            # While it queues they may be all the places, and a restore ahead of it would wait for one for ever.
+            self._places.unpin(found)
+            found = []
+        job = _Job(restore, self._generation, found)
         (self._near if is_near else self._far).post(partial(self._do, job))
 
     def of(self, block_ids: Collection[int]) -> list[Arrival]:

@@ -311,8 +311,9 @@ class _Assembly:
 
         parts = (
             self._checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self._dtype],
-            self._layout.format.value, str(self._is_fast), triton.__version__, torch.__version__,
-            self._device.describe(), str(KV_LAYOUT_VERSION), str(self._layout.block_size),
+            self._layout.format.value, str(self._is_fast), "" if self._flash is None else self._flash.name,
+            triton.__version__, torch.__version__, self._device.describe(), str(KV_LAYOUT_VERSION),
+            str(self._layout.block_size),
         )  # fmt: skip
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16)
         if key_scaling is not None:

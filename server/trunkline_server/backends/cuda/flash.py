@@ -44,7 +44,7 @@ class LongChunk:
 
 @dataclass(frozen=True)
 class FlashAttention:
-    """name: the package and its version, for the log."""
+    """name: the package and its version, as far as it tells it: for the log, and of the fingerprint of its bits."""
 
     name: str
     function: Callable[..., object]

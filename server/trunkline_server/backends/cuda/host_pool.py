@@ -32,6 +32,11 @@ def piece_sizes(num_bytes: int, block_bytes: int) -> list[int]:
     return sizes
 
 
+def least_bytes(block_bytes: int) -> int:
+    """The least memory that has a piece with room for a block."""
+    return 1 << (block_bytes - 1).bit_length()
+
+
 class HostPool:
     """`num_places` blocks of `layers` * `piece_bytes` bytes. Raises DoesNotFit if so much cannot be pinned.
 
@@ -51,8 +56,9 @@ class HostPool:
         sizes = piece_sizes(num_bytes, self.block_bytes)
         if not sizes:
             raise DoesNotFit(
-                f"`--kv-host-size` is {num_bytes} bytes, but one block of this model has {self.block_bytes}",
-                hint="give at least some hundred blocks",
+                f"`--kv-host-size` is {num_bytes} bytes, but at least {least_bytes(self.block_bytes)} are pinned for a "
+                f"block of this model, which has {self.block_bytes}",
+                hint="give room for some hundred blocks",
             )
         wanted = sum(sizes)
         if wanted > available_bytes - RESERVE_BYTES:

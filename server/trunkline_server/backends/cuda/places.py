@@ -1,7 +1,7 @@
 """Which slot's block lies in which place of the pinned memory, and which places are in use.
 
     take ──▶ pinned, of no slot ──keep──▶ found by its slot ──▶ evicted for another, dropped, or replaced
-               └──give_up──▶ free
+               └──unpin──▶ free
 
 A pinned place is read or written by somebody: the device, the disk. It goes to nobody else before its last pin is gone.
 """
@@ -33,10 +33,6 @@ class PlaceTable:
         self._by_slot: dict[int, tuple[int, bytes]] = {}
         # Pins that go once the device has done something, in its order for each caller.
         self._pinned_until: deque[tuple[Event, Sequence[int]]] = deque()
-
-    def __len__(self) -> int:
-        """Slots that are found."""
-        return len(self._by_slot)
 
     def take(self, slot: int) -> int | None:
         """A pinned place for what the slot will hold; what it held is forgotten. None if all are in use."""
@@ -139,6 +135,9 @@ class PlaceTable:
             self._free_if_unused(place)
 
     def _free_if_unused(self, place: int) -> None:
-        if self._pins[place] == 0 and not self._is_kept[place]:
+        if self._pins[place] > 0:
+            return
+        if not self._is_kept[place]:
             self._free.append(place)
-            self._changed.notify_all()
+        # Also of one that is kept: it may be evicted now.
+        self._changed.notify_all()

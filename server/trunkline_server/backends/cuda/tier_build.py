@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from trunkline_server.backends.cuda.copies import staging_bytes
 from trunkline_server.backends.cuda.device import Device
-from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
@@ -50,8 +50,9 @@ def make_tiers(
     if num_bytes is None:
         if files is None:
             return None, info
-        # More than the disk holds is never needed.
-        num_bytes = min(DEFAULT_BYTES_WITH_DISK, info.num_store_slots * pool.bytes_per_block)
+        # More than the disk holds is never needed; less than a block's piece would be refused.
+        wanted = min(DEFAULT_BYTES_WITH_DISK, info.num_store_slots * pool.bytes_per_block)
+        num_bytes = max(wanted, least_bytes(pool.bytes_per_block))
     host = HostPool(
         num_bytes,
         num_layers=pool.num_layers,
