@@ -11,14 +11,21 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import Chunk, RunAheadBackend, Sampled, SequenceFailure
+from trunkline_server.backends.interface import (
+    Chunk,
+    RunAheadBackend,
+    Sampled,
+    SequenceFailure,
+    StoreOutcome,
+    Transfers,
+)
 from trunkline_server.errors import PlanError
 from trunkline_server.plan import SequenceStart, StepPlan, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server.backends.interface import Backend, LateMasks, Store, Transfers
+    from trunkline_server.backends.interface import Backend, LateMasks, Store
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +48,8 @@ class Engine:
         self._vocab_size = vocab_size
         self._last_step_id = 0
         self._begun: deque[_Begun] = deque()
+        # Slots of chunks that failed before the backend saw them; told with the result of their step.
+        self._not_stored: list[int] = []
         # Started sequences; the text says why a sequence could not be started, and its chunks fail with it.
         self._sequences: dict[int, str | None] = {}
 
@@ -53,6 +62,7 @@ class Engine:
         """Ends transfers and forgets all sequences; the next plan is step 1 of a new stream."""
         self._backend.reset()
         self._begun.clear()
+        self._not_stored.clear()
         self._sequences.clear()
         self._last_step_id = 0
 
@@ -83,6 +93,9 @@ class Engine:
         if outcomes is None:
             assert self._ahead is not None, "other backends tell at once"
             outcomes = self._merged(begun.plan.chunks, self._ahead.finish(), begun.failures)
+        if begun.failures:
+            failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
+            self._not_stored.extend(store.slot for chunk in failed for store in chunk.stores)
         return StepResult(begun.plan.step_id, outcomes, (time.perf_counter_ns() - begun.began_ns) // 1000)
 
     def begin(self, plan: StepPlan) -> None:
@@ -111,7 +124,13 @@ class Engine:
 
     def take_transfers(self) -> Transfers | None:
         """What became of transfers since the last call; None if there is nothing to tell."""
-        return None if self._backend.store is None else self._backend.store.take_outcomes()
+        transfers = None if self._backend.store is None else self._backend.store.take_outcomes()
+        if not self._not_stored:
+            return transfers
+        transfers = transfers or Transfers()
+        not_stored = [StoreOutcome(slot, is_stored=False) for slot in self._not_stored]
+        self._not_stored.clear()
+        return Transfers([*transfers.stores, *not_stored], transfers.restores)
 
     @property
     def store(self) -> Store | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.fakes.backend import FakeBackend
+from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from tests.fakes.shard import Client, serve
 from tests.fakes.store import FakeStore, block_key
 from tests.service.conversation import sampling
@@ -101,6 +101,25 @@ def test_a_failed_chunk_stores_nothing_and_its_outcome_says_so(client: Client, s
     assert response.result.sequences[0].HasField("error")
     assert list(response.transfers.stores) == [pb.StoreOutcome(slot=2, is_stored=False)]
     assert store.slots == {}
+
+
+def test_chunks_that_never_reach_the_backend_have_outcomes_with_their_own_result(client: Client) -> None:
+    refused = first_plan()
+    refused.starts[0].token_ids[4] = VOCAB_SIZE
+    stream = client.open()
+    stream.send(refused)
+    response = stream.response()
+    assert response.result.sequences[0].HasField("error")
+    assert list(response.transfers.stores) == [pb.StoreOutcome(slot=2, is_stored=False)]
+    # Of a sequence that nobody started, beside one that runs.
+    both = first_plan(slot=3)
+    both.step_id, both.starts[0].sequence_id, both.chunks[0].sequence_id = 2, 2, 2
+    unknown = pb.Chunk(sequence_id=9, num_tokens=4, new_block_ids=[4], stores=[pb.BlockStore(block_index=0, slot=1)])
+    both.chunks.append(unknown)
+    stream.send(both)
+    response = stream.response()
+    outcomes = {outcome.slot: outcome.is_stored for outcome in response.transfers.stores}
+    assert (response.result.step_id, outcomes) == (2, {3: True, 1: False})
 
 
 def test_a_new_stream_hears_nothing_of_the_old_one(client: Client, store: FakeStore) -> None:
