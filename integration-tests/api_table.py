@@ -35,6 +35,9 @@ class Row:
     allowed: str
     neutral: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return self.field
+
     def ends(self) -> tuple[list[float], list[float]]:
         """The ends of a range of numbers: those that are allowed, and values just beyond it."""
         told = RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
