@@ -24,7 +24,7 @@ GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 NUM_SENDERS = 16
 # No field takes a list of a list of an empty list.
 WRONG: list[Any] = [[[]]]
-# A value of each type. All are sent: a field is refused whatever its type, as an ignored one is not looked at.
+# A value of each type: a field is refused whatever it is, but for its neutral values.
 OF_EACH_TYPE: list[Any] = [True, 2, "x", ["x"], {"x": 1}]
 # Their largest values ask for so many outputs; those just beyond are refused all the same.
 COSTLY = {"n", "best_of"}
@@ -263,8 +263,10 @@ def problem(walk: Walk, probe: Probe) -> str | None:
     code, message = error_of(answer)
     if (code == "unsupported_field") != (probe.expected == "unsupported"):
         return f"the code is {code}: {message}"
-    sent = {probe.row.field.rpartition(".")[2], *BESIDE.get((probe.row.table, probe.row.field), {})}
-    is_named = any(re.search(rf"`[^`]*\b{name}\b[^`]*`", message) for name in sent)
+    # Or what has to stand beside it, where the route refuses that.
+    beside = BESIDE.get((probe.row.table, probe.row.field), {}).keys() & EXCEPT.get(probe.place.route, {}).keys()
+    names = {probe.row.field.rpartition(".")[2], *beside}
+    is_named = any(re.search(rf"`[^`]*\b{name}\b[^`]*`", message) for name in names)
     return None if is_named else f"does not name the field: {message}"
 
 
