@@ -39,7 +39,7 @@ pub const KEYWORDS: [&str; 27] = [
 ];
 
 /// Keywords that would change what is valid, and are refused by name.
-pub const REFUSED_KEYWORDS: [&str; 18] = [
+pub const REFUSED_KEYWORDS: [&str; 19] = [
     "$dynamicRef",
     "$recursiveRef",
     "contains",
@@ -58,6 +58,7 @@ pub const REFUSED_KEYWORDS: [&str; 18] = [
     "then",
     "unevaluatedItems",
     "unevaluatedProperties",
+    "uniqueItems",
 ];
 
 /// Keywords that say nothing about what is valid. Names that no draft knows are ignored too, as the drafts ask.
@@ -272,7 +273,7 @@ fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), G
     if map.get("uniqueItems") == Some(&Value::Bool(false)) {
         map.remove("uniqueItems");
     }
-    if let Some(keyword) = map.keys().find(|key| is_refused(key)).cloned() {
+    if let Some(keyword) = map.keys().find(|key| REFUSED_KEYWORDS.contains(&key.as_str())).cloned() {
         return refuse(&keyword, String::new());
     }
     if let Some(format) = map.get("format").and_then(Value::as_str)
@@ -324,10 +325,6 @@ fn exact_pattern(format: &str) -> Option<String> {
         "email" => Some(format!("^{word}(?:\\.{word}){{0,2}}@{label}\\.{host}$")),
         _ => None,
     }
-}
-
-fn is_refused(keyword: &str) -> bool {
-    keyword == "uniqueItems" || REFUSED_KEYWORDS.contains(&keyword)
 }
 
 fn may_be_string(map: &Map<String, Value>) -> bool {

@@ -37,14 +37,18 @@ impl ToolFormat {
         if !source.contains("tools") && !source.contains("tool_calls") {
             return None;
         }
-        let marks: [(&str, Self); 7] = [
+        let marks: [(&str, Self); 9] = [
             ("[TOOL_CALLS]", Self::Mistral),
             ("<tool_call>", Self::Hermes),
+            // SmolLM3's word for tools that are called so.
+            ("xml_tools", Self::Hermes),
             ("func_name1(params_name1=", Self::Pythonic),
             ("<|python_start|>", Self::Pythonic),
             ("<|python_tag|>", Self::Llama3),
             ("\"parameters\": dictionary of argument name", Self::Llama3),
             ("\\\"parameters\\\": dictionary of argument name", Self::Llama3),
+            // Who answers calls, in all templates of that family.
+            ("ipython", Self::Llama3),
         ];
         let found = marks.iter().find(|(mark, _)| source.contains(mark));
         Some(found.map_or(Self::Json, |(_, format)| *format))

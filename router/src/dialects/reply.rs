@@ -36,10 +36,13 @@ impl ReplyStyle {
             let sources = templates.names().filter_map(|name| templates.source(name));
             sources.collect::<Vec<_>>().join("\n")
         });
-        let source = source.unwrap_or_default();
+        Self::of_template(&source.unwrap_or_default(), tools, reasons)
+    }
+
+    fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
         Self {
             tools: match tools {
-                Choice::Auto | Choice::Off => ToolFormat::of_template(&source),
+                Choice::Auto | Choice::Off => ToolFormat::of_template(source),
                 Choice::Is(format) => Some(format),
             },
             ignores_calls: tools == Choice::Off,
@@ -72,6 +75,8 @@ pub struct ReplyPlan {
     tools: Option<(ToolFormat, Vec<String>)>,
     /// Reasoning is left out of the answer.
     hides_reasoning: bool,
+    /// So are calls after the first.
+    has_one_call: bool,
 }
 
 impl ReplyPlan {
@@ -90,14 +95,21 @@ impl ReplyPlan {
         } else {
             style.tools.unwrap_or(ToolFormat::Hermes)
         };
-        Self { reasoning, tools: (!names.is_empty()).then_some((format, names)), hides_reasoning }
+        let has_one_call = !tools.is_parallel();
+        Self {
+            reasoning,
+            tools: (!names.is_empty()).then_some((format, names)),
+            hides_reasoning,
+            has_one_call,
+        }
     }
 
     /// Of a reply that a grammar holds, behind its reasoning: calls only if it must be calls.
     pub fn constrained(tools: &Tools, reasoning: Option<ReasoningStart>, hides_reasoning: bool) -> Self {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
+        let has_one_call = !tools.is_parallel();
         let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
-        Self { reasoning, tools, hides_reasoning }
+        Self { reasoning, tools, hides_reasoning, has_one_call }
     }
 
     /// Control tokens whose spelling the parser needs to see.
@@ -113,6 +125,8 @@ impl ReplyPlan {
         ReplyReader {
             parser: (!is_plain).then(|| ReplyParser::new(self.reasoning, self.tools.clone())),
             hides_reasoning: self.hides_reasoning,
+            has_one_call: self.has_one_call,
+            num_calls: 0,
         }
     }
 }
@@ -123,6 +137,9 @@ pub struct ReplyReader {
     /// None: all of it is text.
     parser: Option<ReplyParser>,
     hides_reasoning: bool,
+    has_one_call: bool,
+    /// Begun so far.
+    num_calls: usize,
 }
 
 impl ReplyReader {
@@ -146,6 +163,12 @@ impl ReplyReader {
         }
         if self.hides_reasoning {
             pieces.retain(|piece| !matches!(piece, Piece::Reasoning(_)));
+        }
+        if self.has_one_call {
+            pieces.retain(|piece| {
+                self.num_calls += usize::from(matches!(piece, Piece::CallBegin { .. }));
+                self.num_calls <= 1 || matches!(piece, Piece::Text(_) | Piece::Reasoning(_))
+            });
         }
         pieces
     }
@@ -203,4 +226,38 @@ impl Reply {
 /// Names a call: nine letters and digits, as Mistral's templates ask for and nobody else minds.
 pub fn call_id() -> String {
     crate::random::id().chars().filter(char::is_ascii_alphanumeric).take(9).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEMPLATES: [(&str, Option<ToolFormat>, bool); 5] = [
+        (include_str!("../../text/testdata/templates/llama3.jinja"), Some(ToolFormat::Llama3), false),
+        (include_str!("../../text/testdata/templates/mistral.jinja"), Some(ToolFormat::Mistral), false),
+        (include_str!("../../text/testdata/templates/qwen2.5.jinja"), Some(ToolFormat::Hermes), false),
+        (include_str!("../../text/testdata/templates/qwen3.jinja"), Some(ToolFormat::Hermes), true),
+        (include_str!("../../text/testdata/templates/smollm3.jinja"), Some(ToolFormat::Hermes), true),
+    ];
+
+    #[test]
+    fn templates_of_real_models_show_how_they_reply_unless_flags_say_otherwise() {
+        for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
+            let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
+            assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons }, "{index}");
+            let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::Pythonic), Choice::Is(()));
+            let tools_told = Some(ToolFormat::Pythonic);
+            assert_eq!(
+                told,
+                ReplyStyle { tools: tools_told, ignores_calls: false, reasons: true },
+                "{index}"
+            );
+            let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
+            assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false }, "{index}");
+        }
+        assert_eq!(
+            ReplyStyle::of_template("{{ messages }}", Choice::Auto, Choice::Auto),
+            ReplyStyle::default()
+        );
+    }
 }

@@ -131,6 +131,11 @@ impl Tools {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
+    /// Whether a reply may have several calls.
+    pub fn is_parallel(&self) -> bool {
+        self.is_parallel
+    }
+
     /// Whether the client said which tool is called.
     pub fn is_named(&self) -> bool {
         matches!(self.choice, ToolChoice::Named(_))

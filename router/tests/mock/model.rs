@@ -13,8 +13,11 @@ pub const CONTEXT: u32 = 8192;
 
 const CONTROL: [(&str, u32); 3] = [("<|start|>", 256), ("<|end|>", END), ("<|pad|>", 258)];
 
-/// Rendered as `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`.
-const TEMPLATE: &str = "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + \
+/// Rendered as `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`. What is said of thinking
+/// comes before that.
+const TEMPLATE: &str = "{% if enable_thinking is defined %}[thinking {{ enable_thinking | tojson }}]{% endif %}\
+                        {% if reasoning_effort is defined %}[effort {{ reasoning_effort }}]{% endif %}\
+                        {% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + \
                         '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
 
 /// Tokens of a text.

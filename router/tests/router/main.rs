@@ -29,6 +29,7 @@ mod objects;
 mod openai;
 mod operate;
 mod rates;
+mod reasoning;
 mod responses;
 mod retention;
 mod scores;

@@ -18,6 +18,25 @@ fn deltas(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn who_names_the_model_as_the_package_of_tgi_does_gets_whole_deltas() {
+    let router = Router::default().await;
+    let body =
+        |model: &str| json!({"model": model, "messages": [{"role": "user", "content": "x"}], "stream": true});
+    for (model, is_whole) in [("tgi", true), ("", false)] {
+        let events = router.post("/v1/chat/completions", &body(model)).await.events();
+        let deltas: Vec<_> =
+            events.iter().filter_map(|event| event["choices"][0]["delta"].as_object()).collect();
+        assert!(deltas.len() > 2);
+        for delta in &deltas[1..] {
+            let has = (delta.get("role").is_some(), delta.get("tool_calls").is_some());
+            assert_eq!(has, (is_whole, is_whole), "{delta:?}");
+        }
+        let text: String = deltas.iter().filter_map(|delta| delta.get("content")?.as_str()).collect();
+        assert_eq!(text, "Hello wörld 🙂!");
+    }
+}
+
+#[tokio::test]
 async fn chat_in_one_piece() {
     let router = Router::default().await;
     let answer = router.post(CHAT, &json!({"model": "test/model", "messages": user("hi")})).await;

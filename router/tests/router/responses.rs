@@ -47,6 +47,36 @@ async fn an_answer_in_one_piece() {
 }
 
 #[tokio::test]
+async fn what_a_client_wants_kept_with_an_answer_counts() {
+    let limits = Limits { max_response_store_bytes: 70 << 10, ..Limits::default() };
+    let router = Router::start(ShardPlan::default(), limits).await;
+    let large = "x".repeat(20 << 10);
+    let tool = json!({"type": "function", "name": "f", "description": large});
+    let mut ids = Vec::new();
+    for body in [
+        json!({"input": "hi", "metadata": {"a": large}}),
+        json!({"input": "hi", "tools": [tool], "tool_choice": "none"}),
+        json!({"input": "hi", "metadata": {"c": {"d": [large]}}}),
+        json!({"input": "hi", "metadata": {"b": large}}),
+    ] {
+        ids.push(router.post(RESPONSES, &body).await.ok()["id"].as_str().unwrap().to_owned());
+    }
+    for (id, status) in ids.iter().zip([404, 200, 200, 200]) {
+        assert_eq!(router.get(&format!("{RESPONSES}/{id}")).await.status, status, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn logprobs_in_an_answer_are_refused_other_additions_ignored() {
+    let router = Router::default().await;
+    let asked = |name: &str| json!({"input": "hi", "include": [name]});
+    let answer = router.post(RESPONSES, &asked("message.output_text.logprobs")).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (400, Some("unsupported_field")));
+    assert!(answer.text().contains("message.output_text.logprobs"), "{}", answer.text());
+    router.post(RESPONSES, &asked("reasoning.encrypted_content")).await.ok();
+}
+
+#[tokio::test]
 async fn events_come_in_order() {
     let router = Router::default().await;
     let events = events(&router.post(RESPONSES, &json!({"input": "hi", "stream": true})).await.text());

@@ -51,6 +51,42 @@ async fn a_call_is_parted_from_the_text() {
 }
 
 #[tokio::test]
+async fn one_call_is_all_that_is_shown_where_there_may_be_no_more() {
+    let call = |city: &str| {
+        format!(
+            "<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {{\"city\": \"{city}\"}}}}\n</tool_call>"
+        )
+    };
+    let router = router_saying(&[call("Bern"), call("Basel"), call("Chur")].concat()).await;
+    let cities = |calls: Vec<&Value>| -> Vec<String> { calls.iter().map(|call| call.to_string()).collect() };
+    for (is_parallel, num_calls) in [(true, 3), (false, 1)] {
+        let fields = json!({"parallel_tool_calls": is_parallel});
+        let answer = router.post(CHAT, &with(fields.clone())).await.ok();
+        let choice = &answer["choices"][0];
+        let calls = cities(choice["message"]["tool_calls"].as_array().unwrap().iter().collect());
+        assert_eq!((calls.len(), choice["finish_reason"].as_str()), (num_calls, Some("tool_calls")));
+        assert!(calls[0].contains("Bern"), "{calls:?}");
+        let mut streamed = with(fields);
+        streamed["stream"] = true.into();
+        let text = router.post(CHAT, &streamed).await.text();
+        assert_eq!(text.matches("get_weather").count(), num_calls, "{text}");
+
+        let tool = json!({"name": "get_weather", "input_schema": {"type": "object"}});
+        let choice = json!({"type": "auto", "disable_parallel_tool_use": !is_parallel});
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 900, "tools": [tool],
+                          "tool_choice": choice});
+        let answer = router.post("/v1/messages", &body).await.ok();
+        assert_eq!(answer["content"].as_array().unwrap().len(), num_calls, "{answer}");
+        assert_eq!(answer["stop_reason"], "tool_use");
+
+        let tool = json!({"type": "function", "name": "get_weather", "parameters": {"type": "object"}});
+        let body = json!({"input": "x", "tools": [tool], "parallel_tool_calls": is_parallel});
+        let answer = router.post("/v1/responses", &body).await.ok();
+        assert_eq!(answer["output"].as_array().unwrap().len(), num_calls, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_call_streams() {
     let router = router_saying(CALL).await;
     let events = router.post(CHAT, &with(json!({"stream": true}))).await.events();

@@ -52,7 +52,7 @@ pub struct Block {
     pub tool_use_id: Option<String>,
     /// Of `tool_result`.
     pub content: Option<Content>,
-    /// Of `tool_result`: the tool failed.
+    /// Of `tool_result`: the tool failed. Ignored, as templates have no word for it.
     pub is_error: Option<bool>,
     /// Of `thinking`.
     pub thinking: Option<String>,

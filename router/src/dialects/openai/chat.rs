@@ -122,6 +122,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         logprobs: request.sampling.logprobs,
         usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         predicted: body.prediction.is_some(),
+        is_tgi_client: body.model.as_deref() == Some("tgi"),
     };
     let num_prompt_top = request.sampling.prompt_logprobs.map(|num_top| num_top as usize);
 

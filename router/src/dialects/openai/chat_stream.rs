@@ -61,9 +61,18 @@ pub struct Shown {
     pub usage: bool,
     /// The client sent a prediction, of which usage says what became.
     pub predicted: bool,
+    /// The client is the package `text-generation`: its events have all members.
+    pub is_tgi_client: bool,
 }
 
 impl Shown {
+    fn delta<'a>(&self, delta: Delta<'a>) -> Delta<'a> {
+        if !self.is_tgi_client {
+            return delta;
+        }
+        Delta { role: Some("assistant"), tool_calls: delta.tool_calls.or(Some(None)), ..delta }
+    }
+
     /// Why a reply with so many calls ended: `finish_reason` and `stop_reason`.
     pub fn end(&self, reason: FinishReason, num_calls: usize) -> (&'static str, Option<StopReason>) {
         let finish_reason = finish_reason_with_calls(reason, num_calls, self.names_tool);
@@ -101,7 +110,7 @@ impl ChatStream {
     pub fn new(head: Head, tokenizer: Arc<Tokenizer>, num_choices: usize, shown: Shown) -> Self {
         let choice = |index| {
             let piece = EventFrame::new(|text| {
-                let delta = Delta { content: Some(text), ..Delta::default() };
+                let delta = shown.delta(Delta { content: Some(text), ..Delta::default() });
                 head.chunk(chunk_choice(index, delta, None, None), shown.usage.then_some(None))
             });
             ChoiceStream { piece, reader: shown.reply.reader(), num_calls: 0, pending: Vec::new() }
@@ -126,7 +135,7 @@ impl ChatStream {
         let id;
         let call = |index, id, name, arguments| {
             let kind = Option::map(id, |_: &str| "function");
-            Some([ToolCallDelta { index, id, kind, function: FunctionDelta { name, arguments } }])
+            Some(Some([ToolCallDelta { index, id, kind, function: FunctionDelta { name, arguments } }]))
         };
         let delta = match piece {
             Piece::Text(text) => Delta { content: Some(text), ..Delta::default() },
@@ -147,7 +156,7 @@ impl ChatStream {
                 return;
             }
         };
-        events.json(&self.chunk(chunk_choice(index, delta, logprobs, None)));
+        events.json(&self.chunk(chunk_choice(index, self.shown.delta(delta), logprobs, None)));
     }
 }
 
@@ -181,6 +190,7 @@ impl Render for ChatStream {
     fn begin(&mut self, events: &mut Events) {
         for index in 0..self.choices.len() {
             let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+            let delta = self.shown.delta(delta);
             events.json(&self.chunk(chunk_choice(index, delta, None, None)));
         }
     }
@@ -205,7 +215,7 @@ impl Render for ChatStream {
         }
         let num_calls = self.choices[index].num_calls as usize;
         let end = self.shown.end(reason, num_calls);
-        events.json(&self.chunk(chunk_choice(index, Delta::default(), None, Some(end))));
+        events.json(&self.chunk(chunk_choice(index, self.shown.delta(Delta::default()), None, Some(end))));
     }
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {

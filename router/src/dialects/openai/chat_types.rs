@@ -167,7 +167,7 @@ pub struct ChunkChoice<'a> {
 /// What is new in a chunk.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct Delta<'a> {
-    /// In the first chunk.
+    /// In the first chunk; in all of them for clients that name the model `tgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
     /// Text to append.
@@ -176,7 +176,8 @@ pub struct Delta<'a> {
     /// Reasoning to append.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
-    /// A call that begins, or more of the arguments of the last one.
+    /// A call that begins, or more of the arguments of the last one. Null only for clients that name the model `tgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool_calls: Option<[ToolCallDelta<'a>; 1]>,
+    #[schema(value_type = Option<Vec<ToolCallDelta>>)]
+    pub tool_calls: Option<Option<[ToolCallDelta<'a>; 1]>>,
 }

@@ -37,6 +37,8 @@ const NAMES: FieldNames = FieldNames {
 };
 
 /// Fields that would change the answer.
+/// What `include` may ask for and this route does not have.
+const LOGPROBS: &str = "message.output_text.logprobs";
 const REFUSED: &[Refused] = &[
     Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
     Refused { field: "conversation", neutral: &[], hint: "use `previous_response_id`" },
@@ -103,6 +105,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let (admitted, body) = app.admit(request).await?;
     let mut body: Body = parse(&body, REFUSED, "")?;
     app.model.check_name(body.model.as_deref())?;
+    let included = body.include.as_ref().and_then(Value::as_array);
+    if included.into_iter().flatten().any(|name| name == LOGPROBS) {
+        let field = format!("include `{LOGPROBS}`");
+        return Err(ApiError::UnsupportedField { field, hint: "use /v1/chat/completions" });
+    }
     let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
     let tools = tools(&body, &app.limits)?;

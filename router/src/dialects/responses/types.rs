@@ -47,6 +47,9 @@ pub struct Body {
     pub reasoning: Option<ReasoningField>,
     /// What the text is.
     pub text: Option<TextField>,
+    /// More that the answer shall hold: ignored, but for `message.output_text.logprobs`, which is refused.
+    #[schema(ignore)]
+    pub include: Option<Value>,
     /// Kept with the answer.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
@@ -150,10 +153,10 @@ pub struct ResponseObject {
 }
 
 impl ResponseObject {
-    /// Bytes that it takes, about.
+    /// Bytes that it takes, about: what a client sent is in it whole.
     pub fn num_bytes(&self) -> usize {
-        let of_values: usize = self.output.iter().map(|item| item.to_string().len()).sum();
-        size_of::<Self>() + self.instructions.as_ref().map_or(0, String::len) + of_values
+        // It has no keys but texts, so it can be written.
+        size_of::<Self>() + serde_json::to_vec(self).map_or(0, |json| json.len())
     }
 }
 

@@ -1,0 +1,203 @@
+"""A value for each field that docs/api.md calls supported: what the row's own range allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PROMPT = "The sea is"
+USER = [{"role": "user", "content": PROMPT}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+CHAT_TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": SCHEMA}}
+RESPONSE_TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": SCHEMA}
+MESSAGES_TOOL = {"type": "custom", "name": "look", "description": "Looks.", "input_schema": SCHEMA}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+# Stands for the id of an answer that is kept.
+KEPT_RESPONSE = "KEPT_RESPONSE"
+
+SHARED: dict[str, list[Any]] = {
+    "model": ["", "tgi", "dummy"],
+    "max_tokens": [2],
+    "temperature": [0.5],
+    "top_p": [0.5],
+    "top_k": [0, 5],
+    "min_p": [0.1],
+    "seed": [7, -1, 2**64 - 1],
+    "stop": ["xyzzy", ["a", "b"]],
+    "include_stop_str_in_output": [True],
+    "n": [1, 2],
+    "stream": [False, True],
+    "timeout": [60.5],
+    "stream_options": [{"include_usage": True}],
+    "presence_penalty": [0.5],
+    "frequency_penalty": [0.5],
+    "repetition_penalty": [1.1],
+    "min_tokens": [1],
+    "ignore_eos": [True],
+    "service_tier": ["auto", "default", "scale", "flex", "priority"],
+    "priority": [-1, 0, 1],
+    "cache_salt": ["salt"],
+    "prompt_cache_key": ["key"],
+    "prompt_cache_retention": ["in_memory", "24h"],
+    "cache_retention": [{"priority": "low"}, {"priority": "normal"}, {"priority": "high", "ttl_s": 1}],
+    "logit_bias": [{}, {"5": -100}, {"5": 100, "6": 0.5}],
+    "typical_p": [0.9],
+    "allowed_token_ids": [[5, 6]],
+    "stop_token_ids": [[], [5]],
+    "skip_special_tokens": [True, False],
+    "truncate_prompt_tokens": [2, -1],
+    "prompt_logprobs": [2],
+    "response_format": [
+        {"type": "text"},
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+        {"type": "json_schema", "schema": SCHEMA},
+        {"type": "json_object", "value": SCHEMA},
+    ],
+    "guided_json": [SCHEMA, '{"type": "string"}'],
+    "guided_regex": ["[a-z]+"],
+    "guided_choice": [["yes", "no"]],
+    "guided_grammar": ['start: "yes" | "no"'],
+    "structured_outputs": [
+        {"json": SCHEMA},
+        {"regex": "[a-z]+"},
+        {"choice": ["yes", "no"]},
+        {"grammar": 'start: "yes" | "no"'},
+        {"json_object": True},
+    ],
+}
+MESSAGES: dict[str, list[Any]] = {
+    "messages": [USER, [*USER, {"role": "assistant", "content": "It is"}], USER * 2],
+    "model": [""],
+    "max_tokens": [2],
+    "system": ["Be brief.", [{"type": "text", "text": "Be brief."}]],
+    "stop_sequences": [["xyzzy"]],
+    "stream": [True],
+    "timeout": [60],
+    "temperature": [0.5],
+    "top_p": [0.5],
+    "top_k": [5],
+    "cache_control": [{"type": "ephemeral", "ttl": "5m"}, {"type": "ephemeral", "ttl": "1h"}, {"type": "ephemeral"}],
+    "seed": [7],
+    "cache_salt": ["salt"],
+    "tools": [[MESSAGES_TOOL]],
+    "tool_choice": [{"type": "auto"}, {"type": "none"}, {"type": "any"}, {"type": "tool", "name": "look"}],
+    "thinking": [{"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}, {"type": "disabled"}],
+    "output_format": [{"type": "json_schema", "schema": SCHEMA}],
+    "output_config": [{"format": {"type": "json_schema", "schema": SCHEMA}}],
+    "service_tier": ["auto", "standard_only"],
+}
+# Table → field → values that are each sent.
+SAMPLES: dict[str, dict[str, list[Any]]] = {
+    "chat": SHARED
+    | {
+        "messages": [USER, [{"role": "system", "content": "Be brief."}, *USER]],
+        "max_completion_tokens": [2],
+        "tools": [[CHAT_TOOL], [{"type": "function", "function": {"name": "look", "arguments": SCHEMA}}]],
+        "tool_choice": [
+            "none",
+            "auto",
+            "required",
+            "look",
+            {"type": "function", "function": {"name": "look"}},
+            {"function": {"name": "look"}},
+        ],
+        "parallel_tool_calls": [True, False],
+        "include_reasoning": [True, False],
+        "reasoning_effort": ["none", "high"],
+        "logprobs": [True],
+        "top_logprobs": [2],
+        "chat_template_kwargs": [{"enable_thinking": False}],
+        "continue_final_message": [True],
+        "add_generation_prompt": [True, False],
+        "prediction": [
+            {"type": "content", "content": "blue"},
+            {"type": "content", "content": [{"type": "text", "text": "blue"}]},
+        ],
+        "messages[].content[].cache_control": MESSAGES["cache_control"],
+    },
+    "message": {
+        "role": ["system", "developer", "user", "assistant", "tool"],
+        "content": [PROMPT, [{"type": "text", "text": PROMPT}]],
+        "name": ["Ann"],
+        "tool_calls": [[CALL]],
+        "tool_call_id": ["c1"],
+        "reasoning_content": ["Let me think."],
+    },
+    "completion": SHARED | {"prompt": [PROMPT, [5, 6], [[5], [6]]], "best_of": [2], "echo": [True], "logprobs": [2]},
+    "response": {name: SHARED[name] for name in ("model", "temperature", "top_p", "stream", "timeout", "service_tier")}
+    | {name: SHARED[name] for name in ("prompt_cache_key", "prompt_cache_retention", "seed", "cache_salt")}
+    | {
+        "input": [PROMPT, [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]],
+        "instructions": ["Be brief."],
+        "previous_response_id": [KEPT_RESPONSE],
+        "store": [True, False],
+        "max_output_tokens": [2],
+        "tools": [[RESPONSE_TOOL]],
+        "tool_choice": ["none", "auto", "required", {"type": "function", "name": "look"}],
+        "parallel_tool_calls": [True, False],
+        "reasoning": [{"effort": "low", "summary": "auto"}],
+        "metadata": [{"a": "b"}],
+        "text": [
+            {"format": {"type": "text"}},
+            {"format": {"type": "json_object"}},
+            {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}, "verbosity": "medium"},
+        ],
+    },
+    "messages": MESSAGES,
+    "count_tokens": {
+        name: MESSAGES[name] for name in ("messages", "system", "tools", "tool_choice", "thinking", "model")
+    },
+    "generate": {"inputs": [PROMPT], "parameters": [None, {}, {"max_new_tokens": 2}], "stream": [False, True]},
+    "parameters": {name: SHARED[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed", "typical_p")}
+    | {
+        name: SHARED[name]
+        for name in ("repetition_penalty", "frequency_penalty", "presence_penalty", "stop", "timeout")
+    }
+    | {
+        "max_new_tokens": [2],
+        "do_sample": [False, True],
+        "min_new_tokens": [1],
+        "ignore_eos_token": [True],
+        "return_full_text": [True],
+        "truncate": [2],
+        "details": [True],
+        "top_n_tokens": [2],
+        "best_of": [2],
+        "decoder_input_details": [True],
+        "watermark": [True],
+        "grammar": [
+            {"type": "json", "value": SCHEMA},
+            {"type": "json_schema", "value": {"schema": SCHEMA}},
+            {"type": "regex", "value": "[a-z]+"},
+        ],
+    },
+    "tokenize": {"inputs": [PROMPT], "add_special_tokens": [True, False]},
+    "vertex": {
+        "instances": [[{"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}]],
+        "instances[].inputs": [PROMPT],
+        "instances[].parameters": [{"max_new_tokens": 2}],
+        "instances[].messages": [USER],
+    },
+    "pin": {"ttl_s": [1]},
+}
+# What some fields need beside them: table, field → more of the body.
+BESIDE: dict[tuple[str, str], dict[str, Any]] = {
+    ("chat", "stream_options"): {"stream": True},
+    ("completion", "stream_options"): {"stream": True},
+    ("chat", "tool_choice"): {"tools": [CHAT_TOOL]},
+    ("response", "tool_choice"): {"tools": [RESPONSE_TOOL]},
+    ("messages", "tool_choice"): {"tools": [MESSAGES_TOOL]},
+    ("count_tokens", "tool_choice"): {"tools": [MESSAGES_TOOL]},
+    ("chat", "top_logprobs"): {"logprobs": True},
+    ("chat", "continue_final_message"): {"messages": [*USER, {"role": "assistant", "content": "It is"}]},
+    ("chat", "messages[].content[].cache_control"): {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": PROMPT}]}]
+    },
+    ("message", "role"): {"content": PROMPT, "tool_call_id": "c1"},
+    ("message", "tool_calls"): {"role": "assistant", "content": None},
+    ("message", "tool_call_id"): {"role": "tool", "content": "blue"},
+    ("chat", "max_completion_tokens"): {"max_tokens": None},
+    ("parameters", "best_of"): {"do_sample": True},
+    ("vertex", "instances[].messages"): {"instances": [{"max_tokens": 2}]},
+    ("vertex", "instances[].inputs"): {"instances": [{"parameters": {"max_new_tokens": 2}}]},
+}

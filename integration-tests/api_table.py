@@ -1,0 +1,133 @@
+"""The rows of docs/api.md that say what becomes of a request's field."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+
+STATUSES = ("supported", "refused", "ignored")
+# Name of a table → its section in docs/api.md and the first cell of its header.
+TABLES = {
+    "chat": ("## `POST /v1/chat/completions`", "field"),
+    "message": ("## `POST /v1/chat/completions`", "field of `messages[]`"),
+    "completion": ("## `POST /v1/completions`", "field"),
+    "response": ("## `POST /v1/responses`, `GET` and `DELETE /v1/responses/{id}`", "field"),
+    "messages": ("## `POST /v1/messages`, `POST /v1/messages/count_tokens`", "field"),
+    "count_tokens": ("## `POST /v1/messages`, `POST /v1/messages/count_tokens`", "field of `count_tokens`"),
+    "generate": ("## `POST /generate`, `POST /generate_stream`, `POST /`", "field"),
+    "parameters": ("## `POST /generate`, `POST /generate_stream`, `POST /`", "field of `parameters`"),
+    "tokenize": ("## `POST /tokenize`", "field"),
+    "vertex": ("## `POST /vertex`", "field"),
+    "pin": ("## `POST /v1/kv/tree/{id}/pin`", "field"),
+}
+FIELD = re.compile(r"`([a-z][a-z0-9_]*(?:\[\])?(?:\.[a-z][a-z0-9_]*(?:\[\])?)*)`")
+RANGE = re.compile(r"(?P<open>above )?(?P<low>-?[\d.]*\d)(?P<other>,? or from -?\d+)?(?:,? to (?P<high>-?[\d.]*\d))?\b")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a table says of one field; `neutral` are the JSON texts that a refused one may have, beside null."""
+
+    table: str
+    field: str
+    status: str
+    allowed: str
+    neutral: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.field
+
+    def ends(self) -> tuple[list[float], list[float]]:
+        """The ends of a range of numbers: those that are allowed, and values just beyond it."""
+        told = RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
+        if not told:
+            return [], []
+        low = told["low"]
+        inside, outside = ([], [number(low)]) if told["open"] else ([number(low)], [number(low) - step(low)])
+        if told["high"]:
+            inside.append(number(told["high"]))
+            outside.append(number(told["high"]) + step(told["high"]))
+        return inside, outside
+
+
+def number(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
+def step(text: str) -> float:
+    """Less than the last digit of a fraction is worth; 1 for integers, as the field may take no others."""
+    return 0.5 * 10.0 ** -len(text.partition(".")[2]) if "." in text else 1
+
+
+def parse_rows(table: str, line: str, known: dict[tuple[str, str], Row]) -> list[Row]:
+    """The rows of a line, one for each field it names; `known` has what "as above" refers to. ValueError: no row."""
+    cells = [cell.strip() for cell in line.strip().split("|")]
+    if len(cells) != 6 or cells[0] or cells[-1]:
+        raise ValueError(f"a row has four cells: {line}")
+    _, names, status, allowed, _, _ = cells
+    fields = FIELD.findall(names)
+    if not fields or names != ", ".join(f"`{field}`" for field in fields):
+        raise ValueError(f"a row begins with names of fields: {line}")
+    if status not in STATUSES:
+        raise ValueError(f"{status!r} is not one of {STATUSES}: {line}")
+    if status == "ignored" and allowed:
+        raise ValueError(f"any value of an ignored field is let through: {line}")
+    found = []
+    for field in fields:
+        if allowed in ("as above", "neutral values as above"):
+            if (field, status) not in known:
+                raise ValueError(f"no row above says that {field} is {status}: {line}")
+            found.append(replace(known[field, status], table=table))
+        else:
+            neutral = neutral_values(allowed) if status == "refused" else ()
+            found.append(Row(table, field, status, allowed, neutral))
+    return found
+
+
+def neutral_values(cell: str) -> tuple[str, ...]:
+    """The JSON texts of `neutral: 1`, or of several in backticks; none of an empty cell. ValueError: another form."""
+    if not cell:
+        return ()
+    if not cell.startswith("neutral: "):
+        raise ValueError(f"neither empty nor neutral values: {cell}")
+    texts = [text.strip().strip("`") for text in cell.removeprefix("neutral: ").split(", ")]
+    return tuple(json.dumps(json.loads(text)) for text in texts)
+
+
+def field_tables(page: str) -> list[tuple[str, str, list[str]]]:
+    """All tables of fields: section, first cell of the header, lines of the rows."""
+    found: list[tuple[str, str, list[str]]] = []
+    section, lines = "", iter(page.splitlines())
+    for line in lines:
+        section = line if line.startswith("## ") else section
+        if re.match(r"\| field\b", line):
+            rows = []
+            assert next(lines) == "|---|---|---|---|", f"a table of fields has four columns: {line}"
+            for row in lines:
+                if not row.startswith("|"):
+                    break
+                rows.append(row)
+            found.append((section, line.split("|")[1].strip(), rows))
+    return found
+
+
+def read_rows(page: str) -> list[Row]:
+    """Every row of every table of fields. ValueError: a table that no name is given to, a row that cannot be read."""
+    names = {place: name for name, place in TABLES.items()}
+    rows: list[Row] = []
+    known: dict[tuple[str, str], Row] = {}
+    for section, header, lines in field_tables(page):
+        name = names.pop((section, header), None)
+        if name is None:
+            raise ValueError(f"no table is expected, or a second one, at {section}, {header}")
+        for line in lines:
+            found = parse_rows(name, line, known)
+            for row in found:
+                if any(row.field == other.field and row.table == other.table for other in rows):
+                    raise ValueError(f"{row.field} has two rows in {section}, {header}")
+                rows.append(row)
+            known |= {(row.field, row.status): row for row in found}
+    if names:
+        raise ValueError(f"no table of fields: {sorted(names.values())}")
+    return rows

@@ -1,0 +1,149 @@
+//! Reasoning before an answer: parted from it in every dialect, whole and streamed; what asks for it reaches the template.
+
+use serde_json::{Value, json};
+
+use crate::support::{Router, ShardPlan};
+use trunkline_router::dialects::reply::ReplyStyle;
+
+const CHAT: &str = "/v1/chat/completions";
+const MESSAGES: &str = "/v1/messages";
+const RESPONSES: &str = "/v1/responses";
+const THOUGHT: &str = "Zürich? Let me see";
+const ANSWER: &str = "It rains.";
+
+async fn router() -> Router {
+    let plan = ShardPlan::saying(&format!("<think>{THOUGHT}</think>{ANSWER}"));
+    Router::start_with_replies(plan, ReplyStyle { reasons: true, ..ReplyStyle::default() }).await
+}
+
+fn chat(fields: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+/// Of `/v1/messages`.
+fn message(fields: Value) -> Value {
+    let mut body = chat(fields);
+    body["max_tokens"] = 200.into();
+    body
+}
+
+fn last_prompt(router: &Router) -> String {
+    let ids = router.shard().last_start().token_ids;
+    String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned()
+}
+
+/// Data of each event that has a name.
+fn named_events(text: &str) -> Vec<Value> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_chat_has_it_apart() {
+    let router = router().await;
+    let answer = router.post(CHAT, &chat(json!({}))).await.ok();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!(THOUGHT), &json!(ANSWER)));
+    let events = router.post(CHAT, &chat(json!({"stream": true}))).await.events();
+    let (mut thought, mut text) = (String::new(), String::new());
+    for delta in events.iter().filter_map(|event| event["choices"][0].get("delta")) {
+        if let Some(piece) = delta["reasoning_content"].as_str() {
+            assert!(text.is_empty(), "it comes first");
+            thought.push_str(piece);
+        }
+        text.push_str(delta["content"].as_str().unwrap_or_default());
+    }
+    assert_eq!((thought.as_str(), text.as_str()), (THOUGHT, ANSWER));
+    // Left out on request: the tokens are counted all the same.
+    let hidden = router.post(CHAT, &chat(json!({"include_reasoning": false}))).await.ok();
+    let message = &hidden["choices"][0]["message"];
+    assert_eq!((message.get("reasoning_content"), &message["content"]), (None, &json!(ANSWER)));
+    assert_eq!(hidden["usage"]["completion_tokens"], answer["usage"]["completion_tokens"]);
+    let events = router.post(CHAT, &chat(json!({"include_reasoning": false, "stream": true}))).await.events();
+    let deltas: Vec<_> = events.iter().filter_map(|event| event["choices"][0]["delta"].as_object()).collect();
+    assert!(deltas.iter().all(|delta| !delta.contains_key("reasoning_content")), "{deltas:?}");
+    let text: String = deltas.iter().filter_map(|delta| delta.get("content")?.as_str()).collect();
+    assert_eq!(text, ANSWER);
+}
+
+#[tokio::test]
+async fn messages_have_a_block_of_thinking() {
+    let router = router().await;
+    let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
+    let answer = router.post(MESSAGES, &message(thinking.clone())).await.ok();
+    let content =
+        json!([{"type": "thinking", "thinking": THOUGHT, "signature": ""}, {"type": "text", "text": ANSWER}]);
+    assert_eq!(answer["content"], content);
+    assert!(last_prompt(&router).contains("[thinking true]"));
+    let mut body = message(thinking);
+    body["stream"] = true.into();
+    let (mut blocks, mut texts) = (Vec::new(), [String::new(), String::new()]);
+    for event in named_events(&router.post(MESSAGES, &body).await.text()) {
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => blocks.push(event["content_block"]["type"].clone()),
+            "content_block_delta" => {
+                let (index, delta) = (event["index"].as_u64().unwrap() as usize, &event["delta"]);
+                assert_eq!(index, blocks.len() - 1, "one block after the other");
+                let text = if index == 0 { &delta["thinking"] } else { &delta["text"] };
+                texts[index].push_str(text.as_str().unwrap());
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(blocks, ["thinking", "text"]);
+    assert_eq!(texts, [THOUGHT, ANSWER]);
+    // Not asked for: the template is told, and what is thought all the same is not shown.
+    for fields in [json!({}), json!({"thinking": {"type": "disabled"}})] {
+        let answer = router.post(MESSAGES, &message(fields)).await.ok();
+        assert_eq!(answer["content"], json!([{"type": "text", "text": ANSWER}]));
+        assert!(last_prompt(&router).contains("[thinking false]"));
+    }
+}
+
+#[tokio::test]
+async fn responses_have_an_item_of_reasoning() {
+    let router = router().await;
+    let answer = router.post(RESPONSES, &json!({"input": "x"})).await.ok();
+    let (thought, text) = (&answer["output"][0], &answer["output"][1]);
+    assert_eq!((&thought["type"], &thought["content"][0]["text"]), (&json!("reasoning"), &json!(THOUGHT)));
+    assert_eq!((&text["type"], &text["content"][0]["text"]), (&json!("message"), &json!(ANSWER)));
+    let events = named_events(&router.post(RESPONSES, &json!({"input": "x", "stream": true})).await.text());
+    let joined = |kind: &str| -> String {
+        events
+            .iter()
+            .filter(|event| event["type"] == kind)
+            .filter_map(|event| event["delta"].as_str())
+            .collect()
+    };
+    assert_eq!(joined("response.reasoning_text.delta"), THOUGHT);
+    assert_eq!(joined("response.output_text.delta"), ANSWER);
+    let at = |kind: &str| events.iter().position(|event| event["type"] == kind).unwrap();
+    assert!(at("response.reasoning_text.done") < at("response.output_text.delta"));
+}
+
+#[tokio::test]
+async fn the_template_hears_of_effort_and_of_its_own_variables() {
+    let router = router().await;
+    for (path, body, expected) in [
+        (CHAT, chat(json!({"reasoning_effort": "high"})), ["[thinking true]", "[effort high]"]),
+        (CHAT, chat(json!({"reasoning_effort": "none"})), ["[thinking false]", "[effort none]"]),
+        (
+            CHAT,
+            chat(json!({"chat_template_kwargs": {"enable_thinking": false, "reasoning_effort": "x"}})),
+            ["[thinking false]", "[effort x]"],
+        ),
+        (
+            RESPONSES,
+            json!({"input": "x", "reasoning": {"effort": "low"}}),
+            ["[thinking true]", "[effort low]"],
+        ),
+    ] {
+        router.post(path, &body).await.ok();
+        let prompt = last_prompt(&router);
+        assert!(expected.iter().all(|words| prompt.contains(words)), "{body}: {prompt}");
+    }
+    router.post(CHAT, &chat(json!({}))).await.ok();
+    assert!(!last_prompt(&router).contains('['), "nothing was said");
+}
