@@ -6,15 +6,14 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, build_tiny
 from tests.models.tiny import CASES, VOCAB_SIZE
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import DoesNotFit
@@ -22,9 +21,6 @@ from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
-BLOCK_SIZE = 16
-NUM_BLOCKS = 64
-AVAILABLE_BYTES = 1 << 30
 # Mean absolute difference of log-probabilities: K and V are kept as bytes, products may round weights to bf16.
 LOGPROB_BOUND = 0.03
 GENERATION_BOUNDS = {"f16": 0.005, "int8": 0.03, "int4": 0.3}
@@ -33,17 +29,6 @@ GREEDY = SamplingParams(logprobs=True, num_top_logprobs=5)
 RANDOM = SamplingParams(
     temperature=0.9, top_p=0.95, top_k=50, seed=7, logprobs=True, presence_penalty=0.3, repetition_penalty=1.1
 )
-
-
-def build_tiny(checkpoint: Checkpoint, **changes: Any) -> CpuBackend:
-    options: dict[str, Any] = {
-        "threads": 1,
-        "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE,
-        "max_step_tokens": 128,
-        "block_size": BLOCK_SIZE,
-        "available_bytes": AVAILABLE_BYTES,
-    }
-    return build(checkpoint, **{**options, **changes})
 
 
 # The prompt is longer than the windows of those that have them.

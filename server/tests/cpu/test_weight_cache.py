@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
-from tests.cpu.test_cpu_backend import PROMPT, build_tiny
+from tests.cpu.test_cpu_backend import PROMPT
+from tests.cpu.tiny_backend import build_tiny, start
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.weight_cache import default_folder
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -32,13 +33,6 @@ def model(tiny_model: TinyModel) -> Path:
     while not open_checkpoint(path).identity().is_settled:
         assert time.monotonic() < deadline
     return path
-
-
-def start(model: Path, folder: Path | None, **changes: int) -> CpuBackend:
-    """A start, with all that it does in the background."""
-    backend = build_tiny(open_checkpoint(model), weights_cache=folder, **changes)  # type: ignore[arg-type]
-    backend.after_start()
-    return backend
 
 
 def same_bits(a: CpuBackend, b: CpuBackend) -> bool:
@@ -169,7 +163,7 @@ def test_a_full_disk_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
     program = """
 import logging, resource, sys
 from pathlib import Path
-from tests.cpu.test_weight_cache import start
+from tests.cpu.tiny_backend import start
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 start(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,32 @@
+"""CPU backends of tiny models. Without torch: a child process that imports it takes seconds to begin and to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 64
+AVAILABLE_BYTES = 1 << 30
+
+
+def build_tiny(checkpoint: Checkpoint, **changes: Any) -> CpuBackend:
+    options: dict[str, Any] = {
+        "threads": 1,
+        "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE,
+        "max_step_tokens": 128,
+        "block_size": BLOCK_SIZE,
+        "available_bytes": AVAILABLE_BYTES,
+    }
+    return build(checkpoint, **{**options, **changes})
+
+
+def start(model: Path, folder: Path | None, **changes: int) -> CpuBackend:
+    """A start, with all that it does in the background; packed weights are kept in the folder."""
+    backend = build_tiny(open_checkpoint(model), weights_cache=folder, **changes)
+    backend.after_start()
+    return backend
