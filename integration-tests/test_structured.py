@@ -16,75 +16,17 @@ from typing import Any
 import httpx
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from formats import CHECKS, checker
 from harness import ROOT, Trunkline, sse_events
+from schemas import OURS, subschemas
 
 SCHEMAS = Path(os.environ.get("TRUNKLINE_SCHEMAS", ROOT / "../shared/schemas/sample.jsonl.gz"))
 # Real schemas that a run without `--all-schemas` takes: one of each so many.
 STRIDE = 36
 NUM_STREAMS = 8
+# Rows of the table of keywords in docs/api.md that name what is supported.
+KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined"]
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
-# By what they show.
-OURS: dict[str, Any] = {
-    "nesting": {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 20},
-            "address": {
-                "type": "object",
-                "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "city": {"enum": ["Bern", "Genf"]}},
-                "required": ["zip", "city"],
-                "additionalProperties": False,
-            },
-        },
-        "required": ["name", "address"],
-        "additionalProperties": False,
-    },
-    "numbers": {
-        "type": "array",
-        "items": {"type": "number", "minimum": -5, "exclusiveMaximum": 7.5},
-        "minItems": 2,
-        "maxItems": 3,
-    },
-    "integers": {
-        "type": "object",
-        "properties": {"even": {"type": "integer", "multipleOf": 2, "minimum": 10, "maximum": 99}},
-        "required": ["even"],
-        "additionalProperties": False,
-    },
-    "alternatives": {
-        "anyOf": [
-            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False},
-            {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
-            {"type": "null"},
-        ]
-    },
-    "recursion": {
-        "$defs": {
-            "node": {
-                "type": "object",
-                "properties": {
-                    "value": {"type": "boolean"},
-                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
-                },
-                "required": ["value", "children"],
-                "additionalProperties": False,
-            }
-        },
-        "$ref": "#/$defs/node",
-    },
-    "formats": {
-        "type": "object",
-        "properties": {"day": {"type": "string", "format": "date"}, "id": {"type": "string", "format": "uuid"}},
-        "required": ["day", "id"],
-        "additionalProperties": False,
-    },
-    "tuple": {
-        "type": "array",
-        "prefixItems": [{"type": "integer", "minimum": 0, "maximum": 9}, {"enum": ["x", "é", 'a"b\\']}],
-        "items": False,
-        "minItems": 2,
-    },
-}
 
 
 def chat(server: Trunkline, content: str, **fields: Any) -> httpx.Response:
@@ -102,7 +44,7 @@ def finished(answer: dict[str, Any]) -> list[str]:
 
 def check(text: str, schema: Any) -> None:
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    validator(schema).validate(json.loads(text))
+    validator(schema, format_checker=checker()).validate(json.loads(text))
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -114,6 +56,36 @@ def test_finished_outputs_validate(server: Trunkline, name: str) -> None:
     assert texts, f"none of the outputs was finished: {answer.text}"
     for text in texts:
         check(text, schema)
+
+
+def test_ours_have_each_keyword_and_format_of_the_table() -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    lines = [line.split("|") for line in text[text.index("\n## Structured output") :].splitlines() if line[:2] == "| "]
+    cells = {line[1].strip(): set(re.findall(r"`([^`]+)`", line[2])) for line in reversed(lines)}
+    used = [each for schema in OURS.values() for each in subschemas(schema)]
+    keywords = {keyword for each in used for keyword in each}
+    assert set().union(*(cells[row] for row in KEYWORD_ROWS)) == keywords - cells["Ignored"]
+    formats = {each["format"] for each in used if "format" in each}
+    assert cells["Formats"] == formats == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("date", "0000-02-29", "2023-02-29"),
+        ("date-time", "2024-02-29T23:59:59.5Z", "2024-02-29 23:59:59Z"),
+        ("duration", "P1DT2H", "P"),
+        ("email", "a.b@c.de", "a..b@c.de"),
+        ("hostname", "a-b.c", "-a.b"),
+        ("ipv4", "1.2.3.255", "1.2.3.256"),
+        ("ipv6", "1::2", "1::2::3"),
+        ("time", "23:59:59+01:30", "23:59:59"),
+        ("uri", "http://a/%20", "a b:c"),
+        ("uuid", "01234567-89ab-cdef-0123-456789abcdef", "0123456789abcdef0123456789abcdef"),
+    ],
+)
+def test_checks_of_formats_can_fail(name: str, good: str, bad: str) -> None:
+    assert CHECKS[name](good) and not CHECKS[name](bad)
 
 
 def real_schemas(everything: bool) -> list[dict[str, Any]]:

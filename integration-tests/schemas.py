@@ -1,0 +1,137 @@
+"""Schemas of our own for structured output: together they have each keyword and each format that is supported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+# Keywords whose value is a schema, a list of schemas, an object of them by names; the value of `items` may be a list.
+ONE_SCHEMA = {"additionalItems", "additionalProperties", "items"}
+LISTS = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
+MAPS = {"$defs", "definitions", "patternProperties", "properties"}
+NULL = {"type": "null"}
+# By what they show.
+OURS: dict[str, Any] = {
+    "nesting": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "address": {
+                "type": "object",
+                "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "city": {"enum": ["Bern", "Genf"]}},
+                "required": ["zip", "city"],
+                "additionalProperties": False,
+            },
+        },
+        "required": ["name", "address"],
+        "additionalProperties": False,
+    },
+    "numbers": {
+        "type": "array",
+        "items": {"type": "number", "minimum": -5, "exclusiveMaximum": 7.5},
+        "minItems": 2,
+        "maxItems": 3,
+    },
+    "integers": {
+        "type": "object",
+        "properties": {"even": {"type": "integer", "multipleOf": 2, "minimum": 10, "maximum": 99}},
+        "required": ["even"],
+        "additionalProperties": False,
+    },
+    "alternatives": {
+        "anyOf": [
+            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False},
+            {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
+            {"type": "null"},
+        ]
+    },
+    "recursion": {
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {
+                    "value": {"type": "boolean"},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
+                },
+                "required": ["value", "children"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/node",
+    },
+    "tuple": {
+        "type": "array",
+        "prefixItems": [{"type": "integer", "minimum": 0, "maximum": 9}, {"enum": ["x", "é", 'a"b\\']}],
+        "items": False,
+        "minItems": 2,
+    },
+    "drafts before 2020-12": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "array",
+        "items": [{"type": "null"}, {"enum": ["a", "b"]}],
+        "additionalItems": {"type": "boolean"},
+        "minItems": 3,
+        "maxItems": 4,
+    },
+    "names": {
+        "type": "object",
+        "properties": {"kind": {"enum": ["x", "y"]}},
+        "required": ["kind"],
+        "patternProperties": {"^n_[a-z]{1,6}$": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "additionalProperties": False,
+        "maxProperties": 3,
+    },
+    "members": {
+        "type": "object",
+        "additionalProperties": {"enum": [1, 2]},
+        "minProperties": 1,
+        "maxProperties": 2,
+    },
+    "exclusive": {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": kind}, "value": value},
+                "required": ["kind", "value"],
+                "additionalProperties": False,
+            }
+            for kind, value in [("small", {"type": "integer", "exclusiveMinimum": 3, "maximum": 9}), ("none", NULL)]
+        ]
+    },
+    "merged": {
+        "type": "array",
+        "items": {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 17}]},
+        "minItems": 1,
+        "maxItems": 3,
+    },
+    "lengths": {"type": "string", "minLength": 4, "maxLength": 9},
+    **{
+        " and ".join(formats): {
+            "type": "object",
+            "properties": {name: {"type": "string", "format": name} for name in formats},
+            "required": list(formats),
+            "additionalProperties": False,
+        }
+        for formats in [("date", "uuid"), ("date-time", "ipv4"), ("duration", "time"), ("email",), ("hostname",)]
+    },
+    # What follows the scheme of a URI has no end that a format knows.
+    "uri": {"type": "string", "format": "uri", "maxLength": 40},
+    "ipv6": {"type": "string", "format": "ipv6"},
+}
+
+
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and all within it that are objects; what only looks like one (in `enum`, say) is none."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword, value in schema.items():
+        inner: list[Any] = []
+        if keyword in MAPS:
+            inner = list(value.values())
+        elif keyword in LISTS and isinstance(value, list):
+            inner = value
+        elif keyword in ONE_SCHEMA:
+            inner = [value]
+        for each in inner:
+            yield from subschemas(each)

@@ -1,0 +1,86 @@
+"""What all processes write at the level that shows most: neither keys nor what was said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from harness import Trunkline
+
+KEY = "sk-marker-key-0123456789"
+WRONG_KEY = "sk-marker-key-wrong-0000"
+MARKER = "marker-prompt"
+# Words that the model is made to write.
+OUTPUT = "marker-output"
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def asked() -> list[tuple[str, dict[str, Any], int]]:
+    """Path, body and status of requests through every way that text takes."""
+    messages = [{"role": "user", "content": f"Say {MARKER}."}]
+    chat: dict[str, Any] = {"messages": messages, "max_tokens": 40, "temperature": 0}
+    schema = {
+        "type": "object",
+        "description": MARKER,
+        "properties": {MARKER: {"const": OUTPUT}},
+        "required": [MARKER],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "note", "description": MARKER, "parameters": schema}}
+    answer = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    chats, completions = "/v1/chat/completions", "/v1/completions"
+    return [
+        (chats, chat | {"user": MARKER, "stop": [f"{MARKER}-stop"]}, 200),
+        (chats, chat | STREAM | {"prompt_cache_key": MARKER, "cache_salt": MARKER}, 200),
+        (chats, chat | {"tools": [tool], "tool_choice": "required"}, 200),
+        (chats, chat | STREAM | {"tools": [tool], "tool_choice": "required"}, 200),
+        (chats, chat | {"response_format": answer}, 200),
+        (chats, chat | {"guided_choice": [OUTPUT]}, 200),
+        (completions, {"prompt": f"The {MARKER} is", "max_tokens": 4, "echo": True, "logprobs": 1}, 200),
+        ("/v1/messages", {"messages": messages, "system": MARKER, "max_tokens": 4}, 200),
+        ("/v1/responses", {"input": MARKER, "max_output_tokens": 4, "metadata": {"a": MARKER}}, 200),
+        ("/generate", {"inputs": MARKER, "parameters": {"max_new_tokens": 4, "details": True}}, 200),
+        ("/tokenize", {"inputs": MARKER}, 200),
+        # Errors that quote what was sent.
+        (chats, chat | {"temperature": MARKER}, 400),
+        (chats, chat | {"model": MARKER}, 404),
+        (chats, {"messages": [{"role": MARKER, "content": "x"}]}, 400),
+        (chats, chat | {"guided_regex": f"{MARKER}("}, 400),
+        (chats, chat | {"guided_grammar": f'start: "{MARKER}'}, 400),
+        (chats, chat | {"guided_json": {"type": "string", "format": MARKER}}, 400),
+        (f"/generate?{MARKER}", {"inputs": 5, MARKER: MARKER}, 422),
+        (f"/{MARKER}", {"inputs": MARKER}, 404),
+    ]
+
+
+@pytest.mark.parametrize("form", [(), ("--json-output",)], ids=["text", "json"])
+@pytest.mark.parametrize("given", ["environment", "file"])
+def test_no_process_writes_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple[str, ...], given: str) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.touch(mode=0o600)
+    keys.write_text(f'[tenants.one]\nkeys = "{KEY}"\n')
+    args, env = ((), {"TRUNKLINE_API_KEY": KEY}) if given == "environment" else (("--api-keys", str(keys)), {})
+    server = Trunkline("--log-level", "trace", *form, *args, env=env)
+    try:
+        server.wait_ready()
+        said = []
+        with httpx.Client(base_url=server.base_url, timeout=300) as client:
+            for path, body, status in asked():
+                answer = client.post(path, json=body, headers={"authorization": f"Bearer {KEY}"})
+                assert answer.status_code == status, (path, body, answer.text)
+                said.append(answer.text)
+            refused = client.get("/v1/models", headers={"x-api-key": WRONG_KEY})
+            assert refused.status_code == 401
+        assert sum(OUTPUT in text for text in said) >= 3, "the model did not write what is looked for"
+        assert any(MARKER in text for text in said[-8:]), "these errors quote nothing"
+        commands = [server.process.args, *server.pids_commands()]
+    finally:
+        server.stop()
+    log = server.log() + "".join(server.banner)
+    levels = ('"level":"TRACE"', '"level":"DEBUG"') if form else (" TRACE ", " DEBUG ")
+    assert all(level in log for level in levels), f"not the level that was asked for:\n{log[:2000]}"
+    assert "marker" not in str(commands), "a key is in a command line"
+    for line in log.splitlines():
+        assert "marker" not in line
