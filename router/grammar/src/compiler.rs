@@ -232,6 +232,10 @@ impl GrammarCompiler {
         {
             return unsupported;
         }
+        // The parser would show the whole expression.
+        if let Some((told, _)) = detail.split_once("if regex is empty: ") {
+            return GrammarError::too_complex(format!("{told}if its patterns match any text"));
+        }
         if exhausted.iter().any(|word| lower.contains(word)) {
             return GrammarError::too_complex(detail);
         }

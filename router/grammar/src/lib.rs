@@ -30,6 +30,7 @@ mod error;
 mod expression;
 mod limits;
 mod mask;
+mod patterns;
 mod place;
 mod reasoning;
 mod schema;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::classes::Classes;
+use crate::patterns::Patterns;
 use crate::{GrammarError, GrammarLimits};
 
 /// Keywords that hold for every output.
@@ -109,11 +109,12 @@ pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, G
     };
     let mut walk = Walk {
         num_entries: 0,
-        classes: Classes::default(),
+        patterns: Patterns::default(),
         max_entries: limits.max_properties,
         max_optional: limits.max_optional_properties(),
     };
     walk.schema(&mut schema, &mut Vec::new())?;
+    walk.patterns.check()?;
     Ok(schema)
 }
 
@@ -170,7 +171,7 @@ fn depth(value: &Value) -> usize {
 /// One pass over all places of a schema that are schemas themselves.
 struct Walk {
     num_entries: usize,
-    classes: Classes,
+    patterns: Patterns,
     max_entries: usize,
     max_optional: usize,
 }
@@ -186,18 +187,15 @@ impl Walk {
                 }),
             };
         };
+        self.patterns.look_at(map)?;
         check_keywords(map, path)?;
         self.check_optional(map, path)?;
         for (keyword, value) in map.iter_mut() {
             let keyword = keyword.as_str();
             match value {
-                Value::String(pattern) if keyword == "pattern" => self.classes.add(pattern)?,
                 Value::Object(entries) if MAPS.contains(&keyword) => {
                     self.count(entries.len())?;
                     for (name, entry) in entries.iter_mut() {
-                        if keyword == "patternProperties" {
-                            self.classes.add(name)?;
-                        }
                         self.at(entry, path, &[keyword, name])?;
                     }
                 }

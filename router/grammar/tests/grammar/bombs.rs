@@ -24,6 +24,10 @@ fn nested(depth: usize, inner: Value, wrap: impl Fn(Value) -> Value) -> Value {
     (0..depth).fold(inner, |value, _| wrap(value))
 }
 
+fn patterns(count: usize) -> Vec<Value> {
+    (0..count).map(|i| json!({"type": "string", "pattern": format!("a.{{{i}}}!")})).collect()
+}
+
 fn bombs() -> Vec<(&'static str, Grammar)> {
     let schema = Grammar::JsonSchema;
     let either = |left: Value, right: Value| json!({"anyOf": [left, right]});
@@ -106,6 +110,14 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
             Grammar::Regex(format!("((?:{})[a-d])*a[a-d]{{12}}(abcd)?", "|".repeat(25_000))),
         ),
         ("states by the power", Grammar::Regex("[ab]*a[ab]{40}".into())),
+        ("patterns that hold at once", schema(json!({"allOf": patterns(30)}))),
+        ("eight patterns that hold at once", schema(json!({"allOf": patterns(8)}))),
+        (
+            "patterns that hold at once by references",
+            schema(json!({"$ref": "#/$defs/0", "$defs": (0..30).map(|i| (i.to_string(), json!({
+                "type": "string", "pattern": format!("a.{{{i}}}!"), "$ref": format!("#/$defs/{}", (i + 1) % 30)})))
+                .collect::<Map<String, Value>>()})),
+        ),
         ("an ambiguous grammar", Grammar::Lark("start: start start start | \"a\" | \"\"".into())),
         ("a grammar without an end", Grammar::Lark("start: \"a\" start".into())),
     ]
