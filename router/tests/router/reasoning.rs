@@ -1,4 +1,5 @@
-//! Reasoning before an answer: parted from it in every dialect, whole and streamed; what asks for it reaches the template.
+//! Reasoning before an answer: parted from it in every dialect, whole and streamed; what asks for it reaches the
+//! template.
 
 use serde_json::{Value, json};
 
