@@ -1,5 +1,6 @@
 //! Grammars of requests: compiled on the blocking pool, a few at a time, and kept for the tenant's next request.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -11,7 +12,7 @@ use trunkline_reply::ReasoningStart;
 use crate::app::Model;
 use crate::error::ApiError;
 use crate::grammar_cache::{GrammarCache, GrammarKey};
-use crate::limits::{GRAMMAR_TIMEOUT, MAX_COMPILING_GRAMMARS};
+use crate::limits::{GRAMMAR_TIMEOUT, MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT};
 use crate::metrics::Metrics;
 use crate::tenants::Caller;
 
@@ -86,6 +87,8 @@ pub struct Grammars {
     compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
     /// One permit per grammar being compiled.
     compiling: Arc<Semaphore>,
+    /// The same of each tenant that has some.
+    of_tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
     cache: Mutex<GrammarCache<CompiledGrammar>>,
     metrics: Arc<Metrics>,
 }
@@ -95,7 +98,8 @@ impl Grammars {
     pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
         let compiling = Arc::new(Semaphore::new(MAX_COMPILING_GRAMMARS));
         let cache = Mutex::new(GrammarCache::default());
-        Self { model, limits, compiler: OnceLock::new(), compiling, cache, metrics }
+        let of_tenants = Mutex::default();
+        Self { model, limits, compiler: OnceLock::new(), compiling, of_tenants, cache, metrics }
     }
 
     /// As compiled for this caller before, or compiled now.
@@ -111,7 +115,7 @@ impl Grammars {
             self.metrics.grammar_hits.inc();
             return Ok(compiled);
         }
-        let compiled = self.compile(field, grammar).await?;
+        let compiled = self.compile(caller, field, grammar).await?;
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key, compiled.clone());
         Ok(compiled)
     }
@@ -119,23 +123,31 @@ impl Grammars {
     /// Compiles what a client asked for; waits for its turn a while, others go on meanwhile.
     async fn compile(
         self: &Arc<Self>,
+        caller: &Caller,
         field: &'static str,
         grammar: Grammar,
     ) -> Result<CompiledGrammar, ApiError> {
-        let turn = tokio::time::timeout(GRAMMAR_TIMEOUT, self.compiling.clone().acquire_owned());
-        let permit = match turn.await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_closed)) => return Err(ApiError::Bug { request_id: crate::random::id() }),
-            Err(_elapsed) => {
-                let error = GrammarError::Busy { count: MAX_COMPILING_GRAMMARS };
-                return Err(ApiError::Grammar { field, error });
-            }
+        let deadline = tokio::time::Instant::now() + GRAMMAR_TIMEOUT;
+        let wait = async |places: Arc<Semaphore>, count| match tokio::time::timeout_at(
+            deadline,
+            places.acquire_owned(),
+        )
+        .await
+        {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_closed)) => Err(ApiError::Bug { request_id: crate::random::id() }),
+            Err(_elapsed) => Err(ApiError::Grammar { field, error: GrammarError::Busy { count } }),
         };
+        // Its own first, so that who waits for those holds none of the others.
+        let own = match caller.name() {
+            Some(name) => Some(wait(self.places_of(name), MAX_COMPILING_OF_TENANT).await?),
+            None => None,
+        };
+        let turn = (own, wait(self.compiling.clone(), MAX_COMPILING_GRAMMARS).await?);
         let grammars = self.clone();
         let compiled = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
             let begin = Instant::now();
-            let compiled = grammars.compiler()?.compile(&grammar);
+            let compiled = grammars.compiler()?.compile_holding(&grammar, turn);
             grammars.metrics.grammar_compile_seconds.observe(begin.elapsed().as_secs_f64());
             compiled
         });
@@ -145,6 +157,17 @@ impl Grammars {
             // A panic in the parser is a defect, as one in a handler.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
+    }
+
+    /// Of a tenant; those of tenants that compile nothing are forgotten.
+    fn places_of(&self, name: &str) -> Arc<Semaphore> {
+        // A panic leaves the map whole.
+        let mut tenants = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if !tenants.contains_key(name) {
+            tenants.retain(|_, places| Arc::strong_count(places) > 1);
+        }
+        let places = || Arc::new(Semaphore::new(MAX_COMPILING_OF_TENANT));
+        tenants.entry(name.to_owned()).or_insert_with(places).clone()
     }
 
     fn compiler(&self) -> Result<&GrammarCompiler, GrammarError> {

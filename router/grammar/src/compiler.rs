@@ -1,6 +1,5 @@
 //! From what a client sent to the beginning of an output.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -22,9 +21,6 @@ use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
 
 /// Stack of the thread that compiles: a chain of references is followed by recursion. Only what is used takes memory.
 const COMPILER_STACK_BYTES: usize = 256 << 20;
-/// Threads at most that compile at once, those included that nobody waits for any more: then a client is told to come
-/// back.
-const MAX_COMPILING: usize = 8;
 /// What may stand between two lexemes of JSON: some blanks, so that no output is blanks for ever.
 const JSON_BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 /// Words with their blanks, and words: most of a vocabulary. Where any of them may follow they are allowed at once,
@@ -65,8 +61,6 @@ pub struct GrammarCompiler {
     end_token_ids: Arc<[u32]>,
     reasoning_tokens: Arc<ReasoningTokens>,
     limits: GrammarLimits,
-    /// Threads that compile now, those that nobody waits for any more included.
-    num_compiling: Arc<AtomicUsize>,
 }
 
 impl GrammarCompiler {
@@ -95,14 +89,23 @@ impl GrammarCompiler {
             end_token_ids: end_token_ids.into(),
             reasoning_tokens: Arc::new(reasoning_tokens),
             limits,
-            num_compiling: Arc::default(),
         })
     }
 
     /// The beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an async thread.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
+        self.compile_holding(grammar, ())
+    }
+
+    /// The same. `held` is dropped when the most of the work is done: where it is given up because it takes too long, not
+    /// before its thread ends, which cannot be stopped.
+    pub fn compile_holding<H: Send + 'static>(
+        &self,
+        grammar: &Grammar,
+        held: H,
+    ) -> Result<Constraint, GrammarError> {
         self.check(grammar)?;
-        let place = self.place(grammar)?.map_err(|error| self.explain(grammar, &error))?;
+        let place = self.place(grammar, held)?.map_err(|error| self.explain(grammar, &error))?;
         let mut constraint =
             Constraint::new(place, self.end_token_ids.clone(), self.reasoning_tokens.clone());
         // A schema that refers to nothing but itself compiles, and no text begins it.
@@ -147,11 +150,16 @@ impl GrammarCompiler {
     }
 
     /// Where an output begins, or what the parser has against the grammar.
-    fn place(&self, grammar: &Grammar) -> Result<Result<Place, String>, GrammarError> {
+    fn place<H: Send + 'static>(
+        &self,
+        grammar: &Grammar,
+        held: H,
+    ) -> Result<Result<Place, String>, GrammarError> {
         let (source, top) = (grammar.clone(), self.top_level(grammar)?);
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
         self.in_time(move || {
+            let _held = held;
             if let Some(automaton) = automaton(&source) {
                 return Ok(Place::of_expression(Expression::new(automaton, env, permitted, end_token_ids)));
             }
@@ -163,24 +171,15 @@ impl GrammarCompiler {
         })
     }
 
-    /// Compiles on a thread of its own, which is left to itself if it takes too long: compiling cannot be stopped. A
-    /// few of those may be left; until they are done nothing else is compiled.
+    /// Compiles on a thread of its own, which is left to itself if it takes too long: compiling cannot be stopped.
     fn in_time<T: Send + 'static>(
         &self,
         compile: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, GrammarError> {
-        let count = self.num_compiling.load(Ordering::Acquire);
-        if count >= MAX_COMPILING {
-            return Err(GrammarError::Busy { count });
-        }
-        let compiling = Compiling::begin(&self.num_compiling);
         let (done, result) = mpsc::sync_channel(1);
         let compile = move || {
-            let compiled = compile();
-            // Before who waits goes on, and lets the next one compile.
-            drop(compiling);
             // Nobody listens any more if it took too long.
-            let _ = done.send(compiled);
+            let _ = done.send(compile());
         };
         std::thread::Builder::new()
             .name("grammar".to_owned())
@@ -249,22 +248,6 @@ fn automaton(grammar: &Grammar) -> Option<Automaton> {
         Grammar::Regex(regex) => Automaton::of_expression(without_anchors(regex)),
         Grammar::Choices(choices) => Automaton::of_texts(choices),
         Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Lark(_) => None,
-    }
-}
-
-/// Counts a thread that compiles, until it ends in whatever way.
-struct Compiling(Arc<AtomicUsize>);
-
-impl Compiling {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Compiling {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
