@@ -62,7 +62,8 @@ pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const SPARE_CONNECTIONS: usize = 1024;
 /// Texts longer than this are tokenized on the blocking pool rather than in the handler, in bytes.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
-/// Most grammars compiled at once, those included that were given up and still take their time; more wait for their turn.
+/// Most grammars compiled at once, those included that were given up and still take their time; more wait for their
+/// turn.
 pub const MAX_COMPILING_GRAMMARS: usize = 4;
 /// Of them of one tenant, where there are keys: nobody waits for what another one's grammars take.
 pub const MAX_COMPILING_OF_TENANT: usize = 2;

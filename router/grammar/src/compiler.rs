@@ -97,8 +97,8 @@ impl GrammarCompiler {
         self.compile_holding(grammar, ())
     }
 
-    /// The same. `held` is dropped when the most of the work is done: where it is given up because it takes too long, not
-    /// before its thread ends, which cannot be stopped.
+    /// The same. `held` is dropped when the most of the work is done: where it is given up because it takes too long,
+    /// not before its thread ends, which cannot be stopped.
     pub fn compile_holding<H: Send + 'static>(
         &self,
         grammar: &Grammar,
