@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from typing import Any
 
 import jsonschema
 import pytest
@@ -52,6 +53,14 @@ def test_chats(client: Client) -> None:
     answer = client.chat(messages=[Message(role="user", content=PROMPT)], max_tokens=8, temperature=0.5, seed=1)
     assert answer.choices[0].message.content
     assert answer.usage["completion_tokens"] == 8
+
+
+def test_chats_stream(client: Client) -> None:
+    fields: Any = {"max_tokens": 8, "temperature": 0.5, "seed": 1}
+    whole = client.chat(messages=[Message(role="user", content=PROMPT)], **fields)
+    chunks = list(client.chat(messages=[Message(role="user", content=PROMPT)], stream=True, **fields))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
 
 
 def test_its_async_client_streams(server: Trunkline) -> None:

@@ -222,7 +222,10 @@ impl Render for ChatStream {
         if self.shown.usage {
             events.json(&self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage)))));
         }
-        events.done();
+        // It would read the mark of the end as JSON.
+        if !self.shown.is_tgi_client {
+            events.done();
+        }
     }
 
     fn failed(&mut self, error: &ApiError, events: &mut Events) {
