@@ -4,7 +4,7 @@ use crate::GrammarError;
 
 /// Cost of all classes of a grammar. A Unicode class is some 800 ranges, 6 kB.
 const MAX_COST: usize = 4096;
-/// Regardless of case each character of a class is looked up, up to 3 ms of a core for a million of them.
+/// Regardless of case each character of a class is looked up, a million of them where it is a negated one.
 const COST_REGARDLESS_OF_CASE: usize = 8;
 
 /// Counts the classes of a grammar's expressions.

@@ -6,24 +6,11 @@ use serde_json::{Map, Value};
 
 use crate::GrammarError;
 use crate::classes::Classes;
+use crate::schema::IGNORED_KEYWORDS;
 
 /// Different patterns of a schema whose parts hold at once, at most: the parser makes one expression of all that hold
-/// for a string, and the time for that doubles with each (0.1 s for 16 simple ones, minutes and gigabytes for 30).
+/// for a string, and the time and the memory for that about double with each.
 const MAX_MERGED: usize = 8;
-/// What stands beside a reference or alternatives without adding to them.
-const ANNOTATIONS: [&str; 10] = [
-    "$comment",
-    "$defs",
-    "$id",
-    "$schema",
-    "default",
-    "definitions",
-    "description",
-    "examples",
-    "id",
-    "title",
-];
-
 /// What all places of a schema have.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
@@ -49,7 +36,7 @@ impl Patterns {
         }
         let has_more = |keyword: &str| {
             schema.contains_key(keyword)
-                && schema.keys().any(|other| other != keyword && !ANNOTATIONS.contains(&other.as_str()))
+                && schema.keys().any(|other| other != keyword && !IGNORED_KEYWORDS.contains(&other.as_str()))
         };
         self.may_merge |=
             schema.contains_key("allOf") || ["$ref", "anyOf", "oneOf"].into_iter().any(has_more);
@@ -100,7 +87,7 @@ mod tests {
             let error = outcome(&[of_each(MAX_MERGED + 1), vec![merging.clone()]].concat()).unwrap_err();
             assert_eq!(error.code(), "schema_too_complex", "{merging}");
         }
-        let beside = json!({"$ref": "#/$defs/a", "description": "x", "title": "y"});
+        let beside = json!({"$ref": "#/$defs/a", "description": "x", "readOnly": true});
         assert_eq!(outcome(&[of_each(50), vec![beside]].concat()), Ok(()));
         let same: Vec<Value> = (0..50).map(|_| json!({"pattern": "a", "format": "date"})).collect();
         assert_eq!(outcome(&[same, vec![json!({"allOf": []})]].concat()), Ok(()));

@@ -1,9 +1,10 @@
 //! Grammars that are made to take long are refused, or are cheap after all.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarError, GrammarLimits, Next};
+use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Next};
 use trunkline_text::ModelText;
 
 use crate::support::{Rng, compiler, model, write_at_random};
@@ -167,6 +168,41 @@ fn bombs_are_refused_or_cheap() {
         println!("{name}: {compiled:?}: {then}");
         if let Err(GrammarError::Failed { .. } | GrammarError::Vocabulary { .. }) = outcome {
             panic!("{name}: the client cannot tell that it was its grammar");
+        }
+    }
+}
+
+#[test]
+fn what_could_not_be_stopped_is_refused_by_name_before_it_is_begun() {
+    let compiler = compiler(&model());
+    let by_name = ["regardless of case", "classes", "hold at once by", "patterns that hold"];
+    let (mut num_refused, bombs) = (0, bombs());
+    for (name, grammar) in bombs.iter().filter(|(name, _)| by_name.iter().any(|words| name.contains(words))) {
+        if name.starts_with("eight") {
+            continue;
+        }
+        let error = compiler.compile(grammar).unwrap_err();
+        assert!(matches!(error, GrammarError::TooComplex { .. }), "{name}: {error}");
+        let says = error.to_string();
+        assert!(says.contains("character classes") || says.contains("different values"), "{name}: {says}");
+        num_refused += 1;
+    }
+    assert_eq!(num_refused, 6);
+}
+
+#[test]
+fn what_is_held_while_compiling_is_given_back_when_its_thread_ends() {
+    let model = model();
+    let limits = GrammarLimits { max_compile_ms: 0, ..GrammarLimits::default() };
+    let hasty = GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, limits).unwrap();
+    let grammar = Grammar::Regex("[a-z]{2000,4000}".into());
+    for (compiler, is_refused) in [(hasty, true), (compiler(&model), false)] {
+        let held = Arc::new(());
+        assert_eq!(compiler.compile_holding(&grammar, held.clone()).is_err(), is_refused);
+        let begin = Instant::now();
+        while Arc::strong_count(&held) > 1 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the thread ends");
+            std::thread::yield_now();
         }
     }
 }
