@@ -30,7 +30,11 @@ def through_openai(server: Trunkline, model: str, key: str = KEY, max_tokens: in
 
 
 def through_anthropic(server: Trunkline, model: str, key: str = KEY, max_tokens: int = 12) -> ChatAnthropic:
-    return ChatAnthropic(base_url=server.base_url, api_key=key, model=model, max_tokens=max_tokens, max_retries=0)
+    # `temperature` goes in the body: the package below has no such argument any more.
+    fields = {"extra_body": {"temperature": 0}}
+    return ChatAnthropic(
+        base_url=server.base_url, api_key=key, model=model, max_tokens=max_tokens, max_retries=0, model_kwargs=fields
+    )
 
 
 def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None:
@@ -80,9 +84,10 @@ def test_structures_output_through_openai(server: Trunkline, model: str, method:
 def test_structures_output_and_calls_through_anthropic(server: Trunkline, model: str) -> None:
     chat = through_anthropic(server, model, max_tokens=256)
     assert isinstance(chat.with_structured_output(City).invoke("Tell of Paris."), City)
-    answer = chat.bind_tools([get_weather], tool_choice="any").invoke(WEATHER_QUESTION)
-    assert {call["name"] for call in answer.tool_calls} == {"get_weather"}
-    assert all(isinstance(call["args"]["city"], str) for call in answer.tool_calls)
+    answer = chat.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False).invoke(WEATHER_QUESTION)
+    [call] = answer.tool_calls
+    assert call["name"] == "get_weather"
+    assert isinstance(call["args"]["city"], str)
 
 
 def test_errors_are_those_of_the_packages_below(server: Trunkline, model: str) -> None:
