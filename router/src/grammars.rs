@@ -1,18 +1,17 @@
 //! Grammars of requests: compiled on the blocking pool, a few at a time, and kept for the tenant's next request.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::Semaphore;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning};
 use trunkline_reply::ReasoningStart;
 
 use crate::app::Model;
+use crate::compiling::CompilingPlaces;
 use crate::error::ApiError;
 use crate::grammar_cache::{GrammarCache, GrammarKey};
-use crate::limits::{GRAMMAR_TIMEOUT, MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT};
+use crate::limits::GRAMMAR_TIMEOUT;
 use crate::metrics::Metrics;
 use crate::tenants::Caller;
 
@@ -85,10 +84,7 @@ pub struct Grammars {
     limits: GrammarLimits,
     /// Made for the first request that needs it: the vocabulary's trie takes tens of milliseconds.
     compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
-    /// One permit per grammar being compiled.
-    compiling: Arc<Semaphore>,
-    /// The same of each tenant that has some.
-    of_tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
+    places: CompilingPlaces,
     cache: Mutex<GrammarCache<CompiledGrammar>>,
     metrics: Arc<Metrics>,
 }
@@ -96,10 +92,9 @@ pub struct Grammars {
 impl Grammars {
     /// For a model.
     pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
-        let compiling = Arc::new(Semaphore::new(MAX_COMPILING_GRAMMARS));
+        let places = CompilingPlaces::new(GRAMMAR_TIMEOUT);
         let cache = Mutex::new(GrammarCache::default());
-        let of_tenants = Mutex::default();
-        Self { model, limits, compiler: OnceLock::new(), compiling, of_tenants, cache, metrics }
+        Self { model, limits, compiler: OnceLock::new(), places, cache, metrics }
     }
 
     /// As compiled for this caller before, or compiled now.
@@ -127,47 +122,21 @@ impl Grammars {
         field: &'static str,
         grammar: Grammar,
     ) -> Result<CompiledGrammar, ApiError> {
-        let deadline = tokio::time::Instant::now() + GRAMMAR_TIMEOUT;
-        let wait = async |places: Arc<Semaphore>, count| match tokio::time::timeout_at(
-            deadline,
-            places.acquire_owned(),
-        )
-        .await
-        {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_closed)) => Err(ApiError::Bug { request_id: crate::random::id() }),
-            Err(_elapsed) => Err(ApiError::Grammar { field, error: GrammarError::Busy { count } }),
-        };
-        // Its own first, so that who waits for those holds none of the others.
-        let own = match caller.name() {
-            Some(name) => Some(wait(self.places_of(name), MAX_COMPILING_OF_TENANT).await?),
-            None => None,
-        };
-        let turn = (own, wait(self.compiling.clone(), MAX_COMPILING_GRAMMARS).await?);
+        let asked = |error| ApiError::Grammar { field, error };
+        let place = self.places.take(caller.name()).await.map_err(asked)?;
         let grammars = self.clone();
         let compiled = tokio::task::spawn_blocking(move || {
             let begin = Instant::now();
-            let compiled = grammars.compiler()?.compile_holding(&grammar, turn);
+            let compiled = grammars.compiler()?.compile_holding(&grammar, place);
             grammars.metrics.grammar_compile_seconds.observe(begin.elapsed().as_secs_f64());
             compiled
         });
         match compiled.await {
             Ok(Ok(constraint)) => Ok(CompiledGrammar::new(constraint)),
-            Ok(Err(error)) => Err(ApiError::Grammar { field, error }),
+            Ok(Err(error)) => Err(asked(error)),
             // A panic in the parser is a defect, as one in a handler.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
-    }
-
-    /// Of a tenant; those of tenants that compile nothing are forgotten.
-    fn places_of(&self, name: &str) -> Arc<Semaphore> {
-        // A panic leaves the map whole.
-        let mut tenants = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if !tenants.contains_key(name) {
-            tenants.retain(|_, places| Arc::strong_count(places) > 1);
-        }
-        let places = || Arc::new(Semaphore::new(MAX_COMPILING_OF_TENANT));
-        tenants.entry(name.to_owned()).or_insert_with(places).clone()
     }
 
     fn compiler(&self) -> Result<&GrammarCompiler, GrammarError> {

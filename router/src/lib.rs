@@ -19,6 +19,7 @@ pub mod admission;
 pub mod app;
 pub mod args;
 pub mod choices;
+pub mod compiling;
 pub mod deadline;
 pub mod dialects;
 pub mod driver;

@@ -16,7 +16,7 @@ pub const MAX_TTL_S: i64 = 24 * 3600;
 pub const DEFAULT_TTL_S: i64 = 300;
 
 /// Anthropic's mark: what stands before it is to be kept.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct CacheControl {
     /// `ephemeral`.
     #[serde(rename = "type")]

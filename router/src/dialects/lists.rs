@@ -1,10 +1,16 @@
 //! Lists of a bounded length in a body, alone or where a text may stand in their place.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use super::forms::{Schemas, add, list_of, named, one_of};
 
 /// What stands in a list.
 pub trait Listed {
@@ -42,6 +48,22 @@ impl<T> Default for TextOrList<T> {
 impl<'de, T: Listed + Deserialize<'de>> Deserialize<'de> for TextOrList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextOrListVisitor(PhantomData))
+    }
+}
+
+impl<T: ToSchema> PartialSchema for TextOrList<T> {
+    fn schema() -> RefOr<Schema> {
+        one_of([String::schema(), list_of(named::<T>())])
+    }
+}
+
+impl<T: ToSchema> ToSchema for TextOrList<T> {
+    fn name() -> Cow<'static, str> {
+        format!("TextOr{}List", T::name()).into()
+    }
+
+    fn schemas(schemas: &mut Schemas) {
+        add::<T>(schemas);
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod anthropic;
 mod chat_prompt;
 mod conversation;
+mod forms;
 mod lists;
 pub mod openai;
 pub mod reply;

@@ -21,7 +21,6 @@ pub struct Message {
     /// `user` or `assistant`.
     pub role: String,
     /// A string, or a list of blocks.
-    #[schema(value_type = String)]
     pub content: Content,
 }
 
@@ -33,7 +32,8 @@ impl Message {
 }
 
 /// A block of content; which fields it has depends on its kind.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicBlock)]
 pub struct Block {
     /// `text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
     #[serde(rename = "type")]
@@ -47,10 +47,12 @@ pub struct Block {
     /// Of `tool_use`.
     pub name: Option<String>,
     /// Of `tool_use`.
+    #[schema(value_type = Option<Object>)]
     pub input: Option<Value>,
     /// Of `tool_result`: which call it answers.
     pub tool_use_id: Option<String>,
     /// Of `tool_result`.
+    #[schema(no_recursion)]
     pub content: Option<Content>,
     /// Of `tool_result`: the tool failed. Ignored, as templates have no word for it.
     pub is_error: Option<bool>,

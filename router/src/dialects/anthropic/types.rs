@@ -24,7 +24,6 @@ pub struct Body {
     #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
     /// What the model is told before the conversation: a string or a list of text blocks.
-    #[schema(value_type = Option<String>)]
     pub system: Option<Content>,
     /// Strings that end the output, and are not part of it.
     pub stop_sequences: Option<Vec<String>>,
@@ -49,7 +48,6 @@ pub struct Body {
     /// Whether it thinks before it answers, and shows it; default not.
     pub thinking: Option<ThinkingField>,
     /// What stands before the end of the prompt is to be kept: as if on the last block.
-    #[schema(value_type = Option<Object>)]
     pub cache_control: Option<CacheControl>,
     /// What the output is: `{"type": "json_schema", "schema": ...}`.
     #[schema(value_type = Option<Object>)]
@@ -87,7 +85,6 @@ pub struct CountBody {
     #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
     /// What the model is told before the conversation: a string or a list of text blocks.
-    #[schema(value_type = Option<String>)]
     pub system: Option<Content>,
     /// Tools that the model may call.
     pub tools: Option<Vec<ToolField>>,

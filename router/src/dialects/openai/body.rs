@@ -26,7 +26,6 @@ macro_rules! body {
             #[schema(value_type = Option<i64>)]
             pub seed: Option<Seed>,
             /// A string or a list of strings that end the output, and are not part of it.
-            #[schema(value_type = Option<Vec<String>>)]
             pub stop: Option<OneOrMany>,
             /// Keep the stop string in the output.
             pub include_stop_str_in_output: Option<bool>,
@@ -44,7 +43,7 @@ macro_rules! body {
             #[schema(minimum = -2, maximum = 2)]
             pub frequency_penalty: Option<f64>,
             /// Divides the positive logits of tokens that prompt or output hold, multiplies the negative ones.
-            #[schema(exclusive_minimum = 0, maximum = 100)]
+            #[schema(minimum = 0.01, maximum = 100)]
             pub repetition_penalty: Option<f64>,
             /// No end token before so many tokens.
             #[schema(minimum = 0)]

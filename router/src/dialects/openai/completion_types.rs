@@ -24,7 +24,6 @@ body! {
     #[schema(as = CompletionRequest)]
     pub struct Body {
         /// A string or a list of token ids; or a list of these, each continued on its own.
-        #[schema(value_type = String)]
         pub prompt: Prompts,
         /// Outputs to show for each prompt.
         #[schema(minimum = 1)]

@@ -4,7 +4,11 @@ use std::fmt;
 
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::dialects::forms::{list_of, one_of};
 
 /// Most strings kept of a list; validation has a lower limit and says so.
 const MAX_KEPT_STRINGS: usize = 1024;
@@ -12,6 +16,14 @@ const MAX_KEPT_STRINGS: usize = 1024;
 /// A string or a list of strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OneOrMany(pub Vec<String>);
+
+impl PartialSchema for OneOrMany {
+    fn schema() -> RefOr<Schema> {
+        one_of([String::schema(), list_of(String::schema())])
+    }
+}
+
+impl ToSchema for OneOrMany {}
 
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

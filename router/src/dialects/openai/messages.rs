@@ -11,6 +11,9 @@ use crate::error::ApiError;
 use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 use crate::retention::CacheControl;
 
+/// A string, or parts of text.
+pub type Content = TextOrList<Part>;
+
 /// One message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatMessage)]
@@ -18,8 +21,7 @@ pub struct Message {
     /// `system`, `developer` (the same), `user`, `assistant` or `tool`.
     pub role: String,
     /// A string, or a list of text parts, which are joined.
-    #[schema(value_type = Option<String>)]
-    pub content: Option<TextOrList<Part>>,
+    pub content: Option<Content>,
     /// Name of the speaker, for templates that know it.
     pub name: Option<String>,
     /// An assistant's calls of tools, as it was answered.
@@ -72,7 +74,8 @@ impl CallField {
 }
 
 /// A part of a message's content.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ChatMessagePart)]
 pub struct Part {
     /// Only `text` is supported.
     #[serde(rename = "type")]

@@ -3,7 +3,7 @@
 mod body;
 pub mod chat;
 mod chat_stream;
-mod chat_types;
+pub mod chat_types;
 mod completion_stream;
 mod completion_types;
 pub mod completions;

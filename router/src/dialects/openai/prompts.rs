@@ -4,6 +4,11 @@ use std::fmt;
 
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::dialects::forms::{list_of, one_of};
 
 /// Most prompts of a request; validation has a lower limit and says so.
 const MAX_KEPT_PROMPTS: usize = 65_536;
@@ -30,6 +35,15 @@ impl Prompt {
 /// One prompt or a list of them; an empty list of either kind is one prompt without tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts(pub Vec<Prompt>);
+
+impl PartialSchema for Prompts {
+    fn schema() -> RefOr<Schema> {
+        let token_ids = || list_of(u32::schema());
+        one_of([String::schema(), token_ids(), list_of(String::schema()), list_of(token_ids())])
+    }
+}
+
+impl ToSchema for Prompts {}
 
 impl<'de> Deserialize<'de> for Prompts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -24,7 +24,6 @@ pub struct Item {
     /// Of a message: `user`, `assistant`, `system` or `developer`.
     pub role: Option<String>,
     /// Of a message: a string, or parts of text.
-    #[schema(value_type = Option<Object>)]
     pub content: Option<Texts>,
     /// Of a call and its result.
     pub call_id: Option<String>,
@@ -33,7 +32,6 @@ pub struct Item {
     /// Of a call: JSON text.
     pub arguments: Option<String>,
     /// Of a result: a string, or parts of text.
-    #[schema(value_type = Option<Object>)]
     pub output: Option<Texts>,
 }
 
@@ -45,7 +43,8 @@ impl Item {
 }
 
 /// A part.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesPart)]
 pub struct TextPart {
     /// `input_text`, `output_text`, `text`, `reasoning_text` or `summary_text`.
     #[serde(rename = "type")]

@@ -15,7 +15,6 @@ pub struct Body {
     /// The served model's name, or nothing.
     pub model: Option<String>,
     /// A user's message, or items.
-    #[schema(value_type = String)]
     pub input: Input,
     /// A system message before all others; not kept for requests that go on from this one.
     pub instructions: Option<String>,

@@ -15,6 +15,7 @@ use super::generate::{NAMES, REFUSED, raw_params, root, truncated};
 use super::types::{Body, GenerateAnswer, Parameters};
 use crate::admission::Admitted;
 use crate::app::App;
+use crate::dialects::forms::Either;
 use crate::dialects::{Dialect, openai};
 use crate::error::ApiError;
 use crate::http::parse;
@@ -66,15 +67,18 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
     }
 }
 
+/// A prompt or a chat.
+type Instance = Either<VertexInstance, openai::chat_types::Body>;
+
 /// Body of a request of Vertex AI.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexRequest {
-    /// Prompts, each continued on its own.
-    #[schema(value_type = Vec<VertexInstance>)]
+    /// Prompts and chats, each continued on its own.
+    #[schema(value_type = Vec<Instance>)]
     pub instances: Vec<Box<RawValue>>,
 }
 
-/// One prompt, or a chat: then it has `messages`, and what else `/v1/chat/completions` takes.
+/// One prompt. A chat in its place has `messages`, and what else `/v1/chat/completions` takes.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexInstance {
     /// The prompt.

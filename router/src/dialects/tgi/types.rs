@@ -33,7 +33,7 @@ pub struct Parameters {
     #[schema(exclusive_minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
     /// Keep the k likeliest.
-    #[schema(minimum = 0)]
+    #[schema(minimum = -1)]
     pub top_k: Option<i64>,
     /// Keep the smallest set of tokens whose probability reaches it.
     #[schema(exclusive_minimum = 0, maximum = 1)]
@@ -48,7 +48,7 @@ pub struct Parameters {
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     /// Divides the positive logits of tokens that prompt or output hold, multiplies the negative ones.
-    #[schema(exclusive_minimum = 0, maximum = 100)]
+    #[schema(minimum = 0.01, maximum = 100)]
     pub repetition_penalty: Option<f64>,
     /// Subtracted once per occurrence in the output.
     #[schema(minimum = -2, maximum = 2)]
@@ -57,7 +57,6 @@ pub struct Parameters {
     #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f64>,
     /// Strings that end the output, and are its last part.
-    #[schema(value_type = Option<Vec<String>>)]
     pub stop: Option<OneOrMany>,
     /// No end token before so many tokens.
     #[schema(minimum = 0)]
