@@ -1,7 +1,6 @@
 //! From what a client sent to the beginning of an output.
 
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
@@ -13,14 +12,13 @@ use trunkline_text::Tokenizer;
 use crate::automaton::Automaton;
 use crate::classes::Classes;
 use crate::expression::Expression;
+use crate::in_time::in_time;
 use crate::place::Place;
 use crate::reasoning::ReasoningTokens;
 use crate::schema;
 use crate::vocabulary::Vocabulary;
 use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
 
-/// Stack of the thread that compiles: a chain of references is followed by recursion. Only what is used takes memory.
-const COMPILER_STACK_BYTES: usize = 256 << 20;
 /// What may stand between two lexemes of JSON: some blanks, so that no output is blanks for ever.
 const JSON_BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 /// Words with their blanks, and words: most of a vocabulary. Where any of them may follow they are allowed at once,
@@ -158,7 +156,7 @@ impl GrammarCompiler {
         let (source, top) = (grammar.clone(), self.top_level(grammar)?);
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
-        self.in_time(move || {
+        in_time(self.limits.max_compile_ms, move || {
             let _held = held;
             if let Some(automaton) = automaton(&source) {
                 return Ok(Place::of_expression(Expression::new(automaton, env, permitted, end_token_ids)));
@@ -168,30 +166,6 @@ impl GrammarCompiler {
                 Some(error) => Err(error),
                 None => Ok(Place::of_parser(matcher, permitted, end_token_ids)),
             }
-        })
-    }
-
-    /// Compiles on a thread of its own, which is left to itself if it takes too long: compiling cannot be stopped.
-    fn in_time<T: Send + 'static>(
-        &self,
-        compile: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, GrammarError> {
-        let (done, result) = mpsc::sync_channel(1);
-        let compile = move || {
-            // Nobody listens any more if it took too long.
-            let _ = done.send(compile());
-        };
-        std::thread::Builder::new()
-            .name("grammar".to_owned())
-            .stack_size(COMPILER_STACK_BYTES)
-            .spawn(compile)
-            .map_err(|error| GrammarError::too_complex(format!("no thread to compile it: {error}")))?;
-        let limit_ms = self.limits.max_compile_ms;
-        result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => {
-                GrammarError::too_complex(format!("it takes longer than {limit_ms} ms to compile"))
-            }
-            mpsc::RecvTimeoutError::Disconnected => GrammarError::too_complex("the compiler gave up"),
         })
     }
 

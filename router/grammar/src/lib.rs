@@ -28,6 +28,7 @@ mod compiler;
 mod constraint;
 mod error;
 mod expression;
+mod in_time;
 mod limits;
 mod mask;
 mod patterns;
