@@ -165,11 +165,20 @@ impl CacheWriter {
     /// Writes the file under a name of its own, makes it durable and gives it its final name: whoever looks finds all
     /// of it or nothing. Of several processes that do so at once, the first one wins.
     ///
-    /// `note` (at most [`MAX_NOTE_BYTES`]) comes back from [`CacheState::Mapped`]. The calling thread takes only time
-    /// that nobody else wants.
+    /// `note` (at most [`MAX_NOTE_BYTES`]) comes back from [`CacheState::Mapped`]. A thread of its own does it
+    /// in the time that nobody else wants, while the calling one waits.
     pub fn keep(&self, note: &str) -> Result<Kept, KeepError> {
         assert!(note.len() <= MAX_NOTE_BYTES, "a note of {} bytes", note.len());
-        yield_to_others();
+        std::thread::scope(|scope| {
+            let kept = scope.spawn(|| {
+                yield_to_others();
+                self.write(note)
+            });
+            kept.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn write(&self, note: &str) -> Result<Kept, KeepError> {
         let path = self.cache.path();
         let table = Arc::clone(&self.image.table);
         if file::is_of(&path, &self.cache.key, &table) {

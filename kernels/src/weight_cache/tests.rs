@@ -303,3 +303,15 @@ fn a_file_is_looked_at_whole_before_it_is_used() {
     assert!(miss.to_string().contains("has damaged bytes in entry 3 of 4"), "{miss}");
     assert_eq!(scores(executor), expected_scores());
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_caller_of_keep_stays_as_urgent_as_it_was() {
+    // SAFETY: asks of the calling thread (0).
+    let urgency = || unsafe { libc::sched_getscheduler(0) };
+    let before = urgency();
+    assert_ne!(before, libc::SCHED_IDLE);
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(keep(cache(folder.path())), Kept::Written(_)));
+    assert_eq!(urgency(), before);
+}
