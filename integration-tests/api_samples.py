@@ -66,7 +66,12 @@ SHARED: dict[str, list[Any]] = {
     ],
 }
 MESSAGES: dict[str, list[Any]] = {
-    "messages": [USER, [*USER, {"role": "assistant", "content": "It is"}], USER * 2],
+    "messages": [
+        USER,
+        [*USER, {"role": "assistant", "content": "It is"}],
+        USER * 2,
+        [*USER, {"role": "system", "content": []}],
+    ],
     "model": [""],
     "max_tokens": [2],
     "system": ["Be brief.", [{"type": "text", "text": "Be brief."}]],
@@ -83,7 +88,8 @@ MESSAGES: dict[str, list[Any]] = {
     "tool_choice": [{"type": "auto"}, {"type": "none"}, {"type": "any"}, {"type": "tool", "name": "look"}],
     "thinking": [{"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}, {"type": "disabled"}],
     "output_format": [{"type": "json_schema", "schema": SCHEMA}],
-    "output_config": [{"format": {"type": "json_schema", "schema": SCHEMA}}],
+    "output_config": [{"format": {"type": "json_schema", "schema": SCHEMA}}, {"effort": "low"}],
+    "context_management": [{}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}],
     "service_tier": ["auto", "standard_only"],
 }
 # Table → field → values that are each sent.
@@ -145,7 +151,8 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
     },
     "messages": MESSAGES,
     "count_tokens": {
-        name: MESSAGES[name] for name in ("messages", "system", "tools", "tool_choice", "thinking", "model")
+        name: MESSAGES[name]
+        for name in ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "model")
     },
     "generate": {"inputs": [PROMPT], "parameters": [None, {}, {"max_new_tokens": 2}], "stream": [False, True]},
     "parameters": {name: SHARED[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed", "typical_p")}

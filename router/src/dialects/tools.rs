@@ -9,8 +9,9 @@ use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
 use crate::limits::Limits;
 
-/// Longest name of a tool, in characters; OpenAI's own limit.
-const MAX_NAME_CHARS: usize = 64;
+/// Longest name of a tool, in characters: Anthropic's own limit (OpenAI's is 64), as names with a server's before
+/// them get long.
+const MAX_NAME_CHARS: usize = 128;
 
 /// What the model may call.
 #[derive(Debug, Clone, PartialEq)]

@@ -92,16 +92,128 @@ async fn blocks_and_turns_become_one_chat() {
     ]);
     router.post(MESSAGES, &json!({"max_tokens": 1, "messages": messages})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, prompt_of("hi"));
-    // Turns of one role are one turn.
+    // Turns of one role are one turn, of several lines.
     let messages = json!([{"role": "user", "content": "h"}, {"role": "user", "content": "i"}]);
     router.post(MESSAGES, &json!({"max_tokens": 1, "messages": messages})).await.ok();
-    assert_eq!(router.shard().last_start().token_ids, prompt_of("hi"));
+    assert_eq!(router.shard().last_start().token_ids, prompt_of("h\ni"));
     let counted = router.post("/v1/messages/count_tokens", &json!({"messages": messages})).await.ok();
-    assert_eq!(counted, json!({"input_tokens": prompt_of("hi").len()}));
+    assert_eq!(counted, json!({"input_tokens": prompt_of("h\ni").len()}));
     // A reply that was begun is gone on with.
     let begun = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So "}]);
     router.post(MESSAGES, &json!({"max_tokens": 1, "messages": begun})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, [prompt_of("hi"), bytes("So ")].concat());
+}
+
+/// The prompt that messages become.
+async fn prompt_for(router: &Router, fields: Value) -> Vec<u32> {
+    let mut body = json!({"max_tokens": 1});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    router.post(MESSAGES, &body).await.ok();
+    router.shard().last_start().token_ids
+}
+
+#[tokio::test]
+async fn what_the_model_is_told_in_between_is_part_of_the_users_turn() {
+    let router = Router::default().await;
+    let told = |content: Value| json!({"role": "system", "content": content});
+    let said = |role: &str, content: &str| json!({"role": role, "content": content});
+    let prompt =
+        prompt_for(&router, json!({"messages": [said("user", "hi"), told(json!("Be brief."))]})).await;
+    assert_eq!(prompt, prompt_of("hi\nBe brief."));
+    // Agents send empty ones for the sake of other fields.
+    let prompt = prompt_for(&router, json!({"messages": [said("user", "hi"), told(json!([]))]})).await;
+    assert_eq!(prompt, prompt_of("hi"));
+    let block = json!([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]);
+    let messages = json!([said("user", "hi"), said("assistant", "ho"), told(block), said("user", "more")]);
+    let with_user = json!([said("user", "hi"), said("assistant", "ho"), said("user", "Be brief.\nmore")]);
+    assert_eq!(
+        prompt_for(&router, json!({"messages": messages})).await,
+        prompt_for(&router, json!({"messages": with_user})).await
+    );
+    // Before all others it is what `system` is.
+    let first = json!({"messages": [told(json!("Be brief.")), said("user", "hi")]});
+    let field = json!({"system": "Be brief.", "messages": [said("user", "hi")]});
+    assert_eq!(prompt_for(&router, first).await, prompt_for(&router, field).await);
+}
+
+#[tokio::test]
+async fn what_an_agent_sends_beside_its_prompt_changes_nothing() {
+    let router = Router::default().await;
+    let system = json!([{"type": "text", "text": "You are an agent."}]);
+    let plain = prompt_for(&router, json!({"system": system, "messages": user(json!("hi"))})).await;
+    for nonce in ["cch=00000", "cch=a1b2c"] {
+        let header = format!("x-anthropic-billing-header: cc_version=2.1; {nonce};");
+        let system = json!([{"type": "text", "text": header}, {"type": "text", "text": "You are an agent."}]);
+        let sent = json!({
+            "system": system, "messages": user(json!("hi")),
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        });
+        assert_eq!(prompt_for(&router, sent).await, plain);
+    }
+    let body = json!({"max_tokens": 1, "messages": user(json!("hi")),
+                      "context_management": {"edits": [{"type": "compact_20260112"}]}});
+    let refused = router.post(MESSAGES, &body).await;
+    assert_eq!(refused.status, 400);
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("`context_management.edits[0].type` is not supported"), "{message}");
+}
+
+#[tokio::test]
+async fn text_in_other_forms_is_text() {
+    let router = Router::default().await;
+    let content = json!([
+        {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "a"}},
+        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "b"}]}},
+        {"type": "search_result", "source": "http://c", "title": "C", "content": [{"type": "text", "text": "c"}]},
+        {"type": "text", "text": "hi"},
+    ]);
+    let prompt = prompt_for(&router, json!({"messages": user(content)})).await;
+    assert_eq!(prompt, prompt_of("T\na\nb\nC\nhttp://c\nc\nhi"));
+    let result = |content: Value| {
+        let call = json!([{"type": "tool_use", "id": "abcdefghi", "name": "look", "input": {}}]);
+        let result = json!([{"type": "tool_result", "tool_use_id": "abcdefghi", "content": content}]);
+        json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": call},
+                            {"role": "user", "content": result}]})
+    };
+    // A conversation that once had a picture in it can go on.
+    let pictured = json!([{"type": "text", "text": "seen: "}, {"type": "image", "source": {"type": "base64"}},
+                          {"type": "tool_reference", "tool_name": "draw"}]);
+    assert_eq!(
+        prompt_for(&router, result(pictured)).await,
+        prompt_for(&router, result(json!("seen: [an image, which this model cannot see]draw"))).await
+    );
+    for (block, words) in [
+        (json!({"type": "document", "source": {"type": "base64", "data": "JVBE"}}), "].source` must be text"),
+        (json!({"type": "document"}), "].source` is missing"),
+        (json!({"type": "search_result", "source": "x"}), "].content` is missing"),
+        (json!({"type": "image"}), "].type` is not one"),
+    ] {
+        let answer = router.post(MESSAGES, &json!({"max_tokens": 1, "messages": user(json!([block]))})).await;
+        assert_eq!(answer.status, 400);
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_too_much_is_told_in_anthropics_words() {
+    let router = Router::default().await;
+    let context = 8192;
+    let told = async |max_tokens: usize, text: String| {
+        let body = json!({"max_tokens": max_tokens, "messages": user(json!(text))});
+        let answer = router.post(MESSAGES, &body).await;
+        assert_eq!(answer.status, 400);
+        answer.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let num_prompt = prompt_of("hi").len();
+    let message = told(context, "hi".to_owned()).await;
+    let words =
+        format!("input length and `max_tokens` exceed context limit: {num_prompt} + {context} > {context}, ");
+    assert!(message.starts_with(&words), "{message}");
+    let long = "x".repeat(context);
+    let num_prompt = prompt_of(&long).len();
+    let message = told(1, long).await;
+    assert!(message.starts_with(&format!("prompt is too long: {num_prompt} tokens > ")), "{message}");
 }
 
 #[tokio::test]
@@ -117,7 +229,10 @@ async fn errors_have_anthropics_shape() {
         (json!({"max_tokens": 5}), "`messages` is missing"),
         (with(json!({"max_tokens": 0})), "`max_tokens` is 0"),
         (with(json!({"messages": []})), "`messages` is empty"),
-        (with(json!({"messages": [{"role": "system", "content": "x"}]})), "hint: use the field `system`"),
+        (
+            with(json!({"messages": [{"role": "tool", "content": "x"}]})),
+            "must be `user`, `assistant` or `system`",
+        ),
         (with(json!({"messages": user(json!([]))})), "`messages[0].content` is empty"),
         (with(json!({"messages": user(json!([{"type": "image"}]))})), "`messages[0].content[0].type`"),
         (

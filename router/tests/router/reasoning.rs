@@ -140,6 +140,11 @@ async fn the_template_hears_of_effort_and_of_its_own_variables() {
             json!({"input": "x", "reasoning": {"effort": "low"}}),
             ["[thinking true]", "[effort low]"],
         ),
+        (
+            MESSAGES,
+            message(json!({"output_config": {"effort": "max"}})),
+            ["[thinking false]", "[effort max]"],
+        ),
     ] {
         router.post(path, &body).await.ok();
         let prompt = last_prompt(&router);

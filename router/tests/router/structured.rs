@@ -122,7 +122,7 @@ async fn anthropics_forms_hold() {
     }
     for (fields, words) in [
         (json!({"output_format": format, "output_config": {"format": format}}), "both say"),
-        (json!({"output_config": {"effort": "low"}}), "`output_config.effort` is not supported"),
+        (json!({"output_config": {"effort": 5}}), "`output_config.effort`"),
         (json!({"output_format": {"type": "json_schema", "schema": {"not": {}}}}), "keyword `not`"),
     ] {
         let answer = router.post("/v1/messages", &body(fields)).await;

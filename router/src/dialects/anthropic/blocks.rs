@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
+use super::texts::Place;
 use crate::dialects::chat_prompt::Mark;
 use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
@@ -18,7 +19,7 @@ pub type Content = TextOrList<Block>;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicMessage)]
 pub struct Message {
-    /// `user` or `assistant`.
+    /// `user`, `assistant`, or `system` for what the model is told in between.
     pub role: String,
     /// A string, or a list of blocks.
     pub content: Content,
@@ -35,7 +36,7 @@ impl Message {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicBlock)]
 pub struct Block {
-    /// `text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
+    /// `text`, `document`, `search_result`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Of `text`.
@@ -58,6 +59,15 @@ pub struct Block {
     pub is_error: Option<bool>,
     /// Of `thinking`.
     pub thinking: Option<String>,
+    /// Of `document`: its text. Of `search_result`: where it was found.
+    #[schema(value_type = Option<Object>)]
+    pub source: Option<Value>,
+    /// Of `document` and `search_result`.
+    pub title: Option<String>,
+    /// Of `document`: what is told of it.
+    pub context: Option<String>,
+    /// Of `tool_reference`, in a `tool_result`.
+    pub tool_name: Option<String>,
 }
 
 impl Listed for Message {
@@ -77,6 +87,8 @@ pub struct Chat {
     pub messages: Vec<ChatMessage>,
     /// The last `cache_control`.
     pub mark: Option<Mark>,
+    /// The next text is the first one of its message.
+    is_first_text: bool,
 }
 
 impl Chat {
@@ -87,9 +99,10 @@ impl Chat {
         whole: Option<&CacheControl>,
     ) -> Result<Self, ApiError> {
         let mut chat = Self::default();
-        if let Some(system) = system {
+        if let Some(mut system) = system {
+            drop_billing_header(&mut system);
             chat.messages.push(ChatMessage::new("system", ""));
-            chat.push_texts(system, "system")?;
+            chat.push_texts("system", system, Place::System, "system")?;
         }
         if messages.is_empty() {
             return Err(ApiError::value("messages", "is empty; hint: send at least one message"));
@@ -109,19 +122,25 @@ impl Chat {
     }
 
     fn push_message(&mut self, message: Message, field: &str) -> Result<(), ApiError> {
+        self.is_first_text = true;
         let role = match message.role.as_str() {
             "user" => "user",
             "assistant" => "assistant",
             "system" => {
-                let problem = "is `system`; hint: use the field `system`";
+                // Many templates refuse a system message that is not the first.
+                let is_begun = self.messages.iter().any(|message| message.role != "system");
+                let role = if is_begun { "user" } else { "system" };
+                return self.push_texts(role, message.content, Place::System, &format!("{field}.content"));
+            }
+            _ => {
+                let problem = "must be `user`, `assistant` or `system`";
                 return Err(ApiError::value(format!("{field}.role"), problem));
             }
-            _ => return Err(ApiError::value(format!("{field}.role"), "must be `user` or `assistant`")),
         };
         let field = format!("{field}.content");
         let blocks = match message.content {
             TextOrList::Text(text) => {
-                self.text_of(role).push_str(&text);
+                self.push_text(role, &text);
                 return Ok(());
             }
             TextOrList::List(blocks) => blocks,
@@ -138,9 +157,9 @@ impl Chat {
     fn push_block(&mut self, role: &'static str, block: Block, field: &str) -> Result<(), ApiError> {
         let control = block.cache_control.clone();
         match (block.kind.as_str(), role) {
-            ("text", _) => {
-                let text = required(block.text, field, "text")?;
-                self.text_of(role).push_str(&text);
+            ("text", "assistant") | ("text" | "document" | "search_result", "user") => {
+                let text = block.into_text(Place::User, field)?;
+                self.push_text(role, &text);
             }
             ("tool_use", "assistant") => {
                 let call = json!({
@@ -159,7 +178,7 @@ impl Chat {
                 let extra = Map::from_iter([("tool_call_id".to_owned(), Value::String(id))]);
                 self.messages.push(ChatMessage { role: "tool".into(), content: Some(String::new()), extra });
                 if let Some(content) = block.content {
-                    self.push_texts(content, &format!("{field}.content"))?;
+                    self.push_texts("tool", content, Place::ToolResult, &format!("{field}.content"))?;
                 }
             }
             ("thinking", "assistant") => {
@@ -184,28 +203,44 @@ impl Chat {
         }
     }
 
-    /// Appends texts to the last message.
-    fn push_texts(&mut self, content: Content, field: &str) -> Result<(), ApiError> {
+    /// Appends texts to the turn of `role`.
+    fn push_texts(
+        &mut self,
+        role: &'static str,
+        content: Content,
+        place: Place,
+        field: &str,
+    ) -> Result<(), ApiError> {
         let blocks = match content {
             TextOrList::Text(text) => {
-                self.last_text().push_str(&text);
+                self.push_text(role, &text);
                 return Ok(());
             }
             TextOrList::List(blocks) => blocks,
         };
         for (idx, block) in blocks.into_iter().enumerate() {
             let field = format!("{field}[{idx}]");
-            if block.kind != "text" {
-                let problem = "is not `text`; this server takes text alone";
-                return Err(ApiError::value(format!("{field}.type"), problem));
-            }
-            let text = required(block.text, &field, "text")?;
-            self.last_text().push_str(&text);
-            if let Some(control) = &block.cache_control {
+            let control = block.cache_control.clone();
+            self.push_text(role, &block.into_text(place, &field)?);
+            if let Some(control) = &control {
                 self.set_mark(control, &format!("{field}.cache_control"))?;
             }
         }
         Ok(())
+    }
+
+    /// Appends to the turn of `role`; a message that goes on with a turn begins a line.
+    fn push_text(&mut self, role: &'static str, text: &str) {
+        if text.is_empty() {
+            self.text_of(role);
+            return;
+        }
+        let is_first = std::mem::take(&mut self.is_first_text);
+        let turn = self.text_of(role);
+        if is_first && !turn.is_empty() && !turn.ends_with('\n') {
+            turn.push('\n');
+        }
+        turn.push_str(text);
     }
 
     /// The text of the turn of `role`; turns of one role that follow each other are one.
@@ -246,6 +281,16 @@ impl Chat {
     }
 }
 
-fn required<T>(value: Option<T>, field: &str, name: &str) -> Result<T, ApiError> {
+/// Claude Code's first block of `system`: nothing for a model, and another one in each request, so that nothing behind
+/// it would be found in the prefix cache.
+fn drop_billing_header(system: &mut Content) {
+    let TextOrList::List(blocks) = system else { return };
+    let Some(text) = blocks.first_mut().and_then(|block| block.text.as_mut()) else { return };
+    if text.starts_with("x-anthropic-billing-header:") {
+        text.clear();
+    }
+}
+
+pub(super) fn required<T>(value: Option<T>, field: &str, name: &str) -> Result<T, ApiError> {
     value.ok_or_else(|| ApiError::MissingField { field: format!("{field}.{name}") })
 }

@@ -44,6 +44,26 @@ impl ErrorResponse {
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         };
-        Self { kind: "error", error: ErrorBody { kind, message: error.to_string(), code: error.code() } }
+        let message = overflow(error).map_or_else(|| error.to_string(), |words| format!("{words}; {error}"));
+        Self { kind: "error", error: ErrorBody { kind, message, code: error.code() } }
+    }
+}
+
+/// Anthropic's own words for a prompt that does not fit, by which clients know it, and shorten it or ask for less.
+fn overflow(error: &ApiError) -> Option<String> {
+    let too_long =
+        |prompt_tokens, limit| format!("prompt is too long: {prompt_tokens} tokens > {limit} maximum");
+    match *error {
+        ApiError::PromptTooLong { prompt_tokens, max_input_tokens, .. } => {
+            Some(too_long(prompt_tokens, max_input_tokens))
+        }
+        ApiError::ContextLength { limit, prompt_tokens, .. } if prompt_tokens >= limit as usize => {
+            Some(too_long(prompt_tokens, limit))
+        }
+        ApiError::ContextLength { limit, prompt_tokens, max_new_tokens, .. } => Some(format!(
+            "input length and `max_tokens` exceed context limit: {prompt_tokens} + {max_new_tokens} > {limit}, \
+             decrease input length or `max_tokens` and try again"
+        )),
+        _ => None,
     }
 }

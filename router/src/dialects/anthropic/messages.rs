@@ -39,7 +39,6 @@ const NAMES: FieldNames = FieldNames {
 const REFUSED: &[Refused] = &[
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
-    Refused { field: "context_management", neutral: &["{}"], hint: "leave it out" },
 ];
 
 /// Answers a conversation.
@@ -78,7 +77,11 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
+    if let Some(management) = &body.context_management {
+        management.check()?;
+    }
     let asked = grammar(&mut body)?;
+    let effort = body.output_config.take().and_then(|config| config.effort);
     let fields = body.tools.take();
     let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
     let tools = tools(fields, body.tool_choice.take(), &app.limits)?;
@@ -93,7 +96,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         // Tools stand before all messages.
         chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
     }
-    let (chat, mark) = chat_request(chat, app.model.reply, thinks);
+    let (chat, mark) = chat_request(chat, app.model.reply, thinks, effort);
     let stops = raw.stops.clone();
     let conversation = Conversation { chat, mark, tools, hides_reasoning: !thinks };
     let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
@@ -148,16 +151,25 @@ async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;
     let chat = Chat::new(body.system, body.messages, None)?;
-    let (chat, _) = chat_request(chat, app.model.reply, thinks(body.thinking.as_ref())?);
+    let effort = body.output_config.and_then(|config| config.effort);
+    let (chat, _) = chat_request(chat, app.model.reply, thinks(body.thinking.as_ref())?, effort);
     let prompt = prompt(app, chat, None, &tools).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
-fn chat_request(chat: Chat, style: ReplyStyle, thinks: bool) -> (ChatRequest, Option<Mark>) {
+fn chat_request(
+    chat: Chat,
+    style: ReplyStyle,
+    thinks: bool,
+    effort: Option<String>,
+) -> (ChatRequest, Option<Mark>) {
     let is_prefilled = chat.is_prefilled();
     let mut kwargs = Map::new();
     if style.reasons {
         kwargs.insert("enable_thinking".into(), thinks.into());
+    }
+    if let Some(effort) = effort {
+        kwargs.insert("reasoning_effort".into(), effort.into());
     }
     let request = ChatRequest {
         messages: chat.messages,
@@ -172,12 +184,8 @@ fn chat_request(chat: Chat, style: ReplyStyle, thinks: bool) -> (ChatRequest, Op
 
 /// `output_format`, or what newer clients send in its place: `output_config.format`.
 fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
-    let config = body.output_config.take().unwrap_or_default();
-    if config.effort.is_some_and(|effort| !effort.is_null()) {
-        let hint = "leave it out";
-        return Err(ApiError::UnsupportedField { field: "output_config.effort".into(), hint });
-    }
-    let (old, new) = (body.output_format.take(), config.format);
+    let new = body.output_config.as_mut().and_then(|config| config.format.take());
+    let old = body.output_format.take();
     if old.is_some() && new.is_some() {
         let problem = "and `output_config.format` both say what the output is; hint: send one of them";
         return Err(ApiError::value("output_format", problem));

@@ -4,6 +4,7 @@ mod blocks;
 mod error;
 pub mod messages;
 mod stream;
+mod texts;
 mod tools;
 mod types;
 

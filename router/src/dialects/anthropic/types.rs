@@ -8,6 +8,7 @@ use super::blocks::{Content, Message};
 use super::tools::{ThinkingField, ToolChoiceField, ToolField};
 use crate::dialects::lists::list;
 use crate::dialects::openai::Seed;
+use crate::error::ApiError;
 use crate::generate;
 use crate::retention::CacheControl;
 
@@ -36,7 +37,7 @@ pub struct Body {
     #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
     /// Keep the smallest set of tokens whose probability reaches it.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
+    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// Keep the k likeliest.
     #[schema(minimum = -1)]
@@ -57,6 +58,8 @@ pub struct Body {
     /// Same seed, same output; random if absent. Not Anthropic's.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
+    /// What may be left out of long conversations: nothing is, so that edits that would clear something are taken.
+    pub context_management: Option<ContextManagement>,
     /// Class in the queue: `auto`, the highest that the key may use, or `standard_only`.
     pub service_tier: Option<String>,
     /// Requests share cached prefixes only with those of the same salt. Not Anthropic's.
@@ -70,9 +73,38 @@ pub struct OutputConfig {
     /// What the output is: `{"type": "json_schema", "schema": ...}`.
     #[schema(value_type = Option<Object>)]
     pub format: Option<Value>,
-    /// Not supported: say it in the prompt.
-    #[schema(value_type = Option<String>)]
-    pub effort: Option<Value>,
+    /// Handed to the template as `reasoning_effort`.
+    pub effort: Option<String>,
+}
+
+/// What may be left out of a long conversation.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+pub struct ContextManagement {
+    /// The edits.
+    pub edits: Option<Vec<ContextEdit>>,
+}
+
+/// One kind of what may be left out.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct ContextEdit {
+    /// `clear_tool_uses_...` or `clear_thinking_...`.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+impl ContextManagement {
+    /// Refuses what is more than leave to clear something.
+    pub fn check(&self) -> Result<(), ApiError> {
+        let mut edits = self.edits.iter().flatten();
+        if let Some(idx) = edits.position(|edit| !edit.kind.starts_with("clear_")) {
+            let field = format!("context_management.edits[{idx}].type");
+            return Err(ApiError::UnsupportedField {
+                field,
+                hint: "only edits that clear something are taken",
+            });
+        }
+        Ok(())
+    }
 }
 
 /// Body of a request to count tokens; fields that do not change the prompt are ignored.
@@ -92,6 +124,8 @@ pub struct CountBody {
     pub tool_choice: Option<ToolChoiceField>,
     /// Whether it thinks before it answers.
     pub thinking: Option<ThinkingField>,
+    /// Its `effort` is told to the template.
+    pub output_config: Option<OutputConfig>,
 }
 
 /// How many tokens a prompt has.
