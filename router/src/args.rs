@@ -117,7 +117,7 @@ pub struct Args {
     #[arg(long, env = "TRUNKLINE_MAX_RESPONSE_STORE_BYTES", default_value_t = 64 << 20, help_heading = "Limits")]
     pub max_response_store_bytes: usize,
     /// Most stop strings of a request.
-    #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 16, help_heading = "Limits",
+    #[arg(long, env = "TRUNKLINE_MAX_STOP_SEQUENCES", default_value_t = 64, help_heading = "Limits",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=256))]
     pub max_stop_sequences: usize,
     /// Most bytes of a JSON schema, a regular expression or a grammar.

@@ -164,7 +164,7 @@ impl Default for Limits {
             max_message_parts: 1024,
             max_tools: 128,
             max_response_store_bytes: 64 << 20,
-            max_stop_sequences: 16,
+            max_stop_sequences: 64,
             grammar: GrammarLimits::default(),
             max_body_bytes: 8 << 20,
             max_header_bytes: 64 << 10,

@@ -377,7 +377,8 @@ fn sampling(
     let repetition_penalty = raw.repetition_penalty.unwrap_or(default(defaults.repetition_penalty, 1.0));
     let params = SamplingParams {
         temperature: bounded("temperature", temperature, Bound::From(0.0), MAX_TEMPERATURE)?,
-        top_p: bounded("top_p", top_p, Bound::Above(0.0), 1.0)?,
+        // OpenAI's range begins with 0, which keeps the likeliest token alone: so does the least of positive numbers.
+        top_p: bounded("top_p", top_p, Bound::From(0.0), 1.0)?.max(f32::MIN_POSITIVE),
         top_k: top_k(raw.top_k, defaults.top_k)?,
         min_p: bounded("min_p", min_p, Bound::From(0.0), 1.0)?,
         seed: raw.seed.unwrap_or_else(random::u64),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use trunkline_text::ChatRequest;
 
+use super::call_ids;
 use super::chat_prompt::{self, Mark, Prompt};
 use super::reply::ReplyPlan;
 use super::tools::Tools;
@@ -62,6 +63,7 @@ pub async fn prompt(
     mut mark: Option<Mark>,
     tools: &Tools,
 ) -> Result<Prompt, ApiError> {
+    call_ids::fit(&mut chat.messages, &app.model.text);
     tools.describe(&mut chat, app.model.reply.knows_tools(), &mut mark);
     let num_bytes = chat_prompt::num_bytes(&chat);
     app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await

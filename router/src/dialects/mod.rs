@@ -1,6 +1,8 @@
 //! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
 
 pub mod anthropic;
+mod arguments;
+mod call_ids;
 mod chat_prompt;
 mod conversation;
 mod forms;

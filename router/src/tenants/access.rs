@@ -162,15 +162,15 @@ impl Access {
     /// Who sends a request with this path and these headers.
     fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let Some(ring) = self.ring() else { return Ok(Caller::anybody()) };
-        match sent_key(headers) {
-            Some(key) => match ring.find(key) {
-                Some(tenant) => Ok(Caller::of_tenant(tenant)),
-                // A probe is answered whatever is sent along.
-                None if PUBLIC.contains(&path) => Ok(Caller::probe()),
-                None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
-            },
+        let keys = sent_keys(headers);
+        // Clients send both headers where one of them is another service's.
+        let tenant = keys.into_iter().flatten().find_map(|key| ring.find(key));
+        match tenant {
+            Some(tenant) => Ok(Caller::of_tenant(tenant)),
+            // A probe is answered whatever is sent along.
             None if PUBLIC.contains(&path) => Ok(Caller::probe()),
-            None => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
+            None if keys == [None; 2] => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
+            None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
         }
     }
 }
@@ -192,13 +192,13 @@ pub async fn require_key(State(app): State<Arc<App>>, mut request: Request, next
     }
 }
 
-/// `Authorization: Bearer KEY` (RFC 6750, section 2.1) or `x-api-key: KEY`.
-fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
+/// Of `Authorization: Bearer KEY` (RFC 6750, section 2.1) and of `x-api-key: KEY`.
+fn sent_keys(headers: &HeaderMap) -> [Option<&[u8]>; 2] {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
         scheme.eq_ignore_ascii_case(SCHEME).then(|| key.trim_ascii())
     });
-    bearer.or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes().trim_ascii()))
+    [bearer, headers.get(X_API_KEY).map(|value| value.as_bytes().trim_ascii())]
 }
 
 fn read(path: &Path) -> Result<KeyRing, AccessError> {
@@ -237,9 +237,11 @@ mod tests {
             ("authorization", "Bearer", None),
             ("authorization", "abc", None),
         ] {
-            assert_eq!(sent_key(&headers(name, value)), found.map(str::as_bytes), "{name}: {value}");
+            let headers = headers(name, value);
+            let sent = sent_keys(&headers).into_iter().flatten().next();
+            assert_eq!(sent, found.map(str::as_bytes), "{name}: {value}");
         }
-        assert_eq!(sent_key(&HeaderMap::new()), None);
+        assert_eq!(sent_keys(&HeaderMap::new()), [None; 2]);
     }
 
     #[test]
@@ -256,6 +258,10 @@ mod tests {
         assert_eq!(caller("/readyz", headers("x-api-key", "wrong")), Some(None));
         let bearer = headers("authorization", &format!("Bearer {KEY}"));
         assert_eq!(caller("/v1/models", bearer), Some(Some("default".into())));
+        // One of both may be another service's.
+        let mut both = headers("authorization", "Bearer sk-of-another-service");
+        both.extend(headers("x-api-key", KEY));
+        assert_eq!(caller("/v1/models", both), Some(Some("default".into())));
     }
 
     #[test]

@@ -33,7 +33,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"temperature": 1e999}"#, "invalid_type", "number out of range"),
     (r#"{"temperature": NaN}"#, "invalid_json", "line 1 column"),
     (r#"{"temperature": "hot"}"#, "invalid_type", "`temperature`: invalid type: a string"),
-    (r#"{"top_p": 0}"#, "invalid_value", "`top_p` is 0, must be greater than 0"),
+    (r#"{"top_p": -0.1}"#, "invalid_value", "`top_p` is -0.1, must be at least 0"),
     (r#"{"top_p": 1.01}"#, "invalid_value", "`top_p`"),
     (r#"{"top_k": -2}"#, "invalid_value", "`top_k` is -2"),
     (r#"{"top_k": 1000000000000}"#, "invalid_value", "`top_k`"),

@@ -180,12 +180,46 @@ async fn calls_are_items() {
 }
 
 #[tokio::test]
+async fn items_of_kept_answers_stand_for_themselves() {
+    let router =
+        router_saying("So.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}</tool_call>").await;
+    let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    let answer = router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok();
+    let items = answer["output"].as_array().unwrap();
+    assert_eq!(items.len(), 2);
+    let user = json!({"role": "user", "content": "x"});
+    let result = json!({"type": "function_call_output", "call_id": items[1]["call_id"], "output": "7"});
+    let prompt = async |input: Value| {
+        router.post(RESPONSES, &json!({"input": input})).await.ok();
+        last_prompt(&router)
+    };
+    let whole = prompt(json!([user, items[0], items[1], result])).await;
+    let references = [json!({"type": "item_reference", "id": items[0]["id"]}), json!({"id": items[1]["id"]})];
+    assert_eq!(prompt(json!([user, references[0], references[1], result])).await, whole);
+    // They go with their answer.
+    let path = format!("{RESPONSES}/{}", answer["id"].as_str().unwrap());
+    router.connect().await.request("DELETE", &path, b"").await.ok();
+    let gone = router.post(RESPONSES, &json!({"input": [user, references[0]]})).await;
+    assert_eq!((gone.status, &gone.json()["error"]["code"]), (404, &json!("response_not_found")));
+}
+
+#[tokio::test]
+async fn a_conversation_may_go_on_without_more_input() {
+    let router = Router::default().await;
+    let answer = router.post(RESPONSES, &json!({"input": "x"})).await.ok();
+    let body = json!({"input": [], "previous_response_id": answer["id"]});
+    router.post(RESPONSES, &body).await.ok();
+    assert!(last_prompt(&router).contains(TEXT));
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_named() {
     let router = Router::default().await;
     for (body, words) in [
         (json!({}), "`input` is missing"),
         (json!({"input": []}), "`input` is empty"),
-        (json!({"input": [{"type": "item_reference", "id": "x"}]}), "`input[0].type` must be"),
+        (json!({"input": [{"type": "web_search_call", "id": "x"}]}), "`input[0].type` must be"),
+        (json!({"input": [{"type": "item_reference"}]}), "`input[0].id` is missing"),
         (json!({"input": [{"content": "x"}]}), "`input[0].role` is missing"),
         (
             json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),

@@ -127,10 +127,46 @@ async fn calls_and_results_go_back_into_the_prompt() {
             json!([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]),
             "`messages[0].tool_calls` are an assistant's alone",
         ),
-        (json!([{"role": "assistant"}]), "`messages[0].content` is missing"),
+        (json!([{"role": "user"}]), "`messages[0].content` is missing"),
+        (
+            json!([{"role": "user", "content": [{"type": "refusal"}]}]),
+            "`messages[0].content[0].refusal` is missing",
+        ),
     ] {
         let answer = router.post(CHAT, &with(json!({"messages": messages}))).await;
         assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn histories_are_taken_as_clients_keep_them() {
+    let router = router_saying("ok").await;
+    let prompt = async |messages: Value| {
+        router.post(CHAT, &json!({"messages": messages})).await.ok();
+        router.shard().last_start().token_ids
+    };
+    let user = json!({"role": "user", "content": "x"});
+    let said = |fields: Value| {
+        let mut message = json!({"role": "assistant"});
+        message.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!([user, message, user])
+    };
+    // A reply that was empty, or nothing but reasoning or a refusal.
+    let empty = prompt(said(json!({"content": ""}))).await;
+    for fields in [json!({}), json!({"content": null}), json!({"content": null, "tool_calls": []})] {
+        assert_eq!(prompt(said(fields.clone())).await, empty, "{fields}");
+    }
+    let refusal = json!({"content": [{"type": "refusal", "refusal": "I will not."}]});
+    assert_eq!(prompt(said(refusal)).await, prompt(said(json!({"content": "I will not."}))).await);
+    // The arguments of a tool that has none.
+    let call = |arguments: Value| {
+        said(
+            json!({"tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}),
+        )
+    };
+    let none = prompt(call(json!("{}"))).await;
+    for arguments in [json!(""), json!("null"), json!(null), json!({})] {
+        assert_eq!(prompt(call(arguments.clone())).await, none, "{arguments}");
     }
 }
 

@@ -14,7 +14,7 @@ macro_rules! body {
             #[schema(minimum = 0, maximum = 100)]
             pub temperature: Option<f64>,
             /// Keep the smallest set of tokens whose probability reaches it.
-            #[schema(exclusive_minimum = 0, maximum = 1)]
+            #[schema(minimum = 0, maximum = 1)]
             pub top_p: Option<f64>,
             /// Keep the k likeliest; 0 or -1 keeps all.
             #[schema(minimum = -1)]

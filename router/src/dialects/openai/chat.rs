@@ -35,7 +35,7 @@ const REFUSED: &[Refused] = &[
     Refused { field: "function_call", neutral: &["\"none\"", "\"auto\""], hint: "use `tools`" },
     Refused { field: "modalities", neutral: &["[\"text\"]", "[]"], hint: "this server gives text alone" },
     Refused { field: "audio", neutral: &[], hint: "this server gives text alone" },
-    Refused { field: "verbosity", neutral: &[], hint: "say it in the prompt" },
+    Refused { field: "verbosity", neutral: &["\"medium\""], hint: "say it in the prompt" },
     Refused { field: "web_search_options", neutral: &[], hint: "leave it out" },
     Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
+use crate::dialects::arguments::Arguments;
 use crate::dialects::chat_prompt::Mark;
 use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
@@ -53,17 +54,14 @@ pub struct CallField {
 pub struct CalledField {
     /// The function.
     pub name: String,
-    /// Its arguments as JSON text.
-    pub arguments: String,
+    /// Its arguments as JSON text, or as the object that it says.
+    pub arguments: Option<Arguments>,
 }
 
 impl CallField {
     /// As templates take it: with its arguments as an object, where they are one.
     fn into_json(self) -> Value {
-        let arguments = match serde_json::from_str(&self.function.arguments) {
-            Ok(object @ Value::Object(_)) => object,
-            _ => Value::String(self.function.arguments),
-        };
+        let arguments = self.function.arguments.map_or_else(|| json!({}), Arguments::into_json);
         let mut call =
             json!({"type": "function", "function": {"name": self.function.name, "arguments": arguments}});
         if let Some(id) = self.id {
@@ -77,11 +75,13 @@ impl CallField {
 #[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ChatMessagePart)]
 pub struct Part {
-    /// Only `text` is supported.
+    /// `text`, or an assistant's `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The text of a `text` part.
     pub text: Option<String>,
+    /// The text of a `refusal` part.
+    pub refusal: Option<String>,
     /// What stands before the end of this part is to be kept: Anthropic's field.
     pub cache_control: Option<CacheControl>,
 }
@@ -105,7 +105,7 @@ pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
         let Some(TextOrList::List(parts)) = &message.content else { continue };
         let mut num_bytes = 0;
         for (part_idx, part) in parts.iter().enumerate() {
-            num_bytes += part.text.as_ref().map_or(0, String::len);
+            num_bytes += part.text.as_ref().or(part.refusal.as_ref()).map_or(0, String::len);
             if let Some(control) = &part.cache_control {
                 let field = format!("messages[{message_idx}].content[{part_idx}].cache_control");
                 last = Some(Mark { message_idx, num_bytes, ttl_s: control.ttl_s(&field)? });
@@ -147,7 +147,8 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
     let content = match message.content {
         Some(TextOrList::Text(text)) => text,
         Some(TextOrList::List(parts)) => join(idx, parts)?,
-        None if !calls.is_empty() => String::new(),
+        // Its reply was empty, or nothing but calls or reasoning.
+        None if role == "assistant" => String::new(),
         None => return Err(ApiError::MissingField { field: field("content") }),
     };
     let mut extra = Map::new();
@@ -169,12 +170,15 @@ fn join(idx: usize, parts: Vec<Part>) -> Result<String, ApiError> {
     let mut joined = String::new();
     for (part_idx, part) in parts.into_iter().enumerate() {
         let field = |name: &str| format!("messages[{idx}].content[{part_idx}].{name}");
-        if part.kind != "text" {
-            let problem = "is not `text`; this server takes text alone";
-            return Err(ApiError::value(field("type"), problem));
-        }
-        let text = part.text.ok_or_else(|| ApiError::MissingField { field: field("text") })?;
-        joined.push_str(&text);
+        let (name, text) = match part.kind.as_str() {
+            "text" => ("text", part.text),
+            "refusal" => ("refusal", part.refusal),
+            _ => {
+                let problem = "is not `text`; this server takes text alone";
+                return Err(ApiError::value(field("type"), problem));
+            }
+        };
+        joined.push_str(&text.ok_or_else(|| ApiError::MissingField { field: field(name) })?);
     }
     Ok(joined)
 }

@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
+use super::store::unknown;
+use crate::dialects::arguments::Arguments;
 use crate::dialects::lists::{Listed, TextOrList};
 use crate::error::ApiError;
 use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
@@ -18,9 +20,12 @@ type Texts = TextOrList<TextPart>;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesItem)]
 pub struct Item {
-    /// `message`, the default, `function_call`, `function_call_output` or `reasoning`.
+    /// `message`, the default, `function_call`, `function_call_output`, `reasoning`, or `item_reference`, also the
+    /// default of what has an `id` alone.
     #[serde(rename = "type")]
     pub kind: Option<String>,
+    /// Of a reference: which item of an answer that is kept. Of others it says nothing.
+    pub id: Option<String>,
     /// Of a message: `user`, `assistant`, `system` or `developer`.
     pub role: Option<String>,
     /// Of a message: a string, or parts of text.
@@ -29,13 +34,20 @@ pub struct Item {
     pub call_id: Option<String>,
     /// Of a call.
     pub name: Option<String>,
-    /// Of a call: JSON text.
-    pub arguments: Option<String>,
+    /// Of a call: JSON text, or what it says.
+    pub arguments: Option<Arguments>,
     /// Of a result: a string, or parts of text.
     pub output: Option<Texts>,
 }
 
 impl Item {
+    fn is_reference(&self) -> bool {
+        match self.kind.as_deref() {
+            Some(kind) => kind == "item_reference",
+            None => self.id.is_some() && self.role.is_none() && self.content.is_none(),
+        }
+    }
+
     /// Parts of its content.
     fn num_parts(&self) -> usize {
         self.content.as_ref().map_or(0, TextOrList::num_listed)
@@ -46,11 +58,13 @@ impl Item {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesPart)]
 pub struct TextPart {
-    /// `input_text`, `output_text`, `text`, `reasoning_text` or `summary_text`.
+    /// `input_text`, `output_text`, `text`, `reasoning_text`, `summary_text` or `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Its text.
     pub text: Option<String>,
+    /// Of `refusal`: its text.
+    pub refusal: Option<String>,
 }
 
 impl Listed for Item {
@@ -72,33 +86,47 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
     for (idx, part) in parts.into_iter().enumerate() {
         let is_text = matches!(
             part.kind.as_str(),
-            "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text"
+            "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" | "refusal"
         );
         if !is_text {
             let problem = "is no text; this server takes text alone";
             return Err(ApiError::value(format!("{field}[{idx}].type"), problem));
         }
         let missing = || ApiError::MissingField { field: format!("{field}[{idx}].text") };
-        joined.push_str(&part.text.ok_or_else(missing)?);
+        joined.push_str(&part.text.or(part.refusal).ok_or_else(missing)?);
     }
     Ok(joined)
 }
 
-/// The messages of an input.
-pub fn messages(input: Input, limits: &Limits) -> Result<Vec<ChatMessage>, ApiError> {
+/// The messages of an input. `kept` finds an item of an answer by its id. A conversation that goes on may add nothing.
+pub fn messages(
+    input: Input,
+    goes_on: bool,
+    limits: &Limits,
+    kept: impl Fn(&str) -> Option<Value>,
+) -> Result<Vec<ChatMessage>, ApiError> {
     let items = match input {
         TextOrList::Text(text) => return Ok(vec![ChatMessage::new("user", text)]),
         TextOrList::List(items) => items,
     };
-    if items.is_empty() {
+    if items.is_empty() && !goes_on {
         return Err(ApiError::value("input", "is empty; hint: send at least one item"));
     }
     limits.check_messages("input", items.iter().map(Item::num_parts))?;
     let mut messages = Vec::new();
     for (idx, item) in items.into_iter().enumerate() {
-        push(&mut messages, item, &format!("input[{idx}]"))?;
+        let field = format!("input[{idx}]");
+        let item = if item.is_reference() { referred(item, &field, &kept)? } else { item };
+        push(&mut messages, item, &field)?;
     }
     Ok(messages)
+}
+
+/// The item that a reference names.
+fn referred(item: Item, field: &str, kept: impl Fn(&str) -> Option<Value>) -> Result<Item, ApiError> {
+    let id = item.id.ok_or_else(|| ApiError::MissingField { field: format!("{field}.id") })?;
+    let found = kept(&id).and_then(|item| serde_json::from_value(item).ok());
+    found.ok_or_else(|| unknown(&id))
 }
 
 fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), ApiError> {
@@ -127,14 +155,13 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
         }
         "function_call" => {
             let arguments = item.arguments.ok_or_else(|| missing("arguments"))?;
-            let arguments = match serde_json::from_str(&arguments) {
-                Ok(object @ Value::Object(_)) => object,
-                _ => Value::String(arguments),
-            };
             let call = json!({
                 "id": item.call_id.ok_or_else(|| missing("call_id"))?,
                 "type": "function",
-                "function": {"name": item.name.ok_or_else(|| missing("name"))?, "arguments": arguments},
+                "function": {
+                    "name": item.name.ok_or_else(|| missing("name"))?,
+                    "arguments": arguments.into_json(),
+                },
             });
             let calls =
                 assistant(messages).extra.entry("tool_calls").or_insert_with(|| Value::Array(Vec::new()));
@@ -155,7 +182,8 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
             messages.push(ChatMessage { role: "assistant".into(), content: None, extra });
         }
         _ => {
-            let problem = "must be `message`, `function_call`, `function_call_output` or `reasoning`";
+            let problem = "must be `message`, `function_call`, `function_call_output`, `reasoning` or \
+                           `item_reference`";
             return Err(ApiError::value(format!("{field}.type"), problem));
         }
     }

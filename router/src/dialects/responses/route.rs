@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
-use super::store::Turn;
+use super::store::{Turn, unknown};
 use super::types::{Body, Deleted, ResponseObject, ToolField, plain, plain_text};
 use super::writer::{Keeping, ResponseWriter};
 use crate::app::{App, unix_s};
@@ -36,9 +36,9 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Fields that would change the answer.
 /// What `include` may ask for and this route does not have.
 const LOGPROBS: &str = "message.output_text.logprobs";
+/// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
     Refused { field: "conversation", neutral: &[], hint: "use `previous_response_id`" },
@@ -97,18 +97,14 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
     Dialect::OpenAi.answer(removed.map(answer))
 }
 
-fn unknown(id: &str) -> ApiError {
-    ApiError::UnknownResponse { id: id.chars().take(64).collect() }
-}
-
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (admitted, body) = app.admit(request).await?;
     let mut body: Body = parse(&body, REFUSED, "")?;
     app.model.check_name(body.model.as_deref())?;
     let included = body.include.as_ref().and_then(Value::as_array);
     if included.into_iter().flatten().any(|name| name == LOGPROBS) {
-        let field = format!("include `{LOGPROBS}`");
-        return Err(ApiError::UnsupportedField { field, hint: "use /v1/chat/completions" });
+        let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
+        return Err(ApiError::UnsupportedField { field: "include".into(), hint });
     }
     let mut raw = raw_params(&mut body)?;
     raw.deadline = admitted.deadline(body.timeout)?;
@@ -121,7 +117,8 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         None => None,
         Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
     };
-    let own = messages(std::mem::take(&mut body.input), &app.limits)?;
+    let kept = |id: &str| app.responses.item(owner.as_deref(), id);
+    let own = messages(std::mem::take(&mut body.input), before.is_some(), &app.limits, kept)?;
     let chat = chat_request(&body, before.as_deref(), &own);
     let conversation = Conversation { chat, mark: None, tools, hides_reasoning: false };
     let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
@@ -160,7 +157,7 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -
         text: body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)})),
         tool_choice: body.tool_choice.unwrap_or_else(|| "auto".into()),
         tools: body.tools.unwrap_or_default(),
-        top_p: f64::from(request.sampling.top_p),
+        top_p: body.top_p.unwrap_or(f64::from(request.sampling.top_p)),
         truncation: "disabled",
         metadata: body.metadata.unwrap_or_default(),
         ..ResponseObject::default()

@@ -2,13 +2,23 @@
 //!
 //! What makes it cheap to go on is the KV cache, which has the conversation's tokens; here lie the messages alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use trunkline_text::ChatMessage;
 
 use super::types::ResponseObject;
+use crate::error::ApiError;
+
+/// About what finding an item by its id takes.
+const INDEXED_ITEM_BYTES: usize = 256;
+
+/// Nothing is kept under an id.
+pub fn unknown(id: &str) -> ApiError {
+    ApiError::UnknownResponse { id: id.chars().take(64).collect() }
+}
 
 /// What one request added to a conversation: its input and the reply. Conversations that go on from one answer share
 /// what stands before it.
@@ -55,9 +65,33 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Entries {
     by_id: BTreeMap<String, Entry>,
+    /// By the id of an item: the answer that it is of, and its place there.
+    items: HashMap<String, (String, usize)>,
     /// Ids by when they were used last.
     by_use: BTreeMap<u64, String>,
     clock: u64,
+}
+
+impl Entries {
+    fn insert(&mut self, id: String, entry: Entry) {
+        for (index, item) in entry.response.output.iter().enumerate() {
+            if let Some(item) = item["id"].as_str() {
+                self.items.insert(item.to_owned(), (id.clone(), index));
+            }
+        }
+        self.by_use.insert(entry.used, id.clone());
+        self.by_id.insert(id, entry);
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, id: &str) -> bool {
+        let Some(entry) = self.by_id.remove(id) else { return false };
+        self.by_use.remove(&entry.used);
+        for item in entry.response.output.iter().filter_map(|item| item["id"].as_str()) {
+            self.items.remove(item);
+        }
+        true
+    }
 }
 
 /// Keeps answers up to a number of bytes; the least recently used go first.
@@ -88,19 +122,28 @@ impl ResponseStore {
         response: ResponseObject,
     ) {
         let id = response.id.clone();
-        let num_bytes = messages.iter().map(num_bytes).sum::<usize>() + response.num_bytes();
+        let num_bytes = messages.iter().map(num_bytes).sum::<usize>()
+            + response.num_bytes()
+            + response.output.len() * INDEXED_ITEM_BYTES;
         self.total.fetch_add(num_bytes, Ordering::Relaxed);
         let turn = Arc::new(Turn { before, messages, num_bytes, total: self.total.clone() });
         let mut entries = self.entries();
         entries.clock += 1;
         let used = entries.clock;
-        entries.by_use.insert(used, id.clone());
         let owner = owner.map(str::to_owned);
-        entries.by_id.insert(id, Entry { owner, turn, response: Arc::new(response), used });
+        entries.insert(id, Entry { owner, turn, response: Arc::new(response), used });
         while self.total.load(Ordering::Relaxed) > self.max_bytes {
-            let Some((_, oldest)) = entries.by_use.pop_first() else { break };
-            entries.by_id.remove(&oldest);
+            let Some((_, oldest)) = entries.by_use.first_key_value() else { break };
+            let oldest = oldest.clone();
+            entries.remove(&oldest);
         }
+    }
+
+    /// An item of an answer; none if it is not there or another tenant's.
+    pub fn item(&self, owner: Option<&str>, id: &str) -> Option<Value> {
+        let (response_id, index) = self.entries().items.get(id)?.clone();
+        let (_, response) = self.get(owner, &response_id)?;
+        response.output.get(index).cloned()
     }
 
     /// The answer, and the conversation up to it; none if it is not there or another tenant's.
@@ -122,8 +165,7 @@ impl ResponseStore {
         if entries.by_id.get(id).is_none_or(|entry| entry.owner.as_deref() != owner) {
             return false;
         }
-        let removed = entries.by_id.remove(id);
-        removed.is_some_and(|entry| entries.by_use.remove(&entry.used).is_some())
+        entries.remove(id)
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {

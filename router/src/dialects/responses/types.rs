@@ -29,7 +29,7 @@ pub struct Body {
     #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
     /// Keep the smallest set of tokens whose probability reaches it.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
+    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,

@@ -206,7 +206,7 @@ impl ResponseWriter {
                 self.delta(&delta, events);
             }
             Piece::CallBegin { name } => {
-                let call_id = format!("call_{}", call_id());
+                let call_id = call_id();
                 self.begin(Open::Call { id: id("fc"), call_id, name, arguments: String::new() }, events);
             }
             Piece::Arguments(delta) => self.delta(&delta, events),

@@ -36,7 +36,7 @@ pub struct Parameters {
     #[schema(minimum = -1)]
     pub top_k: Option<i64>,
     /// Keep the smallest set of tokens whose probability reaches it.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
+    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// Keep the tokens whose information is nearest to the entropy, up to this probability.
     #[schema(exclusive_minimum = 0, maximum = 1)]
