@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::choices::Choices;
 use crate::deadline::{Deadline, header_timeout};
 use crate::error::{ApiError, ErrorClass};
-use crate::http::read_body;
+use crate::http::{check_encoding, read_body};
 use crate::request::GenerationRequest;
 use crate::shard::ShardInfo;
 use crate::shutdown::Phase;
@@ -85,6 +85,7 @@ impl App {
         let (caller, limiter) = self.look(&request)?;
         let tenant = caller.name().unwrap_or_default();
         let header_timeout = header_timeout(request.headers())?;
+        check_encoding(request.headers())?;
         let mut phase = self.phase.clone();
         let body = tokio::select! {
             body = self.read_body(request.into_body()) => body?,

@@ -7,11 +7,12 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use trunkline_reply::{ContentStart, Parted};
 use trunkline_scheduler::{
     EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
     TokenLogprob, TokenScore,
 };
-use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, TextStart, Tokenizer};
+use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, StopStep, TextStart, Tokenizer};
 
 use crate::admission::Place;
 use crate::deadline::Deadline;
@@ -112,6 +113,8 @@ pub struct Generation {
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stops: StopMatcher,
+    /// Before it no stop string counts.
+    content_start: Option<ContentStart>,
     usage: Usage,
     /// Of the prompt, until they are complete and told.
     scores: Option<Vec<TokenScore>>,
@@ -182,6 +185,7 @@ impl Generation {
         Ok(Self {
             sequence,
             stops: StopMatcher::new(&request.stops, request.stop_text),
+            content_start: request.content_start.clone().filter(|_| !request.stops.is_empty()),
             usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
             scores: request.sampling.prompt_logprobs.map(|_| Vec::new()),
             request,
@@ -294,7 +298,7 @@ impl Generation {
             let name = self.tokenizer.token_bytes(token.token_id).unwrap_or_default();
             text.push_str(&String::from_utf8_lossy(name));
         }
-        let step = self.stops.push(&text);
+        let step = self.until_stop(&text);
         let mut token = OutputToken {
             id: token.token_id,
             text,
@@ -336,10 +340,24 @@ impl Generation {
         GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
     }
 
+    /// Text that is certain, and the stop string that ends it.
+    fn until_stop(&mut self, text: &str) -> StopStep {
+        let Some(content_start) = &mut self.content_start else { return self.stops.push(text) };
+        let Parted { before, content } = content_start.push(text);
+        let step = self.stops.push(&content);
+        StopStep { text: before + &step.text, matched: step.matched }
+    }
+
     /// Appends what was held back to `certain`; gives the stop string that this completed.
     fn flush(&mut self, rest: &str, certain: &mut String) -> Option<usize> {
-        let step = self.stops.push(rest);
+        let mut step = self.until_stop(rest);
         certain.push_str(&step.text);
+        if let (Some(content_start), None) = (&mut self.content_start, step.matched) {
+            let held = content_start.finish();
+            certain.push_str(&held.before);
+            step = self.stops.push(&held.content);
+            certain.push_str(&step.text);
+        }
         certain.push_str(&self.stops.finish());
         step.matched
     }

@@ -1,6 +1,7 @@
 //! The one validated form of a request, which every dialect parses into.
 
 use tokio::time::Instant;
+use trunkline_reply::ContentStart;
 use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
 use trunkline_text::{DecodeSpecial, StopText};
 
@@ -34,6 +35,8 @@ pub struct GenerationRequest {
     pub special_tokens: DecodeSpecial,
     /// Strings that end the output; none of them empty.
     pub stops: Vec<String>,
+    /// Where they begin to count, in a reply that may hold reasoning; none: at once.
+    pub content_start: Option<ContentStart>,
     /// Whether the output keeps the stop string that ended it.
     pub stop_text: StopText,
     /// What the output has to be, if it is not free.

@@ -8,6 +8,7 @@
 //! then on the arguments stream.
 
 mod call;
+mod content_start;
 mod format;
 mod json;
 mod parser;
@@ -15,6 +16,7 @@ mod pythonic;
 mod reasoning;
 mod tools;
 
+pub use content_start::{ContentStart, Parted};
 pub use format::ToolFormat;
 pub use parser::ReplyParser;
 pub use reasoning::ReasoningStart;

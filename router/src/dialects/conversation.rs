@@ -52,6 +52,7 @@ impl Conversation {
         let arrived = (admitted.arrived, &admitted.caller);
         let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
         request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
+        request.content_start = reply.content_start();
         Ok((request, reply))
     }
 }

@@ -1,6 +1,6 @@
 //! How replies of the served model are told apart into text, reasoning and calls.
 
-use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{ContentStart, Piece, ReasoningStart, ReplyParser, ToolFormat};
 use trunkline_text::{ModelText, Tokenizer};
 
 use super::chat_prompt::Prompt;
@@ -117,6 +117,11 @@ impl ReplyPlan {
         let Some((format, _)) = &self.tools else { return Vec::new() };
         let marks = format.opening_marks().iter().chain(format.inner_marks());
         marks.filter_map(|mark| tokenizer.token_id(mark)).filter(|id| tokenizer.is_special(*id)).collect()
+    }
+
+    /// Where a reply's content begins; none: at once.
+    pub fn content_start(&self) -> Option<ContentStart> {
+        self.reasoning.map(|start| ContentStart::new(start, "<think>", "</think>"))
     }
 
     /// Reads a reply.

@@ -1,12 +1,26 @@
 //! Reads a request's body, up to a limit of bytes and time.
 
 use axum::body::{Body, HttpBody};
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use futures::StreamExt;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::ApiError;
 use crate::limits::{BODY_TIMEOUT, MAX_DISCARDED_BYTES};
+
+/// Bodies are read as they come: a compressed one is no JSON.
+pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            let encoding = String::from_utf8_lossy(encoding.as_bytes());
+            let name: String = encoding.chars().take(64).collect();
+            let detail = format!("its encoding is `{name}`; hint: send it without `content-encoding`");
+            Err(ApiError::InvalidBody { detail })
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The whole body. One that is too large is read away (without keeping it, up to a limit), because a client that is
 /// still writing would otherwise see a broken connection in place of the answer.

@@ -14,7 +14,7 @@ pub mod serve;
 pub mod sse;
 mod stall;
 
-pub use body::read_body;
+pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;
 pub use events::Events;
 pub use json::{Refused, parse};

@@ -429,3 +429,17 @@ async fn too_long_for_the_shard_that_came_back_names_the_clients_field() {
     }
     router.wait_idle().await;
 }
+
+#[tokio::test]
+async fn a_body_that_is_compressed_is_refused_by_its_encoding() {
+    let router = Router::default().await;
+    let body = br#"{"prompt": "x", "max_tokens": 1}"#;
+    let post = async |encoding| {
+        let headers = [("content-encoding", encoding)];
+        router.connect().await.request_with("POST", COMPLETIONS, &headers, body).await
+    };
+    assert_eq!(post("identity").await.status, 200);
+    let answer = post("gzip").await;
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!("invalid_type")));
+    assert!(answer.text().contains("its encoding is `gzip`; hint: send it without"), "{}", answer.text());
+}

@@ -153,3 +153,19 @@ async fn the_template_hears_of_effort_and_of_its_own_variables() {
     router.post(CHAT, &chat(json!({}))).await.ok();
     assert!(!last_prompt(&router).contains('['), "nothing was said");
 }
+
+#[tokio::test]
+async fn stop_strings_count_in_the_answer_alone() {
+    let router = router().await;
+    let (in_both, in_answer) = ("i", ANSWER.split_at(1).1);
+    assert!(THOUGHT.contains(in_both) && ANSWER.contains(in_both) && !THOUGHT.contains(in_answer));
+    for stop in [THOUGHT, "think", "</think>", in_answer] {
+        let answer = router.post(CHAT, &chat(json!({"stop": [stop]}))).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["reasoning_content"], THOUGHT, "{stop}");
+        let expected = ANSWER.find(stop).map_or(ANSWER, |at| &ANSWER[..at]);
+        assert_eq!(message["content"], expected, "{stop}");
+    }
+    let answer = router.post(MESSAGES, &message(json!({"stop_sequences": [in_both, THOUGHT]}))).await.ok();
+    assert_eq!((&answer["stop_sequence"], &answer["content"][0]["text"]), (&json!(in_both), &json!("It ra")));
+}

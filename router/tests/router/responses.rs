@@ -131,6 +131,8 @@ async fn a_conversation_goes_on_and_is_forgotten() {
     assert!(places.is_sorted() && !prompt.contains("Be brief."), "{prompt}");
     assert!(second["usage"]["input_tokens_details"]["cached_tokens"].is_u64());
     let path = format!("{RESPONSES}/{id}");
+    let streamed = router.get(&format!("{path}?stream=true")).await;
+    assert_eq!((streamed.status, &streamed.json()["error"]["param"]), (400, &json!("stream")));
     let kept = router.get(&path).await.ok();
     assert_eq!((&kept["id"], &kept["instructions"]), (&json!(id), &json!("Be brief.")));
     let deleted = router.connect().await.request("DELETE", &path, b"").await;

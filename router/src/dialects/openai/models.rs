@@ -18,6 +18,12 @@ pub struct ModelList {
     pub object: &'static str,
     /// One model.
     pub data: Vec<ModelCard>,
+    /// False. Anthropic's, as the next two.
+    pub has_more: bool,
+    /// Its name.
+    pub first_id: String,
+    /// Its name.
+    pub last_id: String,
 }
 
 /// A model.
@@ -31,6 +37,11 @@ pub struct ModelCard {
     pub created: u64,
     /// `trunkline`.
     pub owned_by: &'static str,
+    /// `model`. Anthropic's, as the next.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// Its name.
+    pub display_name: String,
     /// Most tokens of prompt and output; null while the model is loading.
     pub max_model_len: Option<u32>,
 }
@@ -41,6 +52,8 @@ fn card(app: &App) -> ModelCard {
         object: "model",
         created: app.model.created_unix_s,
         owned_by: "trunkline",
+        kind: "model",
+        display_name: app.model.served_name.clone(),
         max_model_len: app.shard_info().ok().map(|shard| app.validator(&shard).max_total_tokens),
     }
 }
@@ -51,7 +64,14 @@ fn card(app: &App) -> ModelCard {
     responses((status = 200, description = "The served model", body = ModelList))
 )]
 pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
-    axum::Json(ModelList { object: "list", data: vec![card(&app)] })
+    let name = || app.model.served_name.clone();
+    axum::Json(ModelList {
+        object: "list",
+        data: vec![card(&app)],
+        has_more: false,
+        first_id: name(),
+        last_id: name(),
+    })
 }
 
 /// Describes one model. The name may hold slashes.

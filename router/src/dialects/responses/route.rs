@@ -75,6 +75,10 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
 )]
 pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
     let found = Caller::of_request(&request).and_then(|caller| {
+        if request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "stream=true")) {
+            let hint = "events come as they are made, with the request that asks for the answer";
+            return Err(ApiError::UnsupportedField { field: "stream".into(), hint });
+        }
         let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
         Ok(response)
     });

@@ -18,8 +18,8 @@ use crate::app::App;
 use crate::dialects::forms::Either;
 use crate::dialects::{Dialect, openai};
 use crate::error::ApiError;
-use crate::http::parse;
 use crate::http::sse::{self, KeepTokens};
+use crate::http::{Refused, parse};
 use crate::request::GenerationRequest;
 
 /// Which of a chat, a completion and TGI's own form a body has.
@@ -67,6 +67,10 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
     }
 }
 
+/// Vertex AI has a place for what all instances share; each has its own here.
+const OF_INSTANCES: &[Refused] =
+    &[Refused { field: "parameters", neutral: &["{}"], hint: "put them into each of `instances`" }];
+
 /// A prompt or a chat.
 type Instance = Either<VertexInstance, openai::chat_types::Body>;
 
@@ -111,7 +115,7 @@ pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, ApiError> {
     let (admitted, body) = app.admit(request).await?;
-    let body: VertexRequest = parse(&body, &[], "")?;
+    let body: VertexRequest = parse(&body, OF_INSTANCES, "")?;
     if body.instances.is_empty() {
         return Err(ApiError::value("instances", "is empty; hint: send at least one"));
     }
