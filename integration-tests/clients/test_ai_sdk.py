@@ -46,4 +46,4 @@ def test_every_test_of_the_ai_sdk_passes(server: Trunkline, model: str) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "\n# pass 6\n" in ran.stdout, ran.stdout
+    assert "\n# pass 8\n" in ran.stdout, ran.stdout

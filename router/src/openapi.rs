@@ -18,6 +18,8 @@ const STREAMING: [(&str, Option<&str>); 7] = [
     ("/", Some("StreamResponse")),
     ("/invocations", None),
 ];
+/// Routes of TGI's dialect whose body may name a model, as chats do.
+const WITH_MODEL: [&str; 3] = ["/chat_tokenize", "/invocations", "/vertex"];
 /// What any route with a body may answer.
 const WITH_BODY: [(&str, &str); 4] = [
     ("400", "The body is not JSON, or the request is wrong"),
@@ -92,7 +94,7 @@ fn complete(path: &str, operation: &mut Operation) {
         for (status, description) in WITH_BODY {
             add(operation, dialect, status, description);
         }
-        if dialect != Dialect::Tgi {
+        if dialect != Dialect::Tgi || WITH_MODEL.contains(&path) {
             add(operation, dialect, "404", "The model is not served");
         }
     }
