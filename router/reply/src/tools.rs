@@ -7,9 +7,9 @@ use crate::pythonic::{self, ListEnd, ListScanner};
 use crate::{Piece, ToolFormat};
 
 /// Between name and arguments of a call of Mistral's.
-const ARGS: &str = "[ARGS]";
+pub(crate) const ARGS: &str = "[ARGS]";
 /// Before a call's id, between its name and [`ARGS`].
-const CALL_ID: &str = "[CALL_ID]";
+pub(crate) const CALL_ID: &str = "[CALL_ID]";
 
 #[derive(Debug, Clone)]
 enum State {
