@@ -17,7 +17,7 @@ mod tools;
 
 pub use format::ToolFormat;
 pub use parser::ReplyParser;
-pub use reasoning::ReasoningStart;
+pub use reasoning::{ReasoningMarks, ReasoningStart};
 
 /// A piece of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Replies as models of each family write them, cut in every way.
 
 use proptest::prelude::*;
-use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, ToolFormat};
 
 /// A reply's parts, joined: what must not depend on the cuts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,7 +51,10 @@ fn parse(
     pieces: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Reply {
     let names = NAMES.map(String::from).to_vec();
-    let mut parser = ReplyParser::new(reasoning, format.map(|format| (format, names)));
+    parse_with(ReplyParser::new(reasoning, format.map(|format| (format, names))), pieces)
+}
+
+fn parse_with(mut parser: ReplyParser, pieces: impl IntoIterator<Item = impl AsRef<str>>) -> Reply {
     let (mut out, mut reply) = (Vec::new(), Reply::default());
     for piece in pieces {
         parser.push(piece.as_ref(), &mut out);
@@ -237,12 +240,37 @@ fn reasoning_is_parted_from_the_reply() {
         (InReply, "<think>never ends </th", reply("never ends </th", "")),
         (InPrompt, "Hm. <b>\n</think>\n", reply("Hm. <b>\n", "")),
         (InPrompt, "</think>Yes. </think>", reply("", "Yes. </think>")),
+        // The prompt opened it, and the model does so again.
+        (InPrompt, "<think>\nHm.</think>Yes.", reply("\nHm.", "Yes.")),
+        (InPrompt, "\n<think>Hm. <think></think>Yes.", reply("Hm. <think>", "Yes.")),
+        (InPrompt, " <thin", reply(" <thin", "")),
+        (InPrompt, " <thing></think>Yes.", reply(" <thing>", "Yes.")),
+        (InPrompt, "\n\n", reply("\n\n", "")),
+        (InReply, "[THINK]Hm.[/THINK]Yes.", reply("", "[THINK]Hm.[/THINK]Yes.")),
     ] {
         assert_eq!(parse_in_all_ways(None, Some(start), text), wanted, "{text}");
     }
     let text = "<think>a {\"b\"</think>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
     let wanted = reply("a {\"b\"", "").calling("f", "{}");
     assert_eq!(parse_in_all_ways(Some(ToolFormat::Hermes), Some(InReply), text), wanted);
+}
+
+#[test]
+fn reasoning_may_have_the_marks_of_mistral() {
+    let reply = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..Reply::of(text) };
+    for (text, wanted) in [
+        ("[THINK]Hm. </think>[/THINK]Yes.", reply("Hm. </think>", "Yes.")),
+        ("[THINK]Hm.[/THINK][TOOL_CALLS]f[ARGS]{}", reply("Hm.", "").calling("f", "{}")),
+        ("<think>Hm.</think>Yes.", reply("", "<think>Hm.</think>Yes.")),
+        ("[TH", reply("", "[TH")),
+    ] {
+        for (at, _) in text.char_indices() {
+            let tools = (ToolFormat::Mistral, vec!["f".to_owned()]);
+            let parser = ReplyParser::new(Some(ReasoningStart::InReply), Some(tools));
+            let parser = parser.with_marks(ReasoningMarks::Mistral);
+            assert_eq!(parse_with(parser, [&text[..at], &text[at..]]), wanted, "cut at {at}: {text}");
+        }
+    }
 }
 
 fn fragments() -> impl Strategy<Value = String> {
@@ -268,14 +296,17 @@ fn formats() -> impl Strategy<Value = Option<ToolFormat>> {
     (0..=ToolFormat::ALL.len()).prop_map(|idx| ToolFormat::ALL.get(idx).copied())
 }
 
+fn reasoning() -> impl Strategy<Value = Option<ReasoningStart>> {
+    prop_oneof![Just(None), Just(Some(ReasoningStart::InReply)), Just(Some(ReasoningStart::InPrompt))]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
     #[test]
     fn cuts_change_nothing(
-        text in fragments(), format in formats(), reasons: bool, cuts in proptest::collection::vec(any::<usize>(), 0..6)
+        text in fragments(), format in formats(), reasoning in reasoning(), cuts in proptest::collection::vec(any::<usize>(), 0..6)
     ) {
-        let reasoning = reasons.then_some(ReasoningStart::InReply);
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
         ends.retain(|end| text.is_char_boundary(*end));
         ends.extend([0, text.len()]);
