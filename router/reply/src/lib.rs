@@ -10,6 +10,7 @@
 mod call;
 mod format;
 mod json;
+mod loose;
 mod parser;
 mod pythonic;
 mod reasoning;
