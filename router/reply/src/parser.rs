@@ -47,6 +47,19 @@ impl ReplyParser {
         Self { marks, ..self }
     }
 
+    /// The pieces of a reply that is there as a whole. They are those of its parts, but for a call whose arguments are
+    /// no JSON: none of it was given, so that all of it is text.
+    #[must_use]
+    pub fn whole(mut self, text: &str) -> Vec<Piece> {
+        if let Some(tools) = &mut self.tools {
+            tools.expect_whole();
+        }
+        let mut out = Vec::new();
+        self.push(text, &mut out);
+        self.finish(&mut out);
+        out
+    }
+
     /// More text.
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
         if self.stage == Stage::Content {

@@ -116,7 +116,51 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"<tool_call>{"name": "f", "arguments": {"a": 1}, "arguments": {"b": nulll}}</tool_call>"#,
             Reply::of(r#", "arguments": {"b": nulll}}</tool_call>"#).calling("f", r#"{"a": 1}"#),
         ),
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"code\": \"if x:\n\ty = 'it\\'s'\"}}</tool_call>",
+            Reply::of("").calling("f", r#"{"code": "if x:\n\ty = 'it's'"}"#),
+        ),
+        (
+            Hermes,
+            "<tool_call>{\"arguments\": \"{\\\"a\\\": \\\"x\n\\\"}\", \"name\": \"f\"}</tool_call>",
+            Reply::of("").calling("f", r#"{"a": "x\n"}"#),
+        ),
+        (
+            Hermes,
+            r#"<tool_call>{"name": "f", "arguments": {"a": [True, None,], "b": 1,}}</tool_call>"#,
+            Reply::of("").calling("f", r#"{"a": [true, null], "b": 1}"#),
+        ),
+        // Closed once too often.
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}}}\n</tool_call> Done.",
+            weather(" Done."),
+        ),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": {}}}</tool_"#, Reply::of("").calling("f", "{}")),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": {}}} or"#, Reply::of("} or").calling("f", "{}")),
+        // No arguments, in other words.
+        (
+            Hermes,
+            r#"<tool_call>{"name": "f", "arguments": ""}</tool_call>"#,
+            Reply::of("").calling("f", "{}"),
+        ),
+        (Hermes, r#"<tool_call>{"arguments": " \n", "name": "f"}"#, Reply::of("").calling("f", "{}")),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": "null"}"#, Reply::of("").calling("f", "{}")),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": None}"#, Reply::of("").calling("f", "{}")),
         // Llama-3.1-8B-Instruct.
+        (Llama3, r#"[{"name": "get_weather", "parameters": {"city": "Paris"}}]"#, weather("")),
+        (
+            Llama3,
+            r#"{"type": "function", "function": "get_weather", "parameters": {"city": "Paris"}}"#,
+            weather(""),
+        ),
+        (
+            Llama3,
+            r#"{"name": "f", "function": "no tool", "parameters": null}"#,
+            Reply::of("").calling("f", "{}"),
+        ),
+        (Llama3, r#"<|python_tag|>{"name": "f"}"#, Reply::of("").calling("f", "{}")),
         (Llama3, r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
         (Llama3, r#"<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
         (
@@ -157,6 +201,26 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             weather("").calling("f", "{}"),
         ),
         (Json, r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#, weather("")),
+        // What is no call among calls is text, and the others are calls.
+        (
+            Json,
+            "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"nothing\", \"arguments\": {\"a\": [1]}}, \
+             {\"name\": \"get_time\", \"arguments\": {}}]",
+            Reply::of(r#"{"name": "nothing", "arguments": {"a": [1]}}"#)
+                .calling("f", "{}")
+                .calling("get_time", "{}"),
+        ),
+        (
+            Json,
+            r#"[{"name": "f", "arguments": {}}, {"name": "f", "age": "#,
+            Reply::of(r#"{"name": "f", "age":"#).calling("f", "{}"),
+        ),
+        (
+            Json,
+            r#"[{"name": "f", "arguments": {}}, {"a"; 1}] and [2]"#,
+            Reply::of(r#"{"a"; 1}] and [2]"#).calling("f", "{}"),
+        ),
+        (Json, r#"[{"name": "f", "arguments": {}}, 5]"#, Reply::of(", 5]").calling("f", "{}")),
         // A mark far behind a call is not the call's.
         (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
         (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
@@ -174,6 +238,12 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
     (ToolFormat::Hermes, "{\"name\": \"get_time\", \"arguments\": {}}"),
     (ToolFormat::Llama3, "{\"temperature\": 21}"),
     (ToolFormat::Llama3, "{\"name\": \"Ann\", \"parameters\": {}}"),
+    (ToolFormat::Llama3, "{\"name\": \"f\", \"age\": 5}"),
+    (ToolFormat::Llama3, "{\"function\": \"f\"}"),
+    (ToolFormat::Llama3, "[{\"name\": \"f\"}]\n"),
+    (ToolFormat::Llama3, "[1, 2]"),
+    (ToolFormat::Json, "{\"name\": \"f\", \"age\": 5, \"address\": {\"city\": \"Paris\"}}"),
+    (ToolFormat::Json, "[{\"name\": \"f\"}, {\"name\": \"f\", \"arguments\": {}}]"),
     (ToolFormat::Llama3, "A set {1, 2}; {\"name\": \"get_time\", \"parameters\": {}}"),
     (ToolFormat::Llama3, "<|python_tag|>print(1)"),
     (ToolFormat::Mistral, "[TOOL_CALLS] is a token"),
@@ -226,6 +296,37 @@ fn arguments_stream_and_end_where_the_reply_is_cut() {
     let reply = parse_in_all_ways(Some(ToolFormat::Hermes), None, text);
     assert_eq!(reply.calls, [("f".into(), "{\"a\": ".into(), true)]);
     assert_eq!(reply.text, "oops}}</tool_call>");
+}
+
+#[test]
+fn whole_replies_have_no_calls_with_broken_arguments() {
+    let call = r#"{"name": "f", "arguments": {"a": 1}}"#;
+    for (format, text, wanted) in [
+        (
+            ToolFormat::Hermes,
+            "Hm.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>",
+            None,
+        ),
+        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": oops}", None),
+        (ToolFormat::Json, "[{\"name\": \"f\", \"arguments\": {\"a\": oops}}]", None),
+        (
+            ToolFormat::Json,
+            &format!("[{call}, {{\"name\": \"f\", \"arguments\": {{oops}}}}]"),
+            Some(Reply::of(r#"{"name": "f", "arguments": {oops}}]"#).calling("f", r#"{"a": 1}"#)),
+        ),
+        // Cut by a limit, it is still a call.
+        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": ", Some(Reply::of("").calling("f", "{\"a\": "))),
+        (
+            ToolFormat::Hermes,
+            &format!("Hm. <tool_call>{call}"),
+            Some(Reply::of("Hm.").calling("f", r#"{"a": 1}"#)),
+        ),
+    ] {
+        let parser = ReplyParser::new(None, Some((format, NAMES.map(String::from).to_vec())));
+        let mut reply = Reply::default();
+        parser.whole(text).into_iter().for_each(|piece| reply.take(piece));
+        assert_eq!(reply, wanted.unwrap_or_else(|| Reply::of(text)), "{text}");
+    }
 }
 
 #[test]
@@ -313,6 +414,30 @@ proptest! {
         ends.sort_unstable();
         let pieces = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]);
         prop_assert_eq!(parse(format, reasoning, pieces), parse(format, reasoning, [&text]));
+    }
+
+    /// Arguments are an object of JSON, whatever a model writes in their strings.
+    #[test]
+    fn arguments_are_json(code in "([^\"\\\\]|\\\\.){0,12}", format in formats(), is_named: bool) {
+        let object = format!("{{\"a\": \"{code}\"}}");
+        let text = match format {
+            Some(ToolFormat::Hermes) => {
+                format!("<tool_call>{{\"name\": \"f\", \"arguments\": {object}}}</tool_call>")
+            }
+            Some(ToolFormat::Mistral) if is_named => format!("[TOOL_CALLS]f[ARGS]{object}"),
+            Some(ToolFormat::Mistral) => {
+                format!("[TOOL_CALLS][{{\"arguments\": {object}, \"name\": \"f\"}}]")
+            }
+            Some(ToolFormat::Llama3 | ToolFormat::Json) => {
+                format!("{{\"name\": \"f\", \"parameters\": {object}}}")
+            }
+            _ => return Ok(()),
+        };
+        let reply = parse(format, None, text.chars().map(String::from));
+        prop_assert_eq!(&reply, &parse(format, None, [&text]));
+        prop_assert_eq!(reply.text, "");
+        let arguments: Result<serde_json::Value, _> = serde_json::from_str(&reply.calls[0].1);
+        prop_assert!(arguments.is_ok_and(|arguments| arguments["a"].is_string()), "{:?}", reply.calls);
     }
 
     /// Without calls and reasoning every character is given.
