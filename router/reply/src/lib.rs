@@ -12,6 +12,7 @@ mod format;
 mod json;
 mod loose;
 mod parser;
+mod python_string;
 mod pythonic;
 mod reasoning;
 mod tools;

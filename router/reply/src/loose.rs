@@ -15,9 +15,9 @@ enum Step {
     GiveHeld(String),
 }
 
-/// Reads a value that may break JSON as models do, and gives it as JSON. What is JSON stays as it is. Mended are control
-/// characters in strings, escapes that JSON does not have (`\'` is `'`, another backslash is itself), `True`, `False`,
-/// `None` and a comma after the last item. O(1) a byte.
+/// Reads a value that may break JSON as models do, and gives it as JSON. What is JSON stays as it is. Mended are
+/// control characters in strings, escapes that JSON does not have (`\'` is `'`, another backslash is itself), `True`,
+/// `False`, `None` and a comma after the last item. O(1) a byte.
 #[derive(Debug, Clone)]
 pub struct LooseScanner {
     scanner: Scanner,

@@ -263,7 +263,7 @@ impl ToolReader {
         let Some(calls) = calls else { return self.no_call(out) };
         for (name, arguments) in calls {
             out.push(Piece::CallBegin { name });
-            out.push(Piece::Arguments(arguments.to_string()));
+            out.push(Piece::Arguments(arguments));
             out.push(Piece::CallEnd);
         }
         self.begun_call();

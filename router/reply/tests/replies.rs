@@ -196,6 +196,13 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             Reply::of("Let me see.").calling("f", r#"{"a":[1,"]"],"b":true}"#),
         ),
         (
+            Pythonic,
+            "[f(id=123456789012345678901234567890, code=\"\"\"print(\"a]\")\"\"\",), get_time(),]",
+            Reply::of("")
+                .calling("f", r#"{"id":123456789012345678901234567890,"code":"print(\"a]\")"}"#)
+                .calling("get_time", "{}"),
+        ),
+        (
             Json,
             r#"  [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "parameters": {}}]"#,
             weather("").calling("f", "{}"),
@@ -254,6 +261,7 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
     (ToolFormat::Pythonic, "[1] and [2]"),
     (ToolFormat::Pythonic, "[get_time is a tool]"),
     (ToolFormat::Pythonic, "[get_time(5)] "),
+    (ToolFormat::Pythonic, "[f(a=\"\"\"]\"\")] "),
     (ToolFormat::Pythonic, "[get_weather(city='Paris'"),
     (ToolFormat::Json, "[1, 2, 3]"),
     (ToolFormat::Json, "[]"),
@@ -387,6 +395,9 @@ fn fragments() -> impl Strategy<Value = String> {
         Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),
         Just("{\"name\": \"f\", ".to_owned()),
         Just("[f(a=1)]".to_owned()),
+        Just("[f(a=".to_owned()),
+        Just("\"\"\"".to_owned()),
+        Just("\\".to_owned()),
         Just("f".to_owned()),
         "[\\[\\]{}(),:; \n\"a-c<é🙂]{0,6}",
     ];
@@ -406,7 +417,10 @@ proptest! {
 
     #[test]
     fn cuts_change_nothing(
-        text in fragments(), format in formats(), reasoning in reasoning(), cuts in proptest::collection::vec(any::<usize>(), 0..6)
+        text in fragments(),
+        format in formats(),
+        reasoning in reasoning(),
+        cuts in proptest::collection::vec(any::<usize>(), 0..6),
     ) {
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
         ends.retain(|end| text.is_char_boundary(*end));
