@@ -394,6 +394,9 @@ fn fragments() -> impl Strategy<Value = String> {
         Just("</think>".to_owned()),
         Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),
         Just("{\"name\": \"f\", ".to_owned()),
+        Just("{\"name\": \"f\", \"arguments\": {\"a\": ".to_owned()),
+        Just("}}".to_owned()),
+        Just("True".to_owned()),
         Just("[f(a=1)]".to_owned()),
         Just("[f(a=".to_owned()),
         Just("\"\"\"".to_owned()),
@@ -452,6 +455,22 @@ proptest! {
         prop_assert_eq!(reply.text, "");
         let arguments: Result<serde_json::Value, _> = serde_json::from_str(&reply.calls[0].1);
         prop_assert!(arguments.is_ok_and(|arguments| arguments["a"].is_string()), "{:?}", reply.calls);
+    }
+
+    /// Whole replies are what their parts are, but for broken arguments.
+    #[test]
+    fn whole_replies_are_what_their_parts_are(
+        text in fragments(), format in formats(), reasoning in reasoning()
+    ) {
+        let streamed = parse(format, reasoning, text.chars().map(String::from));
+        let names = NAMES.map(String::from).to_vec();
+        let parser = ReplyParser::new(reasoning, format.map(|format| (format, names)));
+        let mut reply = Reply::default();
+        parser.whole(&text).into_iter().for_each(|piece| reply.take(piece));
+        let is_json = |call: &(String, String, bool)| serde_json::from_str::<serde_json::Value>(&call.1).is_ok();
+        if streamed.calls.iter().all(is_json) {
+            prop_assert_eq!(reply, streamed);
+        }
     }
 
     /// Without calls and reasoning every character is given.
