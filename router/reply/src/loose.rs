@@ -4,6 +4,8 @@ use crate::json::{Place, Scan, Scanner};
 
 /// Python's words for what JSON writes otherwise.
 const WORDS: [(&str, &str); 3] = [("True", "true"), ("False", "false"), ("None", "null")];
+/// What stands for half a character (U+FFFD).
+const HALF: &str = "\\ufffd";
 
 /// What to do with a character and what is held before it.
 enum Step {
@@ -11,13 +13,13 @@ enum Step {
     Hold,
     /// Give this for what is held and the character.
     Give(String),
-    /// Give this for what is held, then see the character again.
-    GiveHeld(String),
+    /// Give this for so many of the bytes that are held, then see the character again.
+    GiveHeld(String, usize),
 }
 
 /// Reads a value that may break JSON as models do, and gives it as JSON. What is JSON stays as it is. Mended are
-/// control characters in strings, escapes that JSON does not have (`\'` is `'`, another backslash is itself), `True`,
-/// `False`, `None` and a comma after the last item. O(1) a byte.
+/// control characters in strings, escapes that JSON does not have (`\'` is `'`, another backslash is itself), halves of
+/// characters, `True`, `False`, `None` and a comma after the last item. O(1) a byte.
 #[derive(Debug, Clone)]
 pub struct LooseScanner {
     scanner: Scanner,
@@ -38,13 +40,13 @@ impl LooseScanner {
     pub fn read(&mut self, text: &str, out: &mut String) -> Scan {
         while let Some(c) = text[self.at..].chars().next() {
             let end = self.at + c.len_utf8();
-            let (json, next) = match self.step(&text[self.given..self.at], c) {
+            let (json, given, next) = match self.step(&text[self.given..self.at], c) {
                 Step::Hold => {
                     self.at = end;
                     continue;
                 }
-                Step::Give(json) => (json, end),
-                Step::GiveHeld(json) => (json, self.at),
+                Step::Give(json) => (json, end, end),
+                Step::GiveHeld(json, len) => (json, self.given + len, self.at),
             };
             match self.scanner.feed(json.as_bytes()) {
                 Scan::Open => out.push_str(&json),
@@ -56,7 +58,7 @@ impl LooseScanner {
                 }
                 Scan::Broken(_) => return Scan::Broken(self.given),
             }
-            (self.given, self.at) = (next, next);
+            (self.given, self.at) = (given, next);
         }
         Scan::Open
     }
@@ -66,8 +68,8 @@ impl LooseScanner {
             None => self.fresh(c),
             Some(b'\\') => escape(held, c),
             Some(b',') if matches!(c, ' ' | '\t' | '\n' | '\r') => Step::Hold,
-            Some(b',') if self.is_close(c) => Step::GiveHeld(held[1..].to_owned()),
-            Some(b',') => Step::GiveHeld(held.to_owned()),
+            Some(b',') if self.is_close(c) => Step::GiveHeld(held[1..].to_owned(), held.len()),
+            Some(b',') => Step::GiveHeld(held.to_owned(), held.len()),
             Some(_) => word(held, c),
         }
     }
@@ -96,15 +98,40 @@ fn escaped(c: char) -> String {
     }
 }
 
-/// In an escape: `\`, or `\u` and some of its digits are held.
+/// In an escape, or behind one that is the first half of a character.
 fn escape(held: &str, c: char) -> Step {
     match (held.len(), c) {
         (1, '\'') => Step::Give("'".to_owned()),
         (1, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't') => Step::Give(format!("{held}{c}")),
-        (1, 'u') => Step::Hold,
-        (2..=4, c) if c.is_ascii_hexdigit() => Step::Hold,
-        (5, c) if c.is_ascii_hexdigit() => Step::Give(format!("{held}{c}")),
-        _ => Step::GiveHeld(format!("\\{held}")),
+        (1 | 7, 'u') => Step::Hold,
+        (2..=4 | 8..=10, c) if c.is_ascii_hexdigit() => Step::Hold,
+        (5, c) if c.is_ascii_hexdigit() => match surrogate(held) {
+            None => Step::Give(format!("{held}{c}")),
+            Some(Half::First) => Step::Hold,
+            Some(Half::Second) => Step::Give(HALF.to_owned()),
+        },
+        (1..=5, _) => Step::GiveHeld(format!("\\{held}"), held.len()),
+        (6, '\\') => Step::Hold,
+        (11, c) if c.is_ascii_hexdigit() && surrogate(&held[6..]) == Some(Half::Second) => {
+            Step::Give(format!("{held}{c}"))
+        }
+        _ => Step::GiveHeld(HALF.to_owned(), 6),
+    }
+}
+
+/// Characters that do not fit into an escape are two of them (RFC 8259, section 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Half {
+    First,
+    Second,
+}
+
+/// Which half an escape is, by all but its last digit.
+fn surrogate(escape: &str) -> Option<Half> {
+    match escape.as_bytes() {
+        [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', _] => Some(Half::First),
+        [b'\\', b'u', b'd' | b'D', b'c'..=b'f' | b'C'..=b'F', _] => Some(Half::Second),
+        _ => None,
     }
 }
 
@@ -114,7 +141,7 @@ fn word(held: &str, c: char) -> Step {
     match WORDS.iter().find(|(word, _)| word.starts_with(&grown)) {
         Some((word, json)) if *word == grown => Step::Give((*json).to_owned()),
         Some(_) => Step::Hold,
-        None => Step::GiveHeld(held.to_owned()),
+        None => Step::GiveHeld(held.to_owned(), held.len()),
     }
 }
 
@@ -151,6 +178,11 @@ mod tests {
                 json!({"a": true, "b": [false, null], "None": "True"}),
             ),
             ("{\"a\": [1, 2 , ],\n \"b\": {\"c\": \"x\",},\n}", json!({"a": [1, 2], "b": {"c": "x"}})),
+            (
+                r#"["\ud83d\ude00 \ud83d\u00e9\uDE00", "\ud83d\n\ud83d\ud83d\uDE00\ud83d"]"#,
+                json!(["😀 \u{fffd}é\u{fffd}", "\u{fffd}\n\u{fffd}😀\u{fffd}"]),
+            ),
+            (r#"["\ud83d\ud8zz\d8"]"#, json!(["\u{fffd}\\ud8zz\\d8"])),
             ("None", Value::Null),
         ] {
             let (json, scan) = read(text);
@@ -176,6 +208,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn escapes_become_json(text in r#"(\\u(d8|DE|d|00)?|[0-9a-f]{0,3}|[\\n'x]){0,8}"#) {
+            if let (json, Scan::Ended(_)) = read(&format!("[\"{text}\"]")) {
+                prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json:?}");
+            }
+        }
+
         #[test]
         fn json_stays_as_it_is(value in crate::json::tests::json(), is_pretty: bool) {
             let text = if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
