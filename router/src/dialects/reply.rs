@@ -60,7 +60,8 @@ impl ReplyStyle {
 
     /// Where the reasoning of a reply to this prompt begins, if there may be any.
     pub fn reasoning(self, prompt: &Prompt) -> Option<ReasoningStart> {
-        if prompt.opens_reasoning {
+        // The prompt is looked at for these marks only.
+        if prompt.opens_reasoning && self.marks == ReasoningMarks::Think {
             return self.reasons.then_some(ReasoningStart::InPrompt);
         }
         (self.reasons && !prompt.closes_reasoning).then_some(ReasoningStart::InReply)
@@ -181,6 +182,17 @@ impl ReplyReader {
                 }
             }
         }
+        self.shown(pieces)
+    }
+
+    /// The pieces of a reply that is there as a whole.
+    fn whole(mut self, text: &str) -> Vec<Piece> {
+        let pieces = self.parser.take().map(|parser| parser.whole(text)).unwrap_or_default();
+        self.shown(pieces)
+    }
+
+    /// Those of the pieces that the client is to have.
+    fn shown(&mut self, mut pieces: Vec<Piece>) -> Vec<Piece> {
         if self.hides_reasoning {
             pieces.retain(|piece| !matches!(piece, Piece::Reasoning(_)));
         }
@@ -219,12 +231,12 @@ pub struct Reply {
 impl Reply {
     /// Of a whole text.
     pub fn of(plan: &ReplyPlan, text: String) -> Self {
-        let mut reader = plan.reader();
+        let reader = plan.reader();
         if reader.is_plain() {
             return Self { text, ..Self::default() };
         }
         let mut reply = Self::default();
-        for piece in reader.read(&text, true) {
+        for piece in reader.whole(&text) {
             match piece {
                 Piece::Text(text) => reply.text.push_str(&text),
                 Piece::Reasoning(text) => reply.reasoning.push_str(&text),
@@ -267,12 +279,8 @@ mod tests {
             let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
             assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks }, "{index}");
             let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::Pythonic), Choice::Is(()));
-            let told_so = ReplyStyle {
-                tools: Some(ToolFormat::Pythonic),
-                ignores_calls: false,
-                reasons: true,
-                marks,
-            };
+            let told_so =
+                ReplyStyle { tools: Some(ToolFormat::Pythonic), ignores_calls: false, reasons: true, marks };
             assert_eq!(told, told_so, "{index}");
             let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
             assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false, marks }, "{index}");
@@ -290,8 +298,7 @@ mod tests {
             ("{% if tools %}[TOOL_CALLS]{% endif %}[/THINK]", "[THINK]", "[/THINK]", "[TOOL_CALLS]"),
         ] {
             let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
-            let plan =
-                ReplyPlan::new(style, &Tools::default(), Some(ReasoningStart::InReply), false);
+            let plan = ReplyPlan::new(style, &Tools::default(), Some(ReasoningStart::InReply), false);
             assert_eq!(plan.shown_marks(), [open, close]);
             let reply = Reply::of(&plan, format!("{open}Hm.{close}Yes."));
             assert_eq!((reply.reasoning.as_str(), reply.text.as_str()), ("Hm.", "Yes."));
@@ -300,5 +307,17 @@ mod tests {
             assert!(plan.shown_marks().starts_with(&[open, close, call]));
             assert!(ReplyPlan { reasoning: None, ..plan }.shown_marks().starts_with(&[call]));
         }
+    }
+
+    #[test]
+    fn a_whole_reply_has_no_call_with_broken_arguments() {
+        let tools = Some((ToolFormat::Hermes, vec!["f".to_owned()]));
+        let plan = ReplyPlan { tools, has_one_call: true, ..ReplyPlan::default() };
+        let broken = r#"<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>"#;
+        assert_eq!(Reply::of(&plan, broken.to_owned()), Reply { text: broken.into(), ..Reply::default() });
+        let twice = r#"<tool_call>{"name": "f", "arguments": {"a": True}}</tool_call>"#.repeat(2);
+        let reply = Reply::of(&plan, twice);
+        assert_eq!((reply.text.as_str(), reply.calls.len()), ("", 1));
+        assert_eq!(reply.calls[0].arguments, r#"{"a": true}"#);
     }
 }
