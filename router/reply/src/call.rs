@@ -84,6 +84,11 @@ impl CallReader {
         self.is_begun
     }
 
+    /// Whether arguments are given that have not ended.
+    pub fn has_open_arguments(&self) -> bool {
+        matches!(self.state, State::Arguments(_))
+    }
+
     /// Goes on with `text`, which begins as it did the last time and has grown; `is_known` says which tools there are.
     pub fn read(&mut self, text: &str, is_known: &dyn Fn(&str) -> bool, out: &mut Vec<Piece>) -> Reading {
         loop {

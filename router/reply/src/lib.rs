@@ -18,7 +18,7 @@ mod reasoning;
 mod tools;
 
 pub use format::ToolFormat;
-pub use parser::ReplyParser;
+pub use parser::{ReplyEnd, ReplyParser};
 pub use reasoning::{ReasoningMarks, ReasoningStart};
 
 /// A piece of a reply.

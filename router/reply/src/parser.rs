@@ -18,6 +18,15 @@ enum Stage {
     Content,
 }
 
+/// How a whole reply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyEnd {
+    /// By itself: what is not complete is broken.
+    Stopped,
+    /// By a limit, or it is not known.
+    Cut,
+}
+
 /// Takes a reply's text as it comes and gives its pieces.
 #[derive(Debug, Clone)]
 pub struct ReplyParser {
@@ -48,11 +57,12 @@ impl ReplyParser {
     }
 
     /// The pieces of a reply that is there as a whole. They are those of its parts, but for a call whose arguments are
-    /// no JSON: none of it was given, so that all of it is text.
+    /// no JSON: none of it was given, so that all of it is text. So it is if the reply stopped in arguments; where it
+    /// was cut the call has what there is of them.
     #[must_use]
-    pub fn whole(mut self, text: &str) -> Vec<Piece> {
+    pub fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
         if let Some(tools) = &mut self.tools {
-            tools.expect_whole();
+            tools.expect_whole(end);
         }
         let mut out = Vec::new();
         self.push(text, &mut out);

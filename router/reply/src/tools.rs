@@ -3,7 +3,7 @@
 use crate::call::{CallReader, Reading};
 use crate::json::{Scan, Scanner};
 use crate::loose::LooseScanner;
-use crate::parser::{give, overlap};
+use crate::parser::{ReplyEnd, give, overlap};
 use crate::pythonic::{self, ListEnd, ListScanner};
 use crate::{Piece, ToolFormat};
 
@@ -45,8 +45,8 @@ pub struct ToolReader {
     has_calls: bool,
     /// A mark began what is read.
     is_marked: bool,
-    /// All of the reply is in the buffer.
-    is_whole: bool,
+    /// All of the reply is in the buffer, and how it ended.
+    whole: Option<ReplyEnd>,
 }
 
 impl ToolReader {
@@ -61,13 +61,13 @@ impl ToolReader {
             at_start: true,
             has_calls: false,
             is_marked: false,
-            is_whole: false,
+            whole: None,
         }
     }
 
     /// Before the only text: a call whose arguments are no JSON is text, as none of it was given.
-    pub fn expect_whole(&mut self) {
-        self.is_whole = true;
+    pub fn expect_whole(&mut self, end: ReplyEnd) {
+        self.whole = Some(end);
     }
 
     /// More text.
@@ -164,7 +164,13 @@ impl ToolReader {
         let names = &self.names;
         let mut pieces = Vec::new();
         let reading = reader.read(&self.buffer, &|name| names.iter().any(|known| known == name), &mut pieces);
-        if reading == Reading::NoCall || self.is_whole && matches!(reading, Reading::Broken(_)) {
+        let is_broken = match reading {
+            Reading::NoCall => true,
+            Reading::Broken(_) => self.whole.is_some(),
+            Reading::Open => self.whole == Some(ReplyEnd::Stopped) && reader.has_open_arguments(),
+            Reading::Ended(_) => false,
+        };
+        if is_broken {
             return self.no_call(out);
         }
         if reader.is_begun() {
@@ -245,8 +251,13 @@ impl ToolReader {
             Named::At(at) => offset + name_len + at,
         };
         let scanner = LooseScanner::new(args_at);
-        if self.is_whole && matches!(scanner.clone().read(&self.buffer, &mut String::new()), Scan::Broken(_))
-        {
+        let is_broken =
+            self.whole.is_some_and(|end| match scanner.clone().read(&self.buffer, &mut String::new()) {
+                Scan::Broken(_) => true,
+                Scan::Open => end == ReplyEnd::Stopped,
+                Scan::Ended(_) => false,
+            });
+        if is_broken {
             return self.no_call(out);
         }
         out.push(Piece::CallBegin { name: name.to_owned() });

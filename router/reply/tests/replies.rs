@@ -1,70 +1,11 @@
 //! Replies as models of each family write them, cut in every way.
 
+mod reply;
+
 use proptest::prelude::*;
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, ToolFormat};
 
-/// A reply's parts, joined: what must not depend on the cuts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Reply {
-    text: String,
-    reasoning: String,
-    /// Name, arguments, whether it ended.
-    calls: Vec<(String, String, bool)>,
-}
-
-impl Reply {
-    fn of(text: &str) -> Self {
-        Self { text: text.into(), ..Self::default() }
-    }
-
-    fn calling(mut self, name: &str, arguments: &str) -> Self {
-        self.calls.push((name.into(), arguments.into(), true));
-        self
-    }
-
-    fn take(&mut self, piece: Piece) {
-        match piece {
-            Piece::Text(text) => {
-                assert!(!text.is_empty());
-                self.text.push_str(&text);
-            }
-            Piece::Reasoning(text) => self.reasoning.push_str(&text),
-            Piece::CallBegin { name } => {
-                assert!(self.calls.last().is_none_or(|last| last.2), "a call begins in a call");
-                self.calls.push((name, String::new(), false));
-            }
-            Piece::Arguments(text) => {
-                let last = self.calls.last_mut().expect("arguments of a call");
-                assert!(!last.2, "arguments after the end");
-                last.1.push_str(&text);
-            }
-            Piece::CallEnd => self.calls.last_mut().expect("a call ends").2 = true,
-        }
-    }
-}
-
-const NAMES: [&str; 3] = ["get_weather", "get_time", "f"];
-
-fn parse(
-    format: Option<ToolFormat>,
-    reasoning: Option<ReasoningStart>,
-    pieces: impl IntoIterator<Item = impl AsRef<str>>,
-) -> Reply {
-    let names = NAMES.map(String::from).to_vec();
-    parse_with(ReplyParser::new(reasoning, format.map(|format| (format, names))), pieces)
-}
-
-fn parse_with(mut parser: ReplyParser, pieces: impl IntoIterator<Item = impl AsRef<str>>) -> Reply {
-    let (mut out, mut reply) = (Vec::new(), Reply::default());
-    for piece in pieces {
-        parser.push(piece.as_ref(), &mut out);
-        out.drain(..).for_each(|piece| reply.take(piece));
-    }
-    parser.finish(&mut out);
-    out.into_iter().for_each(|piece| reply.take(piece));
-    assert!(reply.calls.iter().all(|call| call.2), "a call did not end: {reply:?}");
-    reply
-}
+use reply::{NAMES, Reply, formats, fragments, parse, parse_with, reasoning};
 
 /// The reply whole, by characters, and cut once at each place: all the same.
 fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
@@ -307,37 +248,6 @@ fn arguments_stream_and_end_where_the_reply_is_cut() {
 }
 
 #[test]
-fn whole_replies_have_no_calls_with_broken_arguments() {
-    let call = r#"{"name": "f", "arguments": {"a": 1}}"#;
-    for (format, text, wanted) in [
-        (
-            ToolFormat::Hermes,
-            "Hm.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>",
-            None,
-        ),
-        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": oops}", None),
-        (ToolFormat::Json, "[{\"name\": \"f\", \"arguments\": {\"a\": oops}}]", None),
-        (
-            ToolFormat::Json,
-            &format!("[{call}, {{\"name\": \"f\", \"arguments\": {{oops}}}}]"),
-            Some(Reply::of(r#"{"name": "f", "arguments": {oops}}]"#).calling("f", r#"{"a": 1}"#)),
-        ),
-        // Cut by a limit, it is still a call.
-        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": ", Some(Reply::of("").calling("f", "{\"a\": "))),
-        (
-            ToolFormat::Hermes,
-            &format!("Hm. <tool_call>{call}"),
-            Some(Reply::of("Hm.").calling("f", r#"{"a": 1}"#)),
-        ),
-    ] {
-        let parser = ReplyParser::new(None, Some((format, NAMES.map(String::from).to_vec())));
-        let mut reply = Reply::default();
-        parser.whole(text).into_iter().for_each(|piece| reply.take(piece));
-        assert_eq!(reply, wanted.unwrap_or_else(|| Reply::of(text)), "{text}");
-    }
-}
-
-#[test]
 fn reasoning_is_parted_from_the_reply() {
     use ReasoningStart::{InPrompt, InReply};
     let reply = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..Reply::of(text) };
@@ -382,39 +292,6 @@ fn reasoning_may_have_the_marks_of_mistral() {
     }
 }
 
-fn fragments() -> impl Strategy<Value = String> {
-    let fragment = prop_oneof![
-        Just("<tool_call>".to_owned()),
-        Just("</tool_call>".to_owned()),
-        Just("[TOOL_CALLS]".to_owned()),
-        Just("[ARGS]".to_owned()),
-        Just("[CALL_ID]".to_owned()),
-        Just("<|python_tag|>".to_owned()),
-        Just("<think>".to_owned()),
-        Just("</think>".to_owned()),
-        Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),
-        Just("{\"name\": \"f\", ".to_owned()),
-        Just("{\"name\": \"f\", \"arguments\": {\"a\": ".to_owned()),
-        Just("}}".to_owned()),
-        Just("True".to_owned()),
-        Just("[f(a=1)]".to_owned()),
-        Just("[f(a=".to_owned()),
-        Just("\"\"\"".to_owned()),
-        Just("\\".to_owned()),
-        Just("f".to_owned()),
-        "[\\[\\]{}(),:; \n\"a-c<é🙂]{0,6}",
-    ];
-    proptest::collection::vec(fragment, 0..8).prop_map(|fragments| fragments.concat())
-}
-
-fn formats() -> impl Strategy<Value = Option<ToolFormat>> {
-    (0..=ToolFormat::ALL.len()).prop_map(|idx| ToolFormat::ALL.get(idx).copied())
-}
-
-fn reasoning() -> impl Strategy<Value = Option<ReasoningStart>> {
-    prop_oneof![Just(None), Just(Some(ReasoningStart::InReply)), Just(Some(ReasoningStart::InPrompt))]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
@@ -455,22 +332,6 @@ proptest! {
         prop_assert_eq!(reply.text, "");
         let arguments: Result<serde_json::Value, _> = serde_json::from_str(&reply.calls[0].1);
         prop_assert!(arguments.is_ok_and(|arguments| arguments["a"].is_string()), "{:?}", reply.calls);
-    }
-
-    /// Whole replies are what their parts are, but for broken arguments.
-    #[test]
-    fn whole_replies_are_what_their_parts_are(
-        text in fragments(), format in formats(), reasoning in reasoning()
-    ) {
-        let streamed = parse(format, reasoning, text.chars().map(String::from));
-        let names = NAMES.map(String::from).to_vec();
-        let parser = ReplyParser::new(reasoning, format.map(|format| (format, names)));
-        let mut reply = Reply::default();
-        parser.whole(&text).into_iter().for_each(|piece| reply.take(piece));
-        let is_json = |call: &(String, String, bool)| serde_json::from_str::<serde_json::Value>(&call.1).is_ok();
-        if streamed.calls.iter().all(is_json) {
-            prop_assert_eq!(reply, streamed);
-        }
     }
 
     /// Without calls and reasoning every character is given.

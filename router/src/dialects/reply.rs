@@ -1,6 +1,6 @@
 //! How replies of the served model are told apart into text, reasoning and calls.
 
-use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, ToolFormat};
 use trunkline_text::{ModelText, Tokenizer};
 
 use super::chat_prompt::Prompt;
@@ -187,7 +187,7 @@ impl ReplyReader {
 
     /// The pieces of a reply that is there as a whole.
     fn whole(mut self, text: &str) -> Vec<Piece> {
-        let pieces = self.parser.take().map(|parser| parser.whole(text)).unwrap_or_default();
+        let pieces = self.parser.take().map(|parser| parser.whole(text, ReplyEnd::Cut)).unwrap_or_default();
         self.shown(pieces)
     }
 
