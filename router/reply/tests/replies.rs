@@ -18,12 +18,17 @@ fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStar
 }
 
 /// Form, what the model wrote, what it is.
-fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
-    use ToolFormat::{Hermes, Json, Llama3, Mistral, Pythonic};
-    let paris = r#"{"city": "Paris"}"#;
-    let weather = |text: &str| Reply::of(text).calling("get_weather", paris);
+type Recorded = (ToolFormat, &'static str, Reply);
+
+/// This text, and a call for Paris.
+fn weather(text: &str) -> Reply {
+    Reply::of(text).calling("get_weather", r#"{"city": "Paris"}"#)
+}
+
+/// Qwen2.5-7B-Instruct, Hermes-2-Pro.
+fn hermes() -> Vec<Recorded> {
+    use ToolFormat::Hermes;
     vec![
-        // Qwen2.5-7B-Instruct, Hermes-2-Pro.
         (
             Hermes,
             "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
@@ -51,6 +56,13 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"<tool_call>{"name": "f", "arguments": "{\"a\": [1, \"}\"]}"}</tool_call> Done."#,
             Reply::of(" Done.").calling("f", r#"{"a": [1, "}"]}"#),
         ),
+    ]
+}
+
+/// The same, not quite as it should be.
+fn hermes_broken() -> Vec<Recorded> {
+    use ToolFormat::Hermes;
+    vec![
         // Broken after its arguments, which stand: what follows the last whole member is text.
         (
             Hermes,
@@ -89,7 +101,13 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
         (Hermes, r#"<tool_call>{"arguments": " \n", "name": "f"}"#, Reply::of("").calling("f", "{}")),
         (Hermes, r#"<tool_call>{"name": "f", "arguments": "null"}"#, Reply::of("").calling("f", "{}")),
         (Hermes, r#"<tool_call>{"name": "f", "arguments": None}"#, Reply::of("").calling("f", "{}")),
-        // Llama-3.1-8B-Instruct.
+    ]
+}
+
+/// Llama-3.1-8B-Instruct.
+fn llama3() -> Vec<Recorded> {
+    use ToolFormat::Llama3;
+    vec![
         (Llama3, r#"[{"name": "get_weather", "parameters": {"city": "Paris"}}]"#, weather("")),
         (
             Llama3,
@@ -109,7 +127,13 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {}}"#,
             weather("").calling("get_time", "{}"),
         ),
-        // Mistral-7B-Instruct-v0.3, Mistral-Small-3.2.
+    ]
+}
+
+/// Mistral-7B-Instruct-v0.3, Mistral-Small-3.2.
+fn mistral() -> Vec<Recorded> {
+    use ToolFormat::Mistral;
+    vec![
         (
             Mistral,
             r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]"#,
@@ -125,7 +149,16 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"One moment.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[CALL_ID]a1b2[ARGS]{}"#,
             weather("One moment.").calling("get_time", "{}"),
         ),
-        // Llama-3.2-3B-Instruct, Llama-4-Scout, ToolACE-8B.
+        // A mark far behind a call is not the call's.
+        (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
+        (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
+    ]
+}
+
+/// Llama-3.2-3B-Instruct, Llama-4-Scout, ToolACE-8B.
+fn pythonic() -> Vec<Recorded> {
+    use ToolFormat::Pythonic;
+    vec![
         (
             Pythonic,
             "[get_weather(city='Paris'), get_time()]",
@@ -143,6 +176,13 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
                 .calling("f", r#"{"id":123456789012345678901234567890,"code":"print(\"a]\")"}"#)
                 .calling("get_time", "{}"),
         ),
+    ]
+}
+
+/// Models without a form of their own.
+fn json() -> Vec<Recorded> {
+    use ToolFormat::Json;
+    vec![
         (
             Json,
             r#"  [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "parameters": {}}]"#,
@@ -169,9 +209,6 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             Reply::of(r#"{"a"; 1}] and [2]"#).calling("f", "{}"),
         ),
         (Json, r#"[{"name": "f", "arguments": {}}, 5]"#, Reply::of(", 5]").calling("f", "{}")),
-        // A mark far behind a call is not the call's.
-        (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
-        (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
     ]
 }
 
@@ -211,7 +248,9 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
 
 #[test]
 fn recorded_calls_are_found_however_they_are_cut() {
-    for (format, text, wanted) in recorded() {
+    for (format, text, wanted) in
+        [hermes(), hermes_broken(), llama3(), mistral(), pythonic(), json()].into_iter().flatten()
+    {
         assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
     }
 }
