@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::Piece;
 use crate::json::{Scan, Scanner};
+use crate::loose::LooseScanner;
 
 /// How reading went on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Reading {
     Open,
     /// The call ended before this byte.
     Ended(usize),
+    /// So it did, as its arguments cannot go on with it: they are no JSON.
+    Broken(usize),
     /// It is no call. Never after a piece was given.
     NoCall,
 }
@@ -19,6 +22,8 @@ pub enum Reading {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Member {
     Name,
+    /// A name as well, if it is a tool's.
+    Function,
     Arguments,
     Other,
 }
@@ -27,6 +32,7 @@ impl Member {
     fn of(name: &str) -> Self {
         match name {
             "name" => Self::Name,
+            "function" => Self::Function,
             "arguments" | "parameters" | "input" => Self::Arguments,
             _ => Self::Other,
         }
@@ -43,10 +49,10 @@ enum State {
     Colon(Member),
     /// Before a member's value.
     BeforeValue(Member),
-    /// In a value that began at this byte.
-    Value(Member, Scanner, usize),
+    /// In a value, of which so much is read.
+    Value(Member, LooseScanner, String),
     /// In arguments that stream.
-    Arguments(Scanner),
+    Arguments(LooseScanner),
     /// After a value.
     After,
 }
@@ -63,17 +69,24 @@ pub struct CallReader {
     /// Arguments that came before the name.
     early: Option<String>,
     is_begun: bool,
+    /// A mark said that it is a call: it may lack arguments.
+    is_marked: bool,
 }
 
 impl CallReader {
     /// Before the object, which begins at this byte of the text.
-    pub fn new(at: usize) -> Self {
-        Self { state: State::Open, at, whole: at, name: None, early: None, is_begun: false }
+    pub fn new(at: usize, is_marked: bool) -> Self {
+        Self { state: State::Open, at, whole: at, name: None, early: None, is_begun: false, is_marked }
     }
 
     /// Whether pieces were given: it is a call now, whatever comes.
     pub fn is_begun(&self) -> bool {
         self.is_begun
+    }
+
+    /// Whether arguments are given that have not ended.
+    pub fn has_open_arguments(&self) -> bool {
+        matches!(self.state, State::Arguments(_))
     }
 
     /// Goes on with `text`, which begins as it did the last time and has grown; `is_known` says which tools there are.
@@ -82,33 +95,29 @@ impl CallReader {
             let rest = &text.as_bytes()[self.at..];
             match &mut self.state {
                 State::Arguments(scanner) => {
-                    let scan = scanner.feed(rest);
-                    let (Scan::Ended(len) | Scan::Broken(len)) = scan else {
-                        push(&text[self.at..], out);
-                        self.at = text.len();
-                        return Reading::Open;
-                    };
-                    push(&text[self.at..self.at + len], out);
-                    self.at += len;
-                    self.whole = self.at;
-                    self.state = State::After;
-                    if matches!(scan, Scan::Broken(_)) {
-                        // What was given cannot be taken back; what comes is text again.
-                        return self.end(self.at, out);
-                    }
-                }
-                State::Value(member, scanner, start) => {
-                    let (member, start) = (*member, *start);
-                    match scanner.feed(rest) {
-                        Scan::Open => {
-                            self.at = text.len();
-                            return Reading::Open;
+                    let mut arguments = String::new();
+                    let scan = scanner.read(text, &mut arguments);
+                    push(&arguments, out);
+                    match scan {
+                        Scan::Open => return Reading::Open,
+                        Scan::Ended(at) => (self.at, self.whole) = (at, at),
+                        Scan::Broken(at) => {
+                            // What was given cannot be taken back; what comes is text again.
+                            out.push(Piece::CallEnd);
+                            return Reading::Broken(at);
                         }
-                        Scan::Broken(_) => return self.fail(out),
-                        Scan::Ended(len) => self.at += len,
                     }
                     self.state = State::After;
-                    if !self.take(member, &text[start..self.at], is_known, out) {
+                }
+                State::Value(member, scanner, value) => {
+                    match scanner.read(text, value) {
+                        Scan::Open => return Reading::Open,
+                        Scan::Broken(_) => return self.fail(out),
+                        Scan::Ended(at) => self.at = at,
+                    }
+                    let (member, value) = (*member, std::mem::take(value));
+                    self.state = State::After;
+                    if !self.take(member, &value, is_known, out) {
                         return self.fail(out);
                     }
                     self.whole = self.at;
@@ -144,11 +153,11 @@ impl CallReader {
             },
             (State::BeforeValue(Member::Arguments), b'{') if self.name.is_some() && !self.is_begun => {
                 self.begin(out);
-                self.state = State::Arguments(Scanner::default());
+                self.state = State::Arguments(LooseScanner::new(self.at));
                 return None;
             }
             (State::BeforeValue(member), _) => {
-                self.state = State::Value(*member, Scanner::default(), self.at);
+                self.state = State::Value(*member, LooseScanner::new(self.at), String::new());
                 return None;
             }
             _ => return Some(self.fail(out)),
@@ -168,8 +177,14 @@ impl CallReader {
         match member {
             Member::Other => return true,
             Member::Name => match serde_json::from_str::<String>(value) {
-                Ok(name) if is_known(&name) && self.name.is_none() => self.name = Some(name),
+                Ok(name) if is_known(&name) && self.name.as_ref().is_none_or(|known| *known == name) => {
+                    self.name = Some(name);
+                }
                 _ => return false,
+            },
+            Member::Function => match serde_json::from_str::<String>(value) {
+                Ok(name) if is_known(&name) && self.name.is_none() => self.name = Some(name),
+                _ => return true,
             },
             Member::Arguments => match arguments(value) {
                 Some(arguments) if self.early.is_none() && !self.is_begun => self.early = Some(arguments),
@@ -194,7 +209,7 @@ impl CallReader {
 
     /// The object ended before this byte.
     fn end(&mut self, at: usize, out: &mut Vec<Piece>) -> Reading {
-        if self.name.is_none() {
+        if self.name.is_none() || !self.is_begun && !self.is_marked {
             return Reading::NoCall;
         }
         if !self.is_begun {
@@ -212,15 +227,21 @@ fn push(arguments: &str, out: &mut Vec<Piece>) {
     }
 }
 
-/// Arguments as an object: some models write it as a string, or null for none.
+/// Arguments as an object: some models write it as a string, or nothing for none.
 fn arguments(value: &str) -> Option<String> {
     match serde_json::from_str(value).ok()? {
         Value::Object(_) => Some(value.to_owned()),
         Value::Null => Some("{}".into()),
-        Value::String(text) => match serde_json::from_str(&text).ok()? {
-            Value::Object(_) => Some(text),
-            _ => None,
-        },
+        Value::String(text) if text.trim().is_empty() => Some("{}".into()),
+        Value::String(text) => {
+            let mut arguments = String::new();
+            let Scan::Ended(end) = LooseScanner::new(0).read(&text, &mut arguments) else { return None };
+            let is_object = arguments.trim_start().starts_with('{');
+            if !text[end..].trim().is_empty() {
+                return None;
+            }
+            if arguments.trim() == "null" { Some("{}".into()) } else { is_object.then_some(arguments) }
+        }
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Where a reply's content begins, in its text as it was written.
 
-use crate::ReasoningStart;
 use crate::parser::overlap;
+use crate::{ReasoningMarks, ReasoningStart};
 
 /// Parts the text of a reply into what comes before its content (reasoning, its marks and the white space around them)
 /// and the content, however the text is cut. Nothing is lost: both together are the text.
@@ -10,8 +10,7 @@ use crate::parser::overlap;
 /// itself, as stop strings do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentStart {
-    open: &'static str,
-    close: &'static str,
+    marks: ReasoningMarks,
     stage: Stage,
     /// Text that may yet be of either part; in reasoning the end of what was given, as long as it may begin the mark.
     held: String,
@@ -38,12 +37,12 @@ pub struct Parted {
 
 impl ContentStart {
     /// Of a model that may reason between these marks.
-    pub fn new(start: ReasoningStart, open: &'static str, close: &'static str) -> Self {
+    pub fn new(start: ReasoningStart, marks: ReasoningMarks) -> Self {
         let stage = match start {
             ReasoningStart::InReply => Stage::Start,
             ReasoningStart::InPrompt => Stage::Reasoning,
         };
-        Self { open, close, stage, held: String::new() }
+        Self { marks, stage, held: String::new() }
     }
 
     /// More text.
@@ -90,15 +89,15 @@ impl ContentStart {
         let num_held = self.held.len();
         self.held.push_str(rest);
         let begun = self.held.trim_start();
-        let end = self.held.len() - begun.len() + self.open.len();
-        if begun.starts_with(self.open) {
+        let end = self.held.len() - begun.len() + self.marks.open().len();
+        if begun.starts_with(self.marks.open()) {
             self.held.truncate(end);
             parted.before.push_str(&std::mem::take(&mut self.held));
             self.stage = Stage::Reasoning;
             // It was not whole before, so that it ends in `rest`.
             return &rest[end - num_held..];
         }
-        if !self.open.starts_with(begun) {
+        if !self.marks.open().starts_with(begun) {
             parted.content.push_str(&std::mem::take(&mut self.held));
             self.stage = Stage::Content;
         }
@@ -109,13 +108,13 @@ impl ContentStart {
     fn reasoning<'a>(&mut self, rest: &'a str, parted: &mut Parted) -> &'a str {
         let num_held = self.held.len();
         self.held.push_str(rest);
-        let Some(at) = self.held.find(self.close) else {
-            self.held = self.held.split_off(self.held.len() - overlap(&self.held, self.close));
+        let Some(at) = self.held.find(self.marks.close()) else {
+            self.held = self.held.split_off(self.held.len() - overlap(&self.held, self.marks.close()));
             parted.before.push_str(rest);
             return "";
         };
         // It was not whole before, so that it ends in `rest`.
-        let (before, behind) = rest.split_at(at + self.close.len() - num_held);
+        let (before, behind) = rest.split_at(at + self.marks.close().len() - num_held);
         parted.before.push_str(before);
         self.held.clear();
         self.stage = Stage::AfterReasoning;
@@ -131,7 +130,7 @@ mod tests {
     use crate::{Piece, ReplyParser};
 
     fn parted(start: ReasoningStart, cuts: &[&str]) -> (String, String) {
-        let mut content_start = ContentStart::new(start, "<think>", "</think>");
+        let mut content_start = ContentStart::new(start, ReasoningMarks::Think);
         let (mut before, mut content) = (String::new(), String::new());
         for cut in cuts {
             let parted = content_start.push(cut);

@@ -69,7 +69,7 @@ impl ToolFormat {
     pub fn inner_marks(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &["</tool_call>"],
-            Self::Mistral => &["[ARGS]"],
+            Self::Mistral => &["[CALL_ID]", "[ARGS]"],
             Self::Pythonic => &["<|python_end|>"],
             Self::Llama3 | Self::Json => &[],
         }
@@ -93,6 +93,11 @@ impl ToolFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_between_a_name_and_its_arguments_are_marks_of_calls() {
+        assert_eq!(ToolFormat::Mistral.inner_marks(), [crate::tools::CALL_ID, crate::tools::ARGS]);
+    }
 
     #[test]
     fn templates_tell_their_form() {

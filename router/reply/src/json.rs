@@ -86,7 +86,39 @@ impl Default for Scanner {
     }
 }
 
+/// What may follow: what a reader of loose JSON needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A value.
+    Value,
+    /// More of a string, and no part of an escape.
+    Text,
+    /// `,` after a value in what this byte closes.
+    Comma {
+        /// `]` or `}`.
+        close: u8,
+    },
+    /// Something else.
+    Other,
+}
+
 impl Scanner {
+    /// What may follow.
+    pub fn place(&self) -> Place {
+        let is_behind_value = match self.state {
+            State::Value | State::FirstItem => return Place::Value,
+            State::Text { .. } => return Place::Text,
+            State::After => true,
+            State::Number(number) => number.may_end(),
+            _ => false,
+        };
+        match self.open.last() {
+            Some(b'{') if is_behind_value => Place::Comma { close: b'}' },
+            Some(_) if is_behind_value => Place::Comma { close: b']' },
+            _ => Place::Other,
+        }
+    }
+
     /// Goes on with `bytes`. White space before the value belongs to it. A number at the top ends with the first byte
     /// that is none of it.
     pub fn feed(&mut self, bytes: &[u8]) -> Scan {
@@ -195,7 +227,7 @@ impl Scanner {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
@@ -217,7 +249,7 @@ mod tests {
         Scan::Open
     }
 
-    fn json() -> impl Strategy<Value = Value> {
+    pub(crate) fn json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),

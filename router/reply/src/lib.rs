@@ -11,15 +11,17 @@ mod call;
 mod content_start;
 mod format;
 mod json;
+mod loose;
 mod parser;
+mod python_string;
 mod pythonic;
 mod reasoning;
 mod tools;
 
 pub use content_start::{ContentStart, Parted};
 pub use format::ToolFormat;
-pub use parser::ReplyParser;
-pub use reasoning::ReasoningStart;
+pub use parser::{ReplyEnd, ReplyParser};
+pub use reasoning::{ReasoningMarks, ReasoningStart};
 
 /// A piece of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,14 +1,15 @@
 //! A whole reply: reasoning first, then text and calls.
 
-use crate::reasoning::{CLOSE, OPEN};
 use crate::tools::ToolReader;
-use crate::{Piece, ReasoningStart, ToolFormat};
+use crate::{Piece, ReasoningMarks, ReasoningStart, ToolFormat};
 
 /// Where in the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Before the first character that is no white space.
     Start,
+    /// There, in reasoning that the prompt opened: some models open it again.
+    Reopened,
     /// In reasoning.
     Reasoning,
     /// After it: white space is left out.
@@ -17,10 +18,20 @@ enum Stage {
     Content,
 }
 
+/// How a whole reply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyEnd {
+    /// By itself: what is not complete is broken.
+    Stopped,
+    /// By a limit, or it is not known.
+    Cut,
+}
+
 /// Takes a reply's text as it comes and gives its pieces.
 #[derive(Debug, Clone)]
 pub struct ReplyParser {
     stage: Stage,
+    marks: ReasoningMarks,
     /// Text that is not given yet, before `Content`.
     held: String,
     tools: Option<ToolReader>,
@@ -33,10 +44,30 @@ impl ReplyParser {
         let stage = match reasoning {
             None => Stage::Content,
             Some(ReasoningStart::InReply) => Stage::Start,
-            Some(ReasoningStart::InPrompt) => Stage::Reasoning,
+            Some(ReasoningStart::InPrompt) => Stage::Reopened,
         };
         let tools = tools.map(|(format, names)| ToolReader::new(format, names));
-        Self { stage, held: String::new(), tools }
+        Self { stage, marks: ReasoningMarks::default(), held: String::new(), tools }
+    }
+
+    /// Before the first text: reasoning has these marks, and not `<think>` and `</think>`.
+    #[must_use]
+    pub fn with_marks(self, marks: ReasoningMarks) -> Self {
+        Self { marks, ..self }
+    }
+
+    /// The pieces of a reply that is there as a whole. They are those of its parts, but for a call whose arguments are
+    /// no JSON: none of it was given, so that all of it is text. So it is if the reply stopped in arguments; where it
+    /// was cut the call has what there is of them.
+    #[must_use]
+    pub fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
+        if let Some(tools) = &mut self.tools {
+            tools.expect_whole(end);
+        }
+        let mut out = Vec::new();
+        self.push(text, &mut out);
+        self.finish(&mut out);
+        out
     }
 
     /// More text.
@@ -53,7 +84,7 @@ impl ReplyParser {
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
         let held = std::mem::take(&mut self.held);
         match self.stage {
-            Stage::Reasoning => give(&held, Piece::Reasoning, out),
+            Stage::Reopened | Stage::Reasoning => give(&held, Piece::Reasoning, out),
             // White space alone, or the beginning of a mark.
             Stage::Start | Stage::Content => self.content(&held, out),
             Stage::AfterReasoning => {}
@@ -71,27 +102,30 @@ impl ReplyParser {
     }
 
     fn advance(&mut self, out: &mut Vec<Piece>) {
+        let (open, close) = (self.marks.open(), self.marks.close());
         loop {
             match self.stage {
-                Stage::Start => {
+                Stage::Start | Stage::Reopened => {
                     let begun = self.held.trim_start();
-                    if let Some(rest) = begun.strip_prefix(OPEN) {
+                    if let Some(rest) = begun.strip_prefix(open) {
                         self.held = rest.to_owned();
                         self.stage = Stage::Reasoning;
-                    } else if OPEN.starts_with(begun) {
+                    } else if open.starts_with(begun) {
                         return;
-                    } else {
+                    } else if self.stage == Stage::Start {
                         self.stage = Stage::Content;
+                    } else {
+                        self.stage = Stage::Reasoning;
                     }
                 }
-                Stage::Reasoning => match self.held.find(CLOSE) {
+                Stage::Reasoning => match self.held.find(close) {
                     Some(at) => {
                         give(&self.held[..at], Piece::Reasoning, out);
-                        self.held.drain(..at + CLOSE.len());
+                        self.held.drain(..at + close.len());
                         self.stage = Stage::AfterReasoning;
                     }
                     None => {
-                        let certain = self.held.len() - overlap(&self.held, CLOSE);
+                        let certain = self.held.len() - overlap(&self.held, close);
                         give(&self.held[..certain], Piece::Reasoning, out);
                         self.held.drain(..certain);
                         return;

@@ -1,6 +1,10 @@
 //! Calls as a Python list: `[name(key=value, ...), ...]`.
 
-use serde_json::{Map, Number, Value};
+use std::collections::HashSet;
+
+use serde_json::Number;
+
+use crate::python_string::{self, StringScanner};
 
 /// Deepest nesting of values.
 const MAX_DEPTH: usize = 32;
@@ -21,8 +25,7 @@ pub enum ListEnd {
 pub struct ListScanner {
     at: usize,
     depth: usize,
-    quote: Option<u8>,
-    is_escaped: bool,
+    strings: StringScanner,
 }
 
 impl ListScanner {
@@ -35,21 +38,19 @@ impl ListScanner {
     pub fn read(&mut self, text: &str) -> ListEnd {
         for &byte in &text.as_bytes()[self.at..] {
             self.at += 1;
-            match (self.quote, byte) {
-                (Some(_), _) if self.is_escaped => self.is_escaped = false,
-                (Some(_), b'\\') => self.is_escaped = true,
-                (Some(quote), _) if byte == quote => self.quote = None,
-                (Some(_), _) => {}
-                (None, b'"' | b'\'') if self.depth > 0 => self.quote = Some(byte),
-                (None, b'[' | b'(' | b'{') if self.depth > 0 || byte == b'[' => self.depth += 1,
-                (None, b']' | b')' | b'}') if self.depth > 0 => {
+            if self.depth > 0 && self.strings.takes(byte) {
+                continue;
+            }
+            match byte {
+                b'[' | b'(' | b'{' if self.depth > 0 || byte == b'[' => self.depth += 1,
+                b']' | b')' | b'}' if self.depth > 0 => {
                     self.depth -= 1;
                     if self.depth == 0 {
                         return ListEnd::At(self.at);
                     }
                 }
-                (None, _) if self.depth == 0 && !byte.is_ascii_whitespace() => return ListEnd::NoList,
-                (None, _) => {}
+                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return ListEnd::NoList,
+                _ => {}
             }
         }
         ListEnd::Open
@@ -67,27 +68,14 @@ pub fn may_be_calls(text: &str, tools: &[String]) -> bool {
 }
 
 /// The calls of a whole list: names, and arguments as JSON objects; none if it is not one.
-pub fn parse(list: &str) -> Option<Vec<(String, Value)>> {
+pub fn parse(list: &str) -> Option<Vec<(String, String)>> {
     let mut parser = Parser { rest: list.trim() };
     parser.take("[")?;
     let mut calls = Vec::new();
-    while parser.take("]").is_none() {
-        if !calls.is_empty() {
-            parser.take(",")?;
-        }
-        let name = parser.name()?;
-        parser.take("(")?;
-        let mut arguments = Map::new();
-        while parser.take(")").is_none() {
-            if !arguments.is_empty() {
-                parser.take(",")?;
-            }
-            let key = parser.name()?;
-            parser.take("=")?;
-            arguments.insert(key, parser.value(0)?);
-        }
-        calls.push((name, Value::Object(arguments)));
-    }
+    parser.list("]", |parser| {
+        calls.push(parser.call()?);
+        Some(())
+    })?;
     parser.rest.trim().is_empty().then_some(calls)
 }
 
@@ -110,103 +98,142 @@ impl Parser<'_> {
         (!name.is_empty()).then(|| name.to_owned())
     }
 
-    /// A literal of Python's: <https://docs.python.org/3/library/ast.html#ast.literal_eval>.
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    /// Items with commas between them, and behind the last one or not, up to what closes them; whether a comma stands
+    /// behind the last one.
+    fn list(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<bool> {
+        let mut is_behind_comma = false;
+        while self.take(close).is_none() {
+            item(self)?;
+            is_behind_comma = self.take(",").is_some();
+            if !is_behind_comma {
+                self.take(close)?;
+                break;
+            }
+        }
+        Some(is_behind_comma)
+    }
+
+    /// `name(key=value, ...)`.
+    fn call(&mut self) -> Option<(String, String)> {
+        let name = self.name()?;
+        self.take("(")?;
+        let mut arguments = String::from("{");
+        let mut keys = HashSet::new();
+        self.list(")", |parser| {
+            let key = parser.name()?;
+            parser.take("=")?;
+            push_key(&key, &mut arguments)?;
+            parser.value(0, &mut arguments)?;
+            keys.insert(key).then_some(())
+        })?;
+        arguments.push('}');
+        Some((name, arguments))
+    }
+
+    /// A literal of Python's, as JSON: <https://docs.python.org/3/library/ast.html#ast.literal_eval>.
+    fn value(&mut self, depth: usize, out: &mut String) -> Option<()> {
         if depth == MAX_DEPTH {
             return None;
         }
         self.rest = self.rest.trim_start();
+        if python_string::begins(self.rest) {
+            out.push_str(&serde_json::to_string(&self.text()?).ok()?);
+            return Some(());
+        }
         match self.rest.as_bytes().first()? {
-            b'"' | b'\'' => self.text().map(Value::String),
-            b'[' => self.items("[", "]", depth).map(Value::Array),
-            b'(' => self.items("(", ")", depth).map(Value::Array),
-            b'{' => self.fields(depth).map(Value::Object),
-            b'-' | b'+' | b'.' | b'0'..=b'9' => self.number().map(Value::Number),
-            _ => match self.name()?.as_str() {
-                "True" | "true" => Some(true.into()),
-                "False" | "false" => Some(false.into()),
-                "None" | "null" => Some(Value::Null),
-                _ => None,
-            },
+            b'[' => self.items("[", "]", depth, out),
+            b'(' => self.items("(", ")", depth, out),
+            b'{' => self.fields(depth, out),
+            b'-' | b'+' | b'.' | b'0'..=b'9' => {
+                out.push_str(&self.number()?);
+                Some(())
+            }
+            _ => {
+                out.push_str(match self.name()?.as_str() {
+                    "True" | "true" => "true",
+                    "False" | "false" => "false",
+                    "None" | "null" => "null",
+                    _ => return None,
+                });
+                Some(())
+            }
         }
     }
 
-    fn items(&mut self, open: &str, close: &str, depth: usize) -> Option<Vec<Value>> {
+    /// A list or a tuple; a single value in parentheses is that value.
+    fn items(&mut self, open: &str, close: &str, depth: usize, out: &mut String) -> Option<()> {
         self.take(open)?;
-        let mut items = Vec::new();
-        while self.take(close).is_none() {
-            if !items.is_empty() {
-                self.take(",")?;
-                if self.take(close).is_some() {
-                    break;
-                }
+        let start = out.len();
+        let mut num_items = 0;
+        out.push('[');
+        let is_behind_comma = self.list(close, |parser| {
+            if num_items > 0 {
+                out.push(',');
             }
-            items.push(self.value(depth + 1)?);
+            num_items += 1;
+            parser.value(depth + 1, out)
+        })?;
+        if open == "(" && num_items == 1 && !is_behind_comma {
+            out.remove(start);
+        } else {
+            out.push(']');
         }
-        Some(items)
+        Some(())
     }
 
-    fn fields(&mut self, depth: usize) -> Option<Map<String, Value>> {
+    fn fields(&mut self, depth: usize, out: &mut String) -> Option<()> {
         self.take("{")?;
-        let mut fields = Map::new();
-        while self.take("}").is_none() {
-            if !fields.is_empty() {
-                self.take(",")?;
-                if self.take("}").is_some() {
-                    break;
-                }
-            }
-            let Value::String(key) = self.value(depth + 1)? else { return None };
-            self.take(":")?;
-            fields.insert(key, self.value(depth + 1)?);
-        }
-        Some(fields)
+        out.push('{');
+        self.list("}", |parser| {
+            let key = parser.text()?;
+            parser.take(":")?;
+            push_key(&key, out)?;
+            parser.value(depth + 1, out)
+        })?;
+        out.push('}');
+        Some(())
     }
 
-    fn number(&mut self) -> Option<Number> {
+    /// As JSON; integers have all their digits.
+    fn number(&mut self) -> Option<String> {
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E' | '_');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
         let (text, rest) = self.rest.split_at(end);
         self.rest = rest;
         let text = text.replace('_', "");
-        text.parse::<i64>().map(Number::from).ok().or_else(|| Number::from_f64(text.parse().ok()?))
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(&text);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Number::from_f64(text.parse().ok()?).map(|number| number.to_string());
+        }
+        Some(match digits.trim_start_matches('0') {
+            "" => "0".to_owned(),
+            digits if text.starts_with('-') => format!("-{digits}"),
+            digits => digits.to_owned(),
+        })
     }
 
+    /// Strings that follow each other are one.
     fn text(&mut self) -> Option<String> {
-        let quote = self.rest.chars().next()?;
-        let mut chars = self.rest[1..].char_indices();
         let mut text = String::new();
-        while let Some((at, c)) = chars.next() {
-            match c {
-                '\\' => {
-                    let (_, escaped) = chars.next()?;
-                    match escaped {
-                        'n' => text.push('\n'),
-                        't' => text.push('\t'),
-                        'r' => text.push('\r'),
-                        '\n' => {}
-                        'x' => text.push(hex(&mut chars, 2)?),
-                        'u' => text.push(hex(&mut chars, 4)?),
-                        'U' => text.push(hex(&mut chars, 8)?),
-                        '\\' | '\'' | '"' => text.push(escaped),
-                        // Python keeps the backslash of what is no escape.
-                        other => text.extend(['\\', other]),
-                    }
-                }
-                c if c == quote => {
-                    self.rest = &self.rest[1 + at + 1..];
-                    return Some(text);
-                }
-                c => text.push(c),
+        loop {
+            let (part, rest) = python_string::parse(self.rest.trim_start())?;
+            text.push_str(&part);
+            self.rest = rest;
+            if !python_string::begins(rest.trim_start()) {
+                return Some(text);
             }
         }
-        None
     }
 }
 
-fn hex(chars: &mut std::str::CharIndices<'_>, num_digits: usize) -> Option<char> {
-    let digits: String = chars.take(num_digits).map(|(_, c)| c).collect();
-    char::from_u32(u32::from_str_radix(&digits, 16).ok()?)
+/// A member's name behind those before it.
+fn push_key(key: &str, out: &mut String) -> Option<()> {
+    if !out.ends_with('{') {
+        out.push(',');
+    }
+    out.push_str(&serde_json::to_string(key).ok()?);
+    out.push(':');
+    Some(())
 }
 
 #[cfg(test)]
@@ -221,12 +248,50 @@ mod tests {
         let calls = parse(list).unwrap();
         assert_eq!(calls[0].0, "get_weather");
         assert_eq!(
-            calls[0].1,
+            serde_json::from_str::<serde_json::Value>(&calls[0].1).unwrap(),
             json!({"city": "San \"F\"", "days": 3, "exact": true, "at": null, "range": [1.5, -2], "by": {"a": ["x\n"]}})
         );
-        assert_eq!(calls[1], ("no_arguments".into(), json!({})));
-        for list in ["[f(x=)]", "[f(1)]", "[f(x=y)]", "[f]", "[f(x=1) g()]", "[f(x='a)]"] {
+        assert_eq!(calls[1], ("no_arguments".into(), "{}".into()));
+        for list in [
+            "[f(x=)]",
+            "[f(1)]",
+            "[f(x=y)]",
+            "[f]",
+            "[f(x=1) g()]",
+            "[f(x='a)]",
+            "[f(,)]",
+            "[,]",
+            "[f(x=1,,)]",
+            "[f(x=1, x=2)]",
+            "[f(x=b'a')]",
+            "[f(x=1-2)]",
+        ] {
             assert_eq!(parse(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn values_are_what_python_takes_them_for() {
+        for (value, wanted) in [
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+            ("-9007199254740993", "-9007199254740993"),
+            ("+1_000", "1000"),
+            ("-0", "0"),
+            ("1e3", "1000.0"),
+            (".5", "0.5"),
+            ("\"a\" 'b'\n r\"\\d\"", r#""ab\\d""#),
+            ("(\"a\"\n \"b\")", r#""ab""#),
+            ("(1,)", "[1]"),
+            ("()", "[]"),
+            ("[1, [2,],]", "[1,[2]]"),
+            ("{'a': {}, 'b' 'c': {'d': 1,},}", r#"{"a":{},"bc":{"d":1}}"#),
+            ("\"\"\"say \"]\" (\"\"\"", r#""say \"]\" (""#),
+            (r"'\ud83d\ude00'", "\"😀\""),
+        ] {
+            let list = format!("[f(x={value},), f(x={value}),]");
+            assert_eq!(ListScanner::new(0).read(&list), ListEnd::At(list.len()), "{list}");
+            let call = ("f".to_owned(), format!("{{\"x\":{wanted}}}"));
+            assert_eq!(parse(&list), Some(vec![call.clone(), call]), "{list}");
         }
     }
 

@@ -2,14 +2,15 @@
 
 use crate::call::{CallReader, Reading};
 use crate::json::{Scan, Scanner};
-use crate::parser::{give, overlap};
+use crate::loose::LooseScanner;
+use crate::parser::{ReplyEnd, give, overlap};
 use crate::pythonic::{self, ListEnd, ListScanner};
 use crate::{Piece, ToolFormat};
 
 /// Between name and arguments of a call of Mistral's.
-const ARGS: &str = "[ARGS]";
+pub(crate) const ARGS: &str = "[ARGS]";
 /// Before a call's id, between its name and [`ARGS`].
-const CALL_ID: &str = "[CALL_ID]";
+pub(crate) const CALL_ID: &str = "[CALL_ID]";
 
 #[derive(Debug, Clone)]
 enum State {
@@ -22,9 +23,11 @@ enum State {
     /// In a Python list that may hold calls.
     Pythonic(ListScanner),
     /// In the arguments of a call that was named before them.
-    Arguments(Scanner),
+    Arguments(LooseScanner),
     /// Right after a call.
     AfterCall { in_list: bool },
+    /// In what is no call in a list of calls: it is text, and the list goes on behind it.
+    Item(Scanner),
 }
 
 /// Tells text and calls apart.
@@ -40,6 +43,10 @@ pub struct ToolReader {
     /// Nothing but white space came.
     at_start: bool,
     has_calls: bool,
+    /// A mark began what is read.
+    is_marked: bool,
+    /// All of the reply is in the buffer, and how it ended.
+    whole: Option<ReplyEnd>,
 }
 
 impl ToolReader {
@@ -53,7 +60,14 @@ impl ToolReader {
             spaces: String::new(),
             at_start: true,
             has_calls: false,
+            is_marked: false,
+            whole: None,
         }
+    }
+
+    /// Before the only text: a call whose arguments are no JSON is text, as none of it was given.
+    pub fn expect_whole(&mut self, end: ReplyEnd) {
+        self.whole = Some(end);
     }
 
     /// More text.
@@ -80,11 +94,13 @@ impl ToolReader {
                 }
                 State::AfterCall { .. } => {
                     let rest = self.buffer.trim();
+                    let rest = self.without_closings(rest);
                     if self.format.closing_mark().is_some_and(|mark| mark.starts_with(rest)) {
                         self.buffer.clear();
                     }
                     self.state = State::Text;
                 }
+                State::Item(_) => self.state = State::Text,
                 State::Opened | State::Call { .. } | State::Pythonic(_) => {
                     self.no_call(out);
                     while self.advance(out) {}
@@ -110,33 +126,31 @@ impl ToolReader {
                 ListEnd::Open => self.no_call(out),
                 ListEnd::At(end) => self.python_list(end, out),
             },
-            State::Call { reader, in_list } => {
-                let in_list = *in_list;
-                let names = &self.names;
-                let reading = reader.read(&self.buffer, &|name| names.iter().any(|known| known == name), out);
-                if reader.is_begun() {
-                    self.begun_call();
-                }
-                match reading {
-                    Reading::Open => false,
-                    Reading::NoCall => self.no_call(out),
-                    Reading::Ended(at) => self.ended_call(at, in_list),
-                }
-            }
+            State::Call { .. } => self.call(out),
             State::Arguments(scanner) => {
-                let scan = scanner.feed(self.buffer.as_bytes());
-                let len = match scan {
-                    Scan::Open => self.buffer.len(),
-                    Scan::Ended(len) | Scan::Broken(len) => len,
-                };
-                give(&self.buffer[..len], Piece::Arguments, out);
-                if scan == Scan::Open {
-                    self.buffer.clear();
-                    return false;
-                }
+                let mut arguments = String::new();
+                let scan = scanner.read(&self.buffer, &mut arguments);
+                give(&arguments, Piece::Arguments, out);
+                let (Scan::Ended(at) | Scan::Broken(at)) = scan else { return false };
                 out.push(Piece::CallEnd);
-                self.ended_call(len, false)
+                self.ended_call(at, false)
             }
+            State::Item(scanner) => match scanner.feed(self.buffer.as_bytes()) {
+                Scan::Open => {
+                    self.take_text(self.buffer.len(), out);
+                    false
+                }
+                Scan::Ended(len) => {
+                    self.take_text(len, out);
+                    self.state = State::AfterCall { in_list: true };
+                    true
+                }
+                Scan::Broken(len) => {
+                    self.take_text(len, out);
+                    self.state = State::Text;
+                    true
+                }
+            },
             State::AfterCall { in_list } => {
                 let in_list = *in_list;
                 self.after_call(in_list)
@@ -144,14 +158,42 @@ impl ToolReader {
         }
     }
 
+    fn call(&mut self, out: &mut Vec<Piece>) -> bool {
+        let State::Call { reader, in_list } = &mut self.state else { return false };
+        let in_list = *in_list;
+        let names = &self.names;
+        let mut pieces = Vec::new();
+        let reading = reader.read(&self.buffer, &|name| names.iter().any(|known| known == name), &mut pieces);
+        let is_broken = match reading {
+            Reading::NoCall => true,
+            Reading::Broken(_) => self.whole.is_some(),
+            Reading::Open => self.whole == Some(ReplyEnd::Stopped) && reader.has_open_arguments(),
+            Reading::Ended(_) => false,
+        };
+        if is_broken {
+            return self.no_call(out);
+        }
+        if reader.is_begun() {
+            self.begun_call();
+        }
+        out.append(&mut pieces);
+        match reading {
+            Reading::Ended(at) | Reading::Broken(at) => self.ended_call(at, in_list),
+            Reading::Open | Reading::NoCall => false,
+        }
+    }
+
     fn text(&mut self, out: &mut Vec<Piece>) -> bool {
+        self.is_marked = false;
         if self.at_start && self.format.may_begin_bare() {
             let begun = self.buffer.trim_start();
             let offset = self.buffer.len() - begun.len();
             match (begun.chars().next(), self.format) {
                 (None, _) => return false,
                 (Some('{'), ToolFormat::Llama3 | ToolFormat::Json) => return self.enter_call(offset, false),
-                (Some('['), ToolFormat::Json) => return self.enter_call(offset + 1, true),
+                (Some('['), ToolFormat::Llama3 | ToolFormat::Json) => {
+                    return self.enter_call(offset + 1, true);
+                }
                 (Some('['), ToolFormat::Pythonic) => {
                     self.state = State::Pythonic(ListScanner::new(offset));
                     return true;
@@ -172,8 +214,8 @@ impl ToolReader {
 
     /// What follows an opening mark says what it opened.
     fn opened(&mut self, out: &mut Vec<Piece>) -> bool {
-        let rest = self.unmarked();
-        let begun = rest.trim_start();
+        self.is_marked = true;
+        let begun = self.unmarked().trim_start();
         let offset = self.buffer.len() - begun.len();
         match (begun.chars().next(), self.format) {
             (None, _) => false,
@@ -208,10 +250,19 @@ impl ToolReader {
             Named::NoCall => return self.no_call(out),
             Named::At(at) => offset + name_len + at,
         };
+        let scanner = LooseScanner::new(args_at);
+        let is_broken =
+            self.whole.is_some_and(|end| match scanner.clone().read(&self.buffer, &mut String::new()) {
+                Scan::Broken(_) => true,
+                Scan::Open => end == ReplyEnd::Stopped,
+                Scan::Ended(_) => false,
+            });
+        if is_broken {
+            return self.no_call(out);
+        }
         out.push(Piece::CallBegin { name: name.to_owned() });
         self.begun_call();
-        self.buffer.drain(..args_at);
-        self.state = State::Arguments(Scanner::default());
+        self.state = State::Arguments(scanner);
         true
     }
 
@@ -223,7 +274,7 @@ impl ToolReader {
         let Some(calls) = calls else { return self.no_call(out) };
         for (name, arguments) in calls {
             out.push(Piece::CallBegin { name });
-            out.push(Piece::Arguments(arguments.to_string()));
+            out.push(Piece::Arguments(arguments));
             out.push(Piece::CallEnd);
         }
         self.begun_call();
@@ -248,9 +299,10 @@ impl ToolReader {
             _ => {}
         }
         if let Some(mark) = self.format.closing_mark() {
-            if rest.starts_with(mark) {
-                self.buffer.drain(..offset + mark.len());
-            } else if mark.starts_with(rest) {
+            let closing = self.without_closings(rest);
+            if closing.starts_with(mark) {
+                self.buffer.drain(..self.buffer.len() - closing.len() + mark.len());
+            } else if mark.starts_with(closing) {
                 return false;
             }
         }
@@ -259,7 +311,7 @@ impl ToolReader {
     }
 
     fn enter_call(&mut self, at: usize, in_list: bool) -> bool {
-        self.state = State::Call { reader: CallReader::new(at), in_list };
+        self.state = State::Call { reader: CallReader::new(at, self.is_marked), in_list };
         true
     }
 
@@ -275,8 +327,29 @@ impl ToolReader {
         true
     }
 
+    /// What follows a call without the brackets that it closes too often, if a mark is to close it.
+    fn without_closings<'a>(&self, rest: &'a str) -> &'a str {
+        if self.is_marked {
+            rest.trim_start_matches(|c: char| matches!(c, '}' | ']') || c.is_whitespace())
+        } else {
+            rest
+        }
+    }
+
+    /// Whether the buffer begins with an item of a list of calls, behind others: it is text then, without its comma.
+    fn enter_item(&mut self) -> bool {
+        let item = self.buffer.trim_start().strip_prefix(',').map(str::trim_start);
+        let Some(item) = item.filter(|item| item.starts_with('{')) else { return false };
+        self.buffer.drain(..self.buffer.len() - item.len());
+        self.state = State::Item(Scanner::default());
+        true
+    }
+
     /// The buffer begins no call: its first mark or character is text.
     fn no_call(&mut self, out: &mut Vec<Piece>) -> bool {
+        if matches!(self.state, State::Call { in_list: true, .. }) && self.enter_item() {
+            return true;
+        }
         self.at_start = false;
         self.state = State::Text;
         let len = self.buffer.len() - self.unmarked().len();

@@ -1,67 +1,11 @@
 //! Replies as models of each family write them, cut in every way.
 
+mod reply;
+
 use proptest::prelude::*;
-use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, ToolFormat};
 
-/// A reply's parts, joined: what must not depend on the cuts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Reply {
-    text: String,
-    reasoning: String,
-    /// Name, arguments, whether it ended.
-    calls: Vec<(String, String, bool)>,
-}
-
-impl Reply {
-    fn of(text: &str) -> Self {
-        Self { text: text.into(), ..Self::default() }
-    }
-
-    fn calling(mut self, name: &str, arguments: &str) -> Self {
-        self.calls.push((name.into(), arguments.into(), true));
-        self
-    }
-
-    fn take(&mut self, piece: Piece) {
-        match piece {
-            Piece::Text(text) => {
-                assert!(!text.is_empty());
-                self.text.push_str(&text);
-            }
-            Piece::Reasoning(text) => self.reasoning.push_str(&text),
-            Piece::CallBegin { name } => {
-                assert!(self.calls.last().is_none_or(|last| last.2), "a call begins in a call");
-                self.calls.push((name, String::new(), false));
-            }
-            Piece::Arguments(text) => {
-                let last = self.calls.last_mut().expect("arguments of a call");
-                assert!(!last.2, "arguments after the end");
-                last.1.push_str(&text);
-            }
-            Piece::CallEnd => self.calls.last_mut().expect("a call ends").2 = true,
-        }
-    }
-}
-
-const NAMES: [&str; 3] = ["get_weather", "get_time", "f"];
-
-fn parse(
-    format: Option<ToolFormat>,
-    reasoning: Option<ReasoningStart>,
-    pieces: impl IntoIterator<Item = impl AsRef<str>>,
-) -> Reply {
-    let names = NAMES.map(String::from).to_vec();
-    let mut parser = ReplyParser::new(reasoning, format.map(|format| (format, names)));
-    let (mut out, mut reply) = (Vec::new(), Reply::default());
-    for piece in pieces {
-        parser.push(piece.as_ref(), &mut out);
-        out.drain(..).for_each(|piece| reply.take(piece));
-    }
-    parser.finish(&mut out);
-    out.into_iter().for_each(|piece| reply.take(piece));
-    assert!(reply.calls.iter().all(|call| call.2), "a call did not end: {reply:?}");
-    reply
-}
+use reply::{NAMES, Reply, formats, fragments, parse, parse_with, reasoning};
 
 /// The reply whole, by characters, and cut once at each place: all the same.
 fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
@@ -74,12 +18,17 @@ fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStar
 }
 
 /// Form, what the model wrote, what it is.
-fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
-    use ToolFormat::{Hermes, Json, Llama3, Mistral, Pythonic};
-    let paris = r#"{"city": "Paris"}"#;
-    let weather = |text: &str| Reply::of(text).calling("get_weather", paris);
+type Recorded = (ToolFormat, &'static str, Reply);
+
+/// This text, and a call for Paris.
+fn weather(text: &str) -> Reply {
+    Reply::of(text).calling("get_weather", r#"{"city": "Paris"}"#)
+}
+
+/// Qwen2.5-7B-Instruct, Hermes-2-Pro.
+fn hermes() -> Vec<Recorded> {
+    use ToolFormat::Hermes;
     vec![
-        // Qwen2.5-7B-Instruct, Hermes-2-Pro.
         (
             Hermes,
             "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
@@ -107,13 +56,70 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"<tool_call>{"name": "f", "arguments": "{\"a\": [1, \"}\"]}"}</tool_call> Done."#,
             Reply::of(" Done.").calling("f", r#"{"a": [1, "}"]}"#),
         ),
+    ]
+}
+
+/// The same, not quite as it should be.
+fn hermes_broken() -> Vec<Recorded> {
+    use ToolFormat::Hermes;
+    vec![
         // Broken after its arguments, which stand: what follows the last whole member is text.
         (
             Hermes,
             r#"<tool_call>{"name": "f", "arguments": {"a": 1}, "arguments": {"b": nulll}}</tool_call>"#,
             Reply::of(r#", "arguments": {"b": nulll}}</tool_call>"#).calling("f", r#"{"a": 1}"#),
         ),
-        // Llama-3.1-8B-Instruct.
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"code\": \"if x:\n\ty = 'it\\'s'\"}}</tool_call>",
+            Reply::of("").calling("f", r#"{"code": "if x:\n\ty = 'it's'"}"#),
+        ),
+        (
+            Hermes,
+            "<tool_call>{\"arguments\": \"{\\\"a\\\": \\\"x\n\\\"}\", \"name\": \"f\"}</tool_call>",
+            Reply::of("").calling("f", r#"{"a": "x\n"}"#),
+        ),
+        (
+            Hermes,
+            r#"<tool_call>{"name": "f", "arguments": {"a": [True, None,], "b": 1,}}</tool_call>"#,
+            Reply::of("").calling("f", r#"{"a": [true, null], "b": 1}"#),
+        ),
+        // Closed once too often.
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}}}\n</tool_call> Done.",
+            weather(" Done."),
+        ),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": {}}}</tool_"#, Reply::of("").calling("f", "{}")),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": {}}} or"#, Reply::of("} or").calling("f", "{}")),
+        // No arguments, in other words.
+        (
+            Hermes,
+            r#"<tool_call>{"name": "f", "arguments": ""}</tool_call>"#,
+            Reply::of("").calling("f", "{}"),
+        ),
+        (Hermes, r#"<tool_call>{"arguments": " \n", "name": "f"}"#, Reply::of("").calling("f", "{}")),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": "null"}"#, Reply::of("").calling("f", "{}")),
+        (Hermes, r#"<tool_call>{"name": "f", "arguments": None}"#, Reply::of("").calling("f", "{}")),
+    ]
+}
+
+/// Llama-3.1-8B-Instruct.
+fn llama3() -> Vec<Recorded> {
+    use ToolFormat::Llama3;
+    vec![
+        (Llama3, r#"[{"name": "get_weather", "parameters": {"city": "Paris"}}]"#, weather("")),
+        (
+            Llama3,
+            r#"{"type": "function", "function": "get_weather", "parameters": {"city": "Paris"}}"#,
+            weather(""),
+        ),
+        (
+            Llama3,
+            r#"{"name": "f", "function": "no tool", "parameters": null}"#,
+            Reply::of("").calling("f", "{}"),
+        ),
+        (Llama3, r#"<|python_tag|>{"name": "f"}"#, Reply::of("").calling("f", "{}")),
         (Llama3, r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
         (Llama3, r#"<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
         (
@@ -121,7 +127,13 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {}}"#,
             weather("").calling("get_time", "{}"),
         ),
-        // Mistral-7B-Instruct-v0.3, Mistral-Small-3.2.
+    ]
+}
+
+/// Mistral-7B-Instruct-v0.3, Mistral-Small-3.2.
+fn mistral() -> Vec<Recorded> {
+    use ToolFormat::Mistral;
+    vec![
         (
             Mistral,
             r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]"#,
@@ -137,7 +149,16 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             r#"One moment.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[CALL_ID]a1b2[ARGS]{}"#,
             weather("One moment.").calling("get_time", "{}"),
         ),
-        // Llama-3.2-3B-Instruct, Llama-4-Scout, ToolACE-8B.
+        // A mark far behind a call is not the call's.
+        (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
+        (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
+    ]
+}
+
+/// Llama-3.2-3B-Instruct, Llama-4-Scout, ToolACE-8B.
+fn pythonic() -> Vec<Recorded> {
+    use ToolFormat::Pythonic;
+    vec![
         (
             Pythonic,
             "[get_weather(city='Paris'), get_time()]",
@@ -149,14 +170,45 @@ fn recorded() -> Vec<(ToolFormat, &'static str, Reply)> {
             Reply::of("Let me see.").calling("f", r#"{"a":[1,"]"],"b":true}"#),
         ),
         (
+            Pythonic,
+            "[f(id=123456789012345678901234567890, code=\"\"\"print(\"a]\")\"\"\",), get_time(),]",
+            Reply::of("")
+                .calling("f", r#"{"id":123456789012345678901234567890,"code":"print(\"a]\")"}"#)
+                .calling("get_time", "{}"),
+        ),
+    ]
+}
+
+/// Models without a form of their own.
+fn json() -> Vec<Recorded> {
+    use ToolFormat::Json;
+    vec![
+        (
             Json,
             r#"  [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "parameters": {}}]"#,
             weather("").calling("f", "{}"),
         ),
         (Json, r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#, weather("")),
-        // A mark far behind a call is not the call's.
-        (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
-        (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
+        // What is no call among calls is text, and the others are calls.
+        (
+            Json,
+            "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"nothing\", \"arguments\": {\"a\": [1]}}, \
+             {\"name\": \"get_time\", \"arguments\": {}}]",
+            Reply::of(r#"{"name": "nothing", "arguments": {"a": [1]}}"#)
+                .calling("f", "{}")
+                .calling("get_time", "{}"),
+        ),
+        (
+            Json,
+            r#"[{"name": "f", "arguments": {}}, {"name": "f", "age": "#,
+            Reply::of(r#"{"name": "f", "age":"#).calling("f", "{}"),
+        ),
+        (
+            Json,
+            r#"[{"name": "f", "arguments": {}}, {"a"; 1}] and [2]"#,
+            Reply::of(r#"{"a"; 1}] and [2]"#).calling("f", "{}"),
+        ),
+        (Json, r#"[{"name": "f", "arguments": {}}, 5]"#, Reply::of(", 5]").calling("f", "{}")),
     ]
 }
 
@@ -171,6 +223,12 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
     (ToolFormat::Hermes, "{\"name\": \"get_time\", \"arguments\": {}}"),
     (ToolFormat::Llama3, "{\"temperature\": 21}"),
     (ToolFormat::Llama3, "{\"name\": \"Ann\", \"parameters\": {}}"),
+    (ToolFormat::Llama3, "{\"name\": \"f\", \"age\": 5}"),
+    (ToolFormat::Llama3, "{\"function\": \"f\"}"),
+    (ToolFormat::Llama3, "[{\"name\": \"f\"}]\n"),
+    (ToolFormat::Llama3, "[1, 2]"),
+    (ToolFormat::Json, "{\"name\": \"f\", \"age\": 5, \"address\": {\"city\": \"Paris\"}}"),
+    (ToolFormat::Json, "[{\"name\": \"f\"}, {\"name\": \"f\", \"arguments\": {}}]"),
     (ToolFormat::Llama3, "A set {1, 2}; {\"name\": \"get_time\", \"parameters\": {}}"),
     (ToolFormat::Llama3, "<|python_tag|>print(1)"),
     (ToolFormat::Mistral, "[TOOL_CALLS] is a token"),
@@ -181,6 +239,7 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
     (ToolFormat::Pythonic, "[1] and [2]"),
     (ToolFormat::Pythonic, "[get_time is a tool]"),
     (ToolFormat::Pythonic, "[get_time(5)] "),
+    (ToolFormat::Pythonic, "[f(a=\"\"\"]\"\")] "),
     (ToolFormat::Pythonic, "[get_weather(city='Paris'"),
     (ToolFormat::Json, "[1, 2, 3]"),
     (ToolFormat::Json, "[]"),
@@ -189,7 +248,9 @@ const NO_CALLS: &[(ToolFormat, &str)] = &[
 
 #[test]
 fn recorded_calls_are_found_however_they_are_cut() {
-    for (format, text, wanted) in recorded() {
+    for (format, text, wanted) in
+        [hermes(), hermes_broken(), llama3(), mistral(), pythonic(), json()].into_iter().flatten()
+    {
         assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
     }
 }
@@ -237,6 +298,13 @@ fn reasoning_is_parted_from_the_reply() {
         (InReply, "<think>never ends </th", reply("never ends </th", "")),
         (InPrompt, "Hm. <b>\n</think>\n", reply("Hm. <b>\n", "")),
         (InPrompt, "</think>Yes. </think>", reply("", "Yes. </think>")),
+        // The prompt opened it, and the model does so again.
+        (InPrompt, "<think>\nHm.</think>Yes.", reply("\nHm.", "Yes.")),
+        (InPrompt, "\n<think>Hm. <think></think>Yes.", reply("Hm. <think>", "Yes.")),
+        (InPrompt, " <thin", reply(" <thin", "")),
+        (InPrompt, " <thing></think>Yes.", reply(" <thing>", "Yes.")),
+        (InPrompt, "\n\n", reply("\n\n", "")),
+        (InReply, "[THINK]Hm.[/THINK]Yes.", reply("", "[THINK]Hm.[/THINK]Yes.")),
     ] {
         assert_eq!(parse_in_all_ways(None, Some(start), text), wanted, "{text}");
     }
@@ -245,27 +313,22 @@ fn reasoning_is_parted_from_the_reply() {
     assert_eq!(parse_in_all_ways(Some(ToolFormat::Hermes), Some(InReply), text), wanted);
 }
 
-fn fragments() -> impl Strategy<Value = String> {
-    let fragment = prop_oneof![
-        Just("<tool_call>".to_owned()),
-        Just("</tool_call>".to_owned()),
-        Just("[TOOL_CALLS]".to_owned()),
-        Just("[ARGS]".to_owned()),
-        Just("[CALL_ID]".to_owned()),
-        Just("<|python_tag|>".to_owned()),
-        Just("<think>".to_owned()),
-        Just("</think>".to_owned()),
-        Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),
-        Just("{\"name\": \"f\", ".to_owned()),
-        Just("[f(a=1)]".to_owned()),
-        Just("f".to_owned()),
-        "[\\[\\]{}(),:; \n\"a-c<é🙂]{0,6}",
-    ];
-    proptest::collection::vec(fragment, 0..8).prop_map(|fragments| fragments.concat())
-}
-
-fn formats() -> impl Strategy<Value = Option<ToolFormat>> {
-    (0..=ToolFormat::ALL.len()).prop_map(|idx| ToolFormat::ALL.get(idx).copied())
+#[test]
+fn reasoning_may_have_the_marks_of_mistral() {
+    let reply = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..Reply::of(text) };
+    for (text, wanted) in [
+        ("[THINK]Hm. </think>[/THINK]Yes.", reply("Hm. </think>", "Yes.")),
+        ("[THINK]Hm.[/THINK][TOOL_CALLS]f[ARGS]{}", reply("Hm.", "").calling("f", "{}")),
+        ("<think>Hm.</think>Yes.", reply("", "<think>Hm.</think>Yes.")),
+        ("[TH", reply("", "[TH")),
+    ] {
+        for (at, _) in text.char_indices() {
+            let tools = (ToolFormat::Mistral, vec!["f".to_owned()]);
+            let parser = ReplyParser::new(Some(ReasoningStart::InReply), Some(tools));
+            let parser = parser.with_marks(ReasoningMarks::Mistral);
+            assert_eq!(parse_with(parser, [&text[..at], &text[at..]]), wanted, "cut at {at}: {text}");
+        }
+    }
 }
 
 proptest! {
@@ -273,15 +336,41 @@ proptest! {
 
     #[test]
     fn cuts_change_nothing(
-        text in fragments(), format in formats(), reasons: bool, cuts in proptest::collection::vec(any::<usize>(), 0..6)
+        text in fragments(),
+        format in formats(),
+        reasoning in reasoning(),
+        cuts in proptest::collection::vec(any::<usize>(), 0..6),
     ) {
-        let reasoning = reasons.then_some(ReasoningStart::InReply);
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
         ends.retain(|end| text.is_char_boundary(*end));
         ends.extend([0, text.len()]);
         ends.sort_unstable();
         let pieces = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]);
         prop_assert_eq!(parse(format, reasoning, pieces), parse(format, reasoning, [&text]));
+    }
+
+    /// Arguments are an object of JSON, whatever a model writes in their strings.
+    #[test]
+    fn arguments_are_json(code in "([^\"\\\\]|\\\\.){0,12}", format in formats(), is_named: bool) {
+        let object = format!("{{\"a\": \"{code}\"}}");
+        let text = match format {
+            Some(ToolFormat::Hermes) => {
+                format!("<tool_call>{{\"name\": \"f\", \"arguments\": {object}}}</tool_call>")
+            }
+            Some(ToolFormat::Mistral) if is_named => format!("[TOOL_CALLS]f[ARGS]{object}"),
+            Some(ToolFormat::Mistral) => {
+                format!("[TOOL_CALLS][{{\"arguments\": {object}, \"name\": \"f\"}}]")
+            }
+            Some(ToolFormat::Llama3 | ToolFormat::Json) => {
+                format!("{{\"name\": \"f\", \"parameters\": {object}}}")
+            }
+            _ => return Ok(()),
+        };
+        let reply = parse(format, None, text.chars().map(String::from));
+        prop_assert_eq!(&reply, &parse(format, None, [&text]));
+        prop_assert_eq!(reply.text, "");
+        let arguments: Result<serde_json::Value, _> = serde_json::from_str(&reply.calls[0].1);
+        prop_assert!(arguments.is_ok_and(|arguments| arguments["a"].is_string()), "{:?}", reply.calls);
     }
 
     /// Without calls and reasoning every character is given.

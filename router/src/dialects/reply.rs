@@ -1,10 +1,13 @@
 //! How replies of the served model are told apart into text, reasoning and calls.
 
-use trunkline_reply::{ContentStart, Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{
+    ContentStart, Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, ToolFormat,
+};
 use trunkline_text::{ModelText, Tokenizer};
 
 use super::chat_prompt::Prompt;
 use super::tools::Tools;
+use crate::generate::FinishReason;
 
 /// What the model's replies hold, by its chat template or as flags say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,6 +18,8 @@ pub struct ReplyStyle {
     pub ignores_calls: bool,
     /// It may think before it answers.
     pub reasons: bool,
+    /// What stands around its thoughts.
+    pub marks: ReasoningMarks,
 }
 
 /// What a flag says of one of both: what the template shows, a certain form, or nothing.
@@ -40,6 +45,7 @@ impl ReplyStyle {
     }
 
     fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
+        let marks = ReasoningMarks::of_template(source);
         Self {
             tools: match tools {
                 Choice::Auto | Choice::Off => ToolFormat::of_template(source),
@@ -47,16 +53,18 @@ impl ReplyStyle {
             },
             ignores_calls: tools == Choice::Off,
             reasons: match reasons {
-                Choice::Auto => source.contains("</think>"),
+                Choice::Auto => marks.is_some(),
                 Choice::Is(()) => true,
                 Choice::Off => false,
             },
+            marks: marks.unwrap_or_default(),
         }
     }
 
     /// Where the reasoning of a reply to this prompt begins, if there may be any.
     pub fn reasoning(self, prompt: &Prompt) -> Option<ReasoningStart> {
-        if prompt.opens_reasoning {
+        // The prompt is looked at for these marks only.
+        if prompt.opens_reasoning && self.marks == ReasoningMarks::Think {
             return self.reasons.then_some(ReasoningStart::InPrompt);
         }
         (self.reasons && !prompt.closes_reasoning).then_some(ReasoningStart::InReply)
@@ -72,6 +80,7 @@ impl ReplyStyle {
 #[derive(Debug, Clone, Default)]
 pub struct ReplyPlan {
     reasoning: Option<ReasoningStart>,
+    marks: ReasoningMarks,
     tools: Option<(ToolFormat, Vec<String>)>,
     /// Reasoning is left out of the answer.
     hides_reasoning: bool,
@@ -98,6 +107,7 @@ impl ReplyPlan {
         let has_one_call = !tools.is_parallel();
         Self {
             reasoning,
+            marks: style.marks,
             tools: (!names.is_empty()).then_some((format, names)),
             hides_reasoning,
             has_one_call,
@@ -109,26 +119,40 @@ impl ReplyPlan {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let has_one_call = !tools.is_parallel();
         let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
-        Self { reasoning, tools, hides_reasoning, has_one_call }
+        // A grammar gives way to reasoning of these marks only.
+        let marks = ReasoningMarks::Think;
+        Self { reasoning, marks, tools, hides_reasoning, has_one_call }
     }
 
     /// Control tokens whose spelling the parser needs to see.
     pub fn shown_token_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
-        let Some((format, _)) = &self.tools else { return Vec::new() };
-        let marks = format.opening_marks().iter().chain(format.inner_marks());
-        marks.filter_map(|mark| tokenizer.token_id(mark)).filter(|id| tokenizer.is_special(*id)).collect()
+        let ids = self.shown_marks().into_iter().filter_map(|mark| tokenizer.token_id(mark));
+        ids.filter(|id| tokenizer.is_special(*id)).collect()
+    }
+
+    /// What the parser looks for.
+    fn shown_marks(&self) -> Vec<&'static str> {
+        let mut marks = Vec::new();
+        if self.reasoning.is_some() {
+            marks.extend([self.marks.open(), self.marks.close()]);
+        }
+        if let Some((format, _)) = &self.tools {
+            marks.extend(format.opening_marks().iter().chain(format.inner_marks()));
+        }
+        marks
     }
 
     /// Where a reply's content begins; none: at once.
     pub fn content_start(&self) -> Option<ContentStart> {
-        self.reasoning.map(|start| ContentStart::new(start, "<think>", "</think>"))
+        self.reasoning.map(|start| ContentStart::new(start, self.marks))
     }
 
     /// Reads a reply.
     pub fn reader(&self) -> ReplyReader {
         let is_plain = self.reasoning.is_none() && self.tools.is_none();
         ReplyReader {
-            parser: (!is_plain).then(|| ReplyParser::new(self.reasoning, self.tools.clone())),
+            parser: (!is_plain)
+                .then(|| ReplyParser::new(self.reasoning, self.tools.clone()).with_marks(self.marks)),
             hides_reasoning: self.hides_reasoning,
             has_one_call: self.has_one_call,
             num_calls: 0,
@@ -166,6 +190,17 @@ impl ReplyReader {
                 }
             }
         }
+        self.shown(pieces)
+    }
+
+    /// The pieces of a reply that is there as a whole.
+    fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
+        let pieces = self.parser.take().map(|parser| parser.whole(text, end)).unwrap_or_default();
+        self.shown(pieces)
+    }
+
+    /// Those of the pieces that the client is to have.
+    fn shown(&mut self, mut pieces: Vec<Piece>) -> Vec<Piece> {
         if self.hides_reasoning {
             pieces.retain(|piece| !matches!(piece, Piece::Reasoning(_)));
         }
@@ -202,14 +237,18 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Of a whole text.
-    pub fn of(plan: &ReplyPlan, text: String) -> Self {
-        let mut reader = plan.reader();
+    /// Of a whole text that ended for this reason.
+    pub fn of(plan: &ReplyPlan, text: String, reason: FinishReason) -> Self {
+        let end = match reason {
+            FinishReason::EndToken | FinishReason::StopToken { .. } => ReplyEnd::Stopped,
+            FinishReason::StopString { .. } | FinishReason::Length => ReplyEnd::Cut,
+        };
+        let reader = plan.reader();
         if reader.is_plain() {
             return Self { text, ..Self::default() };
         }
         let mut reply = Self::default();
-        for piece in reader.read(&text, true) {
+        for piece in reader.whole(&text, end) {
             match piece {
                 Piece::Text(text) => reply.text.push_str(&text),
                 Piece::Reasoning(text) => reply.reasoning.push_str(&text),
@@ -247,22 +286,56 @@ mod tests {
 
     #[test]
     fn templates_of_real_models_show_how_they_reply_unless_flags_say_otherwise() {
+        let marks = ReasoningMarks::Think;
         for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
             let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
-            assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons }, "{index}");
+            assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks }, "{index}");
             let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::Pythonic), Choice::Is(()));
-            let tools_told = Some(ToolFormat::Pythonic);
-            assert_eq!(
-                told,
-                ReplyStyle { tools: tools_told, ignores_calls: false, reasons: true },
-                "{index}"
-            );
+            let told_so =
+                ReplyStyle { tools: Some(ToolFormat::Pythonic), ignores_calls: false, reasons: true, marks };
+            assert_eq!(told, told_so, "{index}");
             let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
-            assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false }, "{index}");
+            assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false, marks }, "{index}");
         }
         assert_eq!(
             ReplyStyle::of_template("{{ messages }}", Choice::Auto, Choice::Auto),
             ReplyStyle::default()
         );
+    }
+
+    #[test]
+    fn marks_of_reasoning_and_of_calls_are_shown_and_read() {
+        for (source, open, close, call) in [
+            ("{{ '</think>' }}", "<think>", "</think>", "<tool_call>"),
+            ("{% if tools %}[TOOL_CALLS]{% endif %}[/THINK]", "[THINK]", "[/THINK]", "[TOOL_CALLS]"),
+        ] {
+            let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
+            let plan = ReplyPlan::new(style, &Tools::default(), Some(ReasoningStart::InReply), false);
+            assert_eq!(plan.shown_marks(), [open, close]);
+            let reply = Reply::of(&plan, format!("{open}Hm.{close}Yes."), FinishReason::EndToken);
+            assert_eq!((reply.reasoning.as_str(), reply.text.as_str()), ("Hm.", "Yes."));
+            let names = vec!["f".to_owned()];
+            let plan = ReplyPlan { tools: Some((style.tools.unwrap_or(ToolFormat::Hermes), names)), ..plan };
+            assert!(plan.shown_marks().starts_with(&[open, close, call]));
+            assert!(ReplyPlan { reasoning: None, ..plan }.shown_marks().starts_with(&[call]));
+        }
+    }
+
+    #[test]
+    fn a_whole_reply_has_no_call_with_broken_arguments() {
+        let tools = Some((ToolFormat::Hermes, vec!["f".to_owned()]));
+        let plan = ReplyPlan { tools, has_one_call: true, ..ReplyPlan::default() };
+        let broken = r#"<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>"#;
+        let of = |text: &str, reason| Reply::of(&plan, text.to_owned(), reason);
+        let as_text = |text: &str| Reply { text: text.into(), ..Reply::default() };
+        assert_eq!(of(broken, FinishReason::Length), as_text(broken));
+        // One that a limit cut has its call; one that the model itself ended there has none.
+        let begun = r#"<tool_call>{"name": "f", "arguments": {"a": 1"#;
+        assert_eq!(of(begun, FinishReason::Length).calls[0].arguments, r#"{"a": 1"#);
+        assert_eq!(of(begun, FinishReason::EndToken), as_text(begun));
+        let twice = r#"<tool_call>{"name": "f", "arguments": {"a": True}}</tool_call>"#.repeat(2);
+        let reply = of(&twice, FinishReason::EndToken);
+        assert_eq!((reply.text.as_str(), reply.calls.len()), ("", 1));
+        assert_eq!(reply.calls[0].arguments, r#"{"a": true}"#);
     }
 }

@@ -114,7 +114,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
     let output =
         folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-    let reply = Reply::of(&reply, output.text);
+    let reply = Reply::of(&reply, output.text, output.reason);
     let has_calls = !reply.calls.is_empty();
     Ok(axum::Json(Answer {
         content: blocks(reply),

@@ -159,7 +159,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
 }
 
 fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Choice {
-    let reply = Reply::of(&shown.reply, folded.text);
+    let reply = Reply::of(&shown.reply, folded.text, folded.reason);
     let (finish_reason, stop_reason) = shown.end(folded.reason, reply.calls.len());
     Choice {
         index: index as u32,
