@@ -15,6 +15,7 @@ use crate::expression::Expression;
 use crate::in_time::in_time;
 use crate::place::Place;
 use crate::reasoning::ReasoningTokens;
+use crate::refusal::unsupported;
 use crate::schema;
 use crate::vocabulary::Vocabulary;
 use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
@@ -201,7 +202,7 @@ impl GrammarCompiler {
         let lower = error.to_lowercase();
         let exhausted = ["too large", "too complex", "fuel", "too many", "limit", "stack level exceeded"];
         if let Grammar::JsonSchema(schema) = grammar
-            && let Some(unsupported) = schema::unsupported(schema, error)
+            && let Some(unsupported) = unsupported(schema, error)
         {
             return unsupported;
         }

@@ -7,6 +7,7 @@ mod bombs;
 mod expressions;
 mod keywords;
 mod kinds;
+mod numbers;
 mod real_schemas;
 mod reasoning;
 mod support;
