@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Number, Value, json};
 
+use crate::form::may_be;
 use crate::refusal::Refusal;
 
 /// From here on doubles leave out whole numbers.
@@ -58,7 +59,7 @@ fn is_written_as_it_is(number: &Number) -> bool {
 
 /// Moves bounds that the parser would take for others, or not at all, inwards to where it holds them.
 pub(crate) fn tighten_bounds(schema: &mut Map<String, Value>) -> Result<(), Refusal> {
-    if !may_be_number(schema) {
+    if !may_be(schema, "number") && !may_be(schema, "integer") {
         return Ok(());
     }
     let mut changed = None;
@@ -164,15 +165,6 @@ fn inwards(whole: i128, end: End) -> Option<f64> {
 /// What the shortest digits of a whole double say.
 fn written(double: f64) -> i128 {
     double.to_string().parse().unwrap_or(if double < 0.0 { i128::MIN } else { i128::MAX })
-}
-
-fn may_be_number(schema: &Map<String, Value>) -> bool {
-    let is_number = |name: &Value| matches!(name.as_str(), Some("number" | "integer"));
-    match schema.get("type") {
-        Some(Value::Array(names)) => names.iter().any(is_number),
-        Some(name @ Value::String(_)) => is_number(name),
-        _ => true,
-    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(crate) fn pointer(path: &[String]) -> String {
 
 /// What the parser refused for a keyword, as one of our errors: the keyword and where it is.
 pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
-    let known: [(&str, &[&str], &str); 6] = [
+    let known: [(&str, &[&str], &str); 8] = [
         ("circular references with sibling", &["$ref"], " in a circle with keywords beside it"),
         ("oneOf constraints", &["oneOf"], " where its alternatives may overlap; hint: use `anyOf`"),
         (
@@ -46,6 +46,8 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
             " unless all entries of `properties` are required",
         ),
         ("patternProperty regexes", &["patternProperties"], " with patterns that may match the same name"),
+        ("lookarounds not supported", &["pattern", "patternProperties"], " with `^` or `$` inside it"),
+        ("for 'multipleOf' has too many", &["multipleOf"], " with so many digits"),
         ("Unknown format", &["format"], " with this value; hint: use `pattern`"),
         ("Unimplemented keys", &["uniqueItems"], ""),
     ];

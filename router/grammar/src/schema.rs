@@ -4,38 +4,42 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::form::{allows_nothing, may_be, simplify};
 use crate::keywords::{FORMATS, LISTS, MAPS, ONE_SCHEMA, REFUSED_KEYWORDS};
+use crate::names::Copies;
 use crate::patterns::Patterns;
+use crate::reading::{Fault, for_all_readers};
 use crate::refusal::{Refusal, pointer};
-use crate::{GrammarError, GrammarLimits, numbers};
+use crate::{GrammarError, GrammarLimits, finite, names, numbers};
 
 /// A copy of the schema without what is certain to change nothing, if it is within its limits and has no keyword that
 /// is refused.
 pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, GrammarError> {
     check_sizes(schema, limits)?;
-    let mut schema = match schema {
-        // The parser's options are a key of the whole.
-        Value::Bool(true) => Value::Object(Map::new()),
-        Value::Bool(false) => {
-            return Err(GrammarError::Invalid {
-                kind: "JSON schema",
-                detail: "`false` matches nothing".into(),
-            });
-        }
-        other => other.clone(),
-    };
+    let mut schema = schema.clone();
     let mut walk = Walk {
         num_entries: 0,
         patterns: Patterns::default(),
         max_entries: limits.max_properties,
         max_optional: limits.max_optional_properties(),
         seen: HashSet::new(),
+        copies: Copies { bytes_left: limits.max_bytes },
         references: Vec::new(),
     };
     walk.schema(&mut schema, &mut Vec::new())?;
     walk.follow_references(&mut schema)?;
     walk.patterns.check()?;
-    Ok(schema)
+    let is_nothing = schema == false;
+    finite::prune(&mut schema);
+    match schema {
+        // The parser's options are a key of the whole.
+        Value::Bool(true) => Ok(Value::Object(Map::new())),
+        Value::Bool(false) if is_nothing => Err(invalid("`false` matches nothing")),
+        Value::Bool(false) => {
+            Err(invalid("no finite text matches it: what it requires is `false`, or requires itself again"))
+        }
+        other => Ok(other),
+    }
 }
 
 fn check_sizes(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarError> {
@@ -96,26 +100,30 @@ struct Walk {
     max_optional: usize,
     /// Pointers of the places that were walked.
     seen: HashSet<String>,
+    copies: Copies,
     references: Vec<String>,
 }
 
 impl Walk {
     fn schema(&mut self, schema: &mut Value, path: &mut Vec<String>) -> Result<(), GrammarError> {
+        if schema.as_object().is_some_and(allows_nothing) {
+            *schema = Value::Bool(false);
+        }
         let Value::Object(map) = schema else {
             return match schema {
                 Value::Bool(_) => Ok(()),
-                _ => Err(GrammarError::Invalid {
-                    kind: "JSON schema",
-                    detail: format!("`{}` is neither an object nor a boolean", pointer(path)),
-                }),
+                _ => Err(invalid(format!("`{}` is neither an object nor a boolean", pointer(path)))),
             };
         };
         if !self.seen.insert(pointer(path)) {
             return Ok(());
         }
         self.references.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+        simplify(map);
+        names::rewrite(map, &mut self.copies).map_err(|refusal| refusal.at(path))?;
         self.patterns.look_at(map)?;
         check_keywords(map, path)?;
+        check_expressions(map, path)?;
         numbers::check_values(map).map_err(|refusal| refusal.at(path))?;
         numbers::tighten_bounds(map).map_err(|refusal| refusal.at(path))?;
         self.check_optional(map, path)?;
@@ -210,27 +218,19 @@ impl Walk {
     }
 }
 
-/// Refuses what is not supported in one schema, and takes out what changes nothing.
+/// Refuses what is not supported in one schema, and gives formats their patterns.
 fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
     let refuse = |keyword: &str, reason: String| Err(Refusal::new(keyword, reason).at(path));
-    // The parser would take it as its own options.
-    map.remove("x-guidance");
-    if map.get("uniqueItems") == Some(&Value::Bool(false)) {
-        map.remove("uniqueItems");
-    }
     if let Some(keyword) = map.keys().find(|key| REFUSED_KEYWORDS.contains(&key.as_str())).cloned() {
         return refuse(&keyword, String::new());
     }
     if let Some(format) = map.get("format").and_then(Value::as_str)
         && !FORMATS.contains(&format)
     {
-        if may_be_string(map) {
-            return refuse("format", format!(" with the value `{format}`; hint: use `pattern`"));
-        }
-        map.remove("format");
+        return refuse("format", format!(" with the value `{format}`; hint: use `pattern`"));
     }
     if let Some(pattern) = map.get("format").and_then(Value::as_str).and_then(exact_pattern) {
-        map.remove("format");
+        map.shift_remove("format");
         let also = json!({"pattern": pattern});
         match map.get_mut("allOf") {
             Some(Value::Array(all)) => all.push(also),
@@ -247,6 +247,34 @@ fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), G
         return refuse("minProperties", " beyond one more than the properties that are required".to_owned());
     }
     Ok(())
+}
+
+/// Refuses expressions that the parser does not take, and makes of patterns such as mean the same to all.
+fn check_expressions(map: &mut Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
+    let tell = |keyword: &str, fault: Fault| match fault {
+        Fault::Unsupported(what) => Refusal::new(keyword, format!(" with {what}")).at(path),
+        Fault::Wrong(why) => {
+            invalid(format!("`{keyword}` at `{}` is no regular expression: {why}", pointer(path)))
+        }
+    };
+    if may_be(map, "string")
+        && let Some(Value::String(pattern)) = map.get_mut("pattern")
+    {
+        *pattern = for_all_readers(pattern).map_err(|fault| tell("pattern", fault))?;
+    }
+    if may_be(map, "object")
+        && let Some(Value::Object(patterns)) = map.get("patternProperties")
+    {
+        // Which properties are meant is not to be changed.
+        for pattern in patterns.keys() {
+            for_all_readers(pattern).map_err(|fault| tell("patternProperties", fault))?;
+        }
+    }
+    Ok(())
+}
+
+fn invalid(detail: impl Into<String>) -> GrammarError {
+    GrammarError::Invalid { kind: "JSON schema", detail: detail.into() }
 }
 
 /// A pattern for formats that the parser takes more loosely than their documents do: leap years, no leap seconds
@@ -285,15 +313,6 @@ fn unescaped(fragment: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn may_be_string(map: &Map<String, Value>) -> bool {
-    match map.get("type") {
-        None => true,
-        Some(Value::String(name)) => name == "string",
-        Some(Value::Array(names)) => names.iter().any(|name| name == "string"),
-        Some(_) => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -307,7 +326,7 @@ mod tests {
     #[test]
     fn a_refused_keyword_is_named_with_its_place() {
         for keyword in REFUSED_KEYWORDS.iter().chain(&["uniqueItems"]) {
-            let schema = json!({"properties": {"a/b": {"items": [true, {*keyword: {}}]}}});
+            let schema = json!({"properties": {"a/b": {"items": [true, {*keyword: {"a": 1}}]}}});
             let expected = format!("keyword `{keyword}` at `#/properties/a~1b/items/1` is not supported");
             assert_eq!(refusal(schema), expected);
         }

@@ -5,6 +5,7 @@
 
 mod bombs;
 mod expressions;
+mod forms;
 mod keywords;
 mod kinds;
 mod numbers;
