@@ -1,6 +1,8 @@
-//! `propertyNames`, where other keywords say the same.
+//! Names of properties that one keyword asks for and another one can tell.
 
-use serde_json::{Map, Value};
+use regex_syntax::hir::literal::Extractor;
+use regex_syntax::hir::{Hir, HirKind, Look};
+use serde_json::{Map, Value, json};
 
 use crate::keywords::IGNORED_KEYWORDS;
 use crate::reading::for_all_readers;
@@ -43,6 +45,50 @@ pub(crate) fn rewrite(schema: &mut Map<String, Value>, copies: &mut Copies) -> R
     }
     schema.shift_remove("propertyNames");
     Ok(())
+}
+
+/// Gives to properties what patterns ask of them that match no other name, as `^(a|b)$` beside `a` and `b`: the parser
+/// would find after a comma that no name is left.
+pub(crate) fn merge_patterns(schema: &mut Map<String, Value>, copies: &mut Copies) {
+    if !schema.contains_key("patternProperties") {
+        return;
+    }
+    let Some(Value::Object(mut properties)) = schema.get("properties").cloned() else { return };
+    let Some(Value::Object(patterns)) = schema.get_mut("patternProperties") else { return };
+    patterns.retain(|pattern, inner| {
+        let names = all_names(pattern).filter(|names| names.iter().all(|name| properties.contains_key(name)));
+        let Some(names) = names else { return true };
+        let num_bytes = names.len().saturating_mul(inner.to_string().len());
+        // What cannot be copied stays as it is.
+        let Some(bytes_left) = copies.bytes_left.checked_sub(num_bytes) else { return true };
+        copies.bytes_left = bytes_left;
+        for name in &names {
+            let own = properties.get_mut(name).map(Value::take);
+            properties[name] = json!({"allOf": [own, inner]});
+        }
+        false
+    });
+    if patterns.is_empty() {
+        schema.shift_remove("patternProperties");
+    }
+    schema.insert("properties".to_owned(), Value::Object(properties));
+}
+
+/// The names that a pattern matches, if they are few.
+fn all_names(pattern: &str) -> Option<Vec<String>> {
+    let hir = regex_syntax::parse(pattern).ok()?;
+    let HirKind::Concat(parts) = hir.kind() else { return None };
+    let [first, between @ .., last] = parts.as_slice() else { return None };
+    if *first.kind() != HirKind::Look(Look::Start) || *last.kind() != HirKind::Look(Look::End) {
+        return None;
+    }
+    let between = Hir::concat(between.to_vec());
+    if !between.properties().look_set().is_empty() {
+        return None;
+    }
+    let names = Extractor::new().extract(&between);
+    let literals = names.literals().filter(|_| names.is_exact())?;
+    literals.iter().map(|literal| String::from_utf8(literal.as_bytes().to_vec()).ok()).collect()
 }
 
 fn taken(schema: &mut Map<String, Value>) -> Value {
@@ -116,6 +162,30 @@ mod tests {
         }
         let all = rewritten(json!({"propertyNames": {"const": "a"}, "required": ["a"]}));
         assert_eq!(all, json!({"required": ["a"], "properties": {"a": true}, "additionalProperties": false}));
+    }
+
+    #[test]
+    fn patterns_that_match_only_properties_are_merged_with_them() {
+        let merged = |mut schema: Value| {
+            merge_patterns(schema.as_object_mut().expect("an object"), &mut Copies { bytes_left: 200 });
+            schema
+        };
+        let (number, text) = (json!({"type": "number"}), json!({"type": "string"}));
+        let both = json!({"allOf": [number, text]});
+        assert_eq!(
+            merged(json!({"patternProperties": {"^(a|bc?)$": text, "^x": true},
+                          "properties": {"a": number, "b": number, "bc": number, "c": number}})),
+            json!({"patternProperties": {"^x": true},
+                   "properties": {"a": both, "b": both, "bc": both, "c": number}})
+        );
+        assert_eq!(
+            merged(json!({"patternProperties": {"^é$": text}, "properties": {"é": number}})),
+            json!({"properties": {"é": both}})
+        );
+        for pattern in ["a", "^a", "^a|b$", "^a+$", "^.$", r"^\d$", "^(^a|b)$", "(?m)^a$", "^", "^(a|x)$"] {
+            let schema = json!({"patternProperties": {pattern: text}, "properties": {"a": true, "b": true}});
+            assert_eq!(merged(schema.clone()), schema);
+        }
     }
 
     #[test]

@@ -121,6 +121,7 @@ impl Walk {
         self.references.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
         simplify(map);
         names::rewrite(map, &mut self.copies).map_err(|refusal| refusal.at(path))?;
+        names::merge_patterns(map, &mut self.copies);
         self.patterns.look_at(map)?;
         check_keywords(map, path)?;
         check_expressions(map, path)?;

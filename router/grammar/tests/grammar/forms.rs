@@ -12,6 +12,14 @@ fn forms() -> Vec<(Value, Value)> {
     let same = |schema: Value| (schema.clone(), schema);
     let names = json!({"type": "string", "enum": ["ab", "c"]});
     vec![
+        same(
+            json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}, "required": ["a"],
+                    "patternProperties": {"^a$": {"type": "string", "pattern": "b"}}, "additionalProperties": false}),
+        ),
+        same(
+            json!({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "string", "maxLength": 2}},
+                    "patternProperties": {"^(a|b)$": {}}, "additionalProperties": false}),
+        ),
         same(json!({"type": "object", "propertyNames": {"type": "string"}, "maxProperties": 2,
                     "additionalProperties": {"type": "integer"}})),
         same(json!({"type": "object", "propertyNames": names, "additionalProperties": {"enum": [1, 2]},
