@@ -197,7 +197,7 @@ def test_every_flag_is_documented_with_variable_and_default() -> None:
     ],
 )
 def test_every_keyword_of_schemas_is_in_its_row(constant: str, rows: list[str]) -> None:
-    source = (ROOT / "router/grammar/src/schema.rs").read_text()
+    source = (ROOT / "router/grammar/src/keywords.rs").read_text()
     block = re.search(rf"pub const {constant}: [^=]*=\s*\[(.*?)\];", source, re.DOTALL)
     assert block, f"{constant} has another form"
     cells = {row.split("|")[1].strip(): row.split("|")[2] for row in section_rows("## Structured output")}

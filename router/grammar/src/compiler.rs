@@ -14,7 +14,9 @@ use crate::classes::Classes;
 use crate::expression::Expression;
 use crate::in_time::in_time;
 use crate::place::Place;
+use crate::reading::{Fault, for_all_readers};
 use crate::reasoning::ReasoningTokens;
+use crate::refusal::unsupported;
 use crate::schema;
 use crate::vocabulary::Vocabulary;
 use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
@@ -103,6 +105,7 @@ impl GrammarCompiler {
         held: H,
     ) -> Result<Constraint, GrammarError> {
         self.check(grammar)?;
+        let grammar = &for_all(grammar)?;
         let place = self.place(grammar, held)?.map_err(|error| self.explain(grammar, &error))?;
         let mut constraint =
             Constraint::new(place, self.end_token_ids.clone(), self.reasoning_tokens.clone());
@@ -197,11 +200,11 @@ impl GrammarCompiler {
 
     /// The parser's words as one of our errors.
     fn explain(&self, grammar: &Grammar, error: &str) -> GrammarError {
-        let detail = error.lines().next().unwrap_or_default().trim().to_owned();
+        let detail = told(error);
         let lower = error.to_lowercase();
         let exhausted = ["too large", "too complex", "fuel", "too many", "limit", "stack level exceeded"];
         if let Grammar::JsonSchema(schema) = grammar
-            && let Some(unsupported) = schema::unsupported(schema, error)
+            && let Some(unsupported) = unsupported(schema, error)
         {
             return unsupported;
         }
@@ -209,10 +212,36 @@ impl GrammarCompiler {
         if let Some((told, _)) = detail.split_once("if regex is empty: ") {
             return GrammarError::too_complex(format!("{told}if its patterns match any text"));
         }
+        if detail.contains("Regex is empty") {
+            return invalid(grammar, "no text matches it, as patterns that hold at once exclude each other");
+        }
         if exhausted.iter().any(|word| lower.contains(word)) {
             return GrammarError::too_complex(detail);
         }
+        if matches!(grammar, Grammar::Lark(text) if text.contains("::=")) {
+            let hint = "hint: a grammar is Lark, not EBNF or GBNF; it begins with `start: ...`";
+            return invalid(grammar, format!("{detail}; {hint}"));
+        }
         invalid(grammar, detail)
+    }
+}
+
+/// The grammar as it means the same to all who read it.
+fn for_all(grammar: &Grammar) -> Result<Grammar, GrammarError> {
+    let Grammar::Regex(regex) = grammar else { return Ok(grammar.clone()) };
+    for_all_readers(regex).map(Grammar::Regex).map_err(|fault| match fault {
+        Fault::Wrong(why) => invalid(grammar, why),
+        Fault::Unsupported(what) => invalid(grammar, format!("{what} is not supported")),
+    })
+}
+
+/// What the parser says, in one line: of an expression it shows where the fault is before it names it.
+fn told(error: &str) -> String {
+    let first = error.lines().next().unwrap_or_default().trim();
+    let named = error.lines().rev().find_map(|line| line.trim().strip_prefix("error: "));
+    match named.filter(|_| first.ends_with(':')) {
+        Some(named) => format!("{first} {named}"),
+        None => first.to_owned(),
     }
 }
 
@@ -249,7 +278,14 @@ fn without_anchors(regex: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::without_anchors;
+    use super::{told, without_anchors};
+
+    #[test]
+    fn a_fault_of_an_expression_is_told_in_one_line() {
+        let error = "regex parse error:\n    a(\n     ^\nerror: unclosed group";
+        assert_eq!(told(error), "regex parse error: unclosed group");
+        assert_eq!(told("1:5: error: unknown\nmore"), "1:5: error: unknown");
+    }
 
     #[test]
     fn anchors_at_both_ends_are_taken_off() {

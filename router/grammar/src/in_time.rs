@@ -1,7 +1,7 @@
 //! Work that cannot be stopped, with a limit of time.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::GrammarError;
@@ -16,11 +16,11 @@ pub(crate) fn in_time<T: Send + 'static>(
     compile: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, GrammarError> {
     let (done, result) = sync_channel(1);
-    let worker = Arc::new(OnceLock::new());
+    let progress = Arc::new(Mutex::new(Progress::default()));
     let compile = {
-        let worker = worker.clone();
+        let progress = progress.clone();
         move || {
-            worker.get_or_init(Worker::current);
+            Progress::change(&progress, |progress| progress.worker = Some(Worker::current()));
             // Nobody listens any more if it took too long.
             let _ = done.send(compile());
         }
@@ -32,13 +32,29 @@ pub(crate) fn in_time<T: Send + 'static>(
         .map_err(|error| GrammarError::too_complex(format!("no thread to compile it: {error}")))?;
     result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| match error {
         RecvTimeoutError::Timeout => {
-            if let Some(worker) = worker.get() {
-                worker.yield_to_others();
-            }
+            Progress::change(&progress, |progress| progress.is_late = true);
             GrammarError::too_complex(format!("it takes longer than {limit_ms} ms to compile"))
         }
         RecvTimeoutError::Disconnected => GrammarError::too_complex("the compiler gave up"),
     })
+}
+
+/// What is known of the work: it may be late before its thread has begun.
+#[derive(Default)]
+struct Progress {
+    worker: Option<Worker>,
+    is_late: bool,
+}
+
+impl Progress {
+    /// Who comes second, the thread or the end of its time, sees to its priority.
+    fn change(shared: &Mutex<Self>, change: impl FnOnce(&mut Self)) {
+        let mut progress = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut progress);
+        if let Some(worker) = progress.worker.as_ref().filter(|_| progress.is_late) {
+            worker.yield_to_others();
+        }
+    }
 }
 
 /// A thread, as the system knows it.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::GrammarError;
 use crate::classes::Classes;
-use crate::schema::IGNORED_KEYWORDS;
+use crate::keywords::IGNORED_KEYWORDS;
 
 /// Different patterns of a schema whose parts hold at once, at most: the parser makes one expression of all that hold
 /// for a string, and the time and the memory for that about double with each.

@@ -107,5 +107,10 @@ impl Parser {
 
 fn failed(error: &impl std::fmt::Display) -> GrammarError {
     let text = error.to_string();
+    if text.contains("NoExtensionBias") {
+        return GrammarError::Failed {
+            detail: "no token can follow, as parts that hold at once leave none".into(),
+        };
+    }
     GrammarError::Failed { detail: text.lines().next().unwrap_or_default().to_owned() }
 }

@@ -4,118 +4,42 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::form::{allows_nothing, may_be, simplify};
+use crate::keywords::{FORMATS, LISTS, MAPS, ONE_SCHEMA, REFUSED_KEYWORDS};
+use crate::names::Copies;
 use crate::patterns::Patterns;
-use crate::{GrammarError, GrammarLimits};
-
-/// Keywords that hold for every output.
-pub const KEYWORDS: [&str; 27] = [
-    "$ref",
-    "additionalItems",
-    "additionalProperties",
-    "allOf",
-    "anyOf",
-    "const",
-    "enum",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "format",
-    "items",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "oneOf",
-    "pattern",
-    "patternProperties",
-    "prefixItems",
-    "properties",
-    "required",
-    "type",
-];
-
-/// Keywords that would change what is valid, and are refused by name.
-pub const REFUSED_KEYWORDS: [&str; 19] = [
-    "$dynamicRef",
-    "$recursiveRef",
-    "contains",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "disallow",
-    "divisibleBy",
-    "else",
-    "extends",
-    "if",
-    "maxContains",
-    "minContains",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "uniqueItems",
-];
-
-/// Keywords that say nothing about what is valid. Names that no draft knows are ignored too, as the drafts ask.
-pub const IGNORED_KEYWORDS: [&str; 16] = [
-    "$anchor",
-    "$comment",
-    "$defs",
-    "$id",
-    "$schema",
-    "contentEncoding",
-    "contentMediaType",
-    "default",
-    "definitions",
-    "deprecated",
-    "description",
-    "examples",
-    "id",
-    "readOnly",
-    "title",
-    "writeOnly",
-];
-
-/// Values of `format` that hold for every output; others are refused by name.
-pub const FORMATS: [&str; 10] =
-    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
-
-/// Keywords whose value is a schema.
-const ONE_SCHEMA: [&str; 3] = ["additionalItems", "additionalProperties", "items"];
-/// Keywords whose value is a list of schemas.
-const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
-/// Keywords whose value maps names to schemas.
-const MAPS: [&str; 4] = ["$defs", "definitions", "patternProperties", "properties"];
+use crate::reading::{Fault, for_all_readers};
+use crate::refusal::{Refusal, pointer};
+use crate::{GrammarError, GrammarLimits, finite, names, numbers};
 
 /// A copy of the schema without what is certain to change nothing, if it is within its limits and has no keyword that
 /// is refused.
 pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, GrammarError> {
     check_sizes(schema, limits)?;
-    let mut schema = match schema {
-        // The parser's options are a key of the whole.
-        Value::Bool(true) => Value::Object(Map::new()),
-        Value::Bool(false) => {
-            return Err(GrammarError::Invalid {
-                kind: "JSON schema",
-                detail: "`false` matches nothing".into(),
-            });
-        }
-        other => other.clone(),
-    };
+    let mut schema = schema.clone();
     let mut walk = Walk {
         num_entries: 0,
         patterns: Patterns::default(),
         max_entries: limits.max_properties,
         max_optional: limits.max_optional_properties(),
+        seen: HashSet::new(),
+        copies: Copies { bytes_left: limits.max_bytes },
+        references: Vec::new(),
     };
     walk.schema(&mut schema, &mut Vec::new())?;
+    walk.follow_references(&mut schema)?;
     walk.patterns.check()?;
-    Ok(schema)
+    let is_nothing = schema == false;
+    finite::prune(&mut schema);
+    match schema {
+        // The parser's options are a key of the whole.
+        Value::Bool(true) => Ok(Value::Object(Map::new())),
+        Value::Bool(false) if is_nothing => Err(invalid("`false` matches nothing")),
+        Value::Bool(false) => {
+            Err(invalid("no finite text matches it: what it requires is `false`, or requires itself again"))
+        }
+        other => Ok(other),
+    }
 }
 
 fn check_sizes(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarError> {
@@ -174,21 +98,35 @@ struct Walk {
     patterns: Patterns,
     max_entries: usize,
     max_optional: usize,
+    /// Pointers of the places that were walked.
+    seen: HashSet<String>,
+    copies: Copies,
+    references: Vec<String>,
 }
 
 impl Walk {
     fn schema(&mut self, schema: &mut Value, path: &mut Vec<String>) -> Result<(), GrammarError> {
+        if schema.as_object().is_some_and(allows_nothing) {
+            *schema = Value::Bool(false);
+        }
         let Value::Object(map) = schema else {
             return match schema {
                 Value::Bool(_) => Ok(()),
-                _ => Err(GrammarError::Invalid {
-                    kind: "JSON schema",
-                    detail: format!("`{}` is neither an object nor a boolean", pointer(path)),
-                }),
+                _ => Err(invalid(format!("`{}` is neither an object nor a boolean", pointer(path)))),
             };
         };
+        if !self.seen.insert(pointer(path)) {
+            return Ok(());
+        }
+        self.references.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+        simplify(map);
+        names::rewrite(map, &mut self.copies).map_err(|refusal| refusal.at(path))?;
+        names::merge_patterns(map, &mut self.copies);
         self.patterns.look_at(map)?;
         check_keywords(map, path)?;
+        check_expressions(map, path)?;
+        numbers::check_values(map).map_err(|refusal| refusal.at(path))?;
+        numbers::tighten_bounds(map).map_err(|refusal| refusal.at(path))?;
         self.check_optional(map, path)?;
         for (keyword, value) in map.iter_mut() {
             let keyword = keyword.as_str();
@@ -211,6 +149,26 @@ impl Walk {
                 Value::Object(_) if ONE_SCHEMA.contains(&keyword) => self.at(value, path, &[keyword])?,
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Walks what only references lead to: they may point to places that no keyword makes a schema.
+    fn follow_references(&mut self, whole: &mut Value) -> Result<(), GrammarError> {
+        while let Some(reference) = self.references.pop() {
+            let Some((_, fragment)) = reference.split_once('#') else { continue };
+            let fragment = unescaped(fragment);
+            let mut path: Vec<String> =
+                fragment.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")).collect();
+            if self.seen.contains(&pointer(&path)) {
+                continue;
+            }
+            // Other references are the parser's to find, or to refuse.
+            let Some(schema @ Value::Object(_)) = whole.pointer_mut(&fragment) else { continue };
+            if path.iter().any(|step| step == "const" || step == "enum") {
+                return Err(Refusal::new("$ref", " to what is a value").at(&path));
+            }
+            self.schema(schema, &mut path)?;
         }
         Ok(())
     }
@@ -261,29 +219,19 @@ impl Walk {
     }
 }
 
-/// Refuses what is not supported in one schema, and takes out what changes nothing.
+/// Refuses what is not supported in one schema, and gives formats their patterns.
 fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
-    let refuse = |keyword: &str, reason: String| {
-        Err(GrammarError::UnsupportedKeyword { keyword: keyword.to_owned(), pointer: pointer(path), reason })
-    };
-    // The parser would take it as its own options.
-    map.remove("x-guidance");
-    if map.get("uniqueItems") == Some(&Value::Bool(false)) {
-        map.remove("uniqueItems");
-    }
+    let refuse = |keyword: &str, reason: String| Err(Refusal::new(keyword, reason).at(path));
     if let Some(keyword) = map.keys().find(|key| REFUSED_KEYWORDS.contains(&key.as_str())).cloned() {
         return refuse(&keyword, String::new());
     }
     if let Some(format) = map.get("format").and_then(Value::as_str)
         && !FORMATS.contains(&format)
     {
-        if may_be_string(map) {
-            return refuse("format", format!(" with the value `{format}`; hint: use `pattern`"));
-        }
-        map.remove("format");
+        return refuse("format", format!(" with the value `{format}`; hint: use `pattern`"));
     }
     if let Some(pattern) = map.get("format").and_then(Value::as_str).and_then(exact_pattern) {
-        map.remove("format");
+        map.shift_remove("format");
         let also = json!({"pattern": pattern});
         match map.get_mut("allOf") {
             Some(Value::Array(all)) => all.push(also),
@@ -300,6 +248,34 @@ fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), G
         return refuse("minProperties", " beyond one more than the properties that are required".to_owned());
     }
     Ok(())
+}
+
+/// Refuses expressions that the parser does not take, and makes of patterns such as mean the same to all.
+fn check_expressions(map: &mut Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
+    let tell = |keyword: &str, fault: Fault| match fault {
+        Fault::Unsupported(what) => Refusal::new(keyword, format!(" with {what}")).at(path),
+        Fault::Wrong(why) => {
+            invalid(format!("`{keyword}` at `{}` is no regular expression: {why}", pointer(path)))
+        }
+    };
+    if may_be(map, "string")
+        && let Some(Value::String(pattern)) = map.get_mut("pattern")
+    {
+        *pattern = for_all_readers(pattern).map_err(|fault| tell("pattern", fault))?;
+    }
+    if may_be(map, "object")
+        && let Some(Value::Object(patterns)) = map.get("patternProperties")
+    {
+        // Which properties are meant is not to be changed.
+        for pattern in patterns.keys() {
+            for_all_readers(pattern).map_err(|fault| tell("patternProperties", fault))?;
+        }
+    }
+    Ok(())
+}
+
+fn invalid(detail: impl Into<String>) -> GrammarError {
+    GrammarError::Invalid { kind: "JSON schema", detail: detail.into() }
 }
 
 /// A pattern for formats that the parser takes more loosely than their documents do: leap years, no leap seconds
@@ -325,77 +301,17 @@ fn exact_pattern(format: &str) -> Option<String> {
     }
 }
 
-fn may_be_string(map: &Map<String, Value>) -> bool {
-    match map.get("type") {
-        None => true,
-        Some(Value::String(name)) => name == "string",
-        Some(Value::Array(names)) => names.iter().any(|name| name == "string"),
-        Some(_) => true,
+/// A fragment of a URI without its percent escapes.
+fn unescaped(fragment: &str) -> String {
+    let mut bytes = Vec::with_capacity(fragment.len());
+    let mut rest = fragment.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escaped = after.first_chunk::<2>().filter(|_| *first == b'%');
+        let byte = escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
     }
-}
-
-/// A path as a JSON pointer in a URI fragment's form, without percent escapes.
-fn pointer(path: &[String]) -> String {
-    path.iter().fold("#".to_owned(), |pointer, step| {
-        format!("{pointer}/{}", step.replace('~', "~0").replace('/', "~1"))
-    })
-}
-
-/// What the parser refused for a keyword, as one of our errors: the keyword and where it is.
-pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
-    let known: [(&str, &[&str], &str); 6] = [
-        ("circular references with sibling", &["$ref"], " in a circle with keywords beside it"),
-        ("oneOf constraints", &["oneOf"], " where its alternatives may overlap; hint: use `anyOf`"),
-        (
-            "min/maxProperties only",
-            &["minProperties", "maxProperties"],
-            " unless all entries of `properties` are required",
-        ),
-        ("patternProperty regexes", &["patternProperties"], " with patterns that may match the same name"),
-        ("Unknown format", &["format"], " with this value; hint: use `pattern`"),
-        ("Unimplemented keys", &["uniqueItems"], ""),
-    ];
-    let (_, keywords, reason) = known.into_iter().find(|(words, ..)| error.contains(words))?;
-    let mut found = Vec::new();
-    for keyword in keywords {
-        places_of(schema, keyword, &mut Vec::new(), &mut found);
-    }
-    // It may be where only a reference leads.
-    let (keyword, pointer) =
-        found.first().cloned().unwrap_or_else(|| (keywords[0].to_owned(), "#".to_owned()));
-    let others = match found.len() {
-        0 | 1 => String::new(),
-        count => format!(" (here or at one of {} other places)", count - 1),
-    };
-    Some(GrammarError::UnsupportedKeyword { keyword, pointer, reason: format!("{reason}{others}") })
-}
-
-/// All schemas that have a keyword, with their pointers.
-fn places_of(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &mut Vec<(String, String)>) {
-    let Value::Object(map) = schema else { return };
-    if map.contains_key(keyword) {
-        found.push((keyword.to_owned(), pointer(path)));
-    }
-    for (name, value) in map {
-        let name = name.as_str();
-        let entries: Vec<(Option<String>, &Value)> = match value {
-            Value::Object(entries) if MAPS.contains(&name) => {
-                entries.iter().map(|(key, entry)| (Some(key.clone()), entry)).collect()
-            }
-            Value::Array(entries) if LISTS.contains(&name) => {
-                entries.iter().enumerate().map(|(index, entry)| (Some(index.to_string()), entry)).collect()
-            }
-            Value::Object(_) if ONE_SCHEMA.contains(&name) => vec![(None, value)],
-            _ => continue,
-        };
-        for (key, entry) in entries {
-            let length = path.len();
-            path.push(name.to_owned());
-            path.extend(key);
-            places_of(entry, keyword, path, found);
-            path.truncate(length);
-        }
-    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -411,7 +327,7 @@ mod tests {
     #[test]
     fn a_refused_keyword_is_named_with_its_place() {
         for keyword in REFUSED_KEYWORDS.iter().chain(&["uniqueItems"]) {
-            let schema = json!({"properties": {"a/b": {"items": [true, {*keyword: {}}]}}});
+            let schema = json!({"properties": {"a/b": {"items": [true, {*keyword: {"a": 1}}]}}});
             let expected = format!("keyword `{keyword}` at `#/properties/a~1b/items/1` is not supported");
             assert_eq!(refusal(schema), expected);
         }

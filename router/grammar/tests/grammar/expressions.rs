@@ -53,7 +53,7 @@ fn what_people_write_allows_what_the_parser_allows() {
         r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])",
         r"(\+1 )?\(?[0-9]{3}\)?[- .][0-9]{3}[- .][0-9]{4}",
         r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}",
-        r"https?://[^\s/$.?#][^\s]*",
+        r"https?://[^ /$.?#][^ ]*",
         r"(yes|no|maybe so)[.!]?",
         r"[^\n]*\n",
         "(?s).{0,12}",
@@ -66,6 +66,26 @@ fn what_people_write_allows_what_the_parser_allows() {
         "(true){2,3}|trutru",
     ] {
         compare_all(expression, &model, &compiler);
+    }
+}
+
+#[test]
+fn perl_classes_are_of_what_all_readers_find_in_them() {
+    let (model, compiler) = (model(), compiler(&model()));
+    for (expression, read) in [
+        (r"\d{3}-\d{4}", "[0-9]{3}-[0-9]{4}"),
+        (r"[\w-.]+\s", r"[0-9A-Za-z_.-]+[\t-\r ]"),
+        (r"\W[^\W]", r"[^\w\p{N}][0-9A-Za-z_]"),
+        (
+            r"https?://[^\s/$.?#]\S*",
+            r"https?://[^\s/$.?#\x1c-\x1f\u{feff}\u{180e}][^\s\x1c-\x1f\u{feff}\u{180e}]*",
+        ),
+    ] {
+        let own = compiler.compile(&Grammar::Regex(expression.to_owned())).unwrap();
+        let parser = compiler.compile(&lark(read)).unwrap();
+        for seed in 0..NUM_WALKS {
+            compare(expression, &model, own.fork(), parser.fork(), &mut Rng(seed));
+        }
     }
 }
 
@@ -83,7 +103,8 @@ fn choices_allow_what_the_parser_allows() {
 
 /// An expression over few characters, some of several bytes, with all that nests.
 fn expression(rng: &mut Rng, depth: usize) -> String {
-    let atoms = ["a", "b", "true", "tr", "é", "日", "[ab]", "[^a]", ".", "[a-c1-2é-本]", r"\d", r"\s"];
+    let atoms =
+        ["a", "b", "true", "tr", "é", "日", "[ab]", "[^a]", ".", "[a-c1-2é-本]", "[0-9]", r"[\t-\r ]"];
     if depth == 0 {
         return atoms[rng.below(atoms.len())].to_owned();
     }

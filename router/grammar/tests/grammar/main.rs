@@ -5,8 +5,10 @@
 
 mod bombs;
 mod expressions;
+mod forms;
 mod keywords;
 mod kinds;
+mod numbers;
 mod real_schemas;
 mod reasoning;
 mod support;

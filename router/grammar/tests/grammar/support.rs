@@ -172,6 +172,17 @@ pub fn check_schema(
     count: u64,
 ) -> Result<Check, GrammarError> {
     let constraint = compiler.compile(&Grammar::JsonSchema(schema.clone()))?;
+    Ok(check_outputs(name, schema, model, &constraint, count))
+}
+
+/// The same under a constraint, whichever schema it was made from.
+pub fn check_outputs(
+    name: &str,
+    schema: &Value,
+    model: &ModelText,
+    constraint: &Constraint,
+    count: u64,
+) -> Check {
     let validator = jsonschema::options().should_validate_formats(true).build(schema);
     let validator = validator.unwrap_or_else(|error| panic!("{name} is no schema: {error}"));
     let mut check = Check::default();
@@ -185,7 +196,7 @@ pub fn check_schema(
             Err(error) => check.faults.push(format!("{name}, seed {seed}: {error}")),
         }
     }
-    Ok(check)
+    check
 }
 
 fn fault(text: Vec<u8>, validator: &jsonschema::Validator) -> Option<String> {
