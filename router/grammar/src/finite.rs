@@ -1,6 +1,6 @@
 //! Schemas that no finite text matches, as each value would have to contain another of its own kind.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -29,6 +29,9 @@ impl Targets {
         let mut found = Vec::new();
         references(whole, &mut found);
         found.retain(|(_, target)| target.is_some());
+        // Each once: many may lead to one large place.
+        let mut seen = HashSet::new();
+        found.retain(|(reference, _)| seen.insert(reference.clone()));
         let mut targets =
             Self { are_finite: found.iter().map(|(reference, _)| (reference.clone(), false)).collect() };
         for round in 0..MAX_ROUNDS {

@@ -34,6 +34,11 @@ impl Patterns {
         if let Some(Value::Object(patterns)) = schema.get("patternProperties") {
             patterns.keys().try_for_each(|pattern| self.classes.add(pattern))?;
         }
+        if let Some(Value::String(pattern)) =
+            schema.get("propertyNames").and_then(|names| names.get("pattern"))
+        {
+            self.classes.add(pattern)?;
+        }
         let has_more = |keyword: &str| {
             schema.contains_key(keyword)
                 && schema.keys().any(|other| other != keyword && !IGNORED_KEYWORDS.contains(&other.as_str()))

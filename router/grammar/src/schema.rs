@@ -120,9 +120,10 @@ impl Walk {
         }
         self.references.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
         simplify(map);
+        // Before anything parses them.
+        self.patterns.look_at(map)?;
         names::rewrite(map, &mut self.copies).map_err(|refusal| refusal.at(path))?;
         names::merge_patterns(map, &mut self.copies);
-        self.patterns.look_at(map)?;
         check_keywords(map, path)?;
         check_expressions(map, path)?;
         numbers::check_values(map).map_err(|refusal| refusal.at(path))?;

@@ -102,6 +102,27 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
             ),
         ),
         ("a giant multiple", schema(json!({"type": "number", "multipleOf": 1e-9}))),
+        (
+            "multiples of a large number beyond a bound",
+            schema(
+                json!({"type": "integer", "multipleOf": 4_294_967_295_u32, "minimum": 9_007_199_254_740_990_u64}),
+            ),
+        ),
+        ("multiples of a large prime", schema(json!({"type": "integer", "multipleOf": 999_999_937}))),
+        (
+            "one place by a thousand references",
+            schema(json!({"type": "array", "minItems": 4000,
+                          "prefixItems": (0..4000).map(|_| json!({"$ref": "#"})).collect::<Vec<_>>()})),
+        ),
+        (
+            "complements in names",
+            schema(json!({"type": "object", "properties": {"a": {}},
+                          "patternProperties": {(format!("^{}$", r"\W".repeat(40_000))): {}}})),
+        ),
+        (
+            "complements of all names",
+            schema(json!({"type": "object", "propertyNames": {"pattern": r"\W".repeat(40_000)}})),
+        ),
         ("characters regardless of case", Grammar::Regex(format!("(?i){}", r"[\d\D]".repeat(18_000)))),
         ("complements as many as are taken", Grammar::Regex(r"\W".repeat(4_096))),
         ("complements that ignore case", Grammar::Regex(format!("(?i){}", r"[^\W]\W".repeat(170)))),
