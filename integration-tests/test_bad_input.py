@@ -34,7 +34,7 @@ BODIES: dict[str, bytes] = {
 FIELDS: dict[str, list[object]] = {
     "max_tokens": [0, -1, 10**12, 1.5, "5"],
     "temperature": [-0.1, 1e30, "hot", [1]],
-    "top_p": [0, -1, 1.01],
+    "top_p": [-0.01, -1, 1.01],
     "top_k": [-2, 10**12, 0.5],
     "min_p": [-0.5, 2],
     "seed": [-(2**70), 2**70, "x"],

@@ -146,7 +146,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
         ("/v1/chat/completions", {"messages": user, "max_tokens": 10**9}, openai),
         ("/v1/chat/completions", {"messages": user, "chat_template_kwargs": {"tools": 1}}, openai),
         ("/v1/chat/completions", {"messages": user, "guided_regex": "("}, openai),
-        ("/v1/chat/completions", {"messages": user, "guided_json": {"not": {}}}, openai),
+        ("/v1/chat/completions", {"messages": user, "guided_json": {"not": {"type": "null"}}}, openai),
         ("/v1/chat/completions", {"messages": user, "guided_choice": ["x" * 200_000]}, openai),
         ("/v1/chat/completions", {"messages": user, "guided_json": PRODUCT}, openai),
         ("/v1/chat/completions", {"messages": user, "guided_json": LATE}, openai),

@@ -147,3 +147,36 @@ def test_errors_are_its_own(client: anthropic.Anthropic, model: str) -> None:
             model=model, messages=[{"role": "user", "content": LONG_PROMPT}], max_tokens=8, stream=True
         )
     assert long.value.body["error"]["code"] == "context_length_exceeded"
+
+
+def test_goes_on_with_an_agents_conversation_from_the_cache(client: anthropic.Anthropic, model: str) -> None:
+    def turn(nonce: str, *more: dict[str, object]) -> anthropic.types.beta.BetaMessage:
+        return client.beta.messages.create(
+            model=model,
+            betas=["context-management-2025-06-27"],
+            system=[
+                {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.154; cch={nonce};"},
+                {"type": "text", "text": "You are an agent. " * 40, "cache_control": {"type": "ephemeral"}},
+            ],
+            messages=[{"role": "user", "content": PROMPT}, *more],
+            context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            output_config={"effort": "low"},
+            tools=[TOOL | {"name": "mcp__a_server_with_a_long_name__" + "get_weather_of_tomorrow_and_after" * 2}],
+            max_tokens=8,
+            extra_body=GREEDY,
+        )
+
+    first = turn("00000")
+    total = first.usage.input_tokens + first.usage.cache_read_input_tokens
+    told = {"role": "system", "content": []}
+    second = turn("a1b2c", {"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}, told)
+    # All but the last block of the first turn's prompt, whatever the header says.
+    assert second.usage.cache_read_input_tokens > total - 64
+    assert second.content
+
+
+def test_lists_models(client: anthropic.Anthropic, model: str) -> None:
+    page = client.models.list()
+    assert [(card.type, card.id, card.display_name) for card in page.data] == [("model", model, model)]
+    assert page.has_more is False
+    assert client.models.retrieve(model).display_name == model

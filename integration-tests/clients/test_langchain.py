@@ -105,5 +105,5 @@ def test_errors_are_those_of_the_packages_below(server: Trunkline, model: str) -
         through_anthropic(server, model, key=WRONG_KEY).invoke(PROMPT)
     with pytest.raises(anthropic.NotFoundError):
         through_anthropic(server, "nobody/none").invoke(PROMPT)
-    with pytest.raises(anthropic.BadRequestError):
+    with pytest.raises(ContextOverflowError):
         through_anthropic(server, model).invoke(LONG_PROMPT)
