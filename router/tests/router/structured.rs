@@ -123,7 +123,10 @@ async fn anthropics_forms_hold() {
     for (fields, words) in [
         (json!({"output_format": format, "output_config": {"format": format}}), "both say"),
         (json!({"output_config": {"effort": 5}}), "`output_config.effort`"),
-        (json!({"output_format": {"type": "json_schema", "schema": {"not": {}}}}), "keyword `not`"),
+        (
+            json!({"output_format": {"type": "json_schema", "schema": {"not": {"type": "null"}}}}),
+            "keyword `not`",
+        ),
     ] {
         let answer = router.post("/v1/messages", &body(fields)).await;
         assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
@@ -198,7 +201,7 @@ async fn what_cannot_be_held_is_refused_by_name() {
     let late = json!({"type": "object", "properties": {"a": {"const": "x".repeat(60)}, "b": endless},
                       "required": ["a", "b"], "additionalProperties": false});
     for (body, code, words) in [
-        (format(json!({"not": {}})), "unsupported_keyword", "keyword `not` at `#`"),
+        (format(json!({"not": {"type": "null"}})), "unsupported_keyword", "keyword `not` at `#`"),
         (format(json!({"type": "nothing"})), "invalid_schema", "`response_format`: invalid JSON schema"),
         (format(json!({"enum": vec!["x"; 5000]})), "schema_too_large", "--max-schema-properties"),
         (chat(json!({"guided_regex": "("})), "invalid_schema", "`guided_regex`: invalid regular expression"),
@@ -224,7 +227,7 @@ async fn what_cannot_be_held_is_refused_by_name() {
         assert_eq!((answer.status, error["code"].as_str()), (400, Some(code)), "{error}");
         assert!(error["message"].as_str().unwrap().contains(words), "{error}");
     }
-    let body = json!({"inputs": "x", "parameters": {"grammar": {"type": "json", "value": {"not": {}}}}});
+    let body = json!({"inputs": "x", "parameters": {"grammar": {"type": "json", "value": {"not": {"type": "null"}}}}});
     let answer = router.post("/generate", &body).await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (422, Some("unsupported_keyword")));
 }
