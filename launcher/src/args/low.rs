@@ -233,7 +233,7 @@ pub struct LowLimits {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 16,
+        default_value_t = 64,
         env = "TRUNKLINE_MAX_STOP_SEQUENCES",
         hide_env_values = true
     )]
