@@ -1,6 +1,6 @@
 //! Replies of models: what is text, reasoning and calls does not depend on how the text was cut, and nothing is lost.
 
-use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
 const FORMATS: [Option<ToolFormat>; 6] = [
     None,
@@ -17,7 +17,8 @@ const STARTS: [Option<ReasoningStart>; 3] =
 fn read(mode: u8, pieces: &[&str]) -> Vec<Piece> {
     let tools =
         FORMATS[usize::from(mode) % 6].map(|format| (format, vec!["f".to_owned(), "get_weather".to_owned()]));
-    let mut parser = ReplyParser::new(STARTS[usize::from(mode) / 6 % 3], tools);
+    let mut parser =
+        ReplyParser::new(Sections::new(STARTS[usize::from(mode) / 6 % 3], ReasoningMarks::Think), tools);
     let mut out = Vec::new();
     for piece in pieces {
         parser.push(piece, &mut out);

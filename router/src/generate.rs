@@ -7,12 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use trunkline_reply::{ContentStart, Parted};
 use trunkline_scheduler::{
     EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
     TokenLogprob, TokenScore,
 };
-use trunkline_text::{DecodeSpecial, Detokenizer, StopMatcher, StopStep, TextStart, Tokenizer};
+use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 
 use crate::admission::Place;
 use crate::deadline::Deadline;
@@ -23,6 +22,7 @@ use crate::limits::{Limits, MAX_WAITING_TOKENS};
 use crate::object::ObjectTier;
 use crate::request::GenerationRequest;
 use crate::shutdown::Phase;
+use crate::stops::Stops;
 
 /// Why an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,9 +112,7 @@ pub struct Generation {
     request: GenerationRequest,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
-    stops: StopMatcher,
-    /// Before it no stop string counts.
-    content_start: Option<ContentStart>,
+    stops: Stops,
     usage: Usage,
     /// Of the prompt, until they are complete and told.
     scores: Option<Vec<TokenScore>>,
@@ -184,8 +182,7 @@ impl Generation {
             Detokenizer::new(around.tokenizer.clone(), request.special_tokens, TextStart::Continuation);
         Ok(Self {
             sequence,
-            stops: StopMatcher::new(&request.stops, request.stop_text),
-            content_start: request.content_start.clone().filter(|_| !request.stops.is_empty()),
+            stops: Stops::new(&request.stops, request.stop_text, request.sections.as_ref()),
             usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
             scores: request.sampling.prompt_logprobs.map(|_| Vec::new()),
             request,
@@ -298,7 +295,7 @@ impl Generation {
             let name = self.tokenizer.token_bytes(token.token_id).unwrap_or_default();
             text.push_str(&String::from_utf8_lossy(name));
         }
-        let step = self.until_stop(&text);
+        let step = self.stops.push(&text);
         let mut token = OutputToken {
             id: token.token_id,
             text,
@@ -340,25 +337,14 @@ impl Generation {
         GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
     }
 
-    /// Text that is certain, and the stop string that ends it.
-    fn until_stop(&mut self, text: &str) -> StopStep {
-        let Some(content_start) = &mut self.content_start else { return self.stops.push(text) };
-        let Parted { before, content } = content_start.push(text);
-        let step = self.stops.push(&content);
-        StopStep { text: before + &step.text, matched: step.matched }
-    }
-
     /// Appends what was held back to `certain`; gives the stop string that this completed.
     fn flush(&mut self, rest: &str, certain: &mut String) -> Option<usize> {
-        let mut step = self.until_stop(rest);
+        let mut step = self.stops.push(rest);
         certain.push_str(&step.text);
-        if let (Some(content_start), None) = (&mut self.content_start, step.matched) {
-            let held = content_start.finish();
-            certain.push_str(&held.before);
-            step = self.stops.push(&held.content);
+        if step.matched.is_none() {
+            step = self.stops.finish();
             certain.push_str(&step.text);
         }
-        certain.push_str(&self.stops.finish());
         step.matched
     }
 }

@@ -59,7 +59,7 @@ impl CompiledGrammar {
         // Forking changes nothing, so a panic in it leaves the state whole.
         let mut constraint = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).fork();
         if let Some(reasoning) = self.reasoning {
-            constraint.reason(reasoning);
+            constraint.begin_after(reasoning);
         }
         constraint
     }
@@ -140,8 +140,8 @@ impl Grammars {
     }
 
     fn compiler(&self) -> Result<&GrammarCompiler, GrammarError> {
-        let text = &self.model.text;
-        let make = || GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, self.limits);
+        let (text, marks) = (&self.model.text, self.model.reply.marks);
+        let make = || GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, marks, self.limits);
         self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)
     }
 }

@@ -42,6 +42,7 @@ pub mod service_tier;
 pub mod shard;
 pub mod shutdown;
 pub mod step_thread;
+pub mod stops;
 pub mod tenants;
 pub mod tls;
 pub mod token_fields;

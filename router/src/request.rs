@@ -1,7 +1,7 @@
 //! The one validated form of a request, which every dialect parses into.
 
 use tokio::time::Instant;
-use trunkline_reply::ContentStart;
+use trunkline_reply::Sections;
 use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
 use trunkline_text::{DecodeSpecial, StopText};
 
@@ -35,8 +35,8 @@ pub struct GenerationRequest {
     pub special_tokens: DecodeSpecial,
     /// Strings that end the output; none of them empty.
     pub stops: Vec<String>,
-    /// Where they begin to count, in a reply that may hold reasoning; none: at once.
-    pub content_start: Option<ContentStart>,
+    /// Of a reply that may hold reasoning: stop strings count in its content only. None: all of it is content.
+    pub sections: Option<Sections>,
     /// Whether the output keeps the stop string that ended it.
     pub stop_text: StopText,
     /// What the output has to be, if it is not free.

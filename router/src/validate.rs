@@ -308,7 +308,7 @@ impl Validator {
             stop_token_ids,
             ignore_eos,
             shown_token_ids: Vec::new(),
-            content_start: None,
+            sections: None,
             special_tokens: raw.tokens.special_tokens(),
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),

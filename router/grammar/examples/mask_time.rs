@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use trunkline_grammar::{Forcing, Grammar, GrammarCompiler, GrammarLimits, Next};
+use trunkline_reply::ReasoningMarks;
 use trunkline_text::ModelText;
 
 const NUM_SEQUENCES: u64 = 8;
@@ -63,7 +64,12 @@ fn main() {
     let is_cold = std::env::args().nth(2).is_some_and(|word| word == "cold");
     let mut other = vec![0u8; if is_cold { 64 << 20 } else { 0 }];
     let begin = Instant::now();
-    let compiler = GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, GrammarLimits::default());
+    let compiler = GrammarCompiler::new(
+        &text.tokenizer,
+        &text.end_token_ids,
+        ReasoningMarks::Think,
+        GrammarLimits::default(),
+    );
     let compiler = compiler.expect("the vocabulary can be walked");
     println!("vocabulary {:.1} ms", begin.elapsed().as_secs_f64() * 1e3);
     for (name, grammar) in grammars() {

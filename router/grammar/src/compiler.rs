@@ -7,6 +7,7 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
+use trunkline_reply::ReasoningMarks;
 use trunkline_text::Tokenizer;
 
 use crate::automaton::Automaton;
@@ -64,10 +65,12 @@ pub struct GrammarCompiler {
 }
 
 impl GrammarCompiler {
-    /// For a vocabulary and the tokens that end an output. Tens of milliseconds.
+    /// For a vocabulary, the tokens that end an output, and the marks of the reasoning that may come before it. Tens
+    /// of milliseconds.
     pub fn new(
         tokenizer: &Tokenizer,
         end_token_ids: &[u32],
+        marks: ReasoningMarks,
         limits: GrammarLimits,
     ) -> Result<Self, GrammarError> {
         let (vocabulary, permitted) = Vocabulary::new(tokenizer, end_token_ids)?;
@@ -81,7 +84,8 @@ impl GrammarCompiler {
             .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
         factory.quiet();
         *factory.limits_mut() = limits.of_parser();
-        let reasoning_tokens = ReasoningTokens::new(tokenizer, env.clone(), &permitted, &end_token_ids);
+        let reasoning_tokens =
+            ReasoningTokens::new(tokenizer, env.clone(), marks, &permitted, &end_token_ids);
         Ok(Self {
             factory: Arc::new(factory),
             env,

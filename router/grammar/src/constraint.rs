@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::place::Place;
-use crate::reasoning::{ReasoningTokens, Stage};
+use crate::reasoning::{Before, ReasoningTokens, Step};
 use crate::seen::Seen;
 use crate::{GrammarError, Reasoning, TokenMask};
 
@@ -48,8 +48,8 @@ pub struct Constraint {
     end_token_ids: Arc<[u32]>,
     has_ended: bool,
     reasoning_tokens: Arc<ReasoningTokens>,
-    /// Before the grammar begins.
-    reasoning: Option<Stage>,
+    /// Until the grammar begins.
+    before: Option<Before>,
 }
 
 impl Constraint {
@@ -58,12 +58,12 @@ impl Constraint {
         end_token_ids: Arc<[u32]>,
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
-        Self { place, end_token_ids, has_ended: false, reasoning_tokens, reasoning: None }
+        Self { place, end_token_ids, has_ended: false, reasoning_tokens, before: None }
     }
 
     /// At its beginning: the grammar begins after the reasoning, if there is any.
-    pub fn reason(&mut self, reasoning: Reasoning) {
-        self.reasoning = Some(Stage::new(reasoning));
+    pub fn begin_after(&mut self, reasoning: Reasoning) {
+        self.before = Before::new(&self.reasoning_tokens, reasoning);
     }
 
     /// The same state, for another sequence; both may be used at the same time.
@@ -73,7 +73,7 @@ impl Constraint {
             end_token_ids: self.end_token_ids.clone(),
             has_ended: self.has_ended,
             reasoning_tokens: self.reasoning_tokens.clone(),
-            reasoning: self.reasoning.clone(),
+            before: self.before.clone(),
         }
     }
 
@@ -105,16 +105,8 @@ impl Constraint {
 
     /// What may follow the tokens accepted so far. About 50 us, tens of milliseconds at the limits.
     pub fn allowed(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
-        let opening = match &self.reasoning {
-            Some(Stage::Inside(tail)) => {
-                let mask = Stage::mask(&self.reasoning_tokens, tail);
-                return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
-            }
-            Some(Stage::Start) => Stage::open(&self.reasoning_tokens),
-            None => None,
-        };
-        if let Some(open) = opening {
-            let mask = self.place.see()?.mask.clone().with(open);
+        if let Some(before) = &self.before {
+            let mask = before.mask(&self.reasoning_tokens, &mut self.place)?;
             return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
         }
         let mut forced = Vec::new();
@@ -146,11 +138,13 @@ impl Constraint {
 
     /// Takes a token that was sampled under the last mask.
     pub fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
-        if let Some(stage) = self.reasoning.take() {
-            self.reasoning = stage.accept(&self.reasoning_tokens, token_id);
-            if self.reasoning.is_some() || matches!(stage, Stage::Inside(_)) {
+        match self.before.take().map(|before| before.accept(&self.reasoning_tokens, token_id)) {
+            Some(Step::Before(before)) => {
+                self.before = Some(before);
                 return Ok(());
             }
+            Some(Step::Behind) => return Ok(()),
+            Some(Step::With) | None => {}
         }
         self.place.accept(token_id)?;
         self.has_ended |= self.end_token_ids.contains(&token_id);

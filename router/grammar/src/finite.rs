@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::form::may_be;
-use crate::keywords::{LISTS, MAPS, ONE_SCHEMA};
+use crate::subschemas;
 
 /// Rounds over what is referred to. Beyond them lie chains of references that are written in no order.
 const MAX_ROUNDS: usize = 16;
@@ -100,7 +100,7 @@ impl Targets {
         }
         let Value::Object(map) = schema else { return };
         for (keyword, value) in map.iter_mut() {
-            inner_mut(keyword, value).into_iter().for_each(|inner| self.prune(inner));
+            subschemas::of_mut(keyword, value).into_iter().for_each(|(_, inner)| self.prune(inner));
         }
     }
 }
@@ -115,28 +115,8 @@ fn references<'a>(whole: &'a Value, found: &mut Vec<(String, Option<&'a Value>)>
         {
             found.push((reference.to_owned(), whole.pointer(fragment)));
         }
-        waiting.extend(map.iter().flat_map(|(keyword, value)| inner(keyword, value)));
-    }
-}
-
-/// The schemas that a keyword's value holds.
-fn inner<'a>(keyword: &str, value: &'a Value) -> Vec<&'a Value> {
-    match value {
-        Value::Object(entries) if MAPS.contains(&keyword) => entries.values().collect(),
-        Value::Array(entries) if LISTS.contains(&keyword) => entries.iter().collect(),
-        Value::Object(_) if ONE_SCHEMA.contains(&keyword) => vec![value],
-        _ => Vec::new(),
-    }
-}
-
-fn inner_mut<'a>(keyword: &str, value: &'a mut Value) -> Vec<&'a mut Value> {
-    if value.is_object() && ONE_SCHEMA.contains(&keyword) {
-        return vec![value];
-    }
-    match value {
-        Value::Object(entries) if MAPS.contains(&keyword) => entries.values_mut().collect(),
-        Value::Array(entries) if LISTS.contains(&keyword) => entries.iter_mut().collect(),
-        _ => Vec::new(),
+        let inner = map.iter().flat_map(|(keyword, value)| subschemas::of(keyword, value));
+        waiting.extend(inner.map(|(_, inner)| inner));
     }
 }
 

@@ -77,10 +77,3 @@ pub const IGNORED_KEYWORDS: [&str; 16] = [
 /// Values of `format` that hold for every output; others are refused by name.
 pub const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
-
-/// Keywords whose value is a schema.
-pub(crate) const ONE_SCHEMA: [&str; 3] = ["additionalItems", "additionalProperties", "items"];
-/// Keywords whose value is a list of schemas.
-pub(crate) const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
-/// Keywords whose value maps names to schemas.
-pub(crate) const MAPS: [&str; 4] = ["$defs", "definitions", "patternProperties", "properties"];

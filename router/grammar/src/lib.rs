@@ -10,9 +10,12 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use trunkline_grammar::{Forcing, Grammar, GrammarCompiler, GrammarLimits, Next};
+//! use trunkline_reply::ReasoningMarks;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = trunkline_text::ModelText::load(std::path::Path::new("model.gguf"))?;
-//! let compiler = GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, GrammarLimits::default())?;
+//! let compiler = GrammarCompiler::new(
+//!     &model.tokenizer, &model.end_token_ids, ReasoningMarks::Think, GrammarLimits::default(),
+//! )?;
 //! let mut constraint = compiler.compile(&Grammar::Choices(vec!["yes".into(), "no".into()]))?;
 //! let allowed = constraint.allowed(Forcing::Allow)?;
 //! if let Next::Mask(mask) = allowed.next {
@@ -43,6 +46,7 @@ mod reasoning;
 mod refusal;
 mod schema;
 mod seen;
+mod subschemas;
 mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};

@@ -95,11 +95,13 @@ impl TokenMask {
         bytes.into()
     }
 
-    /// With one more. An id beyond the vocabulary is left out.
-    pub(crate) fn with(self, token_id: u32) -> Self {
+    /// With more. Ids beyond the vocabulary are left out.
+    pub(crate) fn with(self, token_ids: impl IntoIterator<Item = u32>) -> Self {
         let mut bytes = self.bytes.to_vec();
-        if let Some(byte) = bytes.get_mut(token_id as usize / 8) {
-            *byte |= 1 << (token_id % 8);
+        for token_id in token_ids {
+            if let Some(byte) = bytes.get_mut(token_id as usize / 8) {
+                *byte |= 1 << (token_id % 8);
+            }
         }
         Self::of(bytes.into())
     }
@@ -178,7 +180,7 @@ mod tests {
         let digests: std::collections::HashSet<u64> =
             (0..100).map(|id| TokenMask::new(&one_of(id), &all).digest()).collect();
         assert_eq!(digests.len(), 100);
-        assert_eq!(mask.clone().with(71).iter().collect::<Vec<_>>(), [70, 71]);
-        assert_eq!(mask.clone().with(4000), mask);
+        assert_eq!(mask.clone().with([71]).iter().collect::<Vec<_>>(), [70, 71]);
+        assert_eq!(mask.clone().with([4000]), mask);
     }
 }

@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use crate::GrammarError;
-use crate::keywords::{LISTS, MAPS, ONE_SCHEMA};
+use crate::{GrammarError, subschemas};
 
 /// A keyword that cannot be held, before its place is known.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,21 +72,10 @@ fn places_of(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &mut 
         found.push((keyword.to_owned(), pointer(path)));
     }
     for (name, value) in map {
-        let name = name.as_str();
-        let entries: Vec<(Option<String>, &Value)> = match value {
-            Value::Object(entries) if MAPS.contains(&name) => {
-                entries.iter().map(|(key, entry)| (Some(key.clone()), entry)).collect()
-            }
-            Value::Array(entries) if LISTS.contains(&name) => {
-                entries.iter().enumerate().map(|(index, entry)| (Some(index.to_string()), entry)).collect()
-            }
-            Value::Object(_) if ONE_SCHEMA.contains(&name) => vec![(None, value)],
-            _ => continue,
-        };
-        for (key, entry) in entries {
+        for (step, entry) in subschemas::of(name, value) {
             let length = path.len();
-            path.push(name.to_owned());
-            path.extend(key);
+            path.push(name.clone());
+            path.extend(step);
             places_of(entry, keyword, path, found);
             path.truncate(length);
         }

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use crate::form::{allows_nothing, may_be, simplify};
-use crate::keywords::{FORMATS, LISTS, MAPS, ONE_SCHEMA, REFUSED_KEYWORDS};
+use crate::keywords::{FORMATS, REFUSED_KEYWORDS};
 use crate::names::Copies;
 use crate::patterns::Patterns;
 use crate::reading::{Fault, for_all_readers};
 use crate::refusal::{Refusal, pointer};
-use crate::{GrammarError, GrammarLimits, finite, names, numbers};
+use crate::{GrammarError, GrammarLimits, finite, names, numbers, subschemas};
 
 /// A copy of the schema without what is certain to change nothing, if it is within its limits and has no keyword that
 /// is refused.
@@ -130,25 +130,19 @@ impl Walk {
         numbers::tighten_bounds(map).map_err(|refusal| refusal.at(path))?;
         self.check_optional(map, path)?;
         for (keyword, value) in map.iter_mut() {
-            let keyword = keyword.as_str();
-            match value {
-                Value::Object(entries) if MAPS.contains(&keyword) => {
-                    self.count(entries.len())?;
-                    for (name, entry) in entries.iter_mut() {
-                        self.at(entry, path, &[keyword, name])?;
-                    }
-                }
-                Value::Array(entries) if LISTS.contains(&keyword) => {
-                    self.count(entries.len())?;
-                    for (index, entry) in entries.iter_mut().enumerate() {
-                        self.at(entry, path, &[keyword, &index.to_string()])?;
-                    }
-                }
-                Value::Array(entries) if matches!(keyword, "enum" | "required") => {
-                    self.count(entries.len())?;
-                }
-                Value::Object(_) if ONE_SCHEMA.contains(&keyword) => self.at(value, path, &[keyword])?,
-                _ => {}
+            if let Value::Array(entries) = value
+                && matches!(keyword.as_str(), "enum" | "required")
+            {
+                self.count(entries.len())?;
+            }
+            let inner = subschemas::of_mut(keyword, value);
+            self.count(inner.iter().filter(|(step, _)| step.is_some()).count())?;
+            for (step, entry) in inner {
+                let length = path.len();
+                path.push(keyword.clone());
+                path.extend(step);
+                self.schema(entry, path)?;
+                path.truncate(length);
             }
         }
         Ok(())
@@ -172,14 +166,6 @@ impl Walk {
             self.schema(schema, &mut path)?;
         }
         Ok(())
-    }
-
-    fn at(&mut self, schema: &mut Value, path: &mut Vec<String>, steps: &[&str]) -> Result<(), GrammarError> {
-        let length = path.len();
-        path.extend(steps.iter().map(|step| (*step).to_owned()));
-        let outcome = self.schema(schema, path);
-        path.truncate(length);
-        outcome
     }
 
     /// Properties come in their order, so that in front of several optional ones each may be next: a place where the
@@ -280,8 +266,7 @@ fn invalid(detail: impl Into<String>) -> GrammarError {
 }
 
 /// A pattern for formats that the parser takes more loosely than their documents do: leap years, no leap seconds
-/// (which are
-/// not to be foreseen), names within the lengths of RFC 1035 and RFC 5321.
+/// (which are not to be foreseen), names within the lengths of RFC 1035 and RFC 5321.
 fn exact_pattern(format: &str) -> Option<String> {
     let date = concat!(
         "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",

@@ -8,7 +8,6 @@
 //! then on the arguments stream.
 
 mod call;
-mod content_start;
 mod format;
 mod json;
 mod loose;
@@ -16,12 +15,13 @@ mod parser;
 mod python_string;
 mod pythonic;
 mod reasoning;
+mod sections;
 mod tools;
 
-pub use content_start::{ContentStart, Parted};
 pub use format::ToolFormat;
 pub use parser::{ReplyEnd, ReplyParser};
 pub use reasoning::{ReasoningMarks, ReasoningStart};
+pub use sections::{Section, Sections};
 
 /// A piece of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]

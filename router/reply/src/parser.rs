@@ -1,22 +1,7 @@
 //! A whole reply: reasoning first, then text and calls.
 
 use crate::tools::ToolReader;
-use crate::{Piece, ReasoningMarks, ReasoningStart, ToolFormat};
-
-/// Where in the reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Before the first character that is no white space.
-    Start,
-    /// There, in reasoning that the prompt opened: some models open it again.
-    Reopened,
-    /// In reasoning.
-    Reasoning,
-    /// After it: white space is left out.
-    AfterReasoning,
-    /// Text and calls.
-    Content,
-}
+use crate::{Piece, Section, Sections, ToolFormat};
 
 /// How a whole reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,30 +15,15 @@ pub enum ReplyEnd {
 /// Takes a reply's text as it comes and gives its pieces.
 #[derive(Debug, Clone)]
 pub struct ReplyParser {
-    stage: Stage,
-    marks: ReasoningMarks,
-    /// Text that is not given yet, before `Content`.
-    held: String,
+    sections: Sections,
     tools: Option<ToolReader>,
 }
 
 impl ReplyParser {
-    /// `reasoning`: where it begins, if the model is known to reason. `tools`: the form of calls and the names that may
-    /// be called, if there are any.
-    pub fn new(reasoning: Option<ReasoningStart>, tools: Option<(ToolFormat, Vec<String>)>) -> Self {
-        let stage = match reasoning {
-            None => Stage::Content,
-            Some(ReasoningStart::InReply) => Stage::Start,
-            Some(ReasoningStart::InPrompt) => Stage::Reopened,
-        };
-        let tools = tools.map(|(format, names)| ToolReader::new(format, names));
-        Self { stage, marks: ReasoningMarks::default(), held: String::new(), tools }
-    }
-
-    /// Before the first text: reasoning has these marks, and not `<think>` and `</think>`.
-    #[must_use]
-    pub fn with_marks(self, marks: ReasoningMarks) -> Self {
-        Self { marks, ..self }
+    /// `sections`: how reasoning is parted from the content. `tools`: the form of calls and the names that may be
+    /// called, if there are any.
+    pub fn new(sections: Sections, tools: Option<(ToolFormat, Vec<String>)>) -> Self {
+        Self { sections, tools: tools.map(|(format, names)| ToolReader::new(format, names)) }
     }
 
     /// The pieces of a reply that is there as a whole. They are those of its parts, but for a call whose arguments are
@@ -72,81 +42,26 @@ impl ReplyParser {
 
     /// More text.
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
-        if self.stage == Stage::Content {
-            self.content(text, out);
-            return;
-        }
-        self.held.push_str(text);
-        self.advance(out);
+        let tools = &mut self.tools;
+        self.sections.push(text, |section, part| read(section, part, tools.as_mut(), out));
     }
 
     /// There is no more: gives what was held back.
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
-        let held = std::mem::take(&mut self.held);
-        match self.stage {
-            Stage::Reopened | Stage::Reasoning => give(&held, Piece::Reasoning, out),
-            // White space alone, or the beginning of a mark.
-            Stage::Start | Stage::Content => self.content(&held, out),
-            Stage::AfterReasoning => {}
-        }
+        let tools = &mut self.tools;
+        self.sections.finish(|section, part| read(section, part, tools.as_mut(), out));
         if let Some(tools) = &mut self.tools {
             tools.finish(out);
         }
     }
+}
 
-    fn content(&mut self, text: &str, out: &mut Vec<Piece>) {
-        match &mut self.tools {
-            Some(tools) => tools.push(text, out),
-            None => give(text, Piece::Text, out),
-        }
-    }
-
-    fn advance(&mut self, out: &mut Vec<Piece>) {
-        let (open, close) = (self.marks.open(), self.marks.close());
-        loop {
-            match self.stage {
-                Stage::Start | Stage::Reopened => {
-                    let begun = self.held.trim_start();
-                    if let Some(rest) = begun.strip_prefix(open) {
-                        self.held = rest.to_owned();
-                        self.stage = Stage::Reasoning;
-                    } else if open.starts_with(begun) {
-                        return;
-                    } else if self.stage == Stage::Start {
-                        self.stage = Stage::Content;
-                    } else {
-                        self.stage = Stage::Reasoning;
-                    }
-                }
-                Stage::Reasoning => match self.held.find(close) {
-                    Some(at) => {
-                        give(&self.held[..at], Piece::Reasoning, out);
-                        self.held.drain(..at + close.len());
-                        self.stage = Stage::AfterReasoning;
-                    }
-                    None => {
-                        let certain = self.held.len() - overlap(&self.held, close);
-                        give(&self.held[..certain], Piece::Reasoning, out);
-                        self.held.drain(..certain);
-                        return;
-                    }
-                },
-                Stage::AfterReasoning => {
-                    let rest = self.held.trim_start();
-                    if rest.is_empty() {
-                        self.held.clear();
-                        return;
-                    }
-                    self.held = rest.to_owned();
-                    self.stage = Stage::Content;
-                }
-                Stage::Content => {
-                    let held = std::mem::take(&mut self.held);
-                    self.content(&held, out);
-                    return;
-                }
-            }
-        }
+fn read(section: Section, part: &str, tools: Option<&mut ToolReader>, out: &mut Vec<Piece>) {
+    match (section, tools) {
+        (Section::Mark, _) => {}
+        (Section::Reasoning, _) => give(part, Piece::Reasoning, out),
+        (Section::Content, Some(tools)) => tools.push(part, out),
+        (Section::Content, None) => give(part, Piece::Text, out),
     }
 }
 
@@ -155,10 +70,4 @@ pub(crate) fn give(text: &str, piece: fn(String) -> Piece, out: &mut Vec<Piece>)
     if !text.is_empty() {
         out.push(piece(text.to_owned()));
     }
-}
-
-/// Bytes of the longest end of `text` that begins `mark` without being all of it.
-pub(crate) fn overlap(text: &str, mark: &str) -> usize {
-    let longest = text.len().min(mark.len() - 1);
-    (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&mark.as_bytes()[..len])).unwrap_or(0)
 }

@@ -3,8 +3,9 @@
 use crate::call::{CallReader, Reading};
 use crate::json::{Scan, Scanner};
 use crate::loose::LooseScanner;
-use crate::parser::{ReplyEnd, give, overlap};
+use crate::parser::{ReplyEnd, give};
 use crate::pythonic::{self, ListEnd, ListScanner};
+use crate::sections::overlap;
 use crate::{Piece, ToolFormat};
 
 /// Between name and arguments of a call of Mistral's.

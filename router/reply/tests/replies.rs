@@ -3,7 +3,7 @@
 mod reply;
 
 use proptest::prelude::*;
-use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
 use reply::{NAMES, Reply, formats, fragments, parse, parse_with, reasoning};
 
@@ -269,7 +269,8 @@ fn what_is_no_call_is_text() {
 #[test]
 fn arguments_stream_and_end_where_the_reply_is_cut() {
     let names = NAMES.map(String::from).to_vec();
-    let mut parser = ReplyParser::new(None, Some((ToolFormat::Hermes, names)));
+    let mut parser =
+        ReplyParser::new(Sections::new(None, ReasoningMarks::Think), Some((ToolFormat::Hermes, names)));
     let mut out = Vec::new();
     parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"One", &mut out);
     assert_eq!(out, [Piece::CallBegin { name: "f".into() }, Piece::Arguments("{\"text\": \"One".into())]);
@@ -324,8 +325,8 @@ fn reasoning_may_have_the_marks_of_mistral() {
     ] {
         for (at, _) in text.char_indices() {
             let tools = (ToolFormat::Mistral, vec!["f".to_owned()]);
-            let parser = ReplyParser::new(Some(ReasoningStart::InReply), Some(tools));
-            let parser = parser.with_marks(ReasoningMarks::Mistral);
+            let sections = Sections::new(Some(ReasoningStart::InReply), ReasoningMarks::Mistral);
+            let parser = ReplyParser::new(sections, Some(tools));
             assert_eq!(parse_with(parser, [&text[..at], &text[at..]]), wanted, "cut at {at}: {text}");
         }
     }

@@ -3,13 +3,14 @@
 mod reply;
 
 use proptest::prelude::*;
-use trunkline_reply::{ReasoningStart, ReplyEnd, ReplyParser, ToolFormat};
+use trunkline_reply::{ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
 
 use reply::{NAMES, Reply, formats, fragments, parse, reasoning};
 
 fn whole(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str, end: ReplyEnd) -> Reply {
     let names = NAMES.map(String::from).to_vec();
-    let parser = ReplyParser::new(reasoning, format.map(|format| (format, names)));
+    let sections = Sections::new(reasoning, ReasoningMarks::Think);
+    let parser = ReplyParser::new(sections, format.map(|format| (format, names)));
     let mut reply = Reply::default();
     parser.whole(text, end).into_iter().for_each(|piece| reply.take(piece));
     reply

@@ -1,5 +1,6 @@
 //! The prompt of a chat, for the dialects that have chats.
 
+use trunkline_reply::ReasoningMarks;
 use trunkline_text::{ChatRequest, ModelText, TextError};
 
 /// The end of a part with a `cache_control`: what stands before it is to be kept.
@@ -31,11 +32,16 @@ pub struct Prompt {
     pub closes_reasoning: bool,
 }
 
-/// The prompt.
-pub fn encode(text: &ModelText, chat: &ChatRequest, mark: Option<Mark>) -> Result<Prompt, TextError> {
+/// The prompt, for a model that reasons between these marks.
+pub fn encode(
+    text: &ModelText,
+    chat: &ChatRequest,
+    mark: Option<Mark>,
+    reasoning: ReasoningMarks,
+) -> Result<Prompt, TextError> {
     let whole = text.encode_chat(chat)?;
-    let opens_reasoning = whole.text.trim_end().ends_with("<think>");
-    let closes_reasoning = whole.text.trim_end().ends_with("</think>");
+    let opens_reasoning = whole.text.trim_end().ends_with(reasoning.open());
+    let closes_reasoning = whole.text.trim_end().ends_with(reasoning.close());
     let mut prompt =
         Prompt { token_ids: whole.token_ids, num_marked: None, opens_reasoning, closes_reasoning };
     let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok(prompt) };

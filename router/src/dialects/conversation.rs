@@ -44,7 +44,7 @@ impl Conversation {
         let reasoning = app.model.reply.reasoning(&prompt);
         let reply = if let Some(grammar) = &mut raw.grammar {
             grammar.begin_after(reasoning);
-            ReplyPlan::constrained(&self.tools, reasoning, self.hides_reasoning)
+            ReplyPlan::constrained(app.model.reply, &self.tools, reasoning, self.hides_reasoning)
         } else {
             ReplyPlan::new(app.model.reply, &self.tools, reasoning, self.hides_reasoning)
         };
@@ -52,7 +52,7 @@ impl Conversation {
         let arrived = (admitted.arrived, &admitted.caller);
         let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
         request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
-        request.content_start = reply.content_start();
+        request.sections = reasoning.map(|_| reply.sections());
         Ok((request, reply))
     }
 }
@@ -66,8 +66,8 @@ pub async fn prompt(
 ) -> Result<Prompt, ApiError> {
     call_ids::fit(&mut chat.messages, &app.model.text);
     tools.describe(&mut chat, app.model.reply.knows_tools(), &mut mark);
-    let num_bytes = chat_prompt::num_bytes(&chat);
-    app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark)).await
+    let (num_bytes, marks) = (chat_prompt::num_bytes(&chat), app.model.reply.marks);
+    app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark, marks)).await
 }
 
 /// What OpenAI's `reasoning_effort` means for a template.

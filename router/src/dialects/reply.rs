@@ -1,8 +1,6 @@
 //! How replies of the served model are told apart into text, reasoning and calls.
 
-use trunkline_reply::{
-    ContentStart, Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, ToolFormat,
-};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
 use trunkline_text::{ModelText, Tokenizer};
 
 use super::chat_prompt::Prompt;
@@ -63,8 +61,7 @@ impl ReplyStyle {
 
     /// Where the reasoning of a reply to this prompt begins, if there may be any.
     pub fn reasoning(self, prompt: &Prompt) -> Option<ReasoningStart> {
-        // The prompt is looked at for these marks only.
-        if prompt.opens_reasoning && self.marks == ReasoningMarks::Think {
+        if prompt.opens_reasoning {
             return self.reasons.then_some(ReasoningStart::InPrompt);
         }
         (self.reasons && !prompt.closes_reasoning).then_some(ReasoningStart::InReply)
@@ -115,13 +112,16 @@ impl ReplyPlan {
     }
 
     /// Of a reply that a grammar holds, behind its reasoning: calls only if it must be calls.
-    pub fn constrained(tools: &Tools, reasoning: Option<ReasoningStart>, hides_reasoning: bool) -> Self {
+    pub fn constrained(
+        style: ReplyStyle,
+        tools: &Tools,
+        reasoning: Option<ReasoningStart>,
+        hides_reasoning: bool,
+    ) -> Self {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let has_one_call = !tools.is_parallel();
         let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
-        // A grammar gives way to reasoning of these marks only.
-        let marks = ReasoningMarks::Think;
-        Self { reasoning, marks, tools, hides_reasoning, has_one_call }
+        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call }
     }
 
     /// Control tokens whose spelling the parser needs to see.
@@ -142,17 +142,16 @@ impl ReplyPlan {
         marks
     }
 
-    /// Where a reply's content begins; none: at once.
-    pub fn content_start(&self) -> Option<ContentStart> {
-        self.reasoning.map(|start| ContentStart::new(start, self.marks))
+    /// How its reasoning is parted from its content.
+    pub fn sections(&self) -> Sections {
+        Sections::new(self.reasoning, self.marks)
     }
 
     /// Reads a reply.
     pub fn reader(&self) -> ReplyReader {
         let is_plain = self.reasoning.is_none() && self.tools.is_none();
         ReplyReader {
-            parser: (!is_plain)
-                .then(|| ReplyParser::new(self.reasoning, self.tools.clone()).with_marks(self.marks)),
+            parser: (!is_plain).then(|| ReplyParser::new(self.sections(), self.tools.clone())),
             hides_reasoning: self.hides_reasoning,
             has_one_call: self.has_one_call,
             num_calls: 0,

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
+use trunkline_reply::ReasoningMarks;
 use trunkline_router::driver::SequenceUpdate;
 use trunkline_router::limits::Limits;
 use trunkline_scheduler::{
@@ -28,8 +29,13 @@ fn request(prompt: &str, sampling: SamplingParams) -> SequenceRequest {
 
 fn constraint(router: &Router, grammar: &Grammar) -> Constraint {
     let text = &router.app.model.text;
-    let compiler =
-        GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, GrammarLimits::default()).unwrap();
+    let compiler = GrammarCompiler::new(
+        &text.tokenizer,
+        &text.end_token_ids,
+        ReasoningMarks::Think,
+        GrammarLimits::default(),
+    )
+    .unwrap();
     compiler.compile(grammar).unwrap()
 }
 

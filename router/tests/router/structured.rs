@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use trunkline_grammar::GrammarLimits;
+use trunkline_reply::ReasoningMarks;
 use trunkline_router::dialects::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
 
@@ -259,39 +260,42 @@ async fn every_event_of_tgi_has_a_token_also_where_the_grammar_ends_the_output()
 
 #[tokio::test]
 async fn a_grammar_begins_behind_the_reasoning_that_the_prompt_opened() {
-    let plan = ShardPlan::saying("{ hm </think>no json at all");
-    let style = ReplyStyle { reasons: true, ..ReplyStyle::default() };
-    let router = Router::start_with_replies(plan.clone(), style).await;
-    let asked = |fields: Value| {
-        let mut body = chat(fields);
-        body["messages"] =
-            json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]);
-        body["continue_final_message"] = true.into();
-        body["add_generation_prompt"] = false.into();
-        body
-    };
-    for fields in [json!({"guided_json": schema()}), json!({"guided_json": schema(), "logprobs": true})] {
-        let answer = router.post(CHAT, &asked(fields)).await.ok();
+    for marks in [ReasoningMarks::Think, ReasoningMarks::Mistral] {
+        let plan = ShardPlan::saying(&format!("{{ hm {}no json at all", marks.close()));
+        let style = ReplyStyle { reasons: true, marks, ..ReplyStyle::default() };
+        let router = Router::start_with_replies(plan.clone(), style).await;
+        let asked = |fields: Value| {
+            let mut body = chat(fields);
+            body["messages"] =
+                json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": marks.open()}]);
+            body["continue_final_message"] = true.into();
+            body["add_generation_prompt"] = false.into();
+            body
+        };
+        for fields in [json!({"guided_json": schema()}), json!({"guided_json": schema(), "logprobs": true})] {
+            let answer = router.post(CHAT, &asked(fields)).await.ok();
+            let message = &answer["choices"][0]["message"];
+            assert_eq!(message["reasoning_content"], "{ hm ", "{answer}");
+            check(message["content"].as_str().unwrap());
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        }
+        // Its calls are behind it too.
+        let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": schema()}});
+        let answer =
+            router.post(CHAT, &asked(json!({"tools": [tool], "tool_choice": "required"}))).await.ok();
         let message = &answer["choices"][0]["message"];
-        assert_eq!(message["reasoning_content"], "{ hm ", "{answer}");
-        check(message["content"].as_str().unwrap());
-        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        assert_eq!(message["reasoning_content"], "{ hm ");
+        check(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
+        // A reply that does not end its reasoning has no content, and is not complete.
+        let mut endless = asked(json!({"guided_json": schema()}));
+        endless["max_tokens"] = 3.into();
+        let answer = router.post(CHAT, &endless).await.ok();
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+        // Without reasoning the grammar holds from the first token on.
+        let router = Router::start(plan, Limits::default()).await;
+        let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
+        check(answer["choices"][0]["message"]["content"].as_str().unwrap());
     }
-    // Its calls are behind it too.
-    let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": schema()}});
-    let answer = router.post(CHAT, &asked(json!({"tools": [tool], "tool_choice": "required"}))).await.ok();
-    let message = &answer["choices"][0]["message"];
-    assert_eq!(message["reasoning_content"], "{ hm ");
-    check(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
-    // A reply that does not end its reasoning has no content, and is not complete.
-    let mut endless = asked(json!({"guided_json": schema()}));
-    endless["max_tokens"] = 3.into();
-    let answer = router.post(CHAT, &endless).await.ok();
-    assert_eq!(answer["choices"][0]["finish_reason"], "length");
-    // Without reasoning the grammar holds from the first token on.
-    let router = Router::start(plan, Limits::default()).await;
-    let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
-    check(answer["choices"][0]["message"]["content"].as_str().unwrap());
 }
 
 #[tokio::test]

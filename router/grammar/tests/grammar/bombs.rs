@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Next};
+use trunkline_reply::ReasoningMarks;
 use trunkline_text::ModelText;
 
 use crate::support::{Rng, compiler, model, write_at_random};
@@ -218,7 +219,8 @@ fn what_could_not_be_stopped_is_refused_by_name_before_it_is_begun() {
 fn what_is_held_while_compiling_is_given_back_when_its_thread_ends() {
     let model = model();
     let limits = GrammarLimits { max_compile_ms: 0, ..GrammarLimits::default() };
-    let hasty = GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, limits).unwrap();
+    let hasty =
+        GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, ReasoningMarks::Think, limits).unwrap();
     let grammar = Grammar::Regex("[a-z]{2000,4000}".into());
     for (compiler, is_refused) in [(hasty, true), (compiler(&model), false)] {
         let held = Arc::new(());

@@ -1,14 +1,17 @@
 //! Reasoning is free, and the grammar begins behind it.
 
 use trunkline_grammar::{Constraint, Forcing, Grammar, Next, Reasoning, TokenMask};
+use trunkline_reply::ReasoningMarks;
 use trunkline_text::ModelText;
 
-use crate::support::{compiler, model};
+use crate::support::{compiler_with, model};
 
-fn constraint(model: &ModelText, reasoning: Reasoning) -> Constraint {
+const THINK: ReasoningMarks = ReasoningMarks::Think;
+
+fn constraint(model: &ModelText, marks: ReasoningMarks, reasoning: Reasoning) -> Constraint {
     let grammar = Grammar::Choices(vec!["yes".into(), "yellow".into()]);
-    let mut constraint = compiler(model).compile(&grammar).unwrap();
-    constraint.reason(reasoning);
+    let mut constraint = compiler_with(model, marks).compile(&grammar).unwrap();
+    constraint.begin_after(reasoning);
     constraint
 }
 
@@ -41,24 +44,28 @@ fn has_begun(model: &ModelText, constraint: &mut Constraint) -> bool {
 #[test]
 fn reasoning_that_the_prompt_opened_is_free_up_to_its_closing_mark() {
     let model = model();
-    for closing in [&["</think>"][..], &["<", "/", "t", "h", "i", "n", "k", ">"], &["<", "</think>"]] {
-        let mut constraint = constraint(&model, Reasoning::Begun);
-        write(&model, &mut constraint, &["n", "o", "<", "/", "ab", "{\""]);
-        let free = mask(&mut constraint);
-        assert!(
-            model.end_token_ids.iter().all(|&id| !free.contains(id)),
-            "an output has more than reasoning"
-        );
-        assert!(!free.contains(id(&model, "</think>x")), "what follows the mark is the grammar's");
-        write(&model, &mut constraint, closing);
-        assert!(has_begun(&model, &mut constraint), "{closing:?}");
+    for marks in [THINK, ReasoningMarks::Mistral] {
+        let close = marks.close();
+        let letters: Vec<String> = close.chars().map(String::from).collect();
+        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        for closing in [&[close][..], &letters, &[letters[0], close]] {
+            let mut constraint = constraint(&model, marks, Reasoning::Begun);
+            write(&model, &mut constraint, &["n", "o", letters[0], "/", "ab", "{\""]);
+            let free = mask(&mut constraint);
+            let ends = model.end_token_ids.iter().any(|&id| free.contains(id));
+            assert!(!ends, "an output has more than reasoning");
+            let more = id(&model, &format!("{close}x"));
+            assert!(!free.contains(more), "what follows the mark is the grammar's");
+            write(&model, &mut constraint, closing);
+            assert!(has_begun(&model, &mut constraint), "{closing:?}");
+        }
     }
 }
 
 #[test]
 fn a_token_that_ends_the_mark_ends_with_it() {
     let model = model();
-    let mut constraint = constraint(&model, Reasoning::Begun);
+    let mut constraint = constraint(&model, THINK, Reasoning::Begun);
     write(&model, &mut constraint, &["<", "/", "t", "h", "i", "n", "k"]);
     let allowed = mask(&mut constraint);
     assert!(allowed.contains(id(&model, ">")) && !allowed.contains(id(&model, ">y")));
@@ -68,12 +75,14 @@ fn a_token_that_ends_the_mark_ends_with_it() {
 #[test]
 fn a_reply_that_may_reason_does_so_or_begins() {
     let model = model();
-    let mut thinking = constraint(&model, Reasoning::Possible);
-    write(&model, &mut thinking, &["<think>", "ab", "</think>"]);
-    // A copy goes on by itself.
-    assert!(has_begun(&model, &mut thinking.fork()));
-    assert!(has_begun(&model, &mut thinking));
-    let mut direct = constraint(&model, Reasoning::Possible);
+    for marks in [THINK, ReasoningMarks::Mistral] {
+        let mut thinking = constraint(&model, marks, Reasoning::Possible);
+        write(&model, &mut thinking, &[marks.open(), "ab", marks.close()]);
+        // A copy goes on by itself.
+        assert!(has_begun(&model, &mut thinking.fork()));
+        assert!(has_begun(&model, &mut thinking));
+    }
+    let mut direct = constraint(&model, THINK, Reasoning::Possible);
     let ids: Vec<u32> = mask(&mut direct).iter().collect();
     assert_eq!(ids.len(), 2, "it opens reasoning, or begins: {ids:?}");
     write(&model, &mut direct, &["y"]);

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Next};
+use trunkline_reply::ReasoningMarks;
 use trunkline_text::{ModelText, Tokenizer};
 
 /// Tokens longer than a byte, as models have them: across the borders of lexemes too.
-const WORDS: [&str; 28] = [
+const WORDS: [&str; 31] = [
     "tr",
     "tru",
     "true",
@@ -33,6 +34,9 @@ const WORDS: [&str; 28] = [
     "<think>",
     "</think>",
     "</think>x",
+    "[THINK]",
+    "[/THINK]",
+    "[/THINK]x",
     ">y",
 ];
 const END: &str = "<|end|>";
@@ -109,7 +113,12 @@ pub fn model() -> ModelText {
 
 /// A compiler for `model`, with the limits that the server has.
 pub fn compiler(model: &ModelText) -> GrammarCompiler {
-    GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, GrammarLimits::default()).unwrap()
+    compiler_with(model, ReasoningMarks::Think)
+}
+
+/// For a model that reasons between these marks.
+pub fn compiler_with(model: &ModelText, marks: ReasoningMarks) -> GrammarCompiler {
+    GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, marks, GrammarLimits::default()).unwrap()
 }
 
 /// A finished output of at most `MAX_TOKENS`, or none if it grew too long. Tokens that close something are the likelier

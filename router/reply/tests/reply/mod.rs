@@ -1,7 +1,7 @@
 //! What the tests compare: a reply's parts, and replies to try.
 
 use proptest::prelude::*;
-use trunkline_reply::{Piece, ReasoningStart, ReplyParser, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
 /// A reply's parts, joined: what must not depend on the cuts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +58,8 @@ pub fn parse(
     pieces: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Reply {
     let names = NAMES.map(String::from).to_vec();
-    parse_with(ReplyParser::new(reasoning, format.map(|format| (format, names))), pieces)
+    let sections = Sections::new(reasoning, ReasoningMarks::Think);
+    parse_with(ReplyParser::new(sections, format.map(|format| (format, names))), pieces)
 }
 
 /// The same, of this parser.

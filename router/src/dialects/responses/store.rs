@@ -65,8 +65,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Entries {
     by_id: BTreeMap<String, Entry>,
-    /// By the id of an item: the answer that it is of, and its place there.
-    items: HashMap<String, (String, usize)>,
+    /// By the id of an item: the answer that it is of.
+    items: HashMap<String, String>,
     /// Ids by when they were used last.
     by_use: BTreeMap<u64, String>,
     clock: u64,
@@ -74,13 +74,20 @@ struct Entries {
 
 impl Entries {
     fn insert(&mut self, id: String, entry: Entry) {
-        for (index, item) in entry.response.output.iter().enumerate() {
-            if let Some(item) = item["id"].as_str() {
-                self.items.insert(item.to_owned(), (id.clone(), index));
-            }
+        for item in entry.response.output.iter().filter_map(|item| item["id"].as_str()) {
+            self.items.insert(item.to_owned(), id.clone());
         }
         self.by_use.insert(entry.used, id.clone());
         self.by_id.insert(id, entry);
+    }
+
+    fn get(&mut self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Arc<ResponseObject>)> {
+        let entry = self.by_id.get_mut(id).filter(|entry| entry.owner.as_deref() == owner)?;
+        self.clock += 1;
+        let before = std::mem::replace(&mut entry.used, self.clock);
+        self.by_use.remove(&before);
+        self.by_use.insert(self.clock, id.to_owned());
+        Some((entry.turn.clone(), entry.response.clone()))
     }
 
     /// Whether it was there.
@@ -141,22 +148,15 @@ impl ResponseStore {
 
     /// An item of an answer; none if it is not there or another tenant's.
     pub fn item(&self, owner: Option<&str>, id: &str) -> Option<Value> {
-        let (response_id, index) = self.entries().items.get(id)?.clone();
-        let (_, response) = self.get(owner, &response_id)?;
-        response.output.get(index).cloned()
+        let mut entries = self.entries();
+        let response_id = entries.items.get(id)?.clone();
+        let (_, response) = entries.get(owner, &response_id)?;
+        response.output.iter().find(|item| item["id"] == id).cloned()
     }
 
     /// The answer, and the conversation up to it; none if it is not there or another tenant's.
     pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Arc<ResponseObject>)> {
-        let mut entries = self.entries();
-        entries.clock += 1;
-        let now = entries.clock;
-        let entry = entries.by_id.get_mut(id).filter(|entry| entry.owner.as_deref() == owner)?;
-        let before = std::mem::replace(&mut entry.used, now);
-        let found = (entry.turn.clone(), entry.response.clone());
-        entries.by_use.remove(&before);
-        entries.by_use.insert(now, id.to_owned());
-        Some(found)
+        self.entries().get(owner, id)
     }
 
     /// Forgets an answer; whether it was there.
