@@ -10,6 +10,8 @@ MODEL ?=
 ARGS ?=
 PYTHON ?= python3
 TESTS ?=
+# Processes that the Python tests run in. Chosen tests run in pytest's own: a single one starts sooner there.
+JOBS ?= $(if $(TESTS),0,2)
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
@@ -80,6 +82,7 @@ lint: .venv-test/.stamp ## rustfmt, clippy, ruff, mypy, proto lint, tidy
 	.venv-test/bin/mypy --no-error-summary
 	.venv-test/bin/buf lint proto
 	$(TEST_PYTHON) scripts/tidy.py
+	$(TEST_PYTHON) scripts/features.py
 
 .PHONY: fmt
 fmt: .venv-test/.stamp ## format Rust, Python and proto
@@ -89,9 +92,14 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto
 	.venv-test/bin/buf format -w proto
 
 # Property tests draw the same here each time, so that a change is judged by what it changes; `make torture` draws anew.
+# The examples are left out: lint has compiled them.
 .PHONY: test-rust
 test-rust: .venv/.stamp ## unit, property and simulation tests of the crates
-	PROPTEST_RNG_SEED=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --workspace --quiet $(TESTS)
+	export PROPTEST_RNG_SEED=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)"
+	run="cargo test --release --workspace --quiet"
+	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
+	$$run --lib --bins --tests
+	$$run --doc
 
 .PHONY: test-s3
 test-s3: ## the object tier against an S3-compatible server (not part of `make test`: installs one)
@@ -99,11 +107,14 @@ test-s3: ## the object tier against an S3-compatible server (not part of `make t
 
 .PHONY: test-server
 test-server: build .venv-test/.stamp ## tests of the Python server
-	$(TEST_PYTHON) -m pytest server/tests $(TESTS)
+	$(TEST_PYTHON) -m pytest -n $(JOBS) --dist worksteal server/tests $(TESTS)
 
 .PHONY: test-system
 test-system: build .venv-test/.stamp ## whole-system tests through the launcher
-	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients $(TESTS)
+	run="$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients"
+	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
+	$$run -n $(JOBS) --dist loadfile -m "not alone"
+	$$run -m alone
 
 # What other people's packages warn of is theirs to mend.
 .PHONY: test-clients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -30,11 +31,27 @@ def embedded_gguf() -> Path:
     return found[0]
 
 
+def _ports() -> Iterator[int]:
+    """Ports of this process's own: below those that the system gives away, and apart from other workers of pytest's."""
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    size = 20_000 // num_workers
+    # Not where a run beside this one is.
+    offset = os.getpid() * 97
+    return itertools.cycle(10_000 + worker * size + (offset + index) % size for index in range(size))
+
+
+_next_port = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of loopback that nobody listens on."""
+    for port in itertools.islice(_next_port, 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("1,000 ports are taken")
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 20.0) -> Any:

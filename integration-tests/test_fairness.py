@@ -11,6 +11,8 @@ import httpx
 import pytest
 from harness import Trunkline, wait_for
 
+pytestmark = pytest.mark.alone
+
 KEYS = {"flood": "sk-flood-0123456789abcdef", "chats": "sk-chats-0123456789abcdef"}
 NUM_FLOOD = 200
 NUM_CHATS = 3

@@ -13,6 +13,8 @@ import httpx
 import pytest
 from harness import Trunkline, sse_events, wait_for
 
+pytestmark = pytest.mark.alone
+
 KEYS = {"bombs": "sk-bombs-0123456789abcdef", "calm": "sk-calm-0123456789abcdef"}
 REFUSALS = {"schema_too_complex", "invalid_schema", "schema_too_large"}
 DEADLINE_S = 240.0

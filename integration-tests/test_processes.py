@@ -201,6 +201,7 @@ def test_model_that_does_not_fit_is_refused_with_numbers() -> None:
     assert_one_error_line(stderr, "--max-batch-total-tokens")
 
 
+@pytest.mark.alone
 def test_idle_server_is_quiet(own: Trunkline) -> None:
     own.complete("hello", max_tokens=8)
     pids = [own.process.pid, *descendants(own.process.pid)]

@@ -12,6 +12,8 @@ import httpx
 import pytest
 from harness import Trunkline, serving, wait_for
 
+pytestmark = pytest.mark.alone
+
 NUM_SLOW = 200
 STALL_S = 5
 

@@ -10,6 +10,8 @@ import harness
 import pytest
 from harness import ROOT, embedded_gguf, serving
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:

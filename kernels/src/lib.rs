@@ -29,8 +29,6 @@ pub mod ops;
 pub mod pack;
 pub mod page_sums;
 pub mod program;
-#[cfg(feature = "python")]
-mod python;
 pub mod quantize;
 pub mod sampling;
 pub mod shared_mut;

@@ -73,12 +73,12 @@ pub trait Lanes: Copy {
 pub struct ScalarLanes([f32; LANES]);
 
 impl ScalarLanes {
-    #[inline(always)]
+    #[inline]
     fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }
 
-    #[inline(always)]
+    #[inline]
     fn fold(self, f: impl Fn(f32, f32) -> f32) -> f32 {
         let mut lanes = self.0;
         for half in [8, 4, 2, 1] {
@@ -92,16 +92,16 @@ impl ScalarLanes {
 
 impl Lanes for ScalarLanes {
     const REGISTERS: usize = 1;
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn splat(x: f32) -> Self {
         Self([x; LANES])
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the caller promises 16 readable elements.
         Self(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
         let mut lanes = [0.0; LANES];
         for (i, lane) in lanes.iter_mut().enumerate().take(n) {
@@ -110,93 +110,93 @@ impl Lanes for ScalarLanes {
         }
         Self(lanes)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(p: *const u16) -> Self {
         // SAFETY: the caller promises 16 readable elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Self(bits.map(|b| half::f16::from_bits(b).to_f32()))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_bf16(p: *const u16) -> Self {
         // SAFETY: the caller promises 16 readable elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Self(bits.map(|b| half::bf16::from_bits(b).to_f32()))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller promises 16 writable elements.
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
         for (i, lane) in self.0.iter().enumerate().take(n) {
             // SAFETY: i < n, and the caller promises n writable elements.
             unsafe { p.add(i).write_unaligned(*lane) }
         }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_f16(self, p: *mut u16) {
         let bits = self.0.map(|x| half::f16::from_f32(x).to_bits());
         // SAFETY: the caller promises 16 writable elements.
         unsafe { p.cast::<[u16; LANES]>().write_unaligned(bits) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn add(self, other: Self) -> Self {
         self.zip(other, |a, b| a + b)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn sub(self, other: Self) -> Self {
         self.zip(other, |a, b| a - b)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn mul(self, other: Self) -> Self {
         self.zip(other, |a, b| a * b)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn div(self, other: Self) -> Self {
         self.zip(other, |a, b| a / b)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn fnma(self, b: Self, c: Self) -> Self {
         Self(std::array::from_fn(|i| (-self.0[i]).mul_add(b.0[i], c.0[i])))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn max(self, other: Self) -> Self {
         self.zip(other, |a, b| if a > b { a } else { b })
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn min(self, other: Self) -> Self {
         self.zip(other, |a, b| if a < b { a } else { b })
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| if i < n { a.0[i] } else { b.0[i] }))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn select_below(self, bound: Self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| if self.0[i] < bound.0[i] { a.0[i] } else { b.0[i] }))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| if bits >> i & 1 == 1 { a.0[i] } else { b.0[i] }))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn at_least(self, bound: Self) -> u16 {
         (0..LANES).fold(0, |mask, i| mask | u16::from(self.0[i] >= bound.0[i]) << i)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn exp2_from_magic(self) -> Self {
         Self(self.0.map(|x| f32::from_bits((x.to_bits() << 23).wrapping_add(0x3f80_0000))))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn sum(self) -> f32 {
         self.fold(|a, b| a + b)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn max_lane(self) -> f32 {
         self.fold(|a, b| if a > b { a } else { b })
     }

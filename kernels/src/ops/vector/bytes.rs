@@ -77,23 +77,23 @@ pub trait ByteLanes: Lanes {
 impl ByteLanes for ScalarLanes {
     type Bytes = [[u8; 4]; LANES];
     type Ints = [i32; LANES];
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
         // SAFETY: the caller promises 64 readable bytes.
         unsafe { p.cast::<Self::Bytes>().read_unaligned() }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_bytes(x: Self::Bytes, p: *mut u8) {
         // SAFETY: the caller promises 64 writable bytes.
         unsafe { p.cast::<Self::Bytes>().write_unaligned(x) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_table(p: *const u8) -> Self::Bytes {
         // SAFETY: the caller promises 16 readable bytes.
         let table = unsafe { p.cast::<[[u8; 4]; 4]>().read_unaligned() };
         std::array::from_fn(|i| table[i % 4])
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2] {
         let at = |i: u8| table[usize::from(i) / 4][usize::from(i) % 4];
         [
@@ -101,52 +101,52 @@ impl ByteLanes for ScalarLanes {
             nibbles.map(|quad| quad.map(|byte| at(byte >> 4))),
         ]
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
         // SAFETY: the caller promises 4 readable bytes.
         [unsafe { p.cast::<[u8; 4]>().read_unaligned() }; LANES]
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn splat_int(x: i32) -> Self::Ints {
         [x; LANES]
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints {
         std::array::from_fn(|i| {
             let products = unsigned[i].iter().zip(signed[i]).map(|(u, s)| i32::from(*u) * i32::from(s as i8));
             products.fold(sums[i], i32::wrapping_add)
         })
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn floats(x: Self::Ints) -> Self {
         Self(x.map(|x| x as f32))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn times_256(x: Self::Ints) -> Self::Ints {
         x.map(|x| x << 8)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8) {
         let quads: Self::Bytes = std::array::from_fn(|i| x.map(|x| (x.0[i].to_bits() >> (8 * BYTE)) as u8));
         // SAFETY: the caller promises 64 writable bytes.
         unsafe { p.cast::<Self::Bytes>().write_unaligned(quads) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_low_bytes(self, p: *mut u8) {
         // SAFETY: the caller promises 16 writable bytes.
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(self.0.map(|x| x.to_bits() as u8)) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn two_largest(self) -> (f32, f32) {
         self.0[1..].iter().fold((self.0[0], f32::NEG_INFINITY), |(first, second), x| {
             if *x > first { (*x, first) } else { (first, second.max(*x)) }
         })
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn times_exp2(self, shifted: Self) -> Self {
         self.zip(shifted, |x, n| f32::from_bits(x.to_bits().wrapping_add(n.to_bits() << 23)))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn butterfly<const DISTANCE: usize>(self) -> Self {
         let x = self.0;
         Self(std::array::from_fn(|i| {
@@ -154,6 +154,6 @@ impl ByteLanes for ScalarLanes {
             if i & DISTANCE == 0 { other + x[i] } else { other - x[i] }
         }))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn prefetch(_p: *const u8) {}
 }

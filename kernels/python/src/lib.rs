@@ -1,6 +1,7 @@
 //! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
 
 mod block_io;
+mod failure;
 mod late_masks;
 mod sampling;
 mod store;
@@ -9,46 +10,29 @@ mod weight_cache;
 use std::collections::BTreeMap;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use trunkline_kv::{BlockKey, KEY_BYTES};
 
-use crate::executor::{Chunk, Executor, ExecutorError, SequenceResult};
-use crate::isa::Isa;
-use crate::kv_pool::{KeyScaling, KvGeometry, KvPoolError};
-use crate::pack::{Format, SourceBytes};
-use crate::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
-use crate::python::late_masks::PyLateMasks;
-use crate::python::sampling::{outcome, sampling_params};
-use crate::python::store::{PyStore, extend_key};
-use crate::python::weight_cache::{PyCacheWriter, PyWeightCache};
-use crate::sampling::TokenScore;
-use crate::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
-use crate::weight_cache::{CacheState, Miss};
-
-impl From<ProgramError> for PyErr {
-    fn from(error: ProgramError) -> Self {
-        match error {
-            ProgramError::Map { .. } | ProgramError::KvPool(KvPoolError::Map { .. }) => {
-                PyMemoryError::new_err(error.to_string())
-            }
-            ProgramError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
-            _ => PyValueError::new_err(error.to_string()),
-        }
-    }
-}
-
-impl From<ExecutorError> for PyErr {
-    fn from(error: ExecutorError) -> Self {
-        PyValueError::new_err(error.to_string())
-    }
-}
+use crate::failure::Failure;
+use crate::late_masks::PyLateMasks;
+use crate::sampling::{outcome, sampling_params};
+use crate::store::{PyStore, extend_key};
+use crate::weight_cache::{PyCacheWriter, PyWeightCache};
+use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
+use trunkline_kernels::pack::{Format, SourceBytes};
+use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use trunkline_kernels::sampling::TokenScore;
+use trunkline_kernels::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
+use trunkline_kernels::weight_cache::{CacheState, Miss};
 
 /// Features of this CPU that decide between kernels, and whether it has them.
 #[pyfunction]
 fn cpu_features() -> BTreeMap<&'static str, bool> {
-    crate::isa::cpu_features().into_iter().collect()
+    trunkline_kernels::isa::cpu_features().into_iter().collect()
 }
 
 /// Name of the instruction set that is used: the best one, or the one that `TRUNKLINE_ISA` forces.
@@ -87,12 +71,12 @@ fn page_sums<'py>(
     // SAFETY: as in `PyProgramBuilder::weight`, with the buffer held by this call.
     let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
     let bytes = source.as_slice();
-    if !bytes.len().is_multiple_of(crate::page_sums::PAGE_BYTES) {
+    if !bytes.len().is_multiple_of(trunkline_kernels::page_sums::PAGE_BYTES) {
         return Err(PyValueError::new_err(format!("`pages` has {} bytes, not whole pages", bytes.len())));
     }
     let sums = py.detach(|| {
         let mut pool = ThreadPool::new(default_num_threads())?;
-        Ok::<_, std::io::Error>(crate::page_sums::page_sums(&source, &mut pool))
+        Ok::<_, std::io::Error>(trunkline_kernels::page_sums::page_sums(&source, &mut pool))
     })?;
     let sums: Vec<u8> = sums.into_iter().flat_map(u64::to_le_bytes).collect();
     Ok(PyBytes::new(py, &sums))
@@ -127,7 +111,7 @@ impl PyProgramBuilder {
         num_kv_heads: usize,
         head_size: usize,
         kv_dtype: &str,
-    ) -> PyResult<Self> {
+    ) -> Result<Self, Failure> {
         let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
         let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
@@ -142,7 +126,7 @@ impl PyProgramBuilder {
         shape: Vec<usize>,
         interleaved_head: Option<usize>,
         is_mapped: bool,
-    ) -> PyResult<usize> {
+    ) -> Result<usize, Failure> {
         let format: Format = format
             .parse()
             .map_err(|error| PyValueError::new_err(format!("`format` is {format:?}: {error}")))?;
@@ -155,25 +139,25 @@ impl PyProgramBuilder {
         Ok(weight.0)
     }
 
-    fn keep_windows(&mut self, num_window_parts: usize) -> PyResult<()> {
+    fn keep_windows(&mut self, num_window_parts: usize) -> Result<(), Failure> {
         self.builder()?.keep_windows(num_window_parts);
         Ok(())
     }
 
-    fn embedding(&mut self, w: usize) -> PyResult<usize> {
+    fn embedding(&mut self, w: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
     }
 
-    fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> PyResult<usize> {
+    fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
         Ok(self.builder()?.rms_norm(ValueId(x), WeightId(w), eps)?.0)
     }
 
-    fn head_rms_norm(&mut self, x: usize, w: usize, eps: f32, head_size: usize) -> PyResult<usize> {
+    fn head_rms_norm(&mut self, x: usize, w: usize, eps: f32, head_size: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.head_rms_norm(ValueId(x), WeightId(w), eps, head_size)?.0)
     }
 
     #[pyo3(signature = (x, w, bias=None))]
-    fn linear(&mut self, x: usize, w: usize, bias: Option<usize>) -> PyResult<usize> {
+    fn linear(&mut self, x: usize, w: usize, bias: Option<usize>) -> Result<usize, Failure> {
         Ok(self.builder()?.linear(ValueId(x), WeightId(w), bias.map(WeightId))?.0)
     }
 
@@ -183,11 +167,11 @@ impl PyProgramBuilder {
         inv_freq: Vec<f64>,
         attention_factor: f64,
         head_size: usize,
-    ) -> PyResult<usize> {
+    ) -> Result<usize, Failure> {
         Ok(self.builder()?.rope(ValueId(x), &inv_freq, attention_factor, head_size)?.0)
     }
 
-    fn write_kv(&mut self, layer: usize, k: usize, v: usize) -> PyResult<()> {
+    fn write_kv(&mut self, layer: usize, k: usize, v: usize) -> Result<(), Failure> {
         self.builder()?.write_kv(layer, ValueId(k), ValueId(v))?;
         Ok(())
     }
@@ -200,28 +184,28 @@ impl PyProgramBuilder {
         scale: f32,
         window: Option<usize>,
         soft_cap: Option<f32>,
-    ) -> PyResult<usize> {
+    ) -> Result<usize, Failure> {
         Ok(self.builder()?.windowed_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
     }
 
-    fn silu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
+    fn silu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.silu_mul(ValueId(g), ValueId(u))?.0)
     }
 
-    fn gelu_mul(&mut self, g: usize, u: usize) -> PyResult<usize> {
+    fn gelu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
     }
 
-    fn scale(&mut self, x: usize, factor: f32) -> PyResult<usize> {
+    fn scale(&mut self, x: usize, factor: f32) -> Result<usize, Failure> {
         Ok(self.builder()?.scale(ValueId(x), factor)?.0)
     }
 
-    fn add(&mut self, x: usize, y: usize) -> PyResult<usize> {
+    fn add(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
     }
 
     #[pyo3(signature = (x, w, soft_cap=None))]
-    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> PyResult<usize> {
+    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> Result<usize, Failure> {
         Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
@@ -236,7 +220,7 @@ impl PyProgramBuilder {
         pinning: &str,
         cache: Option<&PyWeightCache>,
         key_scaling: Option<&[u8]>,
-    ) -> PyResult<PyExecutor> {
+    ) -> Result<PyExecutor, Failure> {
         let geometry = self.builder()?.geometry();
         // Bytes that do not fit are measured again.
         let key_scaling = key_scaling.and_then(|bytes| {
@@ -283,7 +267,7 @@ impl PyExecutor {
         num_prompt_tokens: usize,
         sampling: &Bound<'_, PyDict>,
         root_key: Option<[u8; KEY_BYTES]>,
-    ) -> PyResult<()> {
+    ) -> Result<(), Failure> {
         self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
         if let Some(root_key) = root_key {
             self.executor.set_root_key(sequence_id, BlockKey::from_bytes(root_key))?;
@@ -291,12 +275,16 @@ impl PyExecutor {
         Ok(())
     }
 
-    fn attach_store(&mut self, store: &PyStore) -> PyResult<()> {
+    fn attach_store(&mut self, store: &PyStore) -> Result<(), Failure> {
         Ok(self.executor.attach_store(store.transfers.clone())?)
     }
 
     /// Begins to read (slot, block id, key, whether without window part) blocks.
-    fn restore(&mut self, restore_id: u64, blocks: Vec<(u32, u32, [u8; KEY_BYTES], bool)>) -> PyResult<()> {
+    fn restore(
+        &mut self,
+        restore_id: u64,
+        blocks: Vec<(u32, u32, [u8; KEY_BYTES], bool)>,
+    ) -> Result<(), Failure> {
         let blocks: Vec<_> = blocks
             .into_iter()
             .map(|(slot, block_id, key, base_only)| (slot, block_id, BlockKey::from_bytes(key), base_only))
@@ -304,15 +292,15 @@ impl PyExecutor {
         Ok(self.executor.begin_restore(restore_id, &blocks)?)
     }
 
-    fn discard(&self, slots: Vec<u32>) -> PyResult<()> {
+    fn discard(&self, slots: Vec<u32>) -> Result<(), Failure> {
         Ok(slots.into_iter().try_for_each(|slot| self.executor.discard(slot))?)
     }
 
-    fn end(&mut self, sequence_id: u64) -> PyResult<()> {
+    fn end(&mut self, sequence_id: u64) -> Result<(), Failure> {
         Ok(self.executor.end(sequence_id)?)
     }
 
-    fn await_mask(&mut self, sequence_id: u64, masks: &PyLateMasks) -> PyResult<()> {
+    fn await_mask(&mut self, sequence_id: u64, masks: &PyLateMasks) -> Result<(), Failure> {
         Ok(self.executor.await_mask(sequence_id, masks.masks.clone())?)
     }
 
@@ -320,11 +308,11 @@ impl PyExecutor {
         py.detach(|| self.executor.reset());
     }
 
-    fn copy_block(&mut self, source: u32, destination: u32, num_tokens: usize) -> PyResult<()> {
+    fn copy_block(&mut self, source: u32, destination: u32, num_tokens: usize) -> Result<(), Failure> {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }
 
-    fn drop_window_parts(&mut self, block_ids: Vec<u32>) -> PyResult<()> {
+    fn drop_window_parts(&mut self, block_ids: Vec<u32>) -> Result<(), Failure> {
         Ok(self.executor.drop_window_parts(&block_ids)?)
     }
 
@@ -339,7 +327,7 @@ impl PyExecutor {
         stores: Vec<(u64, u32, u32)>,
         appends: Vec<(u64, Vec<u32>)>,
         masks: Vec<(u64, Bound<'py, PyBytes>)>,
-    ) -> PyResult<Bound<'py, PyList>> {
+    ) -> Result<Bound<'py, PyList>, Failure> {
         stores
             .iter()
             .try_for_each(|(sequence_id, _, slot)| self.executor.check_store(*sequence_id, *slot))?;
@@ -370,7 +358,7 @@ impl PyExecutor {
             executor.begin_stores(&stores, has_failed)
         })?;
         let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
-        PyList::new(py, results)
+        Ok(PyList::new(py, results)?)
     }
 
     /// What the last step's chunks that score reported: (sequence id, [(logprob, rank, [(id, logprob)...])...]).
@@ -383,15 +371,16 @@ impl PyExecutor {
         )
     }
 
-    fn score<'py>(&mut self, py: Python<'py>, token_ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
+    fn score<'py>(&mut self, py: Python<'py>, token_ids: Vec<u32>) -> Result<Bound<'py, PyBytes>, Failure> {
         let executor = &mut self.executor;
         let scores = py.detach(|| executor.score(&token_ids))?;
-        PyBytes::new_with(py, size_of_val(&scores[..]), |bytes| {
+        let bytes = PyBytes::new_with(py, size_of_val(&scores[..]), |bytes| {
             for (target, score) in bytes.chunks_exact_mut(size_of::<f32>()).zip(&scores) {
                 target.copy_from_slice(&score.to_ne_bytes());
             }
             Ok(())
-        })
+        })?;
+        Ok(bytes)
     }
 
     /// The note beside the weights that were mapped from the cache; None if they were packed.
@@ -456,7 +445,7 @@ impl PyExecutor {
 /// CPU kernels and step executor.
 #[pymodule]
 fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("NUMERICS_VERSION", crate::NUMERICS_VERSION)?;
+    module.add("NUMERICS_VERSION", trunkline_kernels::NUMERICS_VERSION)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(isa, module)?)?;
     module.add_class::<PyProgramBuilder>()?;

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use trunkline_kv::{BlockKey, KEY_BYTES};
 use trunkline_store::{Found, Geometry, NewBlock, OpenError, Store, Transfers, WriteError};
 
-use crate::python::block_io::{Lent, Wanted, check_apart, read_side_by_side};
+use crate::block_io::{Lent, Wanted, check_apart, read_side_by_side};
 
 /// Longest wait; more is the same to everybody.
 const MAX_WAIT_S: f64 = 3600.0;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::weight_cache::{CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, WeightCache};
+use trunkline_kernels::weight_cache::{CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, WeightCache};
 
 /// Where packed weights are kept: see `kernels/src/weight_cache.rs`.
 #[pyclass(name = "WeightCache", module = "trunkline_server._kernels", frozen)]

@@ -4,8 +4,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::executor::SequenceResult;
-use crate::sampling::{SamplingParams, Watermark};
+use trunkline_kernels::executor::SequenceResult;
+use trunkline_kernels::sampling::{SamplingParams, Watermark};
 
 /// (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
 pub(super) fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::executor::LateMasks;
+use trunkline_kernels::executor::LateMasks;
 
 /// Where masks are left for the step that waits for them. All methods may be called from any thread.
 #[pyclass(name = "LateMasks", module = "trunkline_server._kernels", frozen)]

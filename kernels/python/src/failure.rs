@@ -1,0 +1,40 @@
+//! Errors of the kernels as Python's exceptions.
+
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use trunkline_kernels::executor::ExecutorError;
+use trunkline_kernels::kv_pool::KvPoolError;
+use trunkline_kernels::program::ProgramError;
+
+/// What a method raises.
+pub(crate) struct Failure(PyErr);
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        failure.0
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self(error)
+    }
+}
+
+impl From<ProgramError> for Failure {
+    fn from(error: ProgramError) -> Self {
+        Self(match error {
+            ProgramError::Map { .. } | ProgramError::KvPool(KvPoolError::Map { .. }) => {
+                PyMemoryError::new_err(error.to_string())
+            }
+            ProgramError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
+            _ => PyValueError::new_err(error.to_string()),
+        })
+    }
+}
+
+impl From<ExecutorError> for Failure {
+    fn from(error: ExecutorError) -> Self {
+        Self(PyValueError::new_err(error.to_string()))
+    }
+}
