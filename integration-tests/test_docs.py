@@ -131,6 +131,8 @@ def test_every_error_code_is_documented_and_every_documented_one_is_there() -> N
     assert named(cells) == codes
 
 
+# What takes too long to compile, and what is found later, depends on the machine's load.
+@pytest.mark.alone
 def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> None:
     rows = re.findall(r"^\| `([a-z_]+)` \| request \| (\d+) \| (\d*) ?\|", page("errors.md"), re.MULTILINE)
     openai = {code: int(status) for code, status, _ in rows}
@@ -163,7 +165,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
     seen = set()
     for path, body, statuses in asked:
         sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
-        answer = httpx.post(server.base_url + path, **sent)
+        answer = httpx.post(server.base_url + path, timeout=60, **sent)
         error = answer.json()
         code = error["code"] if "code" in error else error["error"]["code"]
         assert answer.status_code == statuses[code], (path, body, code)
