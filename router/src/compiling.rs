@@ -43,6 +43,12 @@ impl CompilingPlaces {
         Ok(CompilingPlace { _of_tenant: of_tenant, _of_all: of_all })
     }
 
+    /// Tenants whose places are remembered.
+    #[doc(hidden)]
+    pub fn num_tenants(&self) -> usize {
+        self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Of a tenant; those of tenants that compile nothing are forgotten.
     fn of_tenant(&self, name: &str) -> Arc<Semaphore> {
         // A panic leaves the map whole.
@@ -65,75 +71,5 @@ async fn free(
     match timeout_at(deadline, places.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => Err(GrammarError::Busy { count }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-
-    use super::*;
-
-    const SHORT: Duration = Duration::from_millis(20);
-    const LONG: Duration = Duration::from_secs(600);
-
-    /// Takes free ones.
-    fn take(places: &CompilingPlaces, tenant: Option<&str>, count: usize) -> Vec<CompilingPlace> {
-        let place = || places.take(tenant).now_or_never().and_then(Result::ok);
-        (0..count).map(|_| place().expect("a free place")).collect()
-    }
-
-    fn is_busy(place: Result<CompilingPlace, GrammarError>, of: usize) -> bool {
-        matches!(place, Err(GrammarError::Busy { count }) if count == of)
-    }
-
-    #[tokio::test]
-    async fn a_tenant_waits_for_its_own_while_another_finds_places_free() {
-        let places = CompilingPlaces::new(SHORT);
-        let taken = take(&places, Some("bombs"), MAX_COMPILING_OF_TENANT);
-        let mut waiting = Box::pin(places.take(Some("bombs")));
-        assert!((&mut waiting).now_or_never().is_none());
-        drop(take(&places, Some("calm"), MAX_COMPILING_OF_TENANT));
-        assert!(is_busy(waiting.await, MAX_COMPILING_OF_TENANT));
-        drop(taken);
-        take(&places, Some("bombs"), MAX_COMPILING_OF_TENANT);
-    }
-
-    #[tokio::test]
-    async fn who_waits_gets_the_place_that_is_given_back() {
-        for tenant in [Some("a"), None] {
-            let places = CompilingPlaces::new(LONG);
-            let count = if tenant.is_some() { MAX_COMPILING_OF_TENANT } else { MAX_COMPILING_GRAMMARS };
-            let mut taken = take(&places, tenant, count);
-            let mut waiting = Box::pin(places.take(tenant));
-            assert!((&mut waiting).now_or_never().is_none());
-            taken.pop();
-            assert!(waiting.await.is_ok());
-        }
-    }
-
-    #[tokio::test]
-    async fn who_waits_in_vain_for_one_of_all_keeps_none_of_its_own() {
-        let places = CompilingPlaces::new(SHORT);
-        let taken = take(&places, None, MAX_COMPILING_GRAMMARS);
-        assert!(is_busy(places.take(None).await, MAX_COMPILING_GRAMMARS));
-        assert!(is_busy(places.take(Some("a")).await, MAX_COMPILING_GRAMMARS));
-        drop(taken);
-        take(&places, Some("a"), MAX_COMPILING_OF_TENANT);
-    }
-
-    #[tokio::test]
-    async fn tenants_without_a_place_are_forgotten_and_others_are_not() {
-        let places = CompilingPlaces::new(SHORT);
-        let _held = take(&places, Some("held"), MAX_COMPILING_OF_TENANT);
-        for idx in 0..9 {
-            take(&places, Some(&format!("tenant-{idx}")), 1);
-        }
-        assert_eq!(
-            places.of_tenants.lock().expect("no panic before").len(),
-            2,
-            "the held one's and the last one's"
-        );
-        assert!(is_busy(places.take(Some("held")).await, MAX_COMPILING_OF_TENANT));
     }
 }

@@ -7,7 +7,8 @@
 
 mod constraints;
 mod handle;
-mod late;
+#[doc(hidden)]
+pub mod late;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -387,70 +388,5 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use trunkline_scheduler::{EndReason, Priority, Salt, SamplingParams, SequenceRequest};
-
-    use super::*;
-
-    async fn submitted() -> (Driver, Sequence) {
-        let (mut driver, ends) = Driver::new(SchedulerConfig::default(), 1, Arc::default());
-        let request = SequenceRequest {
-            constrained: false,
-            id: SequenceId(0),
-            token_ids: vec![1],
-            max_new_tokens: 9,
-            sampling: SamplingParams::default(),
-            end_token_ids: Vec::new(),
-            ignore_eos: false,
-            priority: Priority::Normal,
-            deadline: None,
-            salt: Salt::default(),
-            retention: trunkline_scheduler::Retention::default(),
-        };
-        let sequence =
-            ends.handle.submit(request, Instant::now(), None, None).await.expect("the driver lives");
-        take_command(&mut driver);
-        (driver, sequence)
-    }
-
-    fn take_command(driver: &mut Driver) {
-        let command = driver.commands.try_recv().expect("a command waits");
-        driver.on_command(command);
-    }
-
-    #[tokio::test]
-    async fn who_read_all_it_needs_is_not_aborted() {
-        // The text ended with the last token: it is gone before it is told of the end.
-        let (mut driver, sequence) = submitted().await;
-        let id = sequence.id;
-        drop(sequence);
-        driver.tell(id, SequenceUpdate::Ended(EndReason::Length));
-        driver.clients.remove(&id);
-        take_command(&mut driver);
-        assert_eq!(driver.metrics.aborts.get(), 0);
-        // A stop string ended it while the next token was under way.
-        let (mut driver, mut sequence) = submitted().await;
-        let id = sequence.id;
-        sequence.finish();
-        drop(sequence);
-        driver.tell(id, SequenceUpdate::Token(SampledToken::default()));
-        take_command(&mut driver);
-        assert_eq!(driver.metrics.aborts.get(), 0);
-        assert!(driver.clients.is_empty());
-    }
-
-    #[tokio::test]
-    async fn who_leaves_is_aborted_once() {
-        let (mut driver, sequence) = submitted().await;
-        let id = sequence.id;
-        drop(sequence);
-        driver.tell(id, SequenceUpdate::Token(SampledToken::default()));
-        take_command(&mut driver);
-        assert_eq!(driver.metrics.aborts.get(), 1);
-        assert!(driver.clients.is_empty());
     }
 }

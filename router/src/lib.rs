@@ -5,6 +5,8 @@
 //! to the `driver`, which owns the scheduler; its tokens come back through a bounded channel, become text, and leave
 //! as events or in one piece (`http::sse`).
 //!
+//! Modules that are hidden here are `pub` only for `tests/router`. A test there makes the calls of this example:
+//!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
 //! use trunkline_router::{app::Model, limits::Limits, server::Server, tenants::Access};

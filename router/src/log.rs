@@ -82,7 +82,8 @@ fn short_target(target: &str) -> &str {
     }
 }
 
-fn text_line(time: &str, level: Level, target: &str, fields: &Fields) -> String {
+#[doc(hidden)]
+pub fn text_line(time: &str, level: Level, target: &str, fields: &Fields) -> String {
     let mut line = format!("{time} {level:>5} {target}: {}", one_line(&fields.message));
     for (key, value) in &fields.values {
         let text = match value {
@@ -103,7 +104,8 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_./:,+<>()[]{}@%".contains(c))
 }
 
-fn json_line(time: String, level: Level, target: &str, fields: Fields) -> String {
+#[doc(hidden)]
+pub fn json_line(time: String, level: Level, target: &str, fields: Fields) -> String {
     let mut object = Map::new();
     object.insert("timestamp".into(), time.into());
     object.insert("level".into(), level.as_str().into());
@@ -115,10 +117,14 @@ fn json_line(time: String, level: Level, target: &str, fields: Fields) -> String
     Value::Object(object).to_string()
 }
 
+/// What an event says.
+#[doc(hidden)]
 #[derive(Default)]
-struct Fields {
-    message: String,
-    values: Vec<(String, Value)>,
+pub struct Fields {
+    /// Its text.
+    pub message: String,
+    /// The other fields, in order.
+    pub values: Vec<(String, Value)>,
 }
 
 impl Fields {
@@ -153,7 +159,8 @@ impl Visit for Fields {
 }
 
 /// RFC 3339 in UTC. Days to date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
-pub(crate) fn timestamp(unix_s: u64, ms: u32) -> String {
+#[doc(hidden)]
+pub fn timestamp(unix_s: u64, ms: u32) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -166,40 +173,4 @@ pub(crate) fn timestamp(unix_s: u64, ms: u32) -> String {
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timestamps_are_utc_dates() {
-        assert_eq!(timestamp(0, 0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(timestamp(951_782_400, 7), "2000-02-29T00:00:00.007Z");
-        assert_eq!(timestamp(1_769_860_800, 0), "2026-01-31T12:00:00.000Z");
-        assert_eq!(timestamp(4_107_542_399, 999), "2100-02-28T23:59:59.999Z");
-        assert_eq!(timestamp(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
-    }
-
-    #[test]
-    fn lines_have_the_shared_format() {
-        let fields = || Fields {
-            message: "shard is ready".into(),
-            values: vec![("port".into(), 3000.into()), ("device".into(), "cpu avx2".into())],
-        };
-        assert_eq!(
-            text_line("T", Level::INFO, "router", &fields()),
-            "T  INFO router: shard is ready port=3000 device=\"cpu avx2\""
-        );
-        assert_eq!(
-            json_line("T".into(), Level::WARN, "router", fields()),
-            r#"{"timestamp":"T","level":"WARN","target":"router","message":"shard is ready","port":3000,"device":"cpu avx2"}"#
-        );
-    }
-
-    #[test]
-    fn a_line_stays_one_line() {
-        let fields = Fields { message: "a\nb".into(), values: vec![("x".into(), "c\nd".into())] };
-        assert!(!text_line("T", Level::INFO, "router", &fields).contains('\n'));
-    }
 }

@@ -1,18 +1,24 @@
 //! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
 
 pub mod anthropic;
-mod arguments;
-mod call_ids;
-mod chat_prompt;
+#[doc(hidden)]
+pub mod arguments;
+#[doc(hidden)]
+pub mod call_ids;
+#[doc(hidden)]
+pub mod chat_prompt;
 mod conversation;
 mod forms;
-mod lists;
+#[doc(hidden)]
+pub mod lists;
 pub mod openai;
 pub mod reply;
 pub mod responses;
-mod structured;
+#[doc(hidden)]
+pub mod structured;
 pub mod tgi;
-mod tools;
+#[doc(hidden)]
+pub mod tools;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

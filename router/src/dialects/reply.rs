@@ -42,7 +42,9 @@ impl ReplyStyle {
         Self::of_template(&source.unwrap_or_default(), tools, reasons)
     }
 
-    fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
+    /// Of a chat template, unless flags say otherwise.
+    #[doc(hidden)]
+    pub fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
         let marks = ReasoningMarks::of_template(source);
         Self {
             tools: match tools {
@@ -131,7 +133,8 @@ impl ReplyPlan {
     }
 
     /// What the parser looks for.
-    fn shown_marks(&self) -> Vec<&'static str> {
+    #[doc(hidden)]
+    pub fn shown_marks(&self) -> Vec<&'static str> {
         let mut marks = Vec::new();
         if self.reasoning.is_some() {
             marks.extend([self.marks.open(), self.marks.close()]);
@@ -269,72 +272,4 @@ impl Reply {
 /// Names a call: nine letters and digits, as Mistral's templates ask for and nobody else minds.
 pub fn call_id() -> String {
     crate::random::id().chars().filter(char::is_ascii_alphanumeric).take(9).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEMPLATES: [(&str, Option<ToolFormat>, bool); 5] = [
-        (include_str!("../../text/testdata/templates/llama3.jinja"), Some(ToolFormat::Llama3), false),
-        (include_str!("../../text/testdata/templates/mistral.jinja"), Some(ToolFormat::Mistral), false),
-        (include_str!("../../text/testdata/templates/qwen2.5.jinja"), Some(ToolFormat::Hermes), false),
-        (include_str!("../../text/testdata/templates/qwen3.jinja"), Some(ToolFormat::Hermes), true),
-        (include_str!("../../text/testdata/templates/smollm3.jinja"), Some(ToolFormat::Hermes), true),
-    ];
-
-    #[test]
-    fn templates_of_real_models_show_how_they_reply_unless_flags_say_otherwise() {
-        let marks = ReasoningMarks::Think;
-        for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
-            let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
-            assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks }, "{index}");
-            let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::Pythonic), Choice::Is(()));
-            let told_so =
-                ReplyStyle { tools: Some(ToolFormat::Pythonic), ignores_calls: false, reasons: true, marks };
-            assert_eq!(told, told_so, "{index}");
-            let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
-            assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false, marks }, "{index}");
-        }
-        assert_eq!(
-            ReplyStyle::of_template("{{ messages }}", Choice::Auto, Choice::Auto),
-            ReplyStyle::default()
-        );
-    }
-
-    #[test]
-    fn marks_of_reasoning_and_of_calls_are_shown_and_read() {
-        for (source, open, close, call) in [
-            ("{{ '</think>' }}", "<think>", "</think>", "<tool_call>"),
-            ("{% if tools %}[TOOL_CALLS]{% endif %}[/THINK]", "[THINK]", "[/THINK]", "[TOOL_CALLS]"),
-        ] {
-            let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
-            let plan = ReplyPlan::new(style, &Tools::default(), Some(ReasoningStart::InReply), false);
-            assert_eq!(plan.shown_marks(), [open, close]);
-            let reply = Reply::of(&plan, format!("{open}Hm.{close}Yes."), FinishReason::EndToken);
-            assert_eq!((reply.reasoning.as_str(), reply.text.as_str()), ("Hm.", "Yes."));
-            let names = vec!["f".to_owned()];
-            let plan = ReplyPlan { tools: Some((style.tools.unwrap_or(ToolFormat::Hermes), names)), ..plan };
-            assert!(plan.shown_marks().starts_with(&[open, close, call]));
-            assert!(ReplyPlan { reasoning: None, ..plan }.shown_marks().starts_with(&[call]));
-        }
-    }
-
-    #[test]
-    fn a_whole_reply_has_no_call_with_broken_arguments() {
-        let tools = Some((ToolFormat::Hermes, vec!["f".to_owned()]));
-        let plan = ReplyPlan { tools, has_one_call: true, ..ReplyPlan::default() };
-        let broken = r#"<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>"#;
-        let of = |text: &str, reason| Reply::of(&plan, text.to_owned(), reason);
-        let as_text = |text: &str| Reply { text: text.into(), ..Reply::default() };
-        assert_eq!(of(broken, FinishReason::Length), as_text(broken));
-        // One that a limit cut has its call; one that the model itself ended there has none.
-        let begun = r#"<tool_call>{"name": "f", "arguments": {"a": 1"#;
-        assert_eq!(of(begun, FinishReason::Length).calls[0].arguments, r#"{"a": 1"#);
-        assert_eq!(of(begun, FinishReason::EndToken), as_text(begun));
-        let twice = r#"<tool_call>{"name": "f", "arguments": {"a": True}}</tool_call>"#.repeat(2);
-        let reply = of(&twice, FinishReason::EndToken);
-        assert_eq!((reply.text.as_str(), reply.calls.len()), ("", 1));
-        assert_eq!(reply.calls[0].arguments, r#"{"a": true}"#);
-    }
 }

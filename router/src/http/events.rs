@@ -80,28 +80,3 @@ fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, data: &T) {
         bytes.extend_from_slice(NOT_JSON);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn events_stand_one_after_the_other() {
-        let mut events = Events::default();
-        events.json(&json!({"text": "a\n\nb"}));
-        events.comment();
-        events.done();
-        assert_eq!(events.num_bytes(), events.bytes.len());
-        assert_eq!(&events.take()[..], b"data: {\"text\":\"a\\n\\nb\"}\n\n:\n\ndata: [DONE]\n\n");
-        assert_eq!(events.num_bytes(), 0);
-    }
-
-    #[test]
-    fn what_is_no_json_becomes_an_error_event() {
-        let mut events = Events::default();
-        events.json(&std::collections::BTreeMap::from([((1, 2), "keys must be strings")]));
-        assert_eq!(events.take(), [BEGIN, NOT_JSON, END].concat());
-    }
-}

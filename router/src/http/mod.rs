@@ -12,7 +12,8 @@ pub mod observe;
 pub mod operate;
 pub mod serve;
 pub mod sse;
-mod stall;
+#[doc(hidden)]
+pub mod stall;
 
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;

@@ -28,7 +28,7 @@ pub struct Resume {
 }
 
 /// The last events. Numbers grow by one; the names of events are `EPOCH-NUMBER`.
-pub(super) struct History {
+pub struct History {
     epoch: Arc<str>,
     events: VecDeque<Arc<LoggedEvent>>,
     next: u64,
@@ -36,12 +36,13 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn new(epoch: String, max_events: usize) -> Self {
+    /// An empty one that keeps at most `max_events`.
+    pub fn new(epoch: String, max_events: usize) -> Self {
         Self { epoch: epoch.into(), events: VecDeque::new(), next: 0, max_events }
     }
 
     /// Takes events in; returns the number of the next one.
-    pub(super) fn append(&mut self, unix_seconds: f64, events: Vec<KvEvent>) -> u64 {
+    pub fn append(&mut self, unix_seconds: f64, events: Vec<KvEvent>) -> u64 {
         for event in events {
             if self.events.len() == self.max_events {
                 self.events.pop_front();
@@ -53,14 +54,14 @@ impl History {
     }
 
     /// At most `limit` events from `from` on. None: it is gone.
-    pub(super) fn read(&self, from: u64, limit: usize) -> Option<Vec<Arc<LoggedEvent>>> {
+    pub fn read(&self, from: u64, limit: usize) -> Option<Vec<Arc<LoggedEvent>>> {
         let first = self.next - self.events.len() as u64;
         let skipped = usize::try_from(from.checked_sub(first)?).ok()?;
         Some(self.events.iter().skip(skipped).take(limit).cloned().collect())
     }
 
     /// Where a listener begins that saw the event `last_id` last, or none.
-    pub(super) fn resume(&self, last_id: Option<&str>) -> Resume {
+    pub fn resume(&self, last_id: Option<&str>) -> Resume {
         let now = Resume { epoch: self.epoch.clone(), next: self.next, is_lost: false };
         let Some(last_id) = last_id else { return now };
         let first = self.next - self.events.len() as u64;
@@ -71,47 +72,6 @@ impl History {
         match number.filter(|next| (first..=self.next).contains(next)) {
             Some(next) => Resume { next, ..now },
             None => Resume { is_lost: true, ..now },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn numbers(history: &History, from: u64) -> Option<Vec<u64>> {
-        let events = history.read(from, 10)?;
-        Some(events.iter().map(|event| event.number).collect())
-    }
-
-    #[test]
-    fn the_last_events_are_kept() {
-        let mut history = History::new("e".into(), 3);
-        assert_eq!(numbers(&history, 0), Some(vec![]));
-        assert_eq!(history.append(1.0, vec![KvEvent::AllBlocksCleared; 2]), 2);
-        assert_eq!(numbers(&history, 0), Some(vec![0, 1]));
-        assert_eq!(history.append(2.0, vec![KvEvent::AllBlocksCleared; 3]), 5);
-        assert_eq!(numbers(&history, 1), None);
-        assert_eq!(numbers(&history, 2), Some(vec![2, 3, 4]));
-        assert_eq!(numbers(&history, 5), Some(vec![]));
-        assert_eq!(history.read(2, 1).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn who_comes_back_goes_on_or_is_told_that_it_cannot() {
-        let mut history = History::new("e".into(), 3);
-        history.append(1.0, vec![KvEvent::AllBlocksCleared; 5]);
-        let begin = |last_id| {
-            let resume = history.resume(last_id);
-            (resume.next, resume.is_lost)
-        };
-        assert_eq!(begin(None), (5, false));
-        assert_eq!(begin(Some("e-4")), (5, false));
-        assert_eq!(begin(Some("e-1")), (2, false));
-        let unknown =
-            ["e-0", "e-5", "f-4", "4", "", "e-", "e--1", "e-18446744073709551615", "e-99999999999999999999"];
-        for last_id in unknown {
-            assert_eq!(begin(Some(last_id)), (5, true), "{last_id}");
         }
     }
 }

@@ -9,8 +9,10 @@
 //! While nobody listens, and for a little while after, nothing is recorded.
 
 mod endpoint;
-mod history;
-mod vllm;
+#[doc(hidden)]
+pub mod history;
+#[doc(hidden)]
+pub mod vllm;
 mod zmq;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,9 +33,9 @@ pub const MAX_HISTORY: usize = 1 << 14;
 /// Most listeners at once.
 pub const MAX_LISTENERS: usize = 64;
 /// How long recording goes on after the last listener left: it may come back for what it missed.
-const LINGER: Duration = Duration::from_secs(60);
+pub const LINGER: Duration = Duration::from_secs(60);
 /// Turns of the step loop that may wait to be taken into the history.
-const MAX_WAITING_BATCHES: usize = 256;
+pub const MAX_WAITING_BATCHES: usize = 256;
 
 /// Seconds since 1970.
 pub(crate) fn unix_seconds() -> f64 {
@@ -84,7 +86,7 @@ pub fn channel() -> (EventSink, EventFeed) {
 impl EventSink {
     /// Whether anybody listens.
     pub fn is_wanted(&self) -> bool {
-        self.shared.is_wanted(self.shared.begin.elapsed())
+        self.shared.is_wanted_in(Duration::ZERO)
     }
 
     /// Hands on what happened in a turn. Never waits: if the feed does not keep up, listeners are told to begin anew.
@@ -133,8 +135,10 @@ impl KvEvents {
         Some(Listener { next: resume.next, shared: self.clone(), changed, _place: place, resume })
     }
 
-    /// Whether anybody listens so long after the beginning.
-    fn is_wanted(&self, elapsed: Duration) -> bool {
+    /// Whether what happens so much later is recorded, if nobody comes or goes until then.
+    #[doc(hidden)]
+    pub fn is_wanted_in(&self, pause: Duration) -> bool {
+        let elapsed = self.begin.elapsed() + pause;
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         self.publisher.get().is_some()
             || self.places.available_permits() < MAX_LISTENERS
@@ -182,77 +186,5 @@ impl Drop for Listener {
         let until = self.shared.begin.elapsed() + LINGER;
         let until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
         self.shared.linger_until_ms.fetch_max(until_ms, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn fed(feed: &mut EventFeed) {
-        let events = feed.batches.recv().await.unwrap();
-        let next = feed.shared.history().append(0.0, events);
-        feed.shared.next.send_replace(next);
-    }
-
-    #[tokio::test]
-    async fn recording_outlives_the_last_listener_by_a_while() {
-        let (sink, feed) = channel();
-        assert!(!sink.is_wanted());
-        let first = feed.shared().listen(None).unwrap();
-        let second = feed.shared().listen(None).unwrap();
-        drop(first);
-        let is_wanted_in = |pause| feed.shared.is_wanted(feed.shared.begin.elapsed() + pause);
-        assert!(is_wanted_in(2 * LINGER));
-        drop(second);
-        assert!(sink.is_wanted());
-        assert!(!is_wanted_in(LINGER));
-    }
-
-    #[tokio::test]
-    async fn there_are_so_many_places() {
-        let (_sink, feed) = channel();
-        let listeners: Vec<_> = (0..MAX_LISTENERS).map(|_| feed.shared().listen(None).unwrap()).collect();
-        assert!(feed.shared().listen(None).is_none());
-        drop(listeners);
-        assert!(feed.shared().listen(None).is_some());
-    }
-
-    #[tokio::test]
-    async fn a_feed_that_does_not_keep_up_loses_everything_and_says_so() {
-        let (sink, mut feed) = channel();
-        let mut listener = feed.shared().listen(None).unwrap();
-        let event = || trunkline_scheduler::KvEvent::BlockRemoved {
-            key: trunkline_scheduler::BlockKey::default(),
-            tier: trunkline_scheduler::Tier::Device,
-            owner: trunkline_scheduler::Owner::Unknown,
-        };
-        for _ in 0..=MAX_WAITING_BATCHES {
-            sink.send(vec![event()]);
-        }
-        fed(&mut feed).await;
-        sink.send(Vec::new());
-        for _ in 0..MAX_WAITING_BATCHES {
-            fed(&mut feed).await;
-        }
-        listener.changed().await;
-        let events = listener.take(usize::MAX).unwrap();
-        assert_eq!(events.len(), MAX_WAITING_BATCHES + 1);
-        assert_eq!(events.last().unwrap().event, KvEvent::AllBlocksCleared);
-    }
-
-    #[tokio::test]
-    async fn who_falls_behind_the_history_is_too_slow() {
-        let (sink, mut feed) = channel();
-        let mut listener = feed.shared().listen(None).unwrap();
-        sink.send(vec![KvEvent::AllBlocksCleared; MAX_HISTORY]);
-        fed(&mut feed).await;
-        assert_eq!(listener.take(1).unwrap().len(), 1);
-        sink.send(vec![KvEvent::AllBlocksCleared]);
-        fed(&mut feed).await;
-        assert_eq!(listener.take(1).unwrap().len(), 1, "its next one is the oldest that is kept");
-        sink.send(vec![KvEvent::AllBlocksCleared; 2]);
-        fed(&mut feed).await;
-        assert_eq!(listener.take(1), Err(TooSlow));
     }
 }

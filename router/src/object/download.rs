@@ -15,8 +15,9 @@ use super::local::Local;
 const MIN_BLOCKS: usize = 4;
 /// A request waits at most as long as computing is predicted to take: this long if that was not measured yet, and never
 /// longer than the second.
-const UNMEASURED_BUDGET: Duration = Duration::from_secs(1);
-const MAX_BUDGET: Duration = Duration::from_secs(10);
+pub const UNMEASURED_BUDGET: Duration = Duration::from_secs(1);
+/// See [`UNMEASURED_BUDGET`].
+pub const MAX_BUDGET: Duration = Duration::from_secs(10);
 /// A request waits for so many flights of others, one after the other, before it goes on with what there is.
 const MAX_ROUNDS: usize = 4;
 
@@ -130,21 +131,7 @@ impl ObjectTier {
 }
 
 /// How long a request waits at most.
-fn budget(coverage: &Coverage) -> Duration {
+pub fn budget(coverage: &Coverage) -> Duration {
     let compute = coverage.compute_ms.map(|ms| Duration::try_from_secs_f64(ms / 1e3).unwrap_or(MAX_BUDGET));
     compute.unwrap_or(UNMEASURED_BUDGET).min(MAX_BUDGET)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_waits_longer_than_computing_takes() {
-        let of = |compute_ms| budget(&Coverage { num_blocks: 0, is_extensible: true, compute_ms });
-        assert_eq!(of(None), UNMEASURED_BUDGET);
-        assert_eq!(of(Some(120.0)), Duration::from_millis(120));
-        assert_eq!(of(Some(1e9)), MAX_BUDGET);
-        assert_eq!(of(Some(f64::MAX)), MAX_BUDGET);
-    }
 }

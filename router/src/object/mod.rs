@@ -13,7 +13,8 @@
 //! docs/decisions/0016-object-tier.md.
 
 mod counts;
-mod download;
+#[doc(hidden)]
+pub mod download;
 mod flight;
 mod local;
 mod upload;

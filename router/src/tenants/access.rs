@@ -160,7 +160,7 @@ impl Access {
     }
 
     /// Who sends a request with this path and these headers.
-    fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    pub fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let Some(ring) = self.ring() else { return Ok(Caller::anybody()) };
         let keys = sent_keys(headers);
         // Clients send both headers where one of them is another service's.
@@ -214,83 +214,4 @@ fn read(path: &Path) -> Result<KeyRing, AccessError> {
         return Err(unreadable(io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes"))));
     }
     key_file::read(&text).map_err(|source| AccessError::Invalid { path: path.to_owned(), source })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KEY: &str = "sk-0123456789abcdef";
-
-    fn headers(name: &str, value: &str) -> HeaderMap {
-        let name = HeaderName::try_from(name).unwrap();
-        HeaderMap::from_iter([(name, value.try_into().unwrap())])
-    }
-
-    #[test]
-    fn a_key_is_found_in_either_header() {
-        for (name, value, found) in [
-            ("authorization", "Bearer abc", Some("abc")),
-            ("authorization", "bearer  abc ", Some("abc")),
-            ("x-api-key", "abc", Some("abc")),
-            ("authorization", "Basic abc", None),
-            ("authorization", "Bearer", None),
-            ("authorization", "abc", None),
-        ] {
-            let headers = headers(name, value);
-            let sent = sent_keys(&headers).into_iter().flatten().next();
-            assert_eq!(sent, found.map(str::as_bytes), "{name}: {value}");
-        }
-        assert_eq!(sent_keys(&HeaderMap::new()), [None; 2]);
-    }
-
-    #[test]
-    fn without_keys_everybody_comes_in_and_with_one_nobody_else() {
-        let open = Access::open();
-        assert_eq!(open.caller("/v1/models", &HeaderMap::new()).unwrap(), Caller::anybody());
-        let access = Access::new(None, Some(KEY)).unwrap();
-        let caller =
-            |path, headers| access.caller(path, &headers).ok().map(|caller| caller.name().map(str::to_owned));
-        assert_eq!(caller("/v1/models", HeaderMap::new()), None);
-        assert_eq!(caller("/v1/models", headers("x-api-key", "sk-0123456789abcdeX")), None);
-        assert_eq!(caller("/livez/", HeaderMap::new()), None);
-        assert_eq!(caller("/livez", HeaderMap::new()), Some(None));
-        assert_eq!(caller("/readyz", headers("x-api-key", "wrong")), Some(None));
-        let bearer = headers("authorization", &format!("Bearer {KEY}"));
-        assert_eq!(caller("/v1/models", bearer), Some(Some("default".into())));
-        // One of both may be another service's.
-        let mut both = headers("authorization", "Bearer sk-of-another-service");
-        both.extend(headers("x-api-key", KEY));
-        assert_eq!(caller("/v1/models", both), Some(Some("default".into())));
-    }
-
-    #[test]
-    fn a_file_that_went_bad_leaves_the_keys_as_they_were() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("keys.toml");
-        assert!(matches!(Access::new(Some(path.clone()), None), Err(AccessError::Unreadable { .. })));
-        std::fs::write(&path, format!("[tenants.a]\nkeys = \"{KEY}\"")).unwrap();
-        let access = Access::new(Some(path.clone()), Some("another-key-0123")).unwrap();
-        assert_eq!(access.ring().unwrap().num_keys(), 2);
-        std::fs::write(&path, "[tenants.a]\nkeys = \"short\"").unwrap();
-        let error = access.reload().unwrap_err().to_string();
-        assert!(error.contains("line 2: a key of this tenant has 5 characters"), "{error}");
-        assert!(access.ring().unwrap().find(KEY.as_bytes()).is_some());
-        std::fs::write(&path, "[tenants.b]\nkeys = \"sk-fedcba9876543210\"\nshare = 3").unwrap();
-        access.reload().unwrap();
-        assert!(access.ring().unwrap().find(KEY.as_bytes()).is_none());
-        assert!(access.ring().unwrap().find(b"another-key-0123").is_some());
-        let shares: Vec<_> =
-            access.shares().iter().map(|share| (share.tenant.to_string(), share.weight)).collect();
-        assert_eq!(shares, [("b".into(), 3), ("default".into(), 1)]);
-    }
-
-    #[test]
-    fn a_key_in_the_environment_is_checked_and_not_shown() {
-        let error = Access::new(None, Some("short-key")).unwrap_err().to_string();
-        assert!(
-            error.contains("`TRUNKLINE_API_KEY` has 9 characters") && !error.contains("short-key"),
-            "{error}"
-        );
-    }
 }

@@ -4,13 +4,16 @@
 //! shares cached prefixes only with those of its own tenant.
 
 mod access;
-mod bucket;
+#[doc(hidden)]
+pub mod bucket;
 mod caller;
 mod key_file;
-mod key_ring;
+#[doc(hidden)]
+pub mod key_ring;
 mod limiter;
 mod places;
-mod rate_headers;
+#[doc(hidden)]
+pub mod rate_headers;
 
 pub use access::{Access, AccessError, PUBLIC, require_key};
 pub use caller::Caller;

@@ -36,6 +36,12 @@ impl SharedPlaces {
         held.insert(tenant.clone(), before + count);
         Ok(HeldPlaces { places: self.clone(), tenant, count })
     }
+
+    /// Tenants that have places.
+    #[doc(hidden)]
+    pub fn num_tenants(&self) -> usize {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
 }
 
 impl HeldPlaces {
@@ -63,62 +69,5 @@ impl Drop for HeldPlaces {
                 held.remove(&self.tenant);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Takes places one by one until there is none, and returns them.
-    fn flood(places: &Arc<SharedPlaces>, tenant: &str, free: &mut usize) -> Vec<HeldPlaces> {
-        let mut held = Vec::new();
-        while *free > 0
-            && let Ok(place) = places.take(tenant, 1, *free - 1)
-        {
-            *free -= 1;
-            held.push(place);
-        }
-        held
-    }
-
-    #[test]
-    fn a_flood_leaves_room_and_what_is_given_back_is_shared_again() {
-        let places = Arc::new(SharedPlaces::default());
-        let mut free = 128;
-        let first = flood(&places, "a", &mut free);
-        assert_eq!(first.len(), 112);
-        let second = flood(&places, "b", &mut free);
-        assert_eq!(second.len(), 14);
-        free += first.len();
-        drop(first);
-        assert_eq!(flood(&places, "b", &mut free).len(), 98);
-        drop(second);
-        assert!(places.held.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn who_has_none_gets_the_last_one() {
-        for limit in 1..20 {
-            let places = Arc::new(SharedPlaces::default());
-            let mut free = limit;
-            let held = flood(&places, "a", &mut free);
-            assert!(!held.is_empty() && (free > 0 || limit == 1), "{limit}: {} taken", held.len());
-        }
-    }
-
-    #[test]
-    fn guards_can_be_split_and_merged() {
-        let places = Arc::new(SharedPlaces::default());
-        let mut one = places.take("a", 1, 90).unwrap();
-        assert!(one.split().is_none());
-        one.merge(places.take("a", 3, 90).unwrap());
-        let other = one.split().unwrap();
-        assert_eq!(places.held.lock().unwrap()["a"], 4);
-        drop(one);
-        assert_eq!(places.held.lock().unwrap()["a"], 1);
-        assert_eq!(places.take("a", 7, 1).unwrap_err(), 1);
-        drop(other);
-        assert!(places.take("a", 7, 0).is_ok(), "who has none is let in");
     }
 }

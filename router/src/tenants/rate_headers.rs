@@ -42,7 +42,7 @@ impl RateSlot {
     }
 
     /// Adds the headers, if the request counts.
-    pub(super) fn write(&self, dialect: Dialect, headers: &mut HeaderMap) {
+    pub fn write(&self, dialect: Dialect, headers: &mut HeaderMap) {
         let Some(limiter) = self.0.get() else { return };
         let rates = limiter.rates(Instant::now());
         for (what, rate) in [("requests", rates.requests), ("tokens", rates.tokens)] {
@@ -75,14 +75,14 @@ fn fields(dialect: Dialect, what: &str, rate: Rate) -> [(String, String); 3] {
 }
 
 /// RFC 3339, in seconds, not before the time itself.
-fn date(time: SystemTime) -> String {
+pub fn date(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs() + u64::from(since.subsec_nanos() > 0);
     timestamp(seconds, 0).replace(".000Z", "Z")
 }
 
 /// As OpenAI writes it: `0s`, `17ms`, `1.5s`, `6m0s`, `1h0m3s`; not shorter than it is.
-fn span(time: Duration) -> String {
+pub fn span(time: Duration) -> String {
     let ms = time.as_nanos().div_ceil(1_000_000);
     let (hours, minutes) = (ms / 3_600_000, ms / 60_000 % 60);
     let (seconds, rest) = (ms / 1_000 % 60, ms % 1_000);
@@ -95,61 +95,5 @@ fn span(time: Duration) -> String {
         (0, 0) => format!("{seconds}{fraction}s"),
         (0, minutes) => format!("{minutes}m{seconds}{fraction}s"),
         (hours, minutes) => format!("{hours}h{minutes}m{seconds}{fraction}s"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tenants::TenantLimits;
-
-    #[test]
-    fn spans_are_written_as_openai_does() {
-        for (ms, text) in [
-            (0, "0s"),
-            (17, "17ms"),
-            (999, "999ms"),
-            (1_000, "1s"),
-            (1_500, "1.5s"),
-            (59_999, "59.999s"),
-            (60_000, "1m0s"),
-            (360_000, "6m0s"),
-            (3_603_250, "1h0m3.25s"),
-        ] {
-            assert_eq!(span(Duration::from_millis(ms)), text);
-        }
-        assert_eq!(span(Duration::from_nanos(1)), "1ms");
-    }
-
-    #[test]
-    fn dates_are_whole_seconds_not_too_early() {
-        let at = |ms| date(SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-        assert_eq!((at(0), at(1)), ("1970-01-01T00:00:00Z".into(), "1970-01-01T00:00:01Z".into()));
-    }
-
-    #[test]
-    fn each_dialect_has_its_own_headers_and_all_of_them_are_exposed() {
-        let limits = TenantLimits {
-            requests_per_minute: Some(60),
-            tokens_per_minute: Some(1_000),
-            max_concurrent_requests: None,
-        };
-        let limiter = Arc::new(Limiter::new(limits, Instant::now()));
-        let slot = RateSlot::default();
-        let mut headers = HeaderMap::new();
-        slot.write(Dialect::OpenAi, &mut headers);
-        assert!(headers.is_empty(), "nobody asked for limits");
-        slot.set(&limiter);
-        limiter.take_output(2_000, Instant::now());
-        slot.write(Dialect::OpenAi, &mut headers);
-        assert_eq!(headers["x-ratelimit-limit-requests"], "60");
-        assert_eq!(headers["x-ratelimit-remaining-requests"], "60");
-        assert_eq!(headers["x-ratelimit-reset-requests"], "0s");
-        assert_eq!(headers["x-ratelimit-remaining-tokens"], "0");
-        slot.write(Dialect::Anthropic, &mut headers);
-        assert_eq!(headers["anthropic-ratelimit-tokens-limit"], "1000");
-        assert_eq!(headers["anthropic-ratelimit-requests-remaining"], "60");
-        assert_eq!(headers.len(), 12);
-        assert!(headers.keys().all(|name| EXPOSED_HEADERS.contains(name)));
     }
 }

@@ -3,7 +3,8 @@
 //! Connections keep what they began with; new ones get what was read last. Files that cannot be used change nothing.
 
 mod error;
-mod validity;
+#[doc(hidden)]
+pub mod validity;
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

@@ -5,10 +5,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::net::TcpListener;
+use trunkline_router::app::Model;
 use trunkline_router::limits::Limits;
+use trunkline_router::server::Server;
 use trunkline_router::shard::{Health, ShardStatus};
+use trunkline_router::tenants::Access;
 
-use crate::support::{DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
+use crate::support::{Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -16,6 +20,21 @@ fn streaming(max_tokens: u32) -> Vec<u8> {
     json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": max_tokens, "stream": true})
         .to_string()
         .into_bytes()
+}
+
+/// The same calls as in the example of the crate's documentation, which is not compiled.
+#[tokio::test]
+async fn the_example_of_the_documentation_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let model = Model::load(folder.path(), "my-model".into()).unwrap();
+    let socket = folder.path().join("shard.sock");
+    let server = Server::start(model, Limits::default(), Access::open(), socket).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(server.run(listener, std::future::pending()));
+    let answer = Connection::open(address).await.request("GET", "/livez", b"").await;
+    assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]

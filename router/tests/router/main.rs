@@ -1,9 +1,10 @@
-//! The router as clients see it, over a mock shard that speaks the real protocol on a real socket.
+//! The router as clients see it, over a mock shard that speaks the real protocol on a real socket, and its modules one
+//! at a time (`unit`).
 
 // The whole crate is tests; clippy's own exception covers only what stands inside a test function.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../object/tests/support/mod.rs"]
+#[path = "../../../object/tests/object/support/mod.rs"]
 mod faulty;
 #[path = "../mock/mod.rs"]
 mod mock;
@@ -40,3 +41,4 @@ mod tgi;
 mod tls;
 mod token_fields;
 mod tools;
+mod unit;

@@ -1,11 +1,11 @@
 //! TLS: handshakes, what is spoken inside, files that change or cannot be used.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
@@ -20,17 +20,33 @@ use trunkline_router::tls::{Tls, TlsError};
 
 use crate::support::{DEADLINE, Router};
 
-/// A certificate that nobody else knows, and its files.
+/// Certificates for localhost and their keys, which `certificates/make.sh` made.
+const FIRST: Pair = (include_str!("certificates/first.cert.pem"), include_str!("certificates/first.key.pem"));
+const SECOND: Pair =
+    (include_str!("certificates/second.cert.pem"), include_str!("certificates/second.key.pem"));
+/// Valid until 2020-05-01.
+const EXPIRED: Pair = (include_str!("certificates/expired.cert.pem"), FIRST.1);
+/// Valid from 2999-01-01 on.
+const NOT_YET_VALID: Pair = (include_str!("certificates/not-yet-valid.cert.pem"), FIRST.1);
+
+/// A certificate and its key in PEM.
+type Pair = (&'static str, &'static str);
+
+/// The two files that a server reads.
 struct Files {
     folder: tempfile::TempDir,
-    certificate: CertificateDer<'static>,
 }
 
 impl Files {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let certificate = write(folder.path(), |_| {});
-        Self { folder, certificate }
+    fn new((cert, key): Pair) -> Self {
+        let files = Self { folder: tempfile::tempdir().unwrap() };
+        files.write((cert, key));
+        files
+    }
+
+    fn write(&self, (cert, key): Pair) {
+        std::fs::write(self.cert(), cert).unwrap();
+        std::fs::write(self.key(), key).unwrap();
     }
 
     fn cert(&self) -> PathBuf {
@@ -44,28 +60,12 @@ impl Files {
     fn load(&self) -> Result<Tls, TlsError> {
         Tls::load(self.cert(), self.key())
     }
-
-    fn replace(&mut self) {
-        self.certificate = write(self.folder.path(), |_| {});
-    }
 }
 
-fn write(folder: &Path, change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
-    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    change(&mut params);
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.self_signed(&key).unwrap();
-    std::fs::write(folder.join("cert.pem"), certificate.pem()).unwrap();
-    std::fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
-    certificate.der().clone()
-}
-
-async fn connect(
-    router: &Router,
-    trusted: &CertificateDer<'static>,
-) -> std::io::Result<TlsStream<TcpStream>> {
+/// Connects as a client that trusts only this certificate.
+async fn connect(router: &Router, (trusted, _): Pair) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    roots.add(trusted.clone()).unwrap();
+    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
@@ -93,18 +93,18 @@ const READY: &str = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\
 
 #[tokio::test]
 async fn clients_that_trust_the_certificate_are_served_over_http_1() {
-    let files = Files::new();
+    let files = Files::new(FIRST);
     let (router, _) = router(&files).await;
-    let stream = connect(&router, &files.certificate).await.unwrap();
+    let stream = connect(&router, FIRST).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
     let body = json!({"prompt": "x", "stream": true}).to_string();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: ";
-    let stream = connect(&router, &files.certificate).await.unwrap();
+    let stream = connect(&router, FIRST).await.unwrap();
     let answer = ask(stream, &format!("{head}{}\r\n\r\n{body}", body.len())).await;
     assert!(answer.contains("text/event-stream") && answer.contains("data: [DONE]"), "{answer}");
     // Others are not, and neither is who speaks in the clear.
-    assert!(connect(&router, &Files::new().certificate).await.is_err());
+    assert!(connect(&router, SECOND).await.is_err());
     let mut clear = TcpStream::connect(router.address).await.unwrap();
     clear.write_all(READY.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -114,16 +114,15 @@ async fn clients_that_trust_the_certificate_are_served_over_http_1() {
 
 #[tokio::test]
 async fn changed_files_are_for_new_connections_and_old_ones_go_on() {
-    let mut files = Files::new();
+    let files = Files::new(FIRST);
     let (router, tls) = router(&files).await;
-    let mut before = connect(&router, &files.certificate).await.unwrap();
-    let old = files.certificate.clone();
-    files.replace();
+    let mut before = connect(&router, FIRST).await.unwrap();
+    files.write(SECOND);
     assert!(tls.look().is_none(), "two files are not replaced at once: the first look does not read");
     tls.look().expect("the second does").unwrap();
     assert!(tls.look().is_none());
-    assert!(connect(&router, &old).await.is_err());
-    let stream = connect(&router, &files.certificate).await.unwrap();
+    assert!(connect(&router, FIRST).await.is_err());
+    let stream = connect(&router, SECOND).await.unwrap();
     assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
     before.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut begin = [0; 12];
@@ -133,22 +132,22 @@ async fn changed_files_are_for_new_connections_and_old_ones_go_on() {
 
 #[tokio::test]
 async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
-    let mut files = Files::new();
+    let files = Files::new(FIRST);
     let (router, _) = router(&files).await;
-    let metric = async |trusted: &CertificateDer<'static>, name: &str| {
+    let metric = async |trusted, name: &str| {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         let text = ask(connect(&router, trusted).await.ok()?, request).await;
         let line = text.lines().find(|line| line.starts_with(&format!("{name} ")))?;
         line.rsplit(' ').next()?.trim().parse::<f64>().ok()
     };
-    files.replace();
+    files.write(SECOND);
     // It looks once a second; until then nobody who trusts the new certificate gets in.
     let seen = async {
-        while metric(&files.certificate, "trunkline_tls_reloads_total").await != Some(1.0) {
+        while metric(SECOND, "trunkline_tls_reloads_total").await != Some(1.0) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         std::fs::write(files.key(), "no key").unwrap();
-        while metric(&files.certificate, "trunkline_tls_reload_failures_total").await != Some(1.0) {
+        while metric(SECOND, "trunkline_tls_reload_failures_total").await != Some(1.0) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -157,36 +156,35 @@ async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
 
 #[tokio::test]
 async fn bad_new_files_change_nothing_and_are_told_once() {
-    let files = Files::new();
+    let files = Files::new(FIRST);
     let (router, tls) = router(&files).await;
     let read_again = || tls.look().or_else(|| tls.look());
-    write(files.folder.path(), |params| params.not_after = date_time_ymd(2001, 1, 1));
+    files.write(EXPIRED);
     let error = read_again().unwrap().unwrap_err().to_string();
-    assert!(error.contains("expired at 2001-01-01T00:00:00"), "{error}");
+    assert!(error.contains("expired at 2020-05-01T00:00:00"), "{error}");
     assert!(read_again().is_none(), "told once");
     std::fs::remove_file(files.cert()).unwrap();
     assert!(matches!(read_again(), Some(Err(TlsError::Unreadable { .. }))));
     assert!(read_again().is_none(), "told once");
-    let stream = connect(&router, &files.certificate).await.unwrap();
+    let stream = connect(&router, FIRST).await.unwrap();
     assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
 }
 
 #[test]
 fn what_no_client_would_take_is_refused_by_name() {
     let problem = |change: &dyn Fn(&Files)| {
-        let files = Files::new();
+        let files = Files::new(FIRST);
         change(&files);
         files.load().unwrap_err().to_string()
     };
-    let other = Files::new();
-    let (cert, key) = (std::fs::read(other.cert()).unwrap(), std::fs::read(other.key()).unwrap());
+    let (cert, key) = SECOND;
     for (change, wanted) in [
         (
-            &(|files: &Files| std::fs::write(files.key(), &key).unwrap()) as &dyn Fn(&Files),
+            &(|files: &Files| std::fs::write(files.key(), key).unwrap()) as &dyn Fn(&Files),
             "is not that of the certificate in",
         ),
-        (&|files| std::fs::write(files.cert(), &key).unwrap(), "holds no `BEGIN CERTIFICATE`"),
-        (&|files| std::fs::write(files.key(), &cert).unwrap(), "holds no private key in PEM"),
+        (&|files| std::fs::write(files.cert(), key).unwrap(), "holds no `BEGIN CERTIFICATE`"),
+        (&|files| std::fs::write(files.key(), cert).unwrap(), "holds no private key in PEM"),
         (
             &|files| {
                 std::fs::write(files.cert(), "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n")
@@ -200,14 +198,8 @@ fn what_no_client_would_take_is_refused_by_name() {
             "is larger than 1048576 bytes",
         ),
         (&|files| std::fs::remove_file(files.key()).unwrap(), "`--tls-key`: cannot read"),
-        (
-            &|files| drop(write(files.folder.path(), |params| params.not_after = date_time_ymd(2020, 5, 1))),
-            "expired at 2020-05-01T",
-        ),
-        (
-            &|files| drop(write(files.folder.path(), |params| params.not_before = date_time_ymd(2999, 1, 1))),
-            "is not valid before 2999-01-01T",
-        ),
+        (&|files| files.write(EXPIRED), "expired at 2020-05-01T"),
+        (&|files| files.write(NOT_YET_VALID), "is not valid before 2999-01-01T"),
     ] {
         let problem = problem(change);
         assert!(problem.contains(wanted), "{wanted}: {problem}");
@@ -217,13 +209,12 @@ fn what_no_client_would_take_is_refused_by_name() {
 
 #[test]
 fn one_flag_without_the_other_and_an_expired_pair_end_the_start() {
-    let files = Files::new();
-    write(files.folder.path(), |params| params.not_after = date_time_ymd(2020, 1, 1));
+    let files = Files::new(EXPIRED);
     crate::support::write_model(files.folder.path());
     for (flags, wanted) in [
         (vec![("--tls-cert", files.cert())], "`--tls-cert` needs `--tls-key`"),
         (vec![("--tls-key", files.key())], "`--tls-key` needs `--tls-cert`"),
-        (vec![("--tls-cert", files.cert()), ("--tls-key", files.key())], "expired at 2020-01-01T00:00:00"),
+        (vec![("--tls-cert", files.cert()), ("--tls-key", files.key())], "expired at 2020-05-01T00:00:00"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-router"));
         command.args(["--served-model-name", "m", "--port", "0", "--shard-socket", "/nonexistent/socket"]);

@@ -1,0 +1,23 @@
+use serde_json::json;
+use trunkline_router::http::Events;
+
+#[test]
+fn events_stand_one_after_the_other() {
+    let mut events = Events::default();
+    events.json(&json!({"text": "a\n\nb"}));
+    events.comment();
+    events.done();
+    let num_bytes = events.num_bytes();
+    let taken = events.take();
+    assert_eq!(num_bytes, taken.len());
+    assert_eq!(&taken[..], b"data: {\"text\":\"a\\n\\nb\"}\n\n:\n\ndata: [DONE]\n\n");
+    assert_eq!(events.num_bytes(), 0);
+}
+
+#[test]
+fn what_is_no_json_becomes_an_error_event() {
+    let mut events = Events::default();
+    events.json(&std::collections::BTreeMap::from([((1, 2), "keys must be strings")]));
+    let error = br#"{"error":{"message":"internal error","code":"internal_error"}}"#;
+    assert_eq!(events.take(), [b"data: ", &error[..], b"\n\n"].concat());
+}

@@ -1,0 +1,88 @@
+use trunkline_router::http::{Refused, parse};
+
+#[derive(Debug, serde::Deserialize)]
+#[allow(dead_code)]
+struct Body {
+    messages: Vec<Message>,
+    top_k: Option<i64>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[allow(dead_code)]
+struct Message {
+    role: String,
+}
+
+const REFUSED: &[Refused] = &[Refused { field: "n", neutral: &["1"], hint: "send several requests" }];
+
+fn error(body: &[u8]) -> String {
+    parse::<Body>(body, REFUSED, "").unwrap_err().to_string()
+}
+
+#[test]
+fn syntax_errors_say_where() {
+    assert_eq!(
+        error(b"{\"messages\": [{]}"),
+        "body is not valid JSON: key must be a string at line 1 column 16"
+    );
+    assert!(error(b"").contains("EOF while parsing"));
+    assert!(error(b"[]").contains("expected a JSON object"));
+    assert!(error(b"{\"messages\": []} x").contains("trailing characters"));
+}
+
+#[test]
+fn wrong_types_name_the_path_and_do_not_quote_strings() {
+    assert_eq!(
+        error(b"{\"messages\": [{\"role\": 3}]}"),
+        "`messages[0].role`: invalid type: integer `3`, expected a string at line 1 column 24"
+    );
+    let text = error(b"{\"messages\": \"a secret, expected nowhere\"}");
+    assert!(!text.contains("secret"), "{text}");
+    assert!(text.starts_with("`messages`: invalid type: a string, expected a sequence"), "{text}");
+}
+
+#[test]
+fn missing_and_repeated_fields_are_named() {
+    let field = |body: &str, prefix: &str| {
+        let error = parse::<Body>(body.as_bytes(), REFUSED, prefix).unwrap_err();
+        (error.code(), error.param().map(str::to_owned))
+    };
+    let named = |code, field: &str| (code, Some(field.to_owned()));
+    assert_eq!(field("{}", ""), named("missing_field", "messages"));
+    assert_eq!(field("{}", "parameters."), named("missing_field", "parameters.messages"));
+    assert_eq!(field(r#"{"messages": [{}]}"#, ""), named("missing_field", "messages[0].role"));
+    assert_eq!(field(r#"{"messages": [], "top_k": 1, "top_k": 2}"#, ""), named("invalid_type", "top_k"));
+    assert_eq!(field("[]", ""), ("invalid_type", None));
+    assert_eq!(field("[]", "parameters."), named("invalid_type", "parameters"));
+    assert_eq!(field("{", ""), ("invalid_json", None));
+}
+
+#[test]
+fn refused_fields_are_named_unless_neutral() {
+    assert!(
+        error(b"{\"messages\": [], \"n\": 2}")
+            .starts_with("`n` is not supported; hint: send several requests")
+    );
+    assert!(parse::<Body>(b"{\"messages\": [], \"n\": 1, \"other\": {\"x\": []}}", REFUSED, "").is_ok());
+    assert!(parse::<Body>(b"{\"messages\": [], \"n\": null}", REFUSED, "").is_ok());
+}
+
+#[test]
+fn deep_nesting_is_an_error_and_not_a_crash() {
+    let body = format!("{{\"messages\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(parse::<Body>(body.as_bytes(), REFUSED, "").is_err());
+    let body = format!(
+        "{{\"messages\": [], \"n\": {}{}, \"z\": {}{}}}",
+        "[".repeat(100_000),
+        "]".repeat(100_000),
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    assert!(parse::<Body>(body.as_bytes(), REFUSED, "").is_err());
+}
+
+#[test]
+fn invalid_utf8_and_lone_surrogates_are_refused() {
+    assert!(parse::<Body>(b"{\"messages\": [{\"role\": \"\xff\"}]}", REFUSED, "").is_err());
+    assert!(parse::<Body>(b"{\"messages\": [{\"role\": \"\\ud800\"}]}", REFUSED, "").is_err());
+}

@@ -1,0 +1,101 @@
+use trunkline_router::kv_events::vllm::encode;
+use trunkline_scheduler::{BlockKey, KvEvent, Owner, Salt, StoredEvent, Tier};
+
+fn key(byte: u8) -> BlockKey {
+    BlockKey::from_bytes([byte; 16])
+}
+
+fn stored(byte: u8, parent: Option<u8>, token_ids: &[u32], tier: Tier) -> KvEvent {
+    KvEvent::BlockStored(StoredEvent {
+        key: key(byte),
+        parent: parent.map(key),
+        depth: None,
+        token_ids: token_ids.into(),
+        owner: Owner::Salt(Salt::default()),
+        tier,
+    })
+}
+
+fn removed(byte: u8, tier: Tier) -> KvEvent {
+    KvEvent::BlockRemoved { key: key(byte), tier, owner: Owner::Unknown }
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&[0xa0 | text.len() as u8], text.as_bytes()].concat()
+}
+
+fn number(byte: u8) -> Vec<u8> {
+    [&[0xcf], [byte; 8].as_slice()].concat()
+}
+
+/// `events` as they stand between timestamp and rank.
+fn between(events: &[KvEvent]) -> Vec<u8> {
+    let bytes = encode(1.5, events);
+    let begin = [&[0x93, 0xcb], 1.5_f64.to_be_bytes().as_slice()].concat();
+    assert_eq!(bytes[..begin.len()], begin);
+    assert_eq!(bytes.last(), Some(&0));
+    bytes[begin.len()..bytes.len() - 1].to_vec()
+}
+
+#[test]
+fn a_chain_is_one_event() {
+    let chain =
+        [stored(0x81, None, &[1, 2], Tier::Device), stored(0x82, Some(0x81), &[3, 300], Tier::Device)];
+    let expected = [
+        vec![0x91, 0x98],
+        text("BlockStored"),
+        vec![0x92],
+        number(0x81),
+        number(0x82),
+        vec![0xc0, 0x94, 1, 2, 3, 0xcd, 1, 44, 2, 0xc0],
+        text("GPU"),
+        vec![0xc0],
+    ];
+    assert_eq!(between(&chain), expected.concat());
+}
+
+#[test]
+fn what_does_not_belong_together_stays_apart() {
+    let events = [
+        stored(0x81, Some(0x80), &[1], Tier::Device),
+        stored(0x83, Some(0x82), &[1], Tier::Device),
+        stored(0x84, Some(0x83), &[], Tier::Disk),
+        removed(0x81, Tier::Device),
+        removed(0x82, Tier::Device),
+        removed(0x83, Tier::Object),
+        KvEvent::AllBlocksCleared,
+    ];
+    let one = |hash, parent, tokens: &[u8], size, medium| {
+        [
+            vec![0x98],
+            text("BlockStored"),
+            vec![0x91],
+            number(hash),
+            number(parent),
+            tokens.to_vec(),
+            vec![size, 0xc0],
+            text(medium),
+            vec![0xc0],
+        ]
+        .concat()
+    };
+    let expected = [
+        vec![0x96],
+        one(0x81, 0x80, &[0x91, 1], 1, "GPU"),
+        one(0x83, 0x82, &[0x91, 1], 1, "GPU"),
+        one(0x84, 0x83, &[0x90], 0, "DISK"),
+        [vec![0x93], text("BlockRemoved"), vec![0x92], number(0x81), number(0x82), text("GPU")].concat(),
+        [vec![0x93], text("BlockRemoved"), vec![0x91], number(0x83), text("OBJECT_STORE")].concat(),
+        [vec![0x91], text("AllBlocksCleared")].concat(),
+    ];
+    assert_eq!(between(&events), expected.concat());
+}
+
+#[test]
+fn a_hash_is_the_first_half_of_the_key() {
+    let key = BlockKey::from_bytes(std::array::from_fn(|index| index as u8 + 1));
+    let event = KvEvent::BlockRemoved { key, tier: Tier::Device, owner: Owner::Unknown };
+    let expected =
+        [vec![0x91, 0x93], text("BlockRemoved"), vec![0x91, 0xcf, 1, 2, 3, 4, 5, 6, 7, 8], text("GPU")];
+    assert_eq!(between(&[event]), expected.concat());
+}

@@ -1,0 +1,54 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use trunkline_router::error::ApiError;
+use trunkline_router::tenants::{Access, Caller, Tenant};
+use trunkline_scheduler::Salt;
+
+fn caller(name: &str, is_admin: bool) -> Caller {
+    Caller::of_tenant(Arc::new(Tenant { is_admin, ..Tenant::new(name) }))
+}
+
+/// Who asks `/livez` without a key where there are keys.
+fn probe() -> Caller {
+    let access = Access::new(None, Some("sk-0123456789abcdef")).unwrap();
+    access.caller("/livez", &HeaderMap::new()).unwrap()
+}
+
+#[test]
+fn no_two_callers_share_a_salt() {
+    let mut salts = Vec::new();
+    for caller in [Caller::anybody(), caller("a", false), caller("b", false), caller("tenant", false)] {
+        for cache_salt in [None, Some(""), Some("a"), Some("b"), Some("tenant")] {
+            salts.push(caller.salt(cache_salt));
+        }
+    }
+    let keys: BTreeSet<_> = salts.iter().map(Salt::root_key).collect();
+    assert_eq!(keys.len(), salts.len());
+    assert_eq!(Caller::anybody().salt(None), Salt::default());
+    assert_eq!(Caller::anybody().salt(Some("a")), Salt::new(&["a"]));
+}
+
+#[test]
+fn only_admins_see_others_where_there_are_keys() {
+    assert!(Caller::anybody().is_admin() && caller("a", true).is_admin());
+    assert!(!caller("a", false).is_admin() && !probe().is_admin());
+}
+
+#[test]
+fn a_tenant_sees_its_own_salts_and_an_admin_all() {
+    let (alice, bob, admin) = (caller("a", false), caller("b", false), caller("c", true));
+    for salt in [alice.salt(None), alice.salt(Some("b"))] {
+        assert!(alice.may_see(&salt) && admin.may_see(&salt) && Caller::anybody().may_see(&salt));
+        assert!(!bob.may_see(&salt) && !probe().may_see(&salt));
+    }
+    assert!(!alice.may_see(&Salt::default()) && !probe().may_see(&Salt::default()));
+}
+
+#[test]
+fn a_request_that_passed_no_check_has_no_caller() {
+    let request = Request::new(axum::body::Body::empty());
+    assert!(matches!(Caller::of_request(&request), Err(ApiError::Bug { .. })));
+}

@@ -1,0 +1,85 @@
+use trunkline_router::tenants::key_ring::digest;
+use trunkline_router::tenants::{Tenant, TenantLimits, read_key_file as read};
+use trunkline_scheduler::Priority;
+
+const SECRET: &str = "sk-secret-0123456789";
+
+#[test]
+fn tenants_have_keys_shares_and_rights() {
+    let ring = read(
+        "[tenants.alice]\nkeys = [\"sk-secret-0123456789\", \"sk-secret-9876543210\"]\nshare = 2\nadmin = true\n\
+         requests_per_minute = 60\ntokens_per_minute = 100_000\nmax_concurrent_requests = 8\n\
+         [tenants.bob]\nkey_sha256 = \"9af15b336e6a9619928537df30b2e6a2376569fcf9d7e773eccede65606529a0\"\n",
+    )
+    .unwrap();
+    assert_eq!((ring.tenants().len(), ring.num_keys()), (2, 3));
+    let alice = ring.find(SECRET.as_bytes()).unwrap();
+    let limits = TenantLimits {
+        requests_per_minute: Some(60),
+        tokens_per_minute: Some(100_000),
+        max_concurrent_requests: Some(8),
+    };
+    assert_eq!(*alice, Tenant { share: 2, is_admin: true, limits, ..Tenant::new("alice") });
+    let bob = ring.tenants().iter().find(|tenant| tenant.name == "bob").unwrap();
+    assert_eq!((bob.share, bob.is_admin, bob.limits), (1, false, TenantLimits::default()));
+}
+
+#[test]
+fn a_share_is_the_weight_if_nothing_else_is_said() {
+    let text = "[tenants.a]\nkeys = \"sk-secret-0123456789\"\nweight = 3\nmax_priority = \"high\"\n\
+                [tenants.b]\nkeys = \"sk-secret-9876543210\"\nshare = 2\nweight = 5";
+    let ring = read(text).unwrap();
+    let tenants = ring.tenants().iter();
+    let numbers: Vec<_> = tenants.map(|tenant| (tenant.weight, tenant.share, tenant.max_priority)).collect();
+    assert_eq!(numbers, [(3, 3, Priority::High), (5, 2, Priority::Normal)]);
+}
+
+#[test]
+fn a_digest_stands_for_its_key() {
+    let hex: String = digest(SECRET.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect();
+    let ring = read(&format!("[tenants.a]\nkey_sha256 = [\"{hex}\"]")).unwrap();
+    assert!(ring.find(SECRET.as_bytes()).is_some());
+    // From FIPS 180-2, appendix B.1: "abc".
+    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let ring = read(&format!("[tenants.a]\nkey_sha256 = \"{abc}\"")).unwrap();
+    assert!(ring.find(b"abc").is_some());
+}
+
+#[test]
+fn errors_say_the_line_and_never_quote_the_file() {
+    for (text, line, wanted) in [
+        ("", 1, "holds no key"),
+        ("[tenants]", 1, "holds no key"),
+        ("\n[tenants.a\n", 2, "is not TOML"),
+        ("\n\nsk-secret-0123456789 = \"alice\"", 3, "only tables `[tenants.NAME]`"),
+        ("\ntenants = \"sk-secret-0123456789\"", 2, "`tenants` is not a table"),
+        ("[tenants]\nalice = \"sk-secret-0123456789\"", 2, "a tenant is not a table"),
+        ("[tenants.a]\nsk-secret-0123456789 = 1", 2, "this is another name"),
+        ("[tenants.a]\nshare = 1", 1, "this tenant has no key"),
+        ("[tenants.a]\nkeys = [\"sk-secret-01234\"]", 2, "has 15 characters, must have at least 16"),
+        ("[tenants.a]\nkeys = [\n\"sk-secret-0123456789\",\n7]", 4, "is not a list of strings"),
+        ("[tenants.a]\nkeys = [\"sk-secret-0123456789 \"]", 2, "holds a blank"),
+        ("[tenants.a]\nkey_sha256 = \"sk-secret-0123456789\"", 2, "is not 64 hexadecimal digits"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 0", 3, "`share` is not a whole number"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` is not a whole number"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` is not a whole number"),
+        ("[tenants.a]\nrequests_per_minute = 0", 2, "`requests_per_minute` is not a whole number from 1"),
+        ("[tenants.a]\ntokens_per_minute = \"sk-secret\"", 2, "`tokens_per_minute` is not a whole number"),
+        ("[tenants.a]\nmax_concurrent_requests = 1e3", 2, "`max_concurrent_requests` is not a whole"),
+        ("[tenants.a]\nweight = 0", 2, "`weight` is not a whole number"),
+        ("[tenants.a]\nmax_priority = \"sk-secret-0123456789\"", 2, "`max_priority` is not `high`"),
+        ("[tenants.a]\nadmin = \"sk-secret-0123456789\"", 2, "`admin` is not"),
+        ("[tenants.\"a b\"]\nkeys = \"sk-secret-0123456789\"", 1, "a tenant's name has"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nkeys = \"x\"", 3, "has a name twice"),
+        (
+            "[tenants.a]\nkeys = \"sk-secret-0123456789\"\n[tenants.b]\nkeys = \"sk-secret-0123456789\"",
+            4,
+            "stands twice",
+        ),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{text}: {error}");
+        assert_eq!(error.place.line, line, "{text}: {error}");
+        assert!(!error.to_string().contains("sk-secret"), "{error}");
+    }
+}

@@ -1,0 +1,51 @@
+use trunkline_router::tenants::key_ring::{
+    DuplicateKey, KeyRing, MAX_KEY_BYTES, MIN_KEY_BYTES, Tenant, digest, key_problem,
+};
+
+const KEY: &str = "sk-0123456789abcdef";
+
+fn ring() -> KeyRing {
+    let mut ring = KeyRing::default();
+    for (index, name) in ["alice", "bob"].into_iter().enumerate() {
+        let tenant = ring.add_tenant(Tenant::new(name));
+        assert_eq!(tenant, index);
+        ring.add_key(digest(format!("{KEY}-{name}").as_bytes()), tenant).unwrap();
+    }
+    ring
+}
+
+#[test]
+fn a_key_finds_its_tenant_and_nothing_else_does() {
+    let ring = ring();
+    let name = |key: &str| ring.find(key.as_bytes()).map(|tenant| tenant.name.clone());
+    assert_eq!(name(&format!("{KEY}-alice")).as_deref(), Some("alice"));
+    assert_eq!(name(&format!("{KEY}-bob")).as_deref(), Some("bob"));
+    for key in ["", KEY, &format!("{KEY}-alic"), &format!("{KEY}-alicee"), &format!("{KEY}-Alice")] {
+        assert_eq!(name(key), None, "{key}");
+    }
+}
+
+#[test]
+fn a_key_has_one_tenant() {
+    let mut ring = ring();
+    assert_eq!(ring.add_key(digest(format!("{KEY}-alice").as_bytes()), 1), Err(DuplicateKey));
+}
+
+#[test]
+fn debug_output_holds_no_key_and_no_digest() {
+    let text = format!("{:?}", ring());
+    assert!(text.contains("alice") && text.contains("num_keys: 2"), "{text}");
+    assert!(!text.contains(KEY) && !text.contains("digests"), "{text}");
+}
+
+#[test]
+fn keys_are_long_enough_and_can_be_sent() {
+    assert_eq!(key_problem(&"x".repeat(MIN_KEY_BYTES)), None);
+    assert_eq!(key_problem(&"x".repeat(MAX_KEY_BYTES)), None);
+    for key in
+        ["x".repeat(MIN_KEY_BYTES - 1), "x".repeat(MAX_KEY_BYTES + 1), format!("{KEY} "), format!("{KEY}é")]
+    {
+        let problem = key_problem(&key).unwrap();
+        assert!(!problem.contains(&key), "{problem}");
+    }
+}

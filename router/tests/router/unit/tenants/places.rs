@@ -1,0 +1,56 @@
+use std::sync::Arc;
+
+use trunkline_router::tenants::{HeldPlaces, SharedPlaces};
+
+/// Takes places one by one until there is none, and returns them.
+fn flood(places: &Arc<SharedPlaces>, tenant: &str, free: &mut usize) -> Vec<HeldPlaces> {
+    let mut held = Vec::new();
+    while *free > 0
+        && let Ok(place) = places.take(tenant, 1, *free - 1)
+    {
+        *free -= 1;
+        held.push(place);
+    }
+    held
+}
+
+#[test]
+fn a_flood_leaves_room_and_what_is_given_back_is_shared_again() {
+    let places = Arc::new(SharedPlaces::default());
+    let mut free = 128;
+    let first = flood(&places, "a", &mut free);
+    assert_eq!(first.len(), 112);
+    let second = flood(&places, "b", &mut free);
+    assert_eq!(second.len(), 14);
+    free += first.len();
+    drop(first);
+    assert_eq!(flood(&places, "b", &mut free).len(), 98);
+    drop(second);
+    assert_eq!(places.num_tenants(), 0);
+}
+
+#[test]
+fn who_has_none_gets_the_last_one() {
+    for limit in 1..20 {
+        let places = Arc::new(SharedPlaces::default());
+        let mut free = limit;
+        let held = flood(&places, "a", &mut free);
+        assert!(!held.is_empty() && (free > 0 || limit == 1), "{limit}: {} taken", held.len());
+    }
+}
+
+#[test]
+fn guards_can_be_split_and_merged() {
+    let places = Arc::new(SharedPlaces::default());
+    let mut one = places.take("a", 1, 90).unwrap();
+    assert!(one.split().is_none());
+    one.merge(places.take("a", 3, 90).unwrap());
+    let other = one.split().unwrap();
+    // With nothing free a refusal says how many the tenant has.
+    assert_eq!(places.take("a", 1, 0).unwrap_err(), 4);
+    drop(one);
+    assert_eq!(places.take("a", 1, 0).unwrap_err(), 1);
+    assert_eq!(places.take("a", 7, 1).unwrap_err(), 1);
+    drop(other);
+    assert!(places.take("a", 7, 0).is_ok(), "who has none is let in");
+}
