@@ -1,4 +1,7 @@
-"""The comparison with other servers measures what it says: its client, its metrics, its prompts, its records."""
+"""The comparison with other servers measures what it says: its client, its metrics, its prompts, its records.
+
+`make test` only sees that the package imports and computes its metrics; the rest changes with the benchmark alone.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,7 @@ SECOND = b'data: {"choices":[{"text":" b","finish_reason":"length"}]}\r\n\r\n'
 USAGE = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
 
 
+@pytest.mark.full
 def test_client_reads_events_wherever_the_stream_is_cut() -> None:
     # Events split over chunks, several in one chunk, and both kinds of line end.
     whole = FIRST + SECOND + USAGE
@@ -71,15 +75,18 @@ def test_client_reads_events_wherever_the_stream_is_cut() -> None:
         assert (stream.text, stream.num_tokens, len(stream.events)) == (" a b", 2, 2), cut_at
 
 
+@pytest.mark.full
 def test_client_reads_a_body_without_chunks() -> None:
     assert answer(FIRST + SECOND + USAGE, cut_at=60, head=b"Connection: close").text == " a b"
 
 
+@pytest.mark.full
 def test_client_does_not_take_an_error_for_an_answer() -> None:
     with pytest.raises(HttpError, match="broke off"):
         answer(chunk(FIRST) + chunk(b'data: {"error":{"message":"out of blocks"}}\n\n') + b"0\r\n\r\n", cut_at=50)
 
 
+@pytest.mark.full
 def test_role_of_a_chat_is_no_token() -> None:
     role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
     word = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
@@ -101,6 +108,7 @@ def test_standard_metrics() -> None:
     assert percentile([7], 99) == 7
 
 
+@pytest.mark.full
 def test_goodput_counts_who_keeps_both_bounds() -> None:
     good, slow_start, slow_tokens = stream(0, 0.1, 0.2), stream(0, 0.9, 1.0), stream(0, 0.1, 2.0)
     metrics = served([good, slow_start, slow_tokens], Slo(ttft_ms=500, tpot_ms=200))
@@ -108,6 +116,7 @@ def test_goodput_counts_who_keeps_both_bounds() -> None:
     assert metrics["good_share"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.full
 def test_decode_rate_is_taken_while_all_streams_run() -> None:
     early = stream(0, *(n / 10 for n in range(1, 12)))
     late = stream(0, *(n / 10 for n in range(2, 13)))
@@ -116,12 +125,14 @@ def test_decode_rate_is_taken_while_all_streams_run() -> None:
     assert not metrics["in_turn"]
 
 
+@pytest.mark.full
 def test_decode_rate_of_a_server_that_takes_turns() -> None:
     metrics = decode_rate([stream(0, 0.1, 0.2, 0.3), stream(0, 1.1, 1.2, 1.3)])
     assert metrics["in_turn"]
     assert metrics["tokens_per_s"] == pytest.approx(5 / 1.2)
 
 
+@pytest.mark.full
 def test_prompts_are_the_same_as_text_and_as_tokens() -> None:
     words = single_token_words(embedded_gguf())
     assert len(words) > 10_000
@@ -131,6 +142,7 @@ def test_prompts_are_the_same_as_text_and_as_tokens() -> None:
     assert len(prompt.ids) == 50
 
 
+@pytest.mark.full
 def test_workloads_depend_on_the_seed_alone() -> None:
     load = next(w for group in GROUPS for w in group if isinstance(w, Arrivals) and w.rate_per_s)
     first, again, other = (arrivals(load, Vocabulary(WORDS, seed), seed) for seed in (1, 1, 2))
@@ -140,6 +152,7 @@ def test_workloads_depend_on_the_seed_alone() -> None:
     assert 0.4 / load.rate_per_s < mean_gap_s < 2.5 / load.rate_per_s
 
 
+@pytest.mark.full
 def test_no_workload_begins_like_another() -> None:
     # A server with a prefix cache would otherwise be asked for less than a peer without.
     class Recorder:
@@ -158,6 +171,7 @@ def test_no_workload_begins_like_another() -> None:
     assert len(recorder.asked) == len(set(recorder.asked)) > len(alone)
 
 
+@pytest.mark.full
 def test_a_cached_prompt_is_not_measured_as_a_cold_one() -> None:
     class Cached:
         def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
@@ -169,6 +183,7 @@ def test_a_cached_prompt_is_not_measured_as_a_cold_one() -> None:
         measurer.measure(Cached(), Prefill("prefill-512", "", prompt_tokens=512))  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_conversations_fit_into_the_context() -> None:
     for chat in (w for group in GROUPS for w in group if isinstance(w, Chat)):
         made = conversations(chat, Vocabulary(WORDS, 1), 1)
@@ -178,6 +193,7 @@ def test_conversations_fit_into_the_context() -> None:
         assert 5_500 < by_turns + chat.turns * 16 < CONTEXT_TOKENS
 
 
+@pytest.mark.full
 def test_quick_run_has_no_workload_of_its_own() -> None:
     full = {w.name for group in GROUPS for w in group}
     assert {w.name for group in quick() for w in group} < full
@@ -186,6 +202,7 @@ def test_quick_run_has_no_workload_of_its_own() -> None:
 SETTINGS: dict[str, Any] = {"seed": 1, "weights_mb": 98.0}
 
 
+@pytest.mark.full
 def test_interrupted_run_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)
@@ -199,6 +216,7 @@ def test_interrupted_run_goes_on(tmp_path: Path) -> None:
         Store(store.path, SETTINGS | {"seed": 2}).open(resume=True)
 
 
+@pytest.mark.full
 def test_a_line_cut_short_by_a_kill_is_measured_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)
@@ -213,6 +231,7 @@ def test_a_line_cut_short_by_a_kill_is_measured_again(tmp_path: Path) -> None:
     assert again.values("trunkline", "decode-1", "tokens_per_s") == [10.0, 12.0]
 
 
+@pytest.mark.full
 def test_targets_tell_reached_from_not(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)

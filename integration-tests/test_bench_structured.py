@@ -10,6 +10,7 @@ import pytest
 from harness import ROOT
 
 
+@pytest.mark.full
 def test_each_turn_is_told_when_it_is_done_beside_the_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

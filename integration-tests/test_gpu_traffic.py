@@ -1,6 +1,7 @@
 """The cuda backend through the real launcher, router and shard, in Triton's interpreter: exact under traffic.
 
-What `make gpu-check` asks a GPU at length, on a model of two small layers.
+What `make gpu-check` asks a GPU at length, on a model of two small layers. `make test` has the backend's own tests in
+`server/tests`, in the same interpreter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from harness import ROOT, TRUNKLINE
 TIMEOUT_S = 600
 
 
+@pytest.mark.full
 def test_replies_are_the_same_alone_among_others_and_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
