@@ -22,6 +22,11 @@ import httpx
 ROOT = Path(__file__).resolve().parent.parent
 TRUNKLINE = ROOT / ".venv/bin/trunkline"
 START_DEADLINE_S = 60.0
+# Set by `make test-all`; conftest.py at the root selects the tests marked `full` by it.
+ALL_TIERS = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
+# Environment of every server that this process starts; a test's own `env` outranks it, and flags outrank both.
+# Without it each server would begin with the weights cache that another one left in the user's folder.
+DEFAULTS: dict[str, str] = {"TRUNKLINE_WEIGHTS_CACHE": "off"}
 
 
 def embedded_gguf() -> Path:
@@ -40,6 +45,10 @@ def _ports() -> Iterator[int]:
     offset = os.getpid() * 97
     return itertools.cycle(10_000 + worker * size + (offset + index) % size for index in range(size))
 
+
+# All requests go through this client: making one for each request reads the system's certificates, 30 ms of CPU time.
+# It keeps no connections, since many tests end the server at the other side.
+http = httpx.Client(verify=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
 
 _next_port = _ports()
 
@@ -108,8 +117,7 @@ class Trunkline:
         command = [str(TRUNKLINE), "serve", *([model] if model else []), "--port", str(self.port), *args]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_")}
         environment |= {"TMPDIR": self.runtime.name, "XDG_RUNTIME_DIR": self.runtime.name}
-        # Else every test would begin with what another one left in the user's folder.
-        environment |= {"TRUNKLINE_WEIGHTS_CACHE": "off"} | (env or {})
+        environment |= DEFAULTS | (env or {})
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL, env=environment
         )
@@ -129,7 +137,7 @@ class Trunkline:
     def wait_ready(self) -> Trunkline:
         assert self._ready.wait(START_DEADLINE_S), f"not ready in {START_DEADLINE_S} s:\n{self.log()}"
         assert self.process.poll() is None, f"ended with {self.process.returncode} before it was ready:\n{self.log()}"
-        assert httpx.get(f"{self.base_url}/readyz").status_code == 200, self.log()
+        assert http.get(f"{self.base_url}/readyz").status_code == 200, self.log()
         return self
 
     def log(self) -> str:
@@ -189,7 +197,7 @@ class Trunkline:
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics: name with labels → value."""
-        text = httpx.get(f"{self.base_url}/metrics").text
+        text = http.get(f"{self.base_url}/metrics").text
         samples = re.findall(r"^([a-zA-Z_:][^\s{]*(?:\{[^}]*\})?) ([^\s]+)", text, re.MULTILINE)
         return {name: float(value) for name, value in samples}
 
@@ -203,7 +211,7 @@ class Trunkline:
     def complete(self, prompt: str | list[int], **fields: Any) -> dict[str, Any]:
         """POST /v1/completions, greedy unless told; the parsed answer."""
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 16} | fields
-        answer = httpx.post(f"{self.base_url}/v1/completions", json=body, timeout=300)
+        answer = http.post(f"{self.base_url}/v1/completions", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
         parsed: dict[str, Any] = answer.json()
         return parsed
@@ -211,13 +219,13 @@ class Trunkline:
     def chat(self, content: str, **fields: Any) -> dict[str, Any]:
         """POST /v1/chat/completions with one user message; the parsed answer."""
         body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 16} | fields
-        answer = httpx.post(f"{self.base_url}/v1/chat/completions", json=body, timeout=300)
+        answer = http.post(f"{self.base_url}/v1/chat/completions", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
         parsed: dict[str, Any] = answer.json()
         return parsed
 
     def tokenize(self, text: str) -> list[int]:
-        answer = httpx.post(f"{self.base_url}/tokenize", json={"inputs": text, "add_special_tokens": False}, timeout=60)
+        answer = http.post(f"{self.base_url}/tokenize", json={"inputs": text, "add_special_tokens": False}, timeout=60)
         assert answer.status_code == 200, answer.text
         return [token["id"] for token in answer.json()]
 

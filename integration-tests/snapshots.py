@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import itertools
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-import httpx
+from harness import http
 
 FOLDER = Path(__file__).parent / "snapshots"
 KEPT_HEADERS = ("content-type", "retry-after")
@@ -26,7 +28,7 @@ FILTERS = [
 
 def exchange(base_url: str, method: str, path: str, body: Any = None) -> str:
     """One request and its whole response as readable JSON text, filtered."""
-    answer = httpx.request(method, base_url + path, json=body, timeout=120)
+    answer = http.request(method, base_url + path, json=body, timeout=120)
     content_type = answer.headers.get("content-type", "")
     parsed: Any
     if content_type.startswith("text/event-stream"):
@@ -36,7 +38,7 @@ def exchange(base_url: str, method: str, path: str, body: Any = None) -> str:
     else:
         parsed = answer.text
     record = {
-        "request": {"method": method, "path": path, "body": body},
+        "request": {"method": method, "path": path, "body": shortened(body)},
         "response": {
             "status": answer.status_code,
             "headers": {name: answer.headers[name] for name in KEPT_HEADERS if name in answer.headers},
@@ -52,6 +54,38 @@ def exchange(base_url: str, method: str, path: str, body: Any = None) -> str:
 def _parse(line: str) -> Any:
     data = line.removeprefix("data:").strip()
     return {"data": json.loads(data)} if line.startswith("data:") and data.startswith("{") else line
+
+
+def shortened(body: Any) -> Any:
+    """The body with each long list in the form `["9000 times", 5]`."""
+    if isinstance(body, dict):
+        return {name: shortened(value) for name, value in body.items()}
+    if isinstance(body, list) and len(body) > 100:
+        return [each for value, run in itertools.groupby(body) for each in (f"{len(list(run))} times", value)]
+    return body
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def openapi_summary(document: dict[str, Any]) -> str:
+    """An OpenAPI document in a line for each operation and each schema, with digests of what is left out.
+
+    A schema's required properties are marked with `!`.
+    """
+    operations, schemas = {}, {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            parts = [body.get("$ref", "").rpartition("/")[2], *operation["responses"], digest(operation)]
+            operations[f"{method.upper()} {path}"] = " ".join(filter(None, parts))
+    for name, schema in document["components"]["schemas"].items():
+        required = schema.get("required", ())
+        names = [f"{each}!" if each in required else each for each in schema.get("properties", {})]
+        schemas[name] = " ".join([*names, digest(schema)])
+    whole = {"document": digest(document), "operations": operations, "schemas": schemas}
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def compare(name: str, text: str, *, record: bool) -> None:

@@ -6,15 +6,19 @@ import contextlib
 import json
 import random
 import socket
-import time
 
 import pytest
-from harness import Trunkline, wait_for
+from harness import ALL_TIERS, Trunkline, wait_for
+
+MAX_TOKENS = 2000
+# Long enough for a client to leave before it is computed.
+PROMPT_TOKENS = 1500
+NUM_DROPS = 1000 if ALL_TIERS else 100
 
 
 def request_bytes(prompt: list[int], *, stream: bool) -> bytes:
     body = json.dumps(
-        {"prompt": prompt, "max_tokens": 2000, "ignore_eos": True, "stream": stream, "temperature": 0}
+        {"prompt": prompt, "max_tokens": MAX_TOKENS, "ignore_eos": True, "stream": stream, "temperature": 0}
     ).encode()
     lines = [
         "POST /v1/completions HTTP/1.1",
@@ -30,14 +34,43 @@ def nothing_left(server: Trunkline) -> bool:
     return server.quiet() and server.metrics()["trunkline_kv_blocks_held"] == 0
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("delay_ms", [0, 1, 5, 20, 100, 300])
-def test_disconnect_at_any_moment_frees_all_blocks(server: Trunkline, stream: bool, delay_ms: int) -> None:
-    prompt = random.Random(delay_ms * 2 + stream).choices(range(100, 40_000), k=1500)
+class Counts:
+    """What a server has counted since the moment it was made."""
+
+    def __init__(self, server: Trunkline) -> None:
+        self._server = server
+        self._before = server.metrics()
+
+    def since(self, name: str) -> float:
+        return self._server.metrics()[f"trunkline_{name}_total"] - self._before[f"trunkline_{name}_total"]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("moment", ["prefill", "decode"])
+def test_a_client_that_leaves_ends_its_request(server: Trunkline, stream: bool, moment: str) -> None:
+    prompt = random.Random(f"{moment} {stream}").choices(range(100, 40_000), k=PROMPT_TOKENS)
+    wait_for(lambda: nothing_left(server), "the requests of other tests to end")
+    counts = Counts(server)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(request_bytes(prompt, stream=stream))
-        time.sleep(delay_ms / 1000)  # the moment of leaving is the parameter of this test, not a wait for something
+        if moment == "prefill":
+            wait_for(lambda: server.metrics()["trunkline_running_sequences"] == 1, "the request to run")
+        else:
+            wait_for(lambda: counts.since("output_tokens") > 0, "the first token")
+    wait_for(lambda: counts.since("aborts") == 1, "the abort")
     wait_for(lambda: nothing_left(server), "all blocks to be free")
+    assert counts.since("output_tokens") < MAX_TOKENS // 2, "the request went on without its client"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_client_that_leaves_at_once_leaves_nothing(server: Trunkline, stream: bool) -> None:
+    """Before the request is read, or while it is validated: whether it runs at all is a race."""
+    prompt = random.Random(stream).choices(range(100, 40_000), k=PROMPT_TOKENS)
+    counts = Counts(server)
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(request_bytes(prompt, stream=stream))
+    wait_for(lambda: nothing_left(server), "all blocks to be free")
+    assert counts.since("output_tokens") < MAX_TOKENS // 2
 
 
 def test_disconnect_in_the_middle_of_a_request_body(server: Trunkline) -> None:
@@ -64,9 +97,10 @@ GAUGES = [
 ]
 
 
-def test_a_thousand_starts_and_drops_leave_every_gauge_at_zero(server: Trunkline) -> None:
+def test_many_starts_and_drops_leave_every_gauge_at_zero(server: Trunkline) -> None:
     noise = random.Random(3)
-    for _ in range(1000):
+    counts = Counts(server)
+    for _ in range(NUM_DROPS):
         prompt = noise.choices(range(100, 40_000), k=noise.randint(1, 400))
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             stream = noise.random() < 0.5
@@ -77,6 +111,7 @@ def test_a_thousand_starts_and_drops_leave_every_gauge_at_zero(server: Trunkline
                 with contextlib.suppress(TimeoutError):
                     connection.recv(1)
     wait_for(lambda: nothing_left(server), "all blocks to be free", 60)
+    assert counts.since("aborts") > NUM_DROPS // 10, "hardly any of the requests was begun"
     metrics = server.metrics()
     assert {name: metrics[name] for name in GAUGES} == dict.fromkeys(GAUGES, 0)
     pool = [metrics[f"trunkline_kv_blocks{part}"] for part in ("", "_free", "_held", "_cached")]

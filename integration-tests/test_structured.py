@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,18 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from formats import CHECKS, checker
-from harness import ROOT, Trunkline, sse_events
+from harness import ALL_TIERS, ROOT, Trunkline, http
 from schemas import OURS, subschemas
+from streams import WatchedStream
 
-SCHEMAS = Path(os.environ.get("TRUNKLINE_SCHEMAS", ROOT / "../shared/schemas/sample.jsonl.gz"))
-# Real schemas that a run without `--all-schemas` takes: one of each so many.
+OWN_SCHEMAS = ROOT / "router/grammar/tests/schemas/own.jsonl"
+# Schemas that people really wrote, which have no licence that lets them be part of this tree.
+REAL_SCHEMAS = Path(os.environ.get("TRUNKLINE_SCHEMAS", ROOT / "../shared/schemas/sample.jsonl.gz"))
+# A run without `--all-schemas` takes one of so many real schemas.
 STRIDE = 36
-NUM_STREAMS = 8
+NUM_STREAMS = 16
+# Outputs of each of our schemas.
+NUM_OUTPUTS = 4 if ALL_TIERS else 2
 # Rows of the table of keywords in docs/api.md that name what is supported.
 KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined"]
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
@@ -31,7 +35,7 @@ REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema
 
 def chat(server: Trunkline, content: str, **fields: Any) -> httpx.Response:
     body = {"messages": [{"role": "user", "content": content}], "temperature": 1, "max_tokens": 400} | fields
-    return httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=300)
+    return http.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=300)
 
 
 def schema_format(schema: Any) -> dict[str, Any]:
@@ -47,15 +51,26 @@ def check(text: str, schema: Any) -> None:
     validator(schema, format_checker=checker()).validate(json.loads(text))
 
 
+@pytest.fixture(scope="module")
+def answers(server: Trunkline) -> dict[str, httpx.Response]:
+    """An answer under each of our schemas, all asked for at once."""
+
+    def ask(schema: Any) -> httpx.Response:
+        fields = {"response_format": schema_format(schema), "n": NUM_OUTPUTS, "seed": 1}
+        return chat(server, "Give me an example in JSON.", **fields)
+
+    with ThreadPoolExecutor(NUM_STREAMS) as pool:
+        return dict(zip(OURS, pool.map(ask, OURS.values()), strict=True))
+
+
 @pytest.mark.parametrize("name", OURS)
-def test_finished_outputs_validate(server: Trunkline, name: str) -> None:
-    schema = OURS[name]
-    answer = chat(server, "Give me an example in JSON.", response_format=schema_format(schema), n=4, seed=1)
+def test_finished_outputs_validate(answers: dict[str, httpx.Response], name: str) -> None:
+    answer = answers[name]
     assert answer.status_code == 200, answer.text
     texts = finished(answer.json())
     assert texts, f"none of the outputs was finished: {answer.text}"
     for text in texts:
-        check(text, schema)
+        check(text, OURS[name])
 
 
 def test_ours_have_each_keyword_and_format_of_the_table() -> None:
@@ -88,44 +103,51 @@ def test_checks_of_formats_can_fail(name: str, good: str, bad: str) -> None:
     assert CHECKS[name](good) and not CHECKS[name](bad)
 
 
-def real_schemas(everything: bool) -> list[dict[str, Any]]:
-    if not SCHEMAS.exists():
-        pytest.skip(f"{SCHEMAS} is not there; hint: name it in TRUNKLINE_SCHEMAS")
-    with gzip.open(SCHEMAS, "rt") as lines:
-        entries = [json.loads(line) for line in lines]
-    return entries if everything else entries[::STRIDE]
-
-
-def test_real_schemas_are_refused_by_name_or_hold(server: Trunkline, request: pytest.FixtureRequest) -> None:
-    entries = real_schemas(request.config.getoption("--all-schemas"))
-
-    def outcome(entry: dict[str, Any]) -> str:
-        schema = entry["schema"]
-        fields = {"response_format": schema_format(schema), "seed": 3}
+def outcome(server: Trunkline, entry: dict[str, Any]) -> str:
+    """What became of one schema: the code of its refusal, or whether its output was finished, which then validates."""
+    schema = entry["schema"]
+    fields = {"response_format": schema_format(schema), "seed": 3}
+    answer = chat(server, "Give me a short example in JSON.", **fields)
+    while answer.status_code == 503:
+        # A few schemas take the compiler long.
+        assert answer.json()["error"]["code"] == "grammar_busy", answer.text
+        time.sleep(int(answer.headers["retry-after"]))
         answer = chat(server, "Give me a short example in JSON.", **fields)
-        while answer.status_code == 503:
-            # A few of these take the compiler long.
-            assert answer.json()["error"]["code"] == "grammar_busy", answer.text
-            time.sleep(int(answer.headers["retry-after"]))
-            answer = chat(server, "Give me a short example in JSON.", **fields)
-        if answer.status_code == 400:
-            code: str = answer.json()["error"]["code"]
-            assert code in REFUSALS, (entry["name"], answer.text)
-            return code
-        assert answer.status_code == 200, (entry["name"], answer.text)
-        texts = finished(answer.json())
-        for text in texts:
-            try:
-                check(text, schema)
-            except (ValueError, jsonschema.ValidationError) as error:
-                raise AssertionError(f"{entry['name']}: {text}") from error
-        return "finished" if texts else "cut off"
+    if answer.status_code == 400:
+        code: str = answer.json()["error"]["code"]
+        assert code in REFUSALS, (entry["name"], answer.text)
+        return code
+    assert answer.status_code == 200, (entry["name"], answer.text)
+    texts = finished(answer.json())
+    for text in texts:
+        try:
+            check(text, schema)
+        except (ValueError, jsonschema.ValidationError) as error:
+            raise AssertionError(f"{entry['name']}: {text}") from error
+    return "finished" if texts else "cut off"
 
+
+def outcomes(server: Trunkline, entries: list[dict[str, Any]]) -> Counter[str]:
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        outcomes = Counter(pool.map(outcome, entries))
-    print(dict(outcomes))
-    assert outcomes["finished"] > 0
-    assert outcomes["finished"] + outcomes["cut off"] >= 0.75 * len(entries), outcomes
+        found = Counter(pool.map(lambda entry: outcome(server, entry), entries))
+    print(dict(found))
+    return found
+
+
+def test_own_schemas_are_refused_by_name_or_hold(server: Trunkline) -> None:
+    entries = [json.loads(line) for line in OWN_SCHEMAS.read_text().splitlines()]
+    found = outcomes(server, entries[:: 1 if ALL_TIERS else 4])
+    assert found["finished"] >= 0.5 * found.total(), found
+
+
+@pytest.mark.full
+def test_real_schemas_are_refused_by_name_or_hold(server: Trunkline, request: pytest.FixtureRequest) -> None:
+    assert REAL_SCHEMAS.exists(), f"{REAL_SCHEMAS} is not there; hint: name a file of schemas in TRUNKLINE_SCHEMAS"
+    with gzip.open(REAL_SCHEMAS, "rt") as lines:
+        entries = [json.loads(line) for line in lines]
+    found = outcomes(server, entries if request.config.getoption("--all-schemas") else entries[::STRIDE])
+    assert found["finished"] > 0
+    assert found["finished"] + found["cut off"] >= 0.75 * found.total(), found
 
 
 @pytest.mark.parametrize(
@@ -190,25 +212,17 @@ def test_a_schema_bomb_is_refused_while_a_stream_goes_on(server: Trunkline) -> N
         {"guided_json": alternatives},
         {"guided_json": json.loads('{"items":' * 100 + "{}" + "}" * 100)},
     ]
-    num_texts, ended = [0], threading.Event()
-
-    def stream() -> None:
-        body = {"prompt": "The sea is", "max_tokens": 400, "temperature": 0, "stream": True, "ignore_eos": True}
-        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=300) as answer:
-            for event in sse_events(answer.iter_lines()):
-                num_texts[0] += isinstance(event, dict)
-        ended.set()
-
-    reader = threading.Thread(target=stream)
-    reader.start()
     answers = []
-    for bomb in bombs:
-        before, began = num_texts[0], time.monotonic()
-        answer = chat(server, "x", max_tokens=4, **bomb)
-        print(f"{answer.status_code} after {time.monotonic() - began:.2f} s, {num_texts[0] - before} pieces meanwhile")
-        answers.append(answer)
-    reader.join()
-    assert ended.is_set() and num_texts[0] > 200
+    with WatchedStream(server) as stream:
+        for bomb in bombs:
+            began = time.monotonic()
+            answer = chat(server, "x", max_tokens=4, **bomb)
+            took_s = time.monotonic() - began
+            pause_s = stream.longest_pause(began, began + took_s)
+            print(f"{answer.status_code} after {took_s:.2f} s, the stream paused {pause_s:.3f} s")
+            answers.append(answer)
+            # A stream that waits for the compiler waits as long as the bomb's sender does.
+            assert pause_s < 0.1 + 0.6 * took_s, f"the stream stood still for {pause_s:.2f} s"
     for answer in answers:
         # Some are no bombs to this parser: then they are taken.
         assert answer.status_code in (200, 400), answer.text
