@@ -28,10 +28,10 @@ pub enum ShardStatus {
     Lost,
 }
 
-/// Types and services generated from `proto/trunkline/shard/v1/shard.proto`.
+/// Types and services that `make proto` generates from `proto/trunkline/shard/v1/shard.proto`.
 #[allow(missing_docs, clippy::all)]
 pub mod proto {
-    tonic::include_proto!("trunkline.shard.v1");
+    include!("generated/trunkline.shard.v1.rs");
 }
 
 /// Why the shard cannot be used.
