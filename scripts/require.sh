@@ -24,6 +24,11 @@ for name in "$@"; do
         "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
             fail "\`$python\` cannot make virtual environments (no module ensurepip)" "on Debian: apt-get install python3-venv"
         ;;
+    disk)
+        free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
+        [ "$free_mb" -ge "${MIN_FREE_MB:-3000}" ] ||
+            fail "only $free_mb MB are free on this disk, needed are ${MIN_FREE_MB:-3000}" "free some, or build elsewhere with CARGO_TARGET_DIR=/path"
+        ;;
     *) fail "unknown prerequisite \`$name\`" "see scripts/require.sh" ;;
     esac
 done

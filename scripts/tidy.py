@@ -16,10 +16,37 @@ SOURCE = {".rs", ".py"}
 
 # What the server's packages may import of each other: arrows point one way, service → engine → models → Ops.
 PYTHON_LAYERS = {
+    "errors": set(),
     "models": {"models", "errors"},
     "weights": {"weights", "models", "errors"},
     "sampling": {"sampling", "backends.interface", "errors"},
-    "backends.reference": {"backends", "models", "weights", "sampling", "errors"},
+    "backends.interface": set(),
+    "backends.host_memory": set(),
+    "backends.sequences": {"backends.interface", "errors"},
+    "backends.store_files": {"backends.interface", "errors", "_kernels"},
+    "backends.reference": {
+        "backends.interface",
+        "backends.late_masks",
+        "backends.reference",
+        "backends.sequences",
+        "models",
+        "weights",
+        "sampling",
+        "errors",
+    },
+    "backends.cuda": {
+        "backends.interface",
+        "backends.cuda",
+        "backends.host_memory",
+        "backends.late_masks",
+        "backends.sequences",
+        "backends.store_files",
+        "models",
+        "weights",
+        "sampling",
+        "errors",
+        "_kernels",
+    },
     "backends.cpu": {
         "backends.interface",
         "backends.cpu",
