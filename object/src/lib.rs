@@ -4,6 +4,8 @@
 //! format    what the bytes of an object mean
 //! location  the URL of a store, as a person writes it
 //! remote    gets and puts blocks, verified
+//! objects   what a store has to do
+//! folder    a folder as a store
 //! breaker   leaves a store alone that fails
 //! rates     what it was measured to do, and whether asking it is worth its time
 //! memory    bounded memory of keys: what is not there, what is broken
@@ -13,9 +15,11 @@
 //! contents, so that nobody coordinates anything. See docs/decisions/0016-object-tier.md.
 
 pub mod breaker;
+pub mod folder;
 pub mod format;
 pub mod location;
 pub mod memory;
+pub mod objects;
 pub mod rates;
 pub mod remote;
 
@@ -23,5 +27,6 @@ pub use breaker::Breaker;
 pub use format::{Block, BlockShape, FormatError};
 pub use location::{Location, LocationError};
 pub use memory::KeyMemory;
+pub use objects::{Objects, Refusal};
 pub use rates::Rates;
 pub use remote::{Remote, RemoteError};

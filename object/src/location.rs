@@ -1,27 +1,14 @@
 //! The URL of an object store, as a person writes it. Credentials never stand in it: they come from the environment.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::local::LocalFileSystem;
-use object_store::path::Path;
-use object_store::{ObjectStore, RetryConfig};
 use url::Url;
 
+use crate::folder::Folder;
 use crate::remote::Remote;
 
 const SCHEMES: [&str; 4] = ["s3", "gs", "az", "file"];
-/// What was said in chats lies in there.
-const FOLDER_MODE: u32 = 0o700;
-/// A request has little time, and what is not uploaded is no harm: one retry covers a connection that had been closed.
-const MAX_RETRIES: usize = 1;
-const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a text is no place for objects. Never repeats it: there may be credentials in it.
 #[derive(Debug, thiserror::Error)]
@@ -97,39 +84,17 @@ impl Location {
         Ok(location)
     }
 
-    /// Takes region, account and credentials from the environment. Asks nobody yet: a store that cannot be reached, or
-    /// that refuses, is found when it is used.
-    pub fn open(&self) -> Result<Remote, LocationError> {
-        // It fails only if there is one already.
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let fail = |error: object_store::Error| LocationError::Environment { reason: error.to_string() };
-        let retry =
-            RetryConfig { max_retries: MAX_RETRIES, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-        let url = self.url.as_str();
-        let store: Arc<dyn ObjectStore> = match self.url.scheme() {
-            "s3" => {
-                Arc::new(AmazonS3Builder::from_env().with_url(url).with_retry(retry).build().map_err(fail)?)
-            }
-            "gs" => {
-                let builder = GoogleCloudStorageBuilder::from_env().with_url(url);
-                Arc::new(builder.with_retry(retry).build().map_err(fail)?)
-            }
-            "az" => {
-                let builder = MicrosoftAzureBuilder::from_env().with_url(url);
-                Arc::new(builder.with_retry(retry).build().map_err(fail)?)
-            }
-            _ => {
-                let folder = self.folder()?;
-                // If it cannot be made now it may be later: each use tries.
-                drop(DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder));
-                let prefix = Path::from_absolute_path(&folder)
-                    .map_err(|error| LocationError::Environment { reason: error.to_string() })?;
-                return Ok(Remote::new(Arc::new(LocalFileSystem::new()), prefix));
-            }
-        };
-        let prefix = Path::from_url_path(self.url.path())
-            .map_err(|error| LocationError::Environment { reason: error.to_string() })?;
-        Ok(Remote::new(store, prefix))
+    /// Opens a folder (`file:///…`). Returns `None` for a store in a cloud, which `trunkline-object-cloud` opens.
+    ///
+    /// Nothing is read or written yet: a folder that cannot be used is found at its first use.
+    pub fn open_folder(&self) -> Option<Remote> {
+        let folder = (self.url.scheme() == "file").then(|| self.folder())?.ok()?;
+        Some(Remote::new(Arc::new(Folder::new(folder)), ""))
+    }
+
+    /// Returns the URL, which holds no credentials.
+    pub fn url(&self) -> &Url {
+        &self.url
     }
 
     fn folder(&self) -> Result<PathBuf, LocationError> {

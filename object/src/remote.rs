@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use trunkline_kv::BlockKey;
 
 use crate::format::{Block, BlockShape, FormatError};
+use crate::objects::{Objects, Refusal};
 
 /// Longest wait for a block.
 pub const GET_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,16 +72,16 @@ pub enum IfThere {
 /// A place in an object store. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    store: Arc<dyn ObjectStore>,
-    prefix: Path,
+    store: Arc<dyn Objects>,
+    prefix: String,
     get_timeout: Duration,
     put_timeout: Duration,
 }
 
 impl Remote {
-    /// Objects of `store` below `prefix`.
-    pub fn new(store: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { store, prefix, get_timeout: GET_TIMEOUT, put_timeout: PUT_TIMEOUT }
+    /// Objects of `store` whose names begin with `prefix`, which is empty or ends with a slash.
+    pub fn new(store: Arc<dyn Objects>, prefix: impl Into<String>) -> Self {
+        Self { store, prefix: prefix.into(), get_timeout: GET_TIMEOUT, put_timeout: PUT_TIMEOUT }
     }
 
     /// The same with other limits than [`GET_TIMEOUT`] and [`PUT_TIMEOUT`].
@@ -89,11 +90,10 @@ impl Remote {
         Self { get_timeout, put_timeout, ..self }
     }
 
-    /// Where a block lies: `<prefix>/<fingerprint>/<first two digits of the key>/<key>`.
-    pub fn path(&self, shape: &BlockShape, key: BlockKey) -> Path {
+    /// The name of a block's object: `<prefix><fingerprint>/<first two digits of the key>/<key>`.
+    pub fn name(&self, shape: &BlockShape, key: BlockKey) -> String {
         let digits = key.to_string();
-        let parts = [shape.fingerprint.as_str(), &digits[..2], &digits];
-        parts.into_iter().fold(self.prefix.clone(), |path, part| path.join(part))
+        format!("{}{}/{}/{digits}", self.prefix, shape.fingerprint, &digits[..2])
     }
 
     /// The block `key` of the path that begins at `root`; none if there is no object of that name.
@@ -103,31 +103,24 @@ impl Remote {
         key: BlockKey,
         root: BlockKey,
     ) -> Result<Option<Block>, RemoteError> {
-        let path = self.path(shape, key);
+        let name = self.name(shape, key);
         let content = |source| RemoteError::Content { key, source };
-        let object = within(self.get_timeout, async {
-            let found = self.store.get_opts(&path, GetOptions::default()).await?;
-            // Not read if it cannot be right: it may be of any size.
-            let size = found.meta.size;
-            if size != shape.object_bytes() {
-                return Ok(Err(FormatError::Size { found: size, expected: shape.object_bytes() }));
-            }
-            found.bytes().await.map(Ok)
-        });
-        match object.await {
-            Ok(object) => shape.read(&object.map_err(content)?, key, root).map(Some).map_err(content),
+        let expected = shape.object_bytes();
+        match within(self.get_timeout, "give", self.store.get(&name, expected)).await? {
+            Ok(object) => shape.read(&object, key, root).map(Some).map_err(content),
             Err(Refusal::NotFound) => Ok(None),
-            Err(refusal) => Err(refusal.into_error("give")),
+            Err(Refusal::Size(found)) => Err(content(FormatError::Size { found, expected })),
+            Err(refusal) => Err(error(refusal, "give")),
         }
     }
 
     /// Whether there is an object of that name, whatever is in it.
     pub async fn has(&self, shape: &BlockShape, key: BlockKey) -> Result<bool, RemoteError> {
-        let path = self.path(shape, key);
-        match within(self.get_timeout, self.store.head(&path)).await {
-            Ok(found) => Ok(found.size == shape.object_bytes()),
+        let name = self.name(shape, key);
+        match within(self.get_timeout, "give", self.store.size(&name)).await? {
+            Ok(size) => Ok(size == shape.object_bytes()),
             Err(Refusal::NotFound) => Ok(false),
-            Err(refusal) => Err(refusal.into_error("give")),
+            Err(refusal) => Err(error(refusal, "give")),
         }
     }
 
@@ -138,70 +131,42 @@ impl Remote {
         block: &Block,
         if_there: IfThere,
     ) -> Result<bool, RemoteError> {
-        let path = self.path(shape, block.key);
-        let payload = PutPayload::from_iter([shape.header(block), block.bytes.clone()]);
+        let name = self.name(shape, block.key);
+        let parts: [Bytes; 2] = [shape.header(block), block.bytes.clone()];
         if if_there == IfThere::Keep {
-            match self.put_as(&path, payload.clone(), PutMode::Create).await {
+            match within(self.put_timeout, "take", self.store.create(&name, parts.clone())).await? {
                 Ok(()) => return Ok(true),
                 Err(Refusal::Exists) => return Ok(false),
                 // Some stores cannot promise it. Then the same bytes are written twice.
                 Err(Refusal::NotSupported) => {}
-                Err(refusal) => return Err(refusal.into_error("take")),
+                Err(refusal) => return Err(error(refusal, "take")),
             }
         }
-        let put = self.put_as(&path, payload, PutMode::Overwrite).await;
-        put.map(|()| true).map_err(|refusal| refusal.into_error("take"))
-    }
-
-    async fn put_as(&self, path: &Path, payload: PutPayload, mode: PutMode) -> Result<(), Refusal> {
-        let options = PutOptions { mode, ..PutOptions::default() };
-        within(self.put_timeout, self.store.put_opts(path, payload, options)).await.map(drop)
+        let put = within(self.put_timeout, "take", self.store.replace(&name, parts)).await?;
+        put.map(|()| true).map_err(|refusal| error(refusal, "take"))
     }
 }
 
-/// How a store says no.
-enum Refusal {
-    NotFound,
-    Exists,
-    NotSupported,
-    Permission,
-    Other(String),
-    Slow(Duration),
-}
-
-impl Refusal {
-    fn into_error(self, what: &'static str) -> RemoteError {
-        match self {
-            Self::Permission => RemoteError::Permission { what },
-            Self::Slow(limit) => RemoteError::Slow { what, limit_ms: limit.as_millis() },
-            Self::Other(reason) => RemoteError::Failed { what, reason },
-            Self::NotFound => RemoteError::Failed { what, reason: "no such bucket".to_owned() },
-            Self::Exists => RemoteError::Failed { what, reason: "it is there already".to_owned() },
-            Self::NotSupported => RemoteError::Failed { what, reason: "not supported".to_owned() },
-        }
-    }
-}
-
+/// Waits for the store, at most `limit`; `what` names the work in the error.
 async fn within<T>(
     limit: Duration,
-    work: impl Future<Output = object_store::Result<T>>,
-) -> Result<T, Refusal> {
-    let Ok(done) = tokio::time::timeout(limit, work).await else { return Err(Refusal::Slow(limit)) };
-    done.map_err(|error| match error {
-        object_store::Error::NotFound { .. } => Refusal::NotFound,
-        object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. } => {
-            Refusal::Exists
+    what: &'static str,
+    work: BoxFuture<'_, Result<T, Refusal>>,
+) -> Result<Result<T, Refusal>, RemoteError> {
+    let done = tokio::time::timeout(limit, work).await;
+    done.map_err(|_| RemoteError::Slow { what, limit_ms: limit.as_millis() })
+}
+
+fn error(refusal: Refusal, what: &'static str) -> RemoteError {
+    let reason = match refusal {
+        Refusal::Permission => return RemoteError::Permission { what },
+        Refusal::NotFound => "no such bucket".to_owned(),
+        Refusal::Exists => "it is there already".to_owned(),
+        Refusal::NotSupported => "not supported".to_owned(),
+        Refusal::Size(found) => format!("the object has {found} bytes"),
+        Refusal::Other(reason) => {
+            reason.replace(['\n', '\r'], " ").chars().take(MAX_REASON_CHARACTERS).collect()
         }
-        object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => {
-            Refusal::NotSupported
-        }
-        // What the answer says may name accounts.
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            Refusal::Permission
-        }
-        other => {
-            let reason = other.to_string().replace(['\n', '\r'], " ");
-            Refusal::Other(reason.chars().take(MAX_REASON_CHARACTERS).collect())
-        }
-    })
+    };
+    RemoteError::Failed { what, reason }
 }

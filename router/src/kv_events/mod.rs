@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! driver ──EventSink──▶ EventFeed ──▶ history ──▶ any number of Listeners (`/v1/kv/events`)
-//!   never waits          (a task)  └─▶ ZmqPublisher (`--kv-events-endpoint`)
+//!   never waits          (a task)  └─▶ Publish, in vLLM's format (`--kv-events-endpoint`)
 //! ```
 //!
 //! Nobody has a buffer of its own: listeners read the one history, and who falls behind its oldest event is cut off.
@@ -13,7 +13,6 @@ mod endpoint;
 pub mod history;
 #[doc(hidden)]
 pub mod vllm;
-mod zmq;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,7 +25,9 @@ use trunkline_scheduler::KvEvent;
 pub use endpoint::{Endpoint, EndpointError, Topic};
 use history::History;
 pub use history::{LoggedEvent, Resume};
-pub use zmq::ZmqPublisher;
+
+/// Sends a batch of events, encoded as vLLM does, to readers outside. Must not block.
+pub type Publish = Box<dyn Fn(Vec<u8>) + Send + Sync>;
 
 /// Events kept for who comes back or reads slowly.
 pub const MAX_HISTORY: usize = 1 << 14;
@@ -51,7 +52,7 @@ pub struct KvEvents {
     begin: Instant,
     /// Milliseconds since `begin` until which what happens is recorded without a listener.
     linger_until_ms: AtomicU64,
-    publisher: OnceLock<ZmqPublisher>,
+    publisher: OnceLock<Publish>,
 }
 
 /// The driver's end.
@@ -111,7 +112,7 @@ impl EventFeed {
         while let Some(events) = self.batches.recv().await {
             let now = unix_seconds();
             if let Some(publisher) = self.shared.publisher.get() {
-                publisher.publish(now, &events);
+                publisher(vllm::encode(now, &events));
             }
             let next = self.shared.history().append(now, events);
             self.shared.next.send_replace(next);
@@ -121,7 +122,7 @@ impl EventFeed {
 
 impl KvEvents {
     /// Publishes everything from now on. The first publisher stays.
-    pub fn publish_to(&self, publisher: ZmqPublisher) {
+    pub fn publish_to(&self, publisher: Publish) {
         if self.publisher.set(publisher).is_err() {
             tracing::error!("KV events are published already");
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use trunkline_object::Remote;
-use trunkline_router::kv_events::{Endpoint, MAX_LISTENERS, Topic, ZmqPublisher};
+use trunkline_router::kv_events::{MAX_LISTENERS, Topic};
+use trunkline_zmq::ZmqPublisher;
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 use zeromq::{Socket, SocketRecv, SubSocket};
@@ -225,9 +226,9 @@ async fn receive(socket: &mut SubSocket, enough: impl Fn(&[u8]) -> bool) -> Vec<
 async fn batches_are_published_under_the_topic() {
     let router = Router::default().await;
     let topic = || Topic::new("pod-0", "test/model").unwrap();
-    let publisher = ZmqPublisher::start(Endpoint::Bind("tcp://127.0.0.1:0".into()), topic()).await.unwrap();
+    let publisher = ZmqPublisher::bind("tcp://127.0.0.1:0".into(), topic().as_str()).await.unwrap();
     let address = publisher.address().unwrap().to_owned();
-    router.app.kv_events.publish_to(publisher);
+    router.app.kv_events.publish_to(Box::new(move |batch| publisher.publish(batch)));
     let mut socket = SubSocket::new();
     socket.connect(&address).await.unwrap();
     socket.subscribe("kv@").await.unwrap();
@@ -257,7 +258,7 @@ async fn what_goes_to_the_object_store_and_comes_from_it_is_told() {
     let start = async |name: &str| {
         let place = Some((folder.path().join(name), 64));
         let plan = ShardPlan { store: place, device_time_us: 1_000_000, ..ShardPlan::saying("!") };
-        let remote = Remote::new(Arc::new(store.clone()), object_store::path::Path::from("kv"));
+        let remote = Remote::new(Arc::new(store.clone()), "kv/");
         let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
         router.start_shard(plan).await;
         router

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt};
 use serde_json::json;
 use tempfile::TempDir;
 use trunkline_object::Remote;
@@ -12,6 +10,7 @@ use trunkline_router::limits::Limits;
 use trunkline_router::object::ObjectCounts;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
+use crate::support::process::PROGRAM;
 use crate::support::{DEADLINE, Router, ShardPlan};
 
 /// Twelve whole blocks of the mock shard and some tokens.
@@ -33,7 +32,7 @@ impl Replica {
         let folder = tempfile::tempdir().unwrap();
         let place = (folder.path().join("store"), 64);
         let plan = ShardPlan { store: Some(place), device_time_us: 1_000_000, ..ShardPlan::saying("!") };
-        let remote = Remote::new(Arc::new(store.clone()), Path::from("kv"));
+        let remote = Remote::new(Arc::new(store.clone()), "kv/");
         let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
         router.start_shard(plan.clone()).await;
         Self { router, plan, folder }
@@ -130,9 +129,12 @@ async fn requests_that_come_together_download_once() {
     let release = async {
         // All of them are under way, as far as they come.
         other.router.wait("requests", |app| app.open.available_permits() <= 125).await;
-        while store_gets.lock().unwrap().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        let asked = async {
+            while store_gets.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, asked).await.expect("the store is asked");
         store.gate.add_permits(held);
     };
     let (cached, ()) = tokio::join!(join_all(requests), release);
@@ -197,22 +199,18 @@ async fn cold_prompts_do_not_hammer_the_store() {
 #[tokio::test]
 async fn garbage_is_computed_again_and_replaced() {
     let store = filled(&prompt(0)).await;
-    let objects: Vec<Path> = {
-        use futures::TryStreamExt;
-        store.inner.list(None).map_ok(|found| found.location).try_collect().await.unwrap()
-    };
-    assert_eq!(objects.len() as u64, NUM_BLOCKS);
+    let names: Vec<String> = store.objects.lock().unwrap().keys().cloned().collect();
+    assert_eq!(names.len() as u64, NUM_BLOCKS);
     // Each of them is another kind of wrong.
-    let whole =
-        store.inner.get_opts(&objects[0], GetOptions::default()).await.unwrap().bytes().await.unwrap();
-    for (index, path) in objects.iter().enumerate() {
+    let whole = store.objects.lock().unwrap()[&names[0]].clone();
+    for (index, name) in names.iter().enumerate() {
         let mut bytes = whole.to_vec();
         match index % 3 {
             0 => bytes.truncate(100),
             1 => bytes.extend([0; 9]),
             _ => bytes[20] ^= 1,
         }
-        store.inner.put(path, bytes.into()).await.unwrap();
+        store.objects.lock().unwrap().insert(name.clone(), bytes.into());
     }
     let other = Replica::start(&store).await;
     assert_eq!(other.complete(&prompt(0)).await, 0);
@@ -229,7 +227,7 @@ async fn garbage_is_computed_again_and_replaced() {
 #[tokio::test]
 async fn without_a_store_on_disk_there_is_no_tier() {
     let store = FaultyStore::default();
-    let remote = Remote::new(Arc::new(store.clone()), Path::default());
+    let remote = Remote::new(Arc::new(store.clone()), "");
     let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
     router.start_shard(ShardPlan::default()).await;
     let body = json!({"prompt": prompt(0), "max_tokens": 1});
@@ -241,7 +239,7 @@ async fn without_a_store_on_disk_there_is_no_tier() {
 fn a_url_that_cannot_be_is_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
     crate::support::write_model(folder.path());
-    let done = std::process::Command::new(env!("CARGO_BIN_EXE_trunkline-router"))
+    let done = std::process::Command::new(PROGRAM)
         .args(["--shard-socket", "/nonexistent/shard.sock", "--served-model-name", "m", "--port", "0"])
         .args(["--kv-object-store", "s3://key:secret@bucket", "--model-path"])
         .arg(folder.path())

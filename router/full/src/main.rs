@@ -1,0 +1,24 @@
+//! The router with everything, as the wheels ship it: object stores in the cloud and ZeroMQ events.
+
+use std::process::ExitCode;
+
+use trunkline_router::kv_events::{Endpoint, Publish, Topic};
+use trunkline_router::process::{self, Extensions};
+use trunkline_zmq::ZmqPublisher;
+
+fn main() -> ExitCode {
+    process::main(Extensions {
+        open_cloud: Some(trunkline_object_cloud::open),
+        start_publisher: Some(|endpoint, topic| Box::pin(start_publisher(endpoint, topic))),
+    })
+}
+
+async fn start_publisher(endpoint: Endpoint, topic: Topic) -> Result<Publish, String> {
+    let publisher = match endpoint {
+        Endpoint::Bind(address) => {
+            ZmqPublisher::bind(address, topic.as_str()).await.map_err(|error| error.to_string())?
+        }
+        Endpoint::Connect(address) => ZmqPublisher::connect(address, topic.as_str()),
+    };
+    Ok(Box::new(move |batch| publisher.publish(batch)))
+}

@@ -1,0 +1,126 @@
+//! KV-cache events over a ZeroMQ PUB socket. A message has three frames: the topic, the number of the batch, the batch.
+//!
+//! A crate of its own, so that a build which publishes nothing does not compile ZeroMQ.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use tokio::sync::mpsc;
+use zeromq::{PubSocket, Socket, SocketEvent, SocketSend, ZmqError, ZmqMessage};
+
+/// Batches that may wait for the socket; more are dropped, and their numbers with them.
+const MAX_WAITING_BATCHES: usize = 1024;
+/// Pause before connecting again, at first and at most; it doubles.
+const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Publishes batches. Dropping it ends the socket.
+pub struct ZmqPublisher {
+    batches: mpsc::Sender<(u64, Bytes)>,
+    next: AtomicU64,
+    address: Option<String>,
+}
+
+/// The endpoint cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("`--kv-events-endpoint`: cannot listen on `{address}`: {source}; hint: choose another port")]
+pub struct BindError {
+    address: String,
+    #[source]
+    source: ZmqError,
+}
+
+impl ZmqPublisher {
+    /// Listens on `address`, in the form `tcp://ADDRESS:PORT`, for readers that connect.
+    pub async fn bind(address: String, topic: &str) -> Result<Self, BindError> {
+        let mut socket = PubSocket::new();
+        let bound = socket.bind(&address).await.map_err(|source| BindError { address, source })?;
+        let address = bound.to_string();
+        tracing::info!(address, "publishing KV events");
+        let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
+        tokio::spawn(publish(socket, Bytes::from(topic.to_owned()), received));
+        Ok(Self { batches, next: AtomicU64::new(0), address: Some(address) })
+    }
+
+    /// Connects to one reader that collects from many servers, and connects again whenever it went away.
+    pub fn connect(address: String, topic: &str) -> Self {
+        let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
+        tokio::spawn(publish_to(address, Bytes::from(topic.to_owned()), received));
+        Self { batches, next: AtomicU64::new(0), address: None }
+    }
+
+    /// Returns the address that a bound socket listens on, with the port that the system chose for port 0.
+    pub fn address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    /// Sends a batch to all readers. Never waits: a batch that finds no room is dropped, and readers see a gap in the
+    /// numbers.
+    pub fn publish(&self, batch: Vec<u8>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if self.batches.try_send((number, batch.into())).is_err() {
+            tracing::warn!(number, "a batch of KV events was dropped; readers see a gap in the numbers");
+        }
+    }
+}
+
+fn message(topic: &Bytes, number: u64, batch: Bytes) -> ZmqMessage {
+    let mut message = ZmqMessage::from(topic.clone());
+    message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
+    message.push_back(batch);
+    message
+}
+
+async fn publish(mut socket: PubSocket, topic: Bytes, mut batches: mpsc::Receiver<(u64, Bytes)>) {
+    while let Some((number, batch)) = batches.recv().await {
+        if let Err(error) = socket.send(message(&topic, number, batch)).await {
+            tracing::warn!(%error, number, "a batch of KV events was not published");
+        }
+    }
+}
+
+/// Keeps one connection. What happens while there is none is dropped, as a PUB socket does.
+async fn publish_to(address: String, topic: Bytes, mut batches: mpsc::Receiver<(u64, Bytes)>) {
+    let mut pause = RECONNECT_PAUSE.0;
+    loop {
+        let mut socket = PubSocket::new();
+        let mut states = socket.monitor();
+        let connected = tokio::select! {
+            connected = socket.connect(&address) => connected,
+            () = discard(&mut batches) => return,
+        };
+        if let Err(error) = connected {
+            tracing::warn!(address, %error, "cannot connect to the reader of KV events");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = discard(&mut batches) => return,
+            }
+            pause = (2 * pause).min(RECONNECT_PAUSE.1);
+            continue;
+        }
+        pause = RECONNECT_PAUSE.0;
+        tracing::info!(address, "publishing KV events");
+        loop {
+            tokio::select! {
+                batch = batches.recv() => {
+                    let Some((number, batch)) = batch else { return };
+                    if let Err(error) = socket.send(message(&topic, number, batch)).await {
+                        tracing::warn!(%error, number, "a batch of KV events was not published");
+                    }
+                }
+                state = states.next() => {
+                    if matches!(state, None | Some(SocketEvent::Disconnected(_))) {
+                        tracing::warn!(address, "the reader of KV events is gone");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Drops batches until nobody sends any more.
+async fn discard(batches: &mut mpsc::Receiver<(u64, Bytes)>) {
+    while batches.recv().await.is_some() {}
+}
