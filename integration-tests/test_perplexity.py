@@ -1,8 +1,9 @@
 """Perplexity on a text of 10,000 tokens, beside that of transformers in fp32 with the same GGUF's dequantised weights.
 
 The text is the beginning of Lewis Carroll's "Alice's Adventures in Wonderland" (1865, in the public domain). What
-transformers says of each token is recorded in `snapshots/perplexity.json`, so that the test computes one side only;
-`.venv-test/bin/python -m pytest integration-tests/test_perplexity.py --record` records it again (a minute).
+transformers says of it is recorded in `snapshots/perplexity.json`, so that the test computes one side only;
+`TRUNKLINE_TEST_ALL=1 .venv-test/bin/python -m pytest integration-tests/test_perplexity.py --record` records it again (a
+minute).
 """
 
 from __future__ import annotations
@@ -11,81 +12,97 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from harness import embedded_gguf
+from harness import Trunkline, embedded_gguf, serving
 from numpy.typing import NDArray
-from trunkline_server.backends.registry import BackendOptions, build
-from trunkline_server.weights.checkpoint import open_checkpoint
 
 TEXT = Path(__file__).parent / "texts/long/alice.txt"
 SNAPSHOT = Path(__file__).parent / "snapshots/perplexity.json"
 # The text is cut into windows that are scored each for itself, without overlap; a window's first token has no score.
 WINDOW_TOKENS = 1024
 NUM_WINDOWS = 10
+# The first of them, which every run scores.
+NUM_FIRST = 2
 # Of the perplexity, relative.
-MAX_DIFFERENCE = 0.005
+MAX_DIFFERENCE = 0.001
 
-Nlls = NDArray[np.float64]
+Windows = list[list[int]]
 
 
-def windows() -> list[list[int]]:
+def windows(server: Trunkline) -> Windows:
     """The text in the model's tokens."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(embedded_gguf().parent, gguf_file=embedded_gguf().name)
-    ids = tokenizer.encode(TEXT.read_text(), verbose=False)
+    ids = server.tokenize(TEXT.read_text())
     assert len(ids) >= NUM_WINDOWS * WINDOW_TOKENS
     return [ids[n * WINDOW_TOKENS : (n + 1) * WINDOW_TOKENS] for n in range(NUM_WINDOWS)]
 
 
-def nlls(logits: torch.Tensor, ids: list[int]) -> Nlls:
-    """Minus the log-probability of each token but the first, given those before it."""
-    following = torch.tensor(ids[1:])
-    chosen = logits[torch.arange(len(following)), following].double()
-    return (torch.logsumexp(logits[:-1], dim=-1).double() - chosen).numpy()
+def mean_nll(server: Trunkline, ids: list[int]) -> float:
+    """The mean of minus the log-probability of each token but the first, given those before it."""
+    answer = server.complete(ids, max_tokens=0, echo=True, logprobs=0)
+    return -float(np.mean(answer["choices"][0]["logprobs"]["token_logprobs"][1:]))
 
 
-def perplexity(scores: Nlls) -> float:
-    return math.exp(float(scores.mean()))
-
-
-def hash_of(texts: list[list[int]]) -> str:
+def hash_of(texts: Windows) -> str:
     return hashlib.sha256(np.asarray(texts, dtype="<u4").tobytes()).hexdigest()
 
 
-def record(texts: list[list[int]]) -> None:
+def record(texts: Windows) -> None:
+    import torch
+    import transformers
+
     folder, file = embedded_gguf().parent, embedded_gguf().name
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    theirs = tokenizer.encode(TEXT.read_text(), verbose=False)
+    assert [token for ids in texts for token in ids] == theirs[: NUM_WINDOWS * WINDOW_TOKENS]
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+
+    def mean(ids: list[int]) -> float:
+        logits = model(torch.tensor([ids])).logits[0, :-1]
+        return float(torch.nn.functional.cross_entropy(logits.double(), torch.tensor(ids[1:])))
+
     with torch.inference_mode():
-        scores = [nlls(model(torch.tensor([ids])).logits[0], ids) for ids in texts]
-    snapshot = {
-        "by": f"transformers {transformers.__version__}, torch {torch.__version__}, fp32",
-        "model": file,
-        "tokens_sha256": hash_of(texts),
-        "nlls": [[round(float(score), 4) for score in window] for window in scores],
-    }
-    # A window a line.
-    SNAPSHOT.write_text(json.dumps(snapshot).replace("], [", "],\n[") + "\n")
+        snapshot: dict[str, Any] = {
+            "by": f"transformers {transformers.__version__}, torch {torch.__version__}, fp32",
+            "model": file,
+            "tokens_sha256": hash_of(texts),
+            "mean_nlls": [round(mean(ids), 6) for ids in texts],
+        }
+    SNAPSHOT.write_text(json.dumps(snapshot, indent=1) + "\n")
 
 
-def test_perplexity_is_that_of_the_dequantised_weights(pytestconfig: pytest.Config) -> None:
-    texts = windows()
-    if pytestconfig.getoption("--record"):
-        record(texts)
+def recorded(texts: Windows) -> NDArray[np.float64]:
     snapshot = json.loads(SNAPSHOT.read_text())
     again = "record again as the head of this file says"
     assert (snapshot["model"], snapshot["tokens_sha256"]) == (embedded_gguf().name, hash_of(texts)), again
-    theirs = np.asarray(snapshot["nlls"])
-    options = BackendOptions(max_batch_total_tokens=WINDOW_TOKENS)
-    backend = build("cpu", open_checkpoint(embedded_gguf()), options)
-    # `copy`: torch wants to own what it is given.
-    ours = np.stack([nlls(torch.from_numpy(backend.score(ids).copy()), ids) for ids in texts])
-    assert ours.shape == theirs.shape == (NUM_WINDOWS, WINDOW_TOKENS - 1)
-    difference = perplexity(ours) / perplexity(theirs) - 1
-    print(
-        f"{ours.size} tokens: perplexity {perplexity(ours):.4f} for {perplexity(theirs):.4f} ({difference:+.3%}), "
-        f"mean |Δ logprob| {np.abs(ours - theirs).mean():.4f}"
-    )
-    assert abs(difference) <= MAX_DIFFERENCE
+    return np.asarray(snapshot["mean_nlls"])
+
+
+def compare(what: str, ours: list[float], theirs: list[float]) -> float:
+    """The relative difference of the perplexities; windows have as many tokens as each other."""
+    perplexities = math.exp(float(np.mean(ours))), math.exp(float(np.mean(theirs)))
+    difference = perplexities[0] / perplexities[1] - 1
+    each = ", ".join(f"{math.exp(own - other) - 1:+.3%}" for own, other in zip(ours, theirs, strict=True))
+    print(f"{what}: {perplexities[0]:.4f} for {perplexities[1]:.4f} ({difference:+.3%}); windows: {each}")
+    return difference
+
+
+def test_perplexity_is_that_of_the_dequantised_weights(server: Trunkline, pytestconfig: pytest.Config) -> None:
+    texts = windows(server)
+    if pytestconfig.getoption("--record"):
+        record(texts)
+    theirs = recorded(texts)[:NUM_FIRST]
+    ours = [mean_nll(server, ids) for ids in texts[:NUM_FIRST]]
+    assert abs(compare("beside fp32", ours, list(theirs))) <= MAX_DIFFERENCE
+
+
+@pytest.mark.full
+def test_perplexity_of_the_whole_text(server: Trunkline) -> None:
+    texts = windows(server)
+    ours = [mean_nll(server, ids) for ids in texts]
+    with serving("--kv-cache-dtype", "bf16") as exact:
+        wide = [mean_nll(exact, ids) for ids in texts]
+    assert abs(compare("beside fp32", ours, list(recorded(texts)))) <= MAX_DIFFERENCE
+    assert abs(compare("int8 beside bf16", ours, wide)) <= MAX_DIFFERENCE
