@@ -3,7 +3,7 @@
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
-#[path = "../tests/sim/mod.rs"]
+#[path = "../tests/scheduler/sim/mod.rs"]
 mod sim;
 
 use sim::scenario::Scenario;

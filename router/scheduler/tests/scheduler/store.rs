@@ -1,10 +1,7 @@
 //! What the scheduler promises of the store, one promise a test, step by step against the fake shard.
 
-#[allow(dead_code)]
-mod sim;
-
-use sim::driver::{Driver, LIMITS};
-use sim::scenario::request;
+use crate::sim::driver::{Driver, LIMITS};
+use crate::sim::scenario::request;
 use trunkline_scheduler::*;
 
 const BLOCK: u32 = LIMITS.block_size;
@@ -146,9 +143,10 @@ fn another_salt_reads_nothing() {
     let (mut driver, prompt) = after_a_kill();
     let mut foreign = request(2, prompt, 1);
     foreign.salt = Salt::new(&["another"]);
-    driver
-        .known
-        .insert(2, sim::model::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false });
+    driver.known.insert(
+        2,
+        crate::sim::model::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false },
+    );
     driver.handle(Event::Submit(Box::new(foreign)));
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use trunkline_kv::{BlockKey, KvCache, KvEvent, MAX_LOGGED_EVENTS, NodeId, Owner, Salt, StoreIndex, Tier};
 
+use crate::model::drawn;
+
 const BLOCK_SIZE: u32 = 4;
 const NUM_BLOCKS: u32 = 24;
 
@@ -105,6 +107,8 @@ fn salt(number: u8) -> Salt {
 }
 
 proptest! {
+    #![proptest_config(drawn(64))]
+
     #[test]
     fn a_listener_knows_what_is_there(
         num_slots in prop_oneof![Just(0_u32), 1..40_u32],

@@ -1,16 +1,15 @@
 //! Random histories of the KV cache against a plain model: a map from every stored prefix to its block, and a device
 //! that remembers which prefix was written in which slot. `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how
 //! many; a failure prints the seed and a shrunk history.
-#![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use trunkline_kv::{BlockId, BlockTable, KvCache, PolicyKind, Salt, Worth};
 
-const DEFAULT_SEED: u64 = 1;
-const DEFAULT_CASES: u32 = 3_000;
+use crate::draw;
+
 const VOCABULARY: u32 = 2;
 const OUTSIDE_VOCABULARY: u32 = 77;
 
@@ -406,19 +405,21 @@ fn run(history: &History, kind: PolicyKind) {
     world.kv.check_invariants();
 }
 
-fn env_number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+/// So many cases in the first tier, and 30 times as many in the second.
+pub fn drawn(few: u64) -> Config {
+    Config {
+        cases: draw::count("TRUNKLINE_CASES", few, 30 * few) as u32,
+        rng_seed: RngSeed::Fixed(draw::first_seed()),
+        failure_persistence: None,
+        ..Config::default()
+    }
 }
 
 #[test]
 fn random_histories_agree_with_the_model() {
-    let seed = env_number("TRUNKLINE_SEED", DEFAULT_SEED);
-    let cases = env_number("TRUNKLINE_CASES", DEFAULT_CASES.into()) as u32;
-    let mut seed_bytes = [0; 32];
-    seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_bytes);
-    let outcome = TestRunner::new_with_rng(config, rng).run(&history(), |history| {
+    let config = Config { max_shrink_iters: 20_000, ..drawn(600) };
+    let seed = config.rng_seed;
+    let outcome = TestRunner::new(config).run(&history(), |history| {
         std::panic::catch_unwind(|| PolicyKind::ALL.iter().for_each(|&kind| run(&history, kind))).map_err(
             |panic| {
                 let text = panic.downcast_ref::<String>().cloned();
@@ -428,7 +429,7 @@ fn random_histories_agree_with_the_model() {
         )
     });
     if let Err(TestError::Fail(reason, history)) = outcome {
-        panic!("TRUNKLINE_SEED={seed}: {reason}\nshrunk to {history:#?}");
+        panic!("{seed:?}: {reason}\nshrunk to {history:#?}");
     }
     outcome.unwrap();
 }

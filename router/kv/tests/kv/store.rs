@@ -1,15 +1,14 @@
 //! Random histories of the index of the store against a plain model: a map from every stored path to its slot.
 //! `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how many; a failure prints the seed and a shrunk history.
-#![allow(clippy::disallowed_methods)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::test_runner::{TestCaseError, TestError, TestRunner};
 use trunkline_kv::{BlockKey, Salt, SlotId, StoreIndex, StoredBlock};
 
-const DEFAULT_SEED: u64 = 1;
-const DEFAULT_CASES: u32 = 3_000;
+use crate::model::drawn;
+
 /// Tokens of a block: a path of blocks is a path of numbers.
 const BLOCK_SIZE: usize = 1;
 
@@ -296,20 +295,12 @@ impl World {
     }
 }
 
-fn env_number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn random_histories_agree_with_the_model() {
-    let seed = env_number("TRUNKLINE_SEED", DEFAULT_SEED);
-    let cases = env_number("TRUNKLINE_CASES", DEFAULT_CASES.into()) as u32;
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let config = drawn(600);
+    let seed = config.rng_seed;
     let history = (1..8u32, prop::collection::vec(op(), 1..120));
-    let outcome = TestRunner::new_with_rng(config, rng).run(&history, |(num_slots, ops)| {
+    let outcome = TestRunner::new(config).run(&history, |(num_slots, ops)| {
         let mut world = World::new(num_slots);
         for op in &ops {
             world.apply(op);
@@ -319,7 +310,7 @@ fn random_histories_agree_with_the_model() {
         Ok::<(), TestCaseError>(())
     });
     if let Err(TestError::Fail(reason, history)) = outcome {
-        panic!("seed {seed}: {reason}\n{history:#?}");
+        panic!("{seed:?}: {reason}\n{history:#?}");
     }
 }
 

@@ -1,14 +1,11 @@
 //! What the scheduler promises, one promise a test, step by step against the fake shard.
 
-#[allow(dead_code)]
-mod sim;
-
 use std::collections::BTreeMap;
 
-use sim::driver::{Driver, LIMITS};
-use sim::model::Known;
-use sim::scenario::{request, salt};
-use sim::shard::{FakeShard, ShardFaults};
+use crate::sim::driver::{Driver, LIMITS};
+use crate::sim::model::Known;
+use crate::sim::scenario::{request, salt};
+use crate::sim::shard::{FakeShard, ShardFaults};
 use trunkline_scheduler::*;
 
 fn driver() -> Driver {
@@ -34,6 +31,47 @@ fn a_long_prompt_adds_no_more_than_its_share_to_a_step_with_decodes() {
         assert_eq!(plan.num_tokens(), 11);
     }
     assert_eq!(driver.output(2).len(), 1, "and the prompt is through after its ten chunks");
+}
+
+#[test]
+fn a_prompt_is_admitted_while_a_step_has_tokens_or_places_for_prefills_left() {
+    // A step has 64 tokens. Each row: how many prefills may share a step, tokens of each prompt, and how many of five
+    // prompts are admitted.
+    for (max_concurrent_prefills, num_tokens, num_admitted) in [
+        // The first prompt fills the step to the last token.
+        (1, 64, 1),
+        // One token is left for the second.
+        (1, 63, 2),
+        (1, 32, 2),
+        (1, 31, 3),
+        // A step that is full is shared by so many, and no more.
+        (2, 64, 2),
+        (3, 64, 3),
+        // Short prompts are admitted beyond that number while there are tokens.
+        (2, 12, 5),
+    ] {
+        let config = SchedulerConfig { max_concurrent_prefills, ..SchedulerConfig::default() };
+        let mut driver = Driver::new(config, LIMITS);
+        (1..=5).for_each(|id| driver.submit(request(id, text(id as u32, num_tokens), 4)));
+        driver.plan().expect("there are prompts");
+        let case = (max_concurrent_prefills, num_tokens);
+        assert_eq!(driver.scheduler.stats().num_running, num_admitted, "{case:?}");
+    }
+}
+
+#[test]
+fn prompts_that_are_half_computed_keep_the_next_one_waiting() {
+    let config = SchedulerConfig { max_concurrent_prefills: 2, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    (1..=3).for_each(|id| driver.submit(request(id, text(id as u32, 64), 4)));
+    // Each step divides its 64 tokens between the first two, which leaves as many for the step after it.
+    for _ in 0..2 {
+        assert_eq!(driver.plan().expect("there are prompts").num_tokens(), 64);
+        assert_eq!(driver.scheduler.stats().num_running, 2);
+        driver.acknowledge();
+    }
+    driver.plan().expect("there are prompts");
+    assert_eq!(driver.scheduler.stats().num_running, 3);
 }
 
 #[test]

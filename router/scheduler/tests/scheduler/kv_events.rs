@@ -1,0 +1,25 @@
+//! Events of the cache when shards come and go.
+
+use trunkline_scheduler::{Event, KvEvent, Millis, Scheduler, SchedulerConfig, ShardLimits};
+
+#[test]
+fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
+    let mut scheduler = Scheduler::new(SchedulerConfig::default());
+    let limits = ShardLimits {
+        block_size: 4,
+        num_blocks: 8,
+        max_step_tokens: 8,
+        max_step_sequences: 8,
+        vocab_size: 8,
+        windows: None,
+    };
+    let mut happen = |event, is_on| {
+        scheduler.record_kv_events(is_on);
+        scheduler.handle(Millis(0), event, &mut Vec::new());
+        scheduler.take_kv_events()
+    };
+    assert_eq!(happen(Event::ShardReady(limits), false), []);
+    assert_eq!(happen(Event::ShardLost, true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(happen(Event::ShardReady(limits), true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(happen(Event::ShardLost, false), []);
+}

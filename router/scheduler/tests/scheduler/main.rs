@@ -1,0 +1,14 @@
+//! All tests of the crate, in one binary: each binary is linked by itself.
+
+mod allocations;
+mod behaviour;
+#[path = "../../../kv/tests/kv/draw.rs"]
+mod draw;
+mod fairness;
+mod isolation;
+mod kv_events;
+mod late_masks;
+mod pins;
+mod sim;
+mod simulation;
+mod store;
