@@ -7,16 +7,22 @@
 //! until it cannot be anything else: until the name of a known tool and the beginning of its arguments are read. From
 //! then on the arguments stream.
 
+// The hidden modules are public for `tests/reply` only, so that the library is not compiled again for tests of its own.
 mod call;
 mod format;
-mod json;
-mod loose;
+#[doc(hidden)]
+pub mod json;
+#[doc(hidden)]
+pub mod loose;
 mod parser;
-mod python_string;
-mod pythonic;
+#[doc(hidden)]
+pub mod python_string;
+#[doc(hidden)]
+pub mod pythonic;
 mod reasoning;
 mod sections;
-mod tools;
+#[doc(hidden)]
+pub mod tools;
 
 pub use format::ToolFormat;
 pub use parser::{ReplyEnd, ReplyParser};

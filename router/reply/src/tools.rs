@@ -9,9 +9,9 @@ use crate::sections::overlap;
 use crate::{Piece, ToolFormat};
 
 /// Between name and arguments of a call of Mistral's.
-pub(crate) const ARGS: &str = "[ARGS]";
+pub const ARGS: &str = "[ARGS]";
 /// Before a call's id, between its name and [`ARGS`].
-pub(crate) const CALL_ID: &str = "[CALL_ID]";
+pub const CALL_ID: &str = "[CALL_ID]";
 
 #[derive(Debug, Clone)]
 enum State {

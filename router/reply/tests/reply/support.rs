@@ -1,7 +1,10 @@
 //! What the tests compare: a reply's parts, and replies to try.
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
+
+use crate::draw;
 
 /// A reply's parts, joined: what must not depend on the cuts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +48,16 @@ impl Reply {
             }
             Piece::CallEnd => self.calls.last_mut().expect("a call ends").2 = true,
         }
+    }
+}
+
+/// So many cases in the first tier, and 30 times as many in the second.
+pub fn drawn(few: u64) -> ProptestConfig {
+    ProptestConfig {
+        cases: draw::count("TRUNKLINE_CASES", few, 30 * few) as u32,
+        rng_seed: RngSeed::Fixed(draw::first_seed()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
     }
 }
 

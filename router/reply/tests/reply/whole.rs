@@ -1,11 +1,9 @@
 //! Replies that are there as a whole.
 
-mod reply;
-
 use proptest::prelude::*;
 use trunkline_reply::{ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
 
-use reply::{NAMES, Reply, formats, fragments, parse, reasoning};
+use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, reasoning};
 
 fn whole(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str, end: ReplyEnd) -> Reply {
     let names = NAMES.map(String::from).to_vec();
@@ -68,7 +66,7 @@ fn those_that_stop_in_arguments_have_no_call() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+    #![proptest_config(drawn(1_000))]
 
     /// Whole replies are what their parts are, but for broken arguments.
     #[test]

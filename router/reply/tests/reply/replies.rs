@@ -1,11 +1,9 @@
 //! Replies as models of each family write them, cut in every way.
 
-mod reply;
-
 use proptest::prelude::*;
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
-use reply::{NAMES, Reply, formats, fragments, parse, parse_with, reasoning};
+use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, parse_with, reasoning};
 
 /// The reply whole, by characters, and cut once at each place: all the same.
 fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
@@ -333,7 +331,7 @@ fn reasoning_may_have_the_marks_of_mistral() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+    #![proptest_config(drawn(1_000))]
 
     #[test]
     fn cuts_change_nothing(
