@@ -5,8 +5,8 @@
 //! bounded in steps and in output, and reaches nothing but its variables.
 
 mod message;
-mod python;
-mod time;
+pub(crate) mod python;
+pub(crate) mod time;
 
 use std::io;
 
@@ -190,7 +190,3 @@ impl io::Write for BoundedOutput {
         Ok(())
     }
 }
-
-#[cfg(test)]
-#[path = "chat_template/tests.rs"]
-mod tests;

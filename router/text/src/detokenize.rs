@@ -50,17 +50,18 @@ impl Detokenizer {
 }
 
 /// Most bytes of a character that is not complete.
-const MAX_INCOMPLETE_BYTES: usize = 3;
+pub const MAX_INCOMPLETE_BYTES: usize = 3;
 
 /// Bytes to text as they come. What it gives, joined, is `String::from_utf8_lossy` of all bytes: each maximal prefix
 /// of a character that cannot be completed becomes one U+FFFD (Unicode 16, section 3.9).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Utf8Stream {
+pub struct Utf8Stream {
     /// The beginning of a character that later bytes may complete; at most `MAX_INCOMPLETE_BYTES`.
-    incomplete: Vec<u8>,
+    pub incomplete: Vec<u8>,
 }
 
 impl Utf8Stream {
+    /// Appends the text that is certain now.
     pub fn push(&mut self, bytes: &[u8], out: &mut String) {
         if self.incomplete.is_empty() {
             self.decode(bytes, out);
@@ -98,44 +99,6 @@ impl Utf8Stream {
                     return;
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Bytes that are often, but not always, parts of valid characters.
-    fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        let character =
-            prop::sample::select(vec!["a", "é", "€", "🙂", "\u{10ffff}"]).prop_map(|c| c.as_bytes().to_vec());
-        let broken = (prop::sample::select(vec!["é", "€", "🙂"]), 1usize..3)
-            .prop_map(|(c, len)| c.as_bytes()[..len.min(c.len() - 1)].to_vec());
-        let any = prop::collection::vec(any::<u8>(), 1..3);
-        prop::collection::vec(prop_oneof![4 => character, 1 => broken, 1 => any], 0..12)
-            .prop_map(|parts| parts.concat())
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(3_000))]
-
-        #[test]
-        fn joined_pieces_equal_lossy_decoding(bytes in bytes(), cuts in prop::collection::vec(any::<bool>(), 64)) {
-            let mut stream = Utf8Stream::default();
-            let mut out = String::new();
-            let mut start = 0;
-            for end in 1..=bytes.len() {
-                if end == bytes.len() || cuts[end % cuts.len()] {
-                    stream.push(&bytes[start..end], &mut out);
-                    prop_assert!(stream.incomplete.len() <= MAX_INCOMPLETE_BYTES);
-                    start = end;
-                }
-            }
-            stream.finish(&mut out);
-            prop_assert_eq!(out, String::from_utf8_lossy(&bytes));
         }
     }
 }

@@ -144,8 +144,8 @@ impl GgufMetadata {
     }
 
     /// Sets a value, to see what becomes of it.
-    #[cfg(test)]
-    pub(crate) fn set(&mut self, key: &str, value: GgufValue) {
+    #[doc(hidden)]
+    pub fn set(&mut self, key: &str, value: GgufValue) {
         self.values.insert(key.to_owned(), value);
     }
 }
@@ -349,7 +349,3 @@ impl ValueType {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "gguf_tests.rs"]
-mod tests;

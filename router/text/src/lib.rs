@@ -18,9 +18,19 @@ mod gguf;
 mod model_files;
 mod prompt;
 mod stop;
-#[cfg(test)]
-mod testing;
 mod tokenizer;
+
+/// Parts that only the tests in `tests/text` reach. They are public so that the library is not compiled again for tests
+/// of its own.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::chat_template::python::without_generation_tags;
+    pub use crate::chat_template::time::strftime;
+    pub use crate::detokenize::{MAX_INCOMPLETE_BYTES, Utf8Stream};
+    pub use crate::prompt::{MARKS, Marker, Marks};
+    pub use crate::tokenizer::bytes::{byte_of_char, byte_token, char_of_byte};
+    pub use crate::tokenizer::{tokenizer_from_gguf, tokenizer_from_json};
+}
 
 pub use chat_template::{
     ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES, TEMPLATE_FUEL, flatten_content,

@@ -120,7 +120,3 @@ fn compile_templates(
         Err(error) => (None, Some(error.to_string())),
     }
 }
-
-#[cfg(test)]
-#[path = "model_files_tests.rs"]
-mod tests;

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::{ChatMessage, ChatRequest, ChatTemplates, ModelText, TextError, Tokenizer};
 
 /// Unicode's noncharacters for internal use: they stand in no interchanged text.
-const MARKS: Range<u32> = 0xfdd0..0xfdf0;
+pub const MARKS: Range<u32> = 0xfdd0..0xfdf0;
 /// What each of them begins with in UTF-8.
 const MARKS_FIRST_BYTE: u8 = 0xef;
 
@@ -68,12 +68,13 @@ fn render(templates: &ChatTemplates, chat: &ChatRequest, marks: &mut Marks) -> R
 }
 
 /// Characters that stand nowhere in a chat, nor in its template.
-struct Marks {
+pub struct Marks {
     free: Vec<char>,
 }
 
 impl Marks {
-    fn of_chat(chat: &ChatRequest, templates: &ChatTemplates) -> Self {
+    /// All marks that are free.
+    pub fn of_chat(chat: &ChatRequest, templates: &ChatTemplates) -> Self {
         let mut free: Vec<char> = MARKS.filter_map(char::from_u32).collect();
         each_text(chat, &mut |text| {
             // Few texts hold any of them, and all of them begin with this byte.
@@ -94,15 +95,17 @@ impl Marks {
 }
 
 /// Two characters that stand nowhere in a chat.
-struct Marker<'a> {
-    open: char,
-    close: char,
+pub struct Marker<'a> {
+    /// Stands before a control token.
+    pub open: char,
+    /// Stands after it.
+    pub close: char,
     tokenizer: &'a Tokenizer,
 }
 
 impl<'a> Marker<'a> {
     /// `None` if no text of the chat spells a control token.
-    fn for_chat(
+    pub fn for_chat(
         chat: &ChatRequest,
         tokenizer: &'a Tokenizer,
         marks: &mut Marks,
@@ -115,7 +118,8 @@ impl<'a> Marker<'a> {
         Ok(Some(Self { open: marks.take()?, close: marks.take()?, tokenizer }))
     }
 
-    fn mark(&self, chat: &ChatRequest) -> ChatRequest {
+    /// A chat whose control tokens stand between marks.
+    pub fn mark(&self, chat: &ChatRequest) -> ChatRequest {
         let object = |fields: &Map<String, Value>| -> Map<String, Value> {
             fields.iter().map(|(name, value)| (self.mark_text(name), self.mark_value(value))).collect()
         };
@@ -166,7 +170,7 @@ impl<'a> Marker<'a> {
 
     /// The text without marks, and the ranges of it that are data. A mark whose partner the template has cut off
     /// makes an empty range: no control token reaches across it.
-    fn unmark(&self, marked: &str) -> (String, Vec<Range<usize>>) {
+    pub fn unmark(&self, marked: &str) -> (String, Vec<Range<usize>>) {
         let is_mark = |c: char| c == self.open || c == self.close;
         let mut text = String::with_capacity(marked.len());
         let mut data = Vec::new();
@@ -218,7 +222,3 @@ fn each_text_of_value(value: &Value, visit: &mut impl FnMut(&str)) {
         _ => {}
     }
 }
-
-#[cfg(test)]
-#[path = "prompt_tests.rs"]
-mod tests;

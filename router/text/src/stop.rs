@@ -138,7 +138,3 @@ fn link(nodes: &mut [Node]) {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "stop_tests.rs"]
-mod tests;

@@ -50,7 +50,8 @@ impl ChatMessage {
     }
 
     /// As a template's variable.
-    pub(super) fn to_json(&self) -> Value {
+    #[doc(hidden)]
+    pub fn to_json(&self) -> Value {
         let own = [("role", self.role.clone()), ("content", self.content.clone().unwrap_or_default())];
         let own = own.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text)));
         Value::Object(own.chain(self.extra.clone()).collect())
@@ -99,66 +100,4 @@ pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, T
 fn shortened(text: &str) -> &str {
     const MAX_CHARS: usize = 40;
     text.char_indices().nth(MAX_CHARS).map_or(text, |(at, _)| &text[..at])
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn parts_are_joined_and_arguments_parsed() {
-        let message = ChatMessage::from_json(
-            0,
-            &json!({"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-                    "name": null,
-                    "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}},
-                                   {"function": {"name": "g", "arguments": "not json"}}]}),
-        )
-        .unwrap();
-        assert_eq!(message.content.as_deref(), Some("ab"));
-        assert_eq!(
-            Value::Object(message.extra),
-            json!({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}},
-                                  {"function": {"name": "g", "arguments": "not json"}}]})
-        );
-    }
-
-    #[test]
-    fn absent_content_is_empty_text_to_a_template() {
-        for message in [json!({"role": "assistant"}), json!({"role": "assistant", "content": null})] {
-            let message = ChatMessage::from_json(0, &message).unwrap();
-            assert_eq!(message.content, None);
-            assert_eq!(message.to_json(), json!({"role": "assistant", "content": ""}));
-        }
-    }
-
-    #[test]
-    fn wrong_forms_name_their_field() {
-        let cases = [
-            (json!("hi"), "`messages[3]` is not an object"),
-            (json!({"content": "hi"}), "`messages[3].role` is missing"),
-            (json!({"role": 1, "content": "hi"}), "`messages[3].role` is not a string"),
-            (
-                json!({"role": "user", "content": 5}),
-                "`messages[3].content` is neither a string nor a list of parts",
-            ),
-            (
-                json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}),
-                "`messages[3].content[1].type` is `image_url`, only `text` is supported",
-            ),
-            (
-                json!({"role": "user", "content": ["x"]}),
-                "`messages[3].content[0].type` is missing or not a string",
-            ),
-            (
-                json!({"role": "user", "content": [{"type": "text"}]}),
-                "`messages[3].content[0].text` is missing or not a string",
-            ),
-        ];
-        for (message, expected) in cases {
-            assert_eq!(ChatMessage::from_json(3, &message).unwrap_err().to_string(), expected);
-        }
-    }
 }

@@ -13,6 +13,7 @@ use crate::TextError;
 /// A tokenizer and what only its post-processor tells.
 #[derive(Debug)]
 pub struct JsonTokenizer {
+    /// Text to ids.
     pub tokenizer: Tokenizer,
     /// Ids that the post-processor puts before every text.
     pub prefix_ids: Vec<u32>,

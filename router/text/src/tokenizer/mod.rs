@@ -1,7 +1,7 @@
 //! Text to token ids and back.
 
 mod added;
-mod bytes;
+pub(crate) mod bytes;
 mod from_gguf;
 mod from_json;
 mod pre;
@@ -14,8 +14,8 @@ use tokenizers::{Model, Normalizer, OffsetReferential, OffsetType, PreTokenizedS
 use crate::detokenize::Utf8Stream;
 use crate::{TextError, TextStart};
 use added::{AddedTokens, Matching, TextForm};
-pub(crate) use from_gguf::tokenizer_from_gguf;
-pub(crate) use from_json::tokenizer_from_json;
+pub use from_gguf::tokenizer_from_gguf;
+pub use from_json::tokenizer_from_json;
 use vocabulary::Vocabulary;
 
 /// What `encode` does with text that spells a control token.
@@ -132,7 +132,8 @@ impl Tokenizer {
     }
 
     /// Whether a text decoded from its start begins with a space too many.
-    pub(crate) fn drops_leading_space(&self, start: TextStart) -> bool {
+    #[doc(hidden)]
+    pub fn drops_leading_space(&self, start: TextStart) -> bool {
         self.leading_space && start == TextStart::Beginning
     }
 
@@ -197,7 +198,3 @@ impl From<EncodeSpecial> for Matching<'_> {
 fn encode(error: tokenizers::Error) -> TextError {
     TextError::Encode { detail: error.to_string() }
 }
-
-#[cfg(test)]
-#[path = "tests.rs"]
-mod tests;

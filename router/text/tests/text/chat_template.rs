@@ -1,8 +1,9 @@
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use trunkline_text::internals::without_generation_tags;
+use trunkline_text::{ChatMessage, ChatRequest, ChatTemplates, ErrorClass, TextError};
 
-use super::*;
-use crate::testing::{fixture, smollm2, testdata};
+use crate::support::{fixture, smollm2, testdata};
 
 /// What transformers makes of `testdata/templates/` (`make_fixtures.py`).
 #[derive(Deserialize)]
@@ -101,7 +102,9 @@ fn conversations_with_tools() {
     let fixture: Fixture = fixture("templates.json");
     let chat = fixture.chats[3].request(fixture.now_unix_s);
     for name in ["llama3", "qwen2.5", "qwen3", "mistral", "smollm3"] {
-        insta::assert_snapshot!(name, model_template(name).render(&chat).unwrap());
+        let rendered = model_template(name).render(&chat).unwrap();
+        let file = testdata("conversations").join(format!("{name}.txt"));
+        assert_eq!(rendered, std::fs::read_to_string(&file).unwrap(), "{}", file.display());
     }
 }
 
@@ -124,7 +127,7 @@ fn tools_choose_their_template() {
 fn a_templates_own_words_are_passed_on() {
     let error = render("{{ raise_exception('roles must ' ~ 'alternate') }}", &hi()).unwrap_err();
     assert_eq!(error.to_string(), "the chat template refuses the messages: roles must alternate");
-    assert_eq!(error.class(), crate::ErrorClass::Request);
+    assert_eq!(error.class(), ErrorClass::Request);
     // also from inside a macro and a loop
     let nested = "{% macro no() %}{% for m in messages %}{{ raise_exception('no') }}{% endfor %}{% endmacro %}{{ no() }}";
     assert!(matches!(render(nested, &hi()), Err(TextError::TemplateRefused { message }) if message == "no"));
@@ -172,13 +175,13 @@ fn kwargs_reach_the_template_and_replace_nothing() {
 fn generation_tags_print_nothing_and_strip_alike() {
     let source = "a\n  {%- generation -%}\n  b{% endgeneration %}\n  {% generation %}\nc\n  {%- endgeneration %}\nd {{ '{% generation %}' }}";
     let stripped = "a\n  {%- if true -%}\n  b{% endif %}\n  {% if true %}\nc\n  {%- endif %}\nd {{ '{% generation %}' }}";
-    let rewritten = python::without_generation_tags(source);
+    let rewritten = without_generation_tags(source);
     assert!(
         rewritten.starts_with("a\n  {%- if true -%}\n  b{% endif %}\n  {% if true %}\nc\n  {%- endif %}\nd")
     );
-    let plain = python::without_generation_tags(stripped);
+    let plain = without_generation_tags(stripped);
     assert_eq!(render(&rewritten, &hi()).unwrap(), render(&plain, &hi()).unwrap());
     for unclosed in ["{%", "a {% generation", "%} {%", "{%}", "{%} %}"] {
-        assert_eq!(python::without_generation_tags(unclosed), unclosed);
+        assert_eq!(without_generation_tags(unclosed), unclosed);
     }
 }

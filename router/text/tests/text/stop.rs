@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use trunkline_text::{StopMatcher, StopStep, StopText};
 
 /// The definition, by looking at the whole text: the output, and which stop ended it.
 fn naive(text: &str, stops: &[String], include: StopText) -> (String, Option<usize>) {
@@ -101,7 +101,7 @@ fn text(range: std::ops::Range<usize>) -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::support::drawn(3_000))]
 
     #[test]
     fn equals_naive_search_for_every_cut(

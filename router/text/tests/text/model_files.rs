@@ -2,12 +2,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
+use trunkline_text::internals::tokenizer_from_gguf;
+use trunkline_text::{
+    EncodeSpecial, GenerationDefaults, GgufMetadata, ModelText, SpecialToken, SpecialTokens, TextError,
+};
 
-use super::*;
-use crate::gguf::GgufMetadata;
-use crate::testing::{smollm2, smollm2_path, spm, testdata};
-use crate::tokenizer::tokenizer_from_gguf;
+use crate::support::{smollm2, smollm2_path, spm, testdata};
 
 /// A model's folder that is gone at the end of the test.
 struct Folder(PathBuf);
@@ -120,8 +121,10 @@ fn a_folder_says_the_same_as_its_parts() {
         max_new_tokens: Some(99),
     };
     assert_eq!(model.generation_defaults, defaults);
-    let chat =
-        crate::ChatRequest { messages: vec![crate::ChatMessage::new("user", "x")], ..Default::default() };
+    let chat = trunkline_text::ChatRequest {
+        messages: vec![trunkline_text::ChatMessage::new("user", "x")],
+        ..Default::default()
+    };
     assert_eq!(model.encode_chat(&chat).unwrap().text, "<s>x|");
     assert_eq!(
         model.tokenizer.encode("the end", EncodeSpecial::Allow).unwrap(),
@@ -196,7 +199,7 @@ fn missing_and_damaged_files_are_named() {
     assert!(matches!(ModelText::load(&missing), Err(TextError::Read { .. })));
     folder.write_text("empty.gguf", "");
     let error = ModelText::load(&folder.0.join("empty.gguf")).unwrap_err();
-    assert_eq!(error.class(), crate::ErrorClass::Model);
+    assert_eq!(error.class(), trunkline_text::ErrorClass::Model);
     assert!(error.to_string().contains("is not a valid GGUF file"), "{error}");
 }
 
@@ -210,7 +213,7 @@ fn large_files_are_refused_unread() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(crate::support::drawn(1_000))]
 
     /// A real file with flipped bits or cut short: a model or an error, all the way to the built tokenizer.
     #[test]
@@ -233,7 +236,7 @@ proptest! {
     }
 }
 
-/// How long the embedded model takes, for people: `cargo test --release -p trunkline-text -- --ignored --nocapture`.
+/// How long the embedded model takes, for people: `make test-rust TESTS="--test text -- --ignored --nocapture"`.
 #[test]
 #[ignore = "prints timings"]
 fn print_timings() {
@@ -252,10 +255,10 @@ fn print_timings() {
         let ids = model.encode_prompt(&text).unwrap();
         let encoded = start.elapsed();
         let start = std::time::Instant::now();
-        let mut detokenizer = crate::Detokenizer::new(
+        let mut detokenizer = trunkline_text::Detokenizer::new(
             model.tokenizer.clone(),
-            crate::DecodeSpecial::Skip,
-            crate::TextStart::Continuation,
+            trunkline_text::DecodeSpecial::Skip,
+            trunkline_text::TextStart::Continuation,
         );
         let decoded: usize = ids.iter().map(|&id| detokenizer.push(id).len()).sum();
         assert_eq!(decoded, text.len());

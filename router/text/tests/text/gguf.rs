@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
-use super::*;
+use trunkline_text::{GgufArray, GgufMetadata, GgufValue};
+
+const MAGIC: &[u8; 4] = b"GGUF";
 
 /// Writes GGUF headers for tests.
 struct Writer(Vec<u8>);
@@ -145,7 +147,7 @@ fn deep_nesting_ends() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::support::drawn(2_000))]
 
     /// Any damage gives metadata or an error: no panic, no abort for memory.
     #[test]

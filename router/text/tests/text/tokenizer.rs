@@ -3,11 +3,13 @@
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
+use trunkline_text::internals::{tokenizer_from_gguf, tokenizer_from_json};
+use trunkline_text::{
+    DecodeSpecial, Detokenizer, EncodeSpecial, GgufArray, GgufMetadata, GgufValue, ModelText, TextStart,
+    Tokenizer,
+};
 
-use super::*;
-use crate::gguf::{GgufMetadata, GgufValue};
-use crate::testing::{fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
-use crate::{Detokenizer, ModelText};
+use crate::support::{fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
 
 /// One text as transformers encodes and decodes it.
 #[derive(Deserialize)]
@@ -97,7 +99,7 @@ fn unknown_kinds_are_named() {
 fn damaged_tables_are_errors() {
     let metadata = GgufMetadata::open(&smollm2_path()).unwrap();
     let strings = |items: &[&str]| {
-        GgufValue::Array(crate::GgufArray::Strings(items.iter().map(ToString::to_string).collect()))
+        GgufValue::Array(GgufArray::Strings(items.iter().map(ToString::to_string).collect()))
     };
     for (key, value, expected) in [
         ("tokenizer.ggml.merges", strings(&["Ġ"]), "has no space"),
@@ -235,7 +237,7 @@ fn control_tokens_are_shown_only_on_demand() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::support::drawn(400))]
 
     /// Token by token and at once give the same text, and nothing emitted is ever half a character.
     #[test]

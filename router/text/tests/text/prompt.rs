@@ -1,11 +1,13 @@
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Map, json};
+use trunkline_text::internals::{MARKS, Marker, Marks};
+use trunkline_text::{
+    ChatMessage, ChatRequest, ChatTemplates, DecodeSpecial, EncodeSpecial, ModelText, TextError, TextStart,
+};
 
-use super::*;
-use crate::testing::{smollm2, spm};
-use crate::{DecodeSpecial, EncodeSpecial, TextStart};
+use crate::support::{smollm2, spm, testdata};
 
 fn chat(messages: &[(&str, &str)]) -> ChatRequest {
     ChatRequest {
@@ -110,7 +112,7 @@ fn a_cut_mark_joins_nothing() {
 
 #[test]
 fn a_model_without_templates_refuses_chats_and_takes_prompts() {
-    let mut model = ModelText::load(&crate::testing::testdata("spm.gguf")).unwrap();
+    let mut model = ModelText::load(&testdata("spm.gguf")).unwrap();
     model.chat_templates = None;
     assert!(matches!(model.encode_chat(&chat(&[("user", "x")])), Err(TextError::NoChatTemplate)));
     model.chat_template_problem = Some("does not compile".into());
@@ -119,7 +121,7 @@ fn a_model_without_templates_refuses_chats_and_takes_prompts() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::support::drawn(300))]
 
     /// Whatever the pieces, a prompt has exactly the template's control tokens, and its text is what was sent.
     #[test]

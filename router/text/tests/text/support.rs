@@ -3,9 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::RngSeed;
 use serde::de::DeserializeOwned;
+use trunkline_text::{ModelText, Tokenizer};
 
-use crate::ModelText;
+use crate::draw;
+
+/// So many cases in the first tier, and ten times as many in the second.
+pub fn drawn(few: u64) -> ProptestConfig {
+    ProptestConfig {
+        cases: draw::count("TRUNKLINE_CASES", few, 10 * few) as u32,
+        rng_seed: RngSeed::Fixed(draw::first_seed()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
 
 /// A file of `testdata/`.
 pub fn testdata(name: &str) -> PathBuf {
@@ -52,6 +65,6 @@ pub fn spm() -> &'static ModelText {
 }
 
 /// Both, as tokenizers.
-pub fn tokenizers() -> [Arc<crate::Tokenizer>; 2] {
+pub fn tokenizers() -> [Arc<Tokenizer>; 2] {
     [smollm2().tokenizer.clone(), spm().tokenizer.clone()]
 }
