@@ -57,6 +57,8 @@ pub struct Store {
     next_sequence: AtomicU64,
     /// When the disk has refused last.
     refused_at: Mutex<Option<Instant>>,
+    /// Normally [`REFUSED_PAUSE`].
+    refused_pause: Duration,
     /// Held for as long as the store is open.
     _lock: Option<File>,
 }
@@ -104,6 +106,7 @@ impl Store {
             blocks: Box::new(blocks),
             next_sequence: AtomicU64::new(newest.saturating_add(1)),
             refused_at: Mutex::new(None),
+            refused_pause: REFUSED_PAUSE,
             _lock: None,
         })
     }
@@ -122,6 +125,7 @@ impl Store {
             blocks,
             next_sequence: AtomicU64::new(1),
             refused_at: Mutex::new(None),
+            refused_pause: REFUSED_PAUSE,
             _lock: None,
         };
         let fail = |what, source| OpenError::System { what, path: PathBuf::from(path), source };
@@ -236,10 +240,16 @@ impl Store {
 
     fn is_paused(&self) -> bool {
         let mut refused_at = self.refused_at.lock().expect("no panic while it is held");
-        if refused_at.is_some_and(|at| at.elapsed() >= REFUSED_PAUSE) {
+        if refused_at.is_some_and(|at| at.elapsed() >= self.refused_pause) {
             *refused_at = None;
         }
         refused_at.is_some()
+    }
+
+    /// Replaces [`REFUSED_PAUSE`], so that a test does not wait for seconds.
+    #[doc(hidden)]
+    pub fn set_refused_pause(&mut self, pause: Duration) {
+        self.refused_pause = pause;
     }
 
     /// Lets the disk be asked again at once after it has refused.

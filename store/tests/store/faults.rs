@@ -1,16 +1,17 @@
 //! A store on a disk that errs, tears, shortens and flips, beside a plain model of what it may hold.
 
-mod support;
-
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use support::disk::{Disk, Fault, Operation};
-use support::{Chain, GEOMETRY, Random, block_bytes, geometry, read, write};
-use trunkline_store::{ReadError, Store};
+use crate::draw;
+use crate::support::disk::{Disk, Fault, Operation};
+use crate::support::{Chain, GEOMETRY, Random, block_bytes, geometry, read, write};
+use trunkline_store::{ReadError, Store, WriteError};
 
 const NUM_BLOCKS: u32 = 6;
 const NUM_OPERATIONS: usize = 400;
-const NUM_SEEDS: u64 = 150;
 
 /// What a slot may hold, by depths of the chain.
 #[derive(Clone, Default)]
@@ -144,7 +145,8 @@ impl Test {
 #[test]
 fn a_faulty_disk_loses_blocks_and_never_gives_wrong_ones() {
     let (mut num_faults, mut num_kept) = (0, 0);
-    for seed in 0..NUM_SEEDS {
+    let first = draw::first_seed();
+    for seed in first..first + draw::count("TRUNKLINE_CASES", 40, 1_000) {
         let mut test = Test::new(seed);
         for _ in 0..NUM_OPERATIONS {
             let slot = test.random.below(GEOMETRY.2.into()) as u32;
@@ -179,4 +181,50 @@ fn a_disk_that_is_full_from_the_beginning_is_an_error_of_the_system() {
     let opened = Store::open_on(disk.records(), disk.blocks(), geometry(), Path::new("records"));
     let error = opened.unwrap_err().to_string();
     assert_eq!(error, "cannot write `records`: No space left on device (os error 28)");
+}
+
+#[test]
+fn writing_resumes_when_a_full_disk_has_room_again() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+    let (disk, chain) = (Disk::default(), Chain::new("a", NUM_BLOCKS));
+    let opened = Store::open_on(disk.records(), disk.blocks(), geometry(), Path::new("records"));
+    let mut store = opened.expect("a disk without faults").0;
+    write(&store, 0, &chain, 0).unwrap();
+    let is_full = Arc::new(AtomicBool::new(true));
+    let seen = is_full.clone();
+    disk.set(move |operation| match operation {
+        Operation::Write { file: "blocks", .. } if seen.load(Ordering::Relaxed) => Fault::Error(libc::ENOSPC),
+        _ => Fault::None,
+    });
+    let error = write(&store, 1, &chain, 1).unwrap_err();
+    assert!(error.to_string().ends_with("No space left on device (os error 28)"), "{error}");
+    // For a while the disk is not asked, whether it is still full or not.
+    for is_full_now in [true, false, true] {
+        is_full.store(is_full_now, Ordering::Relaxed);
+        assert!(matches!(write(&store, 1, &chain, 1), Err(WriteError::Paused { slot: 1 })));
+        assert_eq!(disk.num_faults(), 1);
+    }
+    // Then it is asked again: once while it is full, and for good when it has room.
+    store.set_refused_pause(PAUSE);
+    let write_after_pause = |slot: u32, depth: usize| {
+        let end = Instant::now() + LONG;
+        loop {
+            match write(&store, slot, &chain, depth) {
+                Err(WriteError::Paused { .. }) => assert!(Instant::now() < end, "the pause ends"),
+                result => return result,
+            }
+        }
+    };
+    assert!(matches!(write_after_pause(1, 1), Err(WriteError::Disk { slot: 1, .. })));
+    assert_eq!(disk.num_faults(), 2, "a disk that is still full is asked once more");
+    let refused_at = Instant::now();
+    is_full.store(false, Ordering::Relaxed);
+    write_after_pause(1, 1).unwrap();
+    assert!(refused_at.elapsed() >= PAUSE / 2);
+    (2..5).for_each(|slot| write(&store, slot, &chain, slot as usize).unwrap());
+    for slot in 0..5 {
+        let key = chain.keys[slot as usize + 1];
+        assert_eq!(read(&store, slot, key).unwrap(), block_bytes(key), "slot {slot}");
+    }
 }

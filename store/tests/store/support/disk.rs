@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use trunkline_store::disk::DiskFile;
 
@@ -37,6 +37,7 @@ pub struct Disk {
     blocks: Arc<Mutex<Vec<u8>>>,
     faults: Arc<Mutex<Faults>>,
     num_faults: Arc<AtomicUsize>,
+    num_begun: Arc<(Mutex<usize>, Condvar)>,
     /// While it is held, the disk takes its time.
     pub gate: Arc<Mutex<()>>,
 }
@@ -48,6 +49,7 @@ impl Default for Disk {
             blocks: Arc::default(),
             faults: Arc::new(Mutex::new(Box::new(|_| Fault::None))),
             num_faults: Arc::default(),
+            num_begun: Arc::default(),
             gate: Arc::default(),
         }
     }
@@ -61,6 +63,21 @@ impl Disk {
     /// Faults so far, short reads and writes not counted.
     pub fn num_faults(&self) -> usize {
         self.num_faults.load(Ordering::Relaxed)
+    }
+
+    /// Operations that the disk was asked for, whether they are done or wait at the gate.
+    pub fn num_begun(&self) -> usize {
+        *lock(&self.num_begun.0)
+    }
+
+    /// Returns when more than so many operations were begun.
+    pub fn wait_begun(&self, before: usize) {
+        let (count, changed) = &*self.num_begun;
+        drop(
+            changed
+                .wait_while(lock(count), |count| *count <= before)
+                .expect("no test panics while it is held"),
+        );
     }
 
     pub fn records(&self) -> Box<dyn DiskFile> {
@@ -90,6 +107,9 @@ impl std::fmt::Debug for FaultyFile {
 
 impl FaultyFile {
     fn fault(&self, operation: Operation) -> Fault {
+        let (count, changed) = &*self.disk.num_begun;
+        *lock(count) += 1;
+        changed.notify_all();
         drop(lock(&self.disk.gate));
         let fault = (lock(&self.disk.faults))(operation);
         if !matches!(fault, Fault::None | Fault::Short(_)) {

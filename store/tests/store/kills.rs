@@ -1,22 +1,18 @@
 //! A process that writes is killed at random points, again and again: what it acknowledged is there, and right.
 
-mod support;
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Chain, GEOMETRY, Random, block_bytes, open, read, write};
+use crate::draw;
+use crate::support::{Chain, GEOMETRY, Random, block_bytes, open, read, write};
 use trunkline_store::records;
 
 /// The folder that the child writes to; then it is the child.
 const FOLDER: &str = "TRUNKLINE_TEST_STORE";
 const SEED: &str = "TRUNKLINE_TEST_SEED";
-/// How often, unless this variable says otherwise.
-const NUM_KILLS: u64 = 300;
-const KILLS: &str = "TRUNKLINE_KILLS";
 const NUM_BLOCKS: u32 = 32;
 /// Longest time from the acknowledgement that was waited for to the kill: some writes.
 const MAX_DELAY_US: u64 = 200;
@@ -44,7 +40,7 @@ fn child() {
 /// Lets a child write until some time after its n-th acknowledgement; returns all that it said.
 fn run_and_kill(folder: &Path, seed: u64, random: &mut Random) -> Vec<(bool, u32, usize)> {
     let mut child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "kills::child", "--ignored", "--nocapture", "--test-threads=1"])
         .envs([(FOLDER, folder.as_os_str()), (SEED, seed.to_string().as_ref())])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -83,9 +79,8 @@ fn what_was_acknowledged_survives_kills() {
     // What each slot must hold; and the slot whose write was cut off, with what it may hold.
     let mut expected: HashMap<u32, usize> = HashMap::new();
     let mut num_cut = 0;
-    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
-    let (first, num_kills) = (number("TRUNKLINE_SEED", 0), number(KILLS, NUM_KILLS));
-    for seed in first..first + num_kills {
+    let first = draw::first_seed();
+    for seed in first..first + draw::count("TRUNKLINE_KILLS", 60, 1_000) {
         let mut begun = None;
         for (is_done, slot, depth) in run_and_kill(folder.path(), seed, &mut random) {
             if is_done {

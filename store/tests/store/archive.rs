@@ -1,14 +1,12 @@
 //! A path goes to a file and into another store, whole or not at all.
 
-mod support;
-
 use std::path::Path;
 
-use support::{Chain, GEOMETRY, block_bytes};
+use crate::support::{Chain, GEOMETRY, block_bytes};
 use trunkline_store::{ArchiveError, Geometry, Imported, Store, StoredBlock, export, import, records};
 
 fn filled(folder: &Path, name: &str, slots: &[u32]) -> (Store, Chain) {
-    let store = Store::open(folder, support::geometry()).expect("a new folder").0;
+    let store = Store::open(folder, crate::support::geometry()).expect("a new folder").0;
     let chain = Chain::new(name, GEOMETRY.2);
     for (depth, slot) in slots.iter().enumerate() {
         store
@@ -60,16 +58,16 @@ fn what_is_damaged_foreign_or_too_much_is_refused() {
     let file = folder.path().join("path.kv");
     export(&store, &path_of(&folder.path().join("a")), &file).unwrap();
 
-    let foreign = Geometry { fingerprint: "another".to_owned(), ..support::geometry() };
+    let foreign = Geometry { fingerprint: "another".to_owned(), ..crate::support::geometry() };
     let (other, _) = Store::open(&folder.path().join("b"), foreign).unwrap();
     assert!(matches!(import(&other, &[], &file), Err(ArchiveError::Foreign { .. })));
 
-    let small = Geometry { num_slots: 1, ..support::geometry() };
+    let small = Geometry { num_slots: 1, ..crate::support::geometry() };
     let (other, _) = Store::open(&folder.path().join("c"), small).unwrap();
     let error = import(&other, &[], &file).unwrap_err();
     assert!(matches!(error, ArchiveError::Full { free: 1, needed: 2 }), "{error}");
 
-    let (other, _) = Store::open(&folder.path().join("d"), support::geometry()).unwrap();
+    let (other, _) = Store::open(&folder.path().join("d"), crate::support::geometry()).unwrap();
     let whole = std::fs::read(&file).unwrap();
     for at in (0..whole.len()).step_by(97) {
         let mut bytes = whole.clone();

@@ -1,11 +1,9 @@
 //! A store in a folder: what survives, what is lost, and what is said of it.
 
-mod support;
-
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use support::{Chain, GEOMETRY, block_bytes, geometry, open, read, write};
+use crate::support::{Chain, GEOMETRY, block_bytes, geometry, open, read, write};
 use trunkline_store::{Geometry, OpenError, ReadError, Store, records};
 
 #[test]

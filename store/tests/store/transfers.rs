@@ -1,11 +1,10 @@
 //! Transfers on threads: outcomes, order, limits.
 
-mod support;
-
+use std::path::Path;
 use std::time::Duration;
 
-use support::disk::{Disk, Fault, Operation};
-use support::{Chain, GEOMETRY, block_bytes};
+use crate::support::disk::{Disk, Fault, Operation};
+use crate::support::{Chain, GEOMETRY, block_bytes};
 use trunkline_store::transfers::MAX_QUEUED_STORES;
 use trunkline_store::{
     Geometry, Outcomes, Piece, RestoreBlock, Store, StoreBlock, StoreOutcome, TransferError, Transfers,
@@ -27,7 +26,7 @@ impl Bench {
     fn new() -> Self {
         let disk = Disk::default();
         let path = std::path::Path::new("records");
-        let opened = Store::open_on(disk.records(), disk.blocks(), support::geometry(), path);
+        let opened = Store::open_on(disk.records(), disk.blocks(), crate::support::geometry(), path);
         Self::on(opened.expect("a disk without faults").0, disk)
     }
 
@@ -170,40 +169,39 @@ fn a_slot_is_in_one_transfer() {
 
 #[test]
 fn a_slow_disk_fills_the_queue_and_holds_nobody() {
-    let bench = Bench::new();
-    let closed = bench.disk.gate.lock().unwrap();
-    // One is being written, and there is only one slot for each block that waits.
-    bench.store(0, 0).unwrap();
-    assert!(bench.transfers.is_storing());
-    bench.transfers.wait_stores(Duration::from_millis(1));
-    assert!(bench.transfers.is_storing(), "the time is over, not the transfer");
-    assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());
-    drop(closed);
-    assert!(bench.outcomes(1).stores[0].is_stored);
-}
-
-#[test]
-fn a_full_queue_stores_nothing_more() {
-    let folder = tempfile::tempdir().unwrap();
-    let num_slots = MAX_QUEUED_STORES as u32 + 8;
-    let geometry = Geometry { num_slots, ..support::geometry() };
+    const NUM_REFUSED: u32 = 8;
+    let num_slots = 1 + MAX_QUEUED_STORES as u32 + NUM_REFUSED;
+    let geometry = Geometry { num_slots, ..crate::support::geometry() };
     let disk = Disk::default();
-    let (store, _) = Store::open_on(disk.records(), disk.blocks(), geometry, folder.path()).unwrap();
-    let bench = Bench::on(store, disk);
-    let closed = bench.disk.gate.lock().unwrap();
-    (0..num_slots).for_each(|slot| bench.store(slot, 0).unwrap());
+    let (store, _) = Store::open_on(disk.records(), disk.blocks(), geometry, Path::new("records")).unwrap();
+    let bench = Bench::on(store, disk.clone());
+    let (closed, num_begun) = (disk.gate.lock().unwrap(), disk.num_begun());
+    // The writer takes the first one out of the queue and waits for the disk. Then there is room for so many.
+    bench.store(0, 0).unwrap();
+    disk.wait_begun(num_begun);
+    (1..=MAX_QUEUED_STORES as u32).for_each(|slot| bench.store(slot, 0).unwrap());
+    assert_eq!(bench.transfers.take_outcomes(), Outcomes::default(), "the queue takes them all");
+    bench.transfers.wait_stores(Duration::from_millis(1));
+    assert!(bench.transfers.is_storing(), "the time is over, not the transfers");
+    // The next ones are refused while the disk still hangs, and nobody waited for it.
+    let refused = num_slots - NUM_REFUSED..num_slots;
+    refused.clone().for_each(|slot| bench.store(slot, 0).unwrap());
+    let expected: Vec<_> = refused.map(|slot| StoreOutcome { slot, is_stored: false }).collect();
+    assert_eq!(bench.transfers.take_outcomes().stores, expected);
+    assert_eq!(disk.num_begun(), num_begun + 1);
     drop(closed);
-    let outcomes = bench.outcomes(num_slots as usize).stores;
-    let refused = outcomes.iter().filter(|outcome| !outcome.is_stored).count();
-    // The writer may have taken one out of the queue.
-    assert!((7..=8).contains(&refused), "{refused} were refused");
-    let counts = bench.transfers.counts();
-    assert_eq!((counts.stored + counts.not_stored, counts.not_stored), (num_slots.into(), refused as u64));
-    let warning = bench.transfers.take_warning().unwrap();
+    let stored = bench.outcomes(1 + MAX_QUEUED_STORES).stores;
+    let slots: Vec<u32> =
+        stored.iter().filter(|outcome| outcome.is_stored).map(|outcome| outcome.slot).collect();
     assert_eq!(
-        warning,
-        format!("1024 transfers wait for the disk, and {} more failures before it", refused - 1)
+        slots,
+        (0..num_slots - NUM_REFUSED).collect::<Vec<_>>(),
+        "the others are written, in their order"
     );
+    let counts = bench.transfers.counts();
+    assert_eq!((counts.stored, counts.not_stored), (1 + MAX_QUEUED_STORES as u64, NUM_REFUSED.into()));
+    let warning = bench.transfers.take_warning().unwrap();
+    assert_eq!(warning, "1024 transfers wait for the disk, and 7 more failures before it");
 }
 
 #[test]
