@@ -5,6 +5,8 @@ use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarEr
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::{ModelText, Tokenizer};
 
+use crate::validator::Validator;
+
 /// Tokens longer than a byte, as models have them: across the borders of lexemes too.
 const WORDS: [&str; 31] = [
     "tr",
@@ -192,13 +194,11 @@ pub fn check_outputs(
     constraint: &Constraint,
     count: u64,
 ) -> Check {
-    let validator = jsonschema::options().should_validate_formats(true).build(schema);
-    let validator = validator.unwrap_or_else(|error| panic!("{name} is no schema: {error}"));
-    let mut check = Check::default();
+    let (mut validator, mut check) = (Validator::new(schema), Check::default());
     for seed in 0..count {
         let written =
             write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Rng(seed));
-        match written.map(|text| text.map(|text| fault(text, &validator))) {
+        match written.map(|text| text.map(|text| fault(text, &mut validator))) {
             Ok(None) => {}
             Ok(Some(None)) => check.num_finished += 1,
             Ok(Some(Some(fault))) => check.faults.push(format!("{name}, seed {seed}: {fault}")),
@@ -208,25 +208,13 @@ pub fn check_outputs(
     check
 }
 
-fn fault(text: Vec<u8>, validator: &jsonschema::Validator) -> Option<String> {
+fn fault(text: Vec<u8>, validator: &mut Validator<'_>) -> Option<String> {
     let Ok(text) = String::from_utf8(text) else { return Some("no UTF-8".to_owned()) };
-    let mut value: Value = match serde_json::from_str(&text) {
+    let value: Value = match serde_json::from_str(&text) {
         Ok(value) => value,
         // JSON sets no bound to numbers, this reader does.
         Err(error) if error.to_string().starts_with("number out of range") => return None,
         Err(error) => return Some(format!("{error} in {text}")),
     };
-    unsign_zeros(&mut value);
-    let error = validator.validate(&value).err()?;
-    Some(format!("{error} at {} in {text}", error.instance_path()))
-}
-
-/// This reader takes `-0` for a float, which draft 4 does not take for an integer.
-fn unsign_zeros(value: &mut Value) {
-    match value {
-        Value::Number(number) if number.as_f64() == Some(0.0) => *value = json!(0),
-        Value::Array(list) => list.iter_mut().for_each(unsign_zeros),
-        Value::Object(map) => map.values_mut().for_each(unsign_zeros),
-        _ => {}
-    }
+    validator.validate(&value).err().map(|fault| format!("{fault} in {text}"))
 }
