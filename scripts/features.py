@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SHIPPED = ("trunkline-launcher", "trunkline-router", "trunkline-kernels-python")
+SHIPPED = ("trunkline-launcher", "trunkline-router", "trunkline-router-full", "trunkline-kernels-python")
 
 
 def features(*selection: str) -> dict[str, set[str]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CONTRACT = ROOT / "proto/trunkline/shard/v1/shard.proto"
+RUST_TYPES = ROOT / "router/src/shard/generated/trunkline.shard.v1.rs"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_LINE_CHARACTERS = 120
@@ -91,7 +94,19 @@ def is_test(path: Path) -> bool:
 
 
 def generated(path: Path) -> bool:
-    return "_pb2" in path.name
+    return "_pb2" in path.name or path.parent.name == "generated"
+
+
+def check_generated() -> list[str]:
+    """The Rust types are those that `make proto` made of the contract, unedited: their first line has both digests."""
+    header, _, code = RUST_TYPES.read_text().partition("\n")
+    wanted = {
+        "contract": hashlib.sha256(CONTRACT.read_bytes()).hexdigest(),
+        "code": hashlib.sha256(code.encode()).hexdigest(),
+    }
+    stale = [what for what, value in wanted.items() if f"{what} sha256:{value}" not in header]
+    name = RUST_TYPES.relative_to(ROOT)
+    return [f"{name}: its {what} is not the one it was generated from; hint: run `make proto`" for what in stale]
 
 
 def check_text(path: Path, text: str) -> list[str]:
@@ -192,7 +207,7 @@ def check_pure(path: Path, text: str) -> list[str]:
 
 
 def main() -> int:
-    found = []
+    found = check_generated()
     for path in tracked():
         try:
             text = path.read_text()

@@ -10,9 +10,9 @@ target=${CARGO_TARGET_DIR:-$root/target}
 # maturin lays what is in the data folder's scripts/ beside the launcher.
 data="$root/launcher/trunkline.data"
 trap 'rm -rf "$data"' EXIT
-cargo build --release --quiet -p trunkline-router
+cargo build --release --quiet -p trunkline-router-full
 mkdir -p "$data/scripts"
-cp "$target/release/trunkline-router" "$data/scripts/"
+cp "$target/release/trunkline-router-full" "$data/scripts/trunkline-router"
 "$maturin" build --release --quiet --strip --out dist --manifest-path launcher/Cargo.toml
 "$maturin" build --release --quiet --strip --out dist
 ls -l dist
