@@ -17,7 +17,7 @@ const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 /// A copy of the same signal within this time is the same request: `timeout(1)` and some supervisors send it to the
 /// process and again to its group.
-const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
+pub const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
 /// How an asked-for end went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +40,16 @@ pub struct Request {
 impl Request {
     /// A request by `signal`, which arrived just now.
     pub fn now(signal: i32) -> Self {
-        Self { signal, at: Instant::now() }
+        Self::at(signal, Instant::now())
     }
 
-    fn is_repeated_by(self, signal: i32) -> bool {
+    /// A request by `signal`, which arrived at `at`.
+    pub fn at(signal: i32, at: Instant) -> Self {
+        Self { signal, at }
+    }
+
+    /// Whether `signal`, which arrived just now, is a second request and no copy of this one.
+    pub fn is_repeated_by(self, signal: i32) -> bool {
         signal != self.signal || self.at.elapsed() >= SAME_SIGNAL_WINDOW
     }
 }
@@ -168,19 +174,5 @@ pub fn abandon(rest: impl IntoIterator<Item = Process>, events: &Receiver<Event>
     rest.iter().for_each(|process| process.signal(Signal::TERM));
     for process in rest {
         stop(process, ABANDON_TIMEOUT, request, ClosingLine::Drop, events);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copy_of_the_first_signal_is_not_a_second_one() {
-        let request = Request::now(15);
-        assert!(!request.is_repeated_by(15));
-        assert!(request.is_repeated_by(2), "another signal is another request");
-        let earlier = Request { signal: 15, at: Instant::now().checked_sub(SAME_SIGNAL_WINDOW).unwrap() };
-        assert!(earlier.is_repeated_by(15));
     }
 }

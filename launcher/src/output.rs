@@ -15,7 +15,7 @@ use crate::log;
 /// How a child's closing line begins (docs/architecture.md).
 const VERDICT: &[u8] = b"error: ";
 /// A longer line is passed through in pieces of this size, so that a child cannot fill the launcher's memory.
-const MAX_LOG_LINE_BYTES: u64 = 1 << 20;
+pub const MAX_LOG_LINE_BYTES: u64 = 1 << 20;
 /// How long the last lines of an ended child may take to arrive.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -60,7 +60,8 @@ impl Output {
 }
 
 impl Tail {
-    fn push(&mut self, line: &[u8]) {
+    /// Takes one line of stderr: passes it through, or holds it back if it may be the last word.
+    pub fn push(&mut self, line: &[u8]) {
         if let Some(earlier) = self.verdict.take() {
             log::write_line(&earlier);
         }
@@ -99,7 +100,7 @@ fn copy_in_background(
 }
 
 /// Hands whole lines to `write`, each with its newline, until the end of `input`.
-fn copy_lines(input: impl Read, mut write: impl FnMut(&[u8])) {
+pub fn copy_lines(input: impl Read, mut write: impl FnMut(&[u8])) {
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
     loop {
@@ -114,33 +115,5 @@ fn copy_lines(input: impl Read, mut write: impl FnMut(&[u8])) {
             line.push(b'\n');
         }
         write(&line);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_whole_bounded_and_ended() {
-        let long = vec![b'x'; MAX_LOG_LINE_BYTES as usize + 1];
-        let input = [b"a\n\nb\xff\n".as_slice(), &long].concat();
-        let mut lines = Vec::new();
-        copy_lines(input.as_slice(), |line| lines.push(line.to_vec()));
-        assert_eq!(lines[..3], [b"a\n".to_vec(), b"\n".to_vec(), b"b\xff\n".to_vec()]);
-        assert_eq!(lines[3].len() as u64, MAX_LOG_LINE_BYTES + 1);
-        assert_eq!(lines[4], b"x\n");
-    }
-
-    #[test]
-    fn only_the_last_line_is_held_back() {
-        let mut tail = Tail::default();
-        tail.push(b"error: not the last\n");
-        assert!(tail.verdict.is_some());
-        tail.push(b"2026 INFO shard: going on\n");
-        assert!(tail.verdict.is_none());
-        tail.push(b"error: the last\n");
-        assert_eq!(tail.verdict.as_deref(), Some(b"error: the last\n".as_slice()));
-        assert_eq!(tail.last_line.as_deref(), Some("error: the last\n"));
     }
 }

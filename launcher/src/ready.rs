@@ -54,7 +54,7 @@ pub fn watch(address: SocketAddr, scheme: Scheme, events: SyncSender<Event>) {
 }
 
 /// One question: true for 200, false for another answer, an error if nobody answers in time.
-fn probe(address: SocketAddr, scheme: Scheme) -> io::Result<bool> {
+pub fn probe(address: SocketAddr, scheme: Scheme) -> io::Result<bool> {
     let stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
     stream.set_write_timeout(Some(PROBE_TIMEOUT))?;
@@ -87,41 +87,4 @@ pub fn banner(address: &Address, scheme: Scheme, model_name: &str) -> String {
         "{model_name} is ready at {url} ({reach})\n\
          curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    fn answering(answer: &'static str) -> SocketAddr {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut question = [0; 256];
-            let _ = stream.read(&mut question).unwrap();
-            stream.write_all(answer.as_bytes()).unwrap();
-        });
-        address
-    }
-
-    #[test]
-    fn only_200_is_ready() {
-        assert!(probe(answering("HTTP/1.1 200 OK\r\n\r\n"), Scheme::Http).unwrap());
-        assert!(!probe(answering("HTTP/1.1 503 Service Unavailable\r\n\r\n"), Scheme::Http).unwrap());
-        assert!(probe(answering(""), Scheme::Http).is_err());
-        assert!(probe(answering("HTTP/1.1 200 OK\r\n\r\n"), Scheme::Https).is_err(), "no TLS");
-        assert!(!probe(answering("SSH-2.0-something 200"), Scheme::Http).unwrap());
-    }
-
-    #[test]
-    fn banner_quotes_the_model_name_for_json_and_shell() {
-        let address = Address::check("127.0.0.1", 0).unwrap();
-        let banner = banner(&address, Scheme::Https, "it's \"x\"");
-        assert_eq!(banner.lines().count(), 2);
-        assert_eq!(banner.matches(&format!("https://{}", address.local())).count(), 2, "{banner}");
-        assert!(banner.contains(r#""model":"it'\''s \"x\"""#), "{banner}");
-    }
 }

@@ -184,7 +184,7 @@ fn text_of(command: &mut Command) -> Result<String, String> {
 }
 
 /// What `command` prints. The error is its last line on stderr, or why it could not be asked.
-fn output_of(command: &mut Command) -> Result<Vec<u8>, String> {
+pub fn output_of(command: &mut Command) -> Result<Vec<u8>, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .stdin(Stdio::null())
@@ -223,19 +223,4 @@ fn output_of(command: &mut Command) -> Result<Vec<u8>, String> {
     let last =
         String::from_utf8_lossy(&stderr).lines().rfind(|line| !line.trim().is_empty()).map(str::to_owned);
     Err(last.unwrap_or_else(|| format!("`{program}` ended with {status}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_is_told_from_failure() {
-        assert_eq!(output_of(Command::new("sh").args(["-c", "echo yes; echo no >&2"])).unwrap(), b"yes\n");
-        let error =
-            output_of(Command::new("sh").args(["-c", "echo first >&2; echo last >&2; exit 3"])).unwrap_err();
-        assert_eq!(error, "last");
-        let error = output_of(&mut Command::new("/nonexistent/program")).unwrap_err();
-        assert!(error.starts_with("cannot start `/nonexistent/program`: "), "{error}");
-    }
 }

@@ -50,7 +50,8 @@ impl Plan<'_> {
         if self.config.tls.is_some() { Scheme::Https } else { Scheme::Http }
     }
 
-    fn command(&self, role: Role) -> Command {
+    /// The command line of the shard or the router.
+    pub fn command(&self, role: Role) -> Command {
         let socket = self.runtime_dir.shard_socket();
         match role {
             Role::Router => {

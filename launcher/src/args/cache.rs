@@ -191,7 +191,7 @@ fn disk_path(path: &std::path::Path) -> Result<PathBuf, LauncherError> {
 }
 
 /// The router takes it apart; what is no endpoint at all is known before anything starts.
-fn events_endpoint(text: String) -> Result<String, LauncherError> {
+pub fn events_endpoint(text: String) -> Result<String, LauncherError> {
     let address = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
     if address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
         return Ok(text);
@@ -202,7 +202,8 @@ fn events_endpoint(text: String) -> Result<String, LauncherError> {
     )))
 }
 
-fn size(flag: &str, text: &str) -> Result<u64, LauncherError> {
+/// Reads a number of bytes with its unit; an error names `flag`.
+pub fn size(flag: &str, text: &str) -> Result<u64, LauncherError> {
     let fail = |what: &str| {
         LauncherError::usage(format!(
             "`{flag}` is `{text}`, {what}; hint: a number with KiB, MiB, GiB or TiB, such as 10GiB"
@@ -218,42 +219,5 @@ fn size(flag: &str, text: &str) -> Result<u64, LauncherError> {
         None => Err(fail("which is more than 1024TiB")),
         Some(bytes) if bytes < MIN_DISK_BYTES => Err(fail("which is less than 16MiB")),
         Some(bytes) => Ok(bytes),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_endpoint_has_host_and_port() {
-        for text in ["tcp://*:5557", "tcp://indexer:5557", "tcp://[::]:5557"] {
-            assert_eq!(events_endpoint(text.to_owned()).unwrap(), text);
-        }
-        for text in ["", "*:5557", "tcp://*", "tcp://:5557", "tcp://*:70000", "ipc:///events"] {
-            let error = events_endpoint(text.to_owned()).unwrap_err().to_string();
-            assert!(error.contains("--kv-events-endpoint") && error.contains("hint: "), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_read_or_refused() {
-        assert_eq!(size("--kv-disk-size", "16MiB").unwrap(), 16 << 20);
-        assert_eq!(size("--kv-disk-size", "2 GiB").unwrap(), 2 << 30);
-        assert_eq!(size("--kv-disk-size", "3T").unwrap(), 3 << 40);
-        assert_eq!(size("--kv-disk-size", "20000000").unwrap(), 20_000_000);
-        for (text, what) in [
-            ("", "no size"),
-            ("GiB", "no size"),
-            ("-1GiB", "no size"),
-            ("1.5GiB", "no size"),
-            ("10GB", "no size"),
-            ("1KiB", "less than 16MiB"),
-            ("9999999TiB", "more than 1024TiB"),
-            ("99999999999999999TiB", "more than 1024TiB"),
-        ] {
-            let error = size("--kv-host-size", text).unwrap_err().to_string();
-            assert!(error.contains(what) && error.contains("hint: "), "{text}: {error}");
-        }
     }
 }

@@ -18,7 +18,8 @@ use self::high::{Request, ServeConfig};
 use self::low::{LowArgs, LowCommand};
 use crate::error::LauncherError;
 
-const SERVE: &str = "serve";
+/// The name of the command that serves.
+pub const SERVE: &str = "serve";
 
 /// Why there is nothing to run.
 #[derive(Debug)]
@@ -88,6 +89,3 @@ fn with_file(command: Command, text: &str, name: &str) -> Result<Command, Launch
             .fold(serve, |serve, value| serve.mut_arg(value.arg_id, |arg| arg.default_value(value.text)))
     }))
 }
-
-#[cfg(test)]
-mod tests;

@@ -14,14 +14,16 @@ const MAX_TEXT_LINES: usize = 20;
 const MS_PER_S: u64 = 1_000;
 
 /// What continues what. A parent that came on no page, as it changed meanwhile, leaves its children at the root.
-struct Tree<'a> {
+#[derive(Debug)]
+pub struct Tree<'a> {
     nodes: &'a [Node],
     /// Indices of children by the number of their parent; none: roots.
     children: BTreeMap<Option<u64>, Vec<usize>>,
 }
 
 impl<'a> Tree<'a> {
-    fn new(nodes: &'a [Node]) -> Self {
+    /// The tree that `nodes` make up.
+    pub fn new(nodes: &'a [Node]) -> Self {
         let known: BTreeSet<u64> = nodes.iter().filter_map(Node::number).collect();
         let mut children: BTreeMap<Option<u64>, Vec<usize>> = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {
@@ -36,12 +38,13 @@ impl<'a> Tree<'a> {
         Self { nodes, children }
     }
 
-    fn children(&self, of: Option<u64>) -> &[usize] {
+    /// Indices of the nodes that continue node number `of`; none: the roots.
+    pub fn children(&self, of: Option<u64>) -> &[usize] {
         self.children.get(&of).map_or(&[], Vec::as_slice)
     }
 
     /// The lines of the tree. No recursion: a conversation may fork once a turn.
-    fn draw(&self, out: &mut String) {
+    pub fn draw(&self, out: &mut String) {
         let roots = self.children(None);
         let mut open: Vec<(usize, String, bool)> = Vec::new();
         let push = |open: &mut Vec<_>, of: &[usize], indent: &str| {
@@ -59,7 +62,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The nodes up to one of them, from the root on.
-    fn path(&self, last: &'a Node) -> Vec<&'a Node> {
+    pub fn path(&self, last: &'a Node) -> Vec<&'a Node> {
         let by_number: BTreeMap<u64, &Node> =
             self.nodes.iter().filter_map(|node| Some((node.number()?, node))).collect();
         let mut path = vec![last];
@@ -110,7 +113,7 @@ fn plural(count: u64, what: &str) -> String {
 }
 
 /// What clients sent may hold anything: a terminal is told nothing by it.
-fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         match character {
@@ -235,49 +238,5 @@ fn find<'a>(nodes: &'a [Node], id: &str) -> Result<&'a Node, CacheError> {
         [] => Err(CacheError::UnknownId { id: id.to_owned() }),
         [node] if digits.len() >= super::MIN_ID_DIGITS => Ok(node),
         _ => Err(CacheError::AmbiguousId { id: id.to_owned(), count: found.len() }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_clients_sent_tells_a_terminal_nothing() {
-        assert_eq!(shown("a\u{1b}[2J\u{7}\u{202e}b\n\tc\r"), "a\\u{1b}[2J\\u{7}\\u{202e}b\n\tc\\u{d}");
-    }
-
-    fn node(number: u64, parent: Option<u64>, age_ms: u64) -> Node {
-        let value = serde_json::json!({
-            "id": format!("{number}-{number:032x}"), "parent": parent, "first_token": 0, "tokens": 64, "blocks": 1, "bytes": 1024,
-            "stored": 0, "hits": 0, "age_ms": age_ms,
-        });
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn nodes_hang_under_their_parents_and_lost_ones_at_the_root() {
-        let nodes = [
-            node(3, Some(1), 9),
-            node(1, None, 5),
-            node(2, Some(1), 4),
-            node(7, Some(99), 1),
-            node(8, Some(8), 2),
-        ];
-        let tree = Tree::new(&nodes);
-        assert_eq!(tree.children(None), [3, 4, 1]);
-        assert_eq!(tree.children(Some(1)), [2, 0]);
-        let path: Vec<u64> = tree.path(&nodes[0]).iter().filter_map(|node| node.number()).collect();
-        assert_eq!(path, [1, 3]);
-        let mut out = String::new();
-        tree.draw(&mut out);
-        let forks: Vec<&str> = out.lines().map(|line| line.split_once(' ').unwrap().0).collect();
-        assert_eq!(forks, ["├─", "├─", "└─", "", ""]);
-        assert!(
-            out.lines()
-                .nth(4)
-                .unwrap()
-                .starts_with("   └─ 000000000000  64 tokens  1 block, 1.0 KiB  0 hits")
-        );
     }
 }

@@ -8,10 +8,10 @@
 //! live       its tree as text
 //! ```
 
-mod forest;
-mod live;
-mod render;
-mod server;
+pub mod forest;
+pub mod live;
+pub mod render;
+pub mod server;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,7 @@ pub enum CacheCommand {
         /// The folder of `--kv-disk-path`
         #[arg(required_unless_present = "url", conflicts_with = "url")]
         dir: Option<PathBuf>,
+        /// Or a running server.
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -63,6 +64,7 @@ pub enum CacheCommand {
         /// The folder of `--kv-disk-path` and the first digits of an id that `ls` shows; with `--url` the id alone
         #[arg(value_names = ["DIR", "ID"], num_args = 1..=2, required = true)]
         place: Vec<String>,
+        /// Or a running server.
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -76,6 +78,7 @@ pub enum CacheCommand {
         /// End the pins of the path and of what continues it instead
         #[arg(long, conflicts_with = "ttl")]
         end: bool,
+        /// Or a running server.
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -95,6 +98,7 @@ pub enum CacheCommand {
         /// Forget everything
         #[arg(long)]
         all: bool,
+        /// Or a running server.
         #[command(flatten)]
         server: ServerArgs,
     },

@@ -87,6 +87,7 @@ impl ServerError {
 
 /// `GET /v1/kv`, as much of it as is shown.
 #[derive(Debug, Deserialize)]
+#[allow(missing_docs)] // named as in the answer
 pub struct Totals {
     pub block_size: u64,
     pub device: Device,
@@ -97,6 +98,7 @@ pub struct Totals {
 }
 
 #[derive(Debug, Deserialize)]
+#[allow(missing_docs)] // named as in the answer
 pub struct Device {
     pub blocks: u64,
     pub held: u64,
@@ -106,12 +108,14 @@ pub struct Device {
 }
 
 #[derive(Debug, Deserialize)]
+#[allow(missing_docs)] // named as in the answer
 pub struct Disk {
     pub slots: u64,
     pub blocks: u64,
 }
 
 #[derive(Debug, Deserialize)]
+#[allow(missing_docs)] // named as in the answer
 pub struct Tenant {
     pub tenant: Option<String>,
     pub device_blocks: u64,
@@ -123,6 +127,7 @@ pub struct Tenant {
 
 /// A node of `GET /v1/kv/tree`.
 #[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs)] // named as in the answer
 pub struct Node {
     pub id: String,
     pub parent: Option<u64>,
@@ -170,6 +175,7 @@ struct Removed {
 
 /// What a pin came to.
 #[derive(Debug, Deserialize)]
+#[allow(missing_docs)] // named as in the answer
 pub struct Pinned {
     pub pinned_tokens: u64,
     pub disk_pinned_tokens: Option<u64>,
@@ -316,23 +322,5 @@ impl Server {
                 Err(_) => Err(foreign(format!("status {status}"))),
             },
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_names_a_server_and_nothing_more() {
-        for url in ["http://localhost:8080", "https://kv.example/", "http://[::1]:80"] {
-            assert!(Server::new(url, None).is_ok(), "{url}");
-        }
-        for url in ["", "localhost:8080", "ftp://x", "http://", "http://x/v1", "http://key@x", "https://x?y"]
-        {
-            assert!(matches!(Server::new(url, None), Err(ServerError::Url { .. })), "{url}");
-        }
-        let unset = Server::new("http://x", Some("TRUNKLINE_NO_SUCH_VARIABLE"));
-        assert!(matches!(unset, Err(error @ ServerError::Key { .. }) if error.is_users_mistake()));
     }
 }

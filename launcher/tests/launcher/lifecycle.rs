@@ -1,7 +1,4 @@
 //! A server's life as it should be: start, ready, drain, nothing left.
-#![allow(clippy::unwrap_used)] // a test's way to fail
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::support::{Bench, Running, is_alive, kill, pid, wait_until_gone};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Bench, Running, is_alive, kill, pid, wait_until_gone};
 
 fn flag<'a>(argv: &'a Value, name: &str) -> Option<&'a str> {
     let argv = argv.as_array().unwrap();
@@ -88,6 +85,9 @@ fn every_asking_signal_drains() {
         server.wait_ready();
         server.signal(signal);
         assert_eq!(server.wait(), 0, "{signal:?}");
+        // The router takes SIGHUP as a request to read its keys again, so it must get SIGTERM instead.
+        assert_eq!(server.bench.events("router", "sigterm").len(), 1, "{signal:?}");
+        assert!(server.bench.events("router", "sighup").is_empty());
         server.assert_nothing_left();
     }
 }

@@ -1,15 +1,12 @@
 //! What the command line itself answers.
-#![allow(clippy::unwrap_used)] // a test's way to fail
 
-mod support;
-
+use crate::support::Bench;
 use rustix::process::Signal;
 use serde_json::Value;
-use support::Bench;
 
 fn help(args: &[&str]) -> String {
     let bench = Bench::new();
-    let output = support::spawn(bench.command(args).env("COLUMNS", "100")).wait_with_output().unwrap();
+    let output = crate::support::spawn(bench.command(args).env("COLUMNS", "100")).wait_with_output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }

@@ -1,9 +1,10 @@
 use std::ffi::OsString;
 
 use clap::CommandFactory;
-
-use super::*;
-use crate::log::Level;
+use trunkline_launcher::args::high::{ModelRef, Request, ServeConfig};
+use trunkline_launcher::args::low::LowArgs;
+use trunkline_launcher::args::{ParseError, SERVE, parse};
+use trunkline_launcher::log::{Format, Level};
 
 fn serve(args: &[&str]) -> Result<ServeConfig, String> {
     let argv: Vec<OsString> = ["trunkline", SERVE].iter().chain(args).map(Into::into).collect();
@@ -35,7 +36,7 @@ fn command_line_definition_is_consistent() {
 fn defaults_bind_loopback_and_leave_the_rest_to_the_model() {
     let config = serve(&[]).unwrap();
     assert_eq!((config.hostname.as_str(), config.port), ("127.0.0.1", 3000));
-    assert_eq!(config.model, high::ModelRef { name: None, revision: None });
+    assert_eq!(config.model, ModelRef { name: None, revision: None });
     assert_eq!(config.limits.max_total_tokens, None);
     assert_eq!(config.log_level, Level::Info);
 }
@@ -47,7 +48,7 @@ fn flag_outranks_file_and_file_outranks_default() {
     let config = with_config(text, &["--port", "5000"]).unwrap();
     assert_eq!((config.port, config.hostname.as_str()), (5000, "::1"));
     assert_eq!(config.limits.max_input_tokens, Some(7));
-    assert_eq!(config.log_format, crate::log::Format::Json);
+    assert_eq!(config.log_format, Format::Json);
     assert_eq!(config.log_level, Level::Warn);
 }
 

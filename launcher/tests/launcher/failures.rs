@@ -1,12 +1,9 @@
 //! What goes wrong, and the one line that says so.
-#![allow(clippy::unwrap_used)] // a test's way to fail
-
-mod support;
 
 use std::net::TcpListener;
 
+use crate::support::{Bench, is_alive, kill, pid};
 use rustix::process::Signal;
-use support::{Bench, is_alive, kill, pid};
 
 fn assert_one_error(stderr: &str, wanted: &str) {
     let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error:")).collect();
@@ -140,6 +137,28 @@ fn crashed_router_is_started_again_beside_the_same_shard() {
     server.bench.nth("router", "listen", 2);
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0);
+    assert_eq!(server.bench.events("shard", "start").len(), 1);
+    server.assert_nothing_left();
+}
+
+/// 70 is the code of a router whose driving task panicked, 0 is an end that nobody asked for, 2 is a user's mistake.
+#[test]
+fn router_is_started_again_whatever_its_exit_code_but_two() {
+    let mut server = Bench::new().serve(&[]);
+    server.wait_ready();
+    for (run, code) in [(2, 70), (3, 0)] {
+        server.bench.end_router(code);
+        server.bench.nth("router", "listen", run);
+    }
+    server.bench.end_router(2);
+    assert_eq!(server.wait(), 2);
+    let stderr = server.bench.stderr();
+    assert!(
+        stderr.contains("starting it again process=router") && stderr.contains("exit=\"exit code 70\""),
+        "{stderr}"
+    );
+    assert!(stderr.ends_with("error: ended with 2\n"), "{stderr}");
+    assert_eq!(server.bench.events("router", "start").len(), 3);
     assert_eq!(server.bench.events("shard", "start").len(), 1);
     server.assert_nothing_left();
 }

@@ -1,11 +1,8 @@
 //! `trunkline cache` on a store that a server left.
-#![allow(clippy::unwrap_used)] // a test's way to fail
-
-mod support;
 
 use std::path::{Path, PathBuf};
 
-use support::Bench;
+use crate::support::Bench;
 use trunkline_store::{BlockKey, Geometry, NewBlock, Store};
 
 const BLOCK_BYTES: usize = 4096;

@@ -16,6 +16,9 @@ from pathlib import Path
 JOURNAL = os.environ["FAKE_JOURNAL"]
 
 
+VARIABLES = sorted(name for name in os.environ if name.startswith("TRUNKLINE_"))
+
+
 def note(role, event, **fields):
     line = json.dumps({"role": role, "event": event, "pid": os.getpid(), **fields}) + "\n"
     descriptor = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -29,7 +32,7 @@ def flag(name):
 
 def resolve():
     behaviour = os.environ.get("FAKE_RESOLVE", "find")
-    note("resolver", "start", argv=sys.argv[3:], safe_path=os.environ.get("PYTHONSAFEPATH"))
+    note("resolver", "start", argv=sys.argv[3:], variables=VARIABLES, safe_path=os.environ.get("PYTHONSAFEPATH"))
     if behaviour == "hang":
         signal.pause()
     if behaviour == "refuse":
@@ -56,7 +59,7 @@ def serve():
     path = flag("--socket")
     folder = Path(path).parent
     folder_mode = stat.S_IMODE(folder.stat().st_mode)
-    note("shard", "start", argv=sys.argv[3:], folder=str(folder), folder_mode=folder_mode)
+    note("shard", "start", argv=sys.argv[3:], variables=VARIABLES, folder=str(folder), folder_mode=folder_mode)
     behaviour = os.environ.get("FAKE_SHARD", "serve")
     if behaviour == "refuse":
         print("error: tensor `x` is damaged", file=sys.stderr)

@@ -1,15 +1,12 @@
 //! `trunkline cache --url` against a server that answers as a router does.
-#![allow(clippy::unwrap_used)] // a test's way to fail
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use crate::support::Bench;
 use serde_json::{Value, json};
-use support::Bench;
 
 const KEY: &str = "sk-alice-0123456789";
 /// Keys of blocks, as servers and folders name them.

@@ -1,6 +1,7 @@
 """Stands in for `trunkline-router`: ready while the shard's socket answers, ends on SIGTERM and on a cut lifeline.
 
 FAKE_ROUTER=hold: a stream is open, so SIGTERM alone does not end it; the file FAKE_RELEASE does.
+The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 """
 
 import json
@@ -37,6 +38,15 @@ def lifeline():
     os._exit(1)
 
 
+def exit_if_told():
+    told = Path(os.environ["FAKE_EXIT"])
+    if told.exists():
+        code = int(told.read_text())
+        told.unlink()
+        print(f"error: ended with {code}", file=sys.stderr, flush=True)
+        os._exit(code)
+
+
 def chatter():
     for number in range(int(os.environ.get("FAKE_CHATTER", "0"))):
         sys.stderr.write("router" * 200 + f" {number}\n")
@@ -70,6 +80,7 @@ def terminate(*_):
 
 
 signal.signal(signal.SIGTERM, terminate)
+signal.signal(signal.SIGHUP, lambda *_: note("sighup"))
 threading.Thread(target=lifeline, daemon=True).start()
 chatter()
 listener = socket.socket()
@@ -80,6 +91,7 @@ listener.settimeout(0.02)
 note("listen")
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
+        exit_if_told()
         connection, _ = listener.accept()
     except TimeoutError:
         continue

@@ -1,12 +1,11 @@
 //! Runs the real launcher over a fake shard and a fake router (Python, standard library only), each test in its own
 //! folder. Every wait has a deadline; every process is ended by its id.
-#![allow(dead_code, missing_docs)] // each test file uses its own part
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -117,6 +116,7 @@ impl Bench {
             .env("FAKE_JOURNAL", self.path("journal"))
             .env("FAKE_MODEL", self.path("model.gguf"))
             .env("FAKE_RELEASE", self.path("release"))
+            .env("FAKE_EXIT", self.path("exit"))
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -174,6 +174,12 @@ impl Bench {
             &format!("{role} {event} number {nth} in {:?}; stderr: {}", self.journal(), self.stderr()),
             || self.events(role, event).get(nth - 1).cloned(),
         )
+    }
+
+    /// Makes the running router exit with `code`.
+    pub fn end_router(&self, code: i32) {
+        fs::write(self.path("exit.new"), code.to_string()).unwrap();
+        fs::rename(self.path("exit.new"), self.path("exit")).unwrap();
     }
 
     pub fn runtime_folders(&self) -> Vec<PathBuf> {
@@ -244,10 +250,6 @@ impl Running {
         let mut rest = String::new();
         self.child.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
         rest
-    }
-
-    pub fn take_stdout(&mut self) -> ChildStdout {
-        self.child.stdout.take().unwrap()
     }
 
     /// Everything is as if the launcher had never run.

@@ -1,0 +1,283 @@
+//! Every flag of `trunkline serve`, by whichever way it is given, reaches the child that it concerns.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use clap::{Arg, CommandFactory};
+use rustix::process::Signal;
+use serde_json::Value;
+use trunkline_launcher::args::high::{Request, ServeConfig};
+use trunkline_launcher::args::low::LowArgs;
+use trunkline_launcher::args::{SERVE, parse};
+use trunkline_launcher::listen::Address;
+use trunkline_launcher::process::Role;
+use trunkline_launcher::programs;
+use trunkline_launcher::resolve::ResolvedModel;
+use trunkline_launcher::runtime_dir::RuntimeDir;
+use trunkline_launcher::supervise::Plan;
+
+use crate::support::Bench;
+
+/// Flags as they are typed, and what they add to the command line of each child. No two values are alike, so that a
+/// value in a neighbour's place is found. A flag that changes nothing but the named words has no other effect.
+struct Case {
+    typed: &'static str,
+    resolver: &'static [&'static str],
+    shard: &'static [&'static str],
+    router: &'static [&'static str],
+}
+
+const NOTHING: &[&str] = &[];
+
+/// The router gets the flag as it is typed.
+const fn router(typed: &'static [&'static str; 1]) -> Case {
+    Case { typed: typed[0], resolver: NOTHING, shard: NOTHING, router: typed }
+}
+
+/// The shard gets the flag as it is typed.
+const fn shard(typed: &'static [&'static str; 1]) -> Case {
+    Case { typed: typed[0], resolver: NOTHING, shard: typed, router: NOTHING }
+}
+
+/// Both get the flag as it is typed.
+const fn both(typed: &'static [&'static str; 1]) -> Case {
+    Case { typed: typed[0], resolver: NOTHING, shard: typed, router: typed }
+}
+
+const CASES: &[Case] = &[
+    Case { typed: "--model-id a/b", resolver: &["a/b"], shard: NOTHING, router: NOTHING },
+    Case { typed: "--revision v1", resolver: &["--revision v1"], shard: NOTHING, router: NOTHING },
+    router(&["--served-model-name shown"]),
+    router(&["--hostname localhost"]),
+    router(&["--port 4567"]),
+    router(&["--api-keys /keys.toml"]),
+    Case {
+        typed: "--tls-cert /cert.pem --tls-key /key.pem",
+        resolver: NOTHING,
+        shard: NOTHING,
+        router: &["--tls-cert /cert.pem", "--tls-key /key.pem"],
+    },
+    router(&["--cors-allow-origin https://a.example,https://b.example"]),
+    router(&["--graceful-termination-timeout 11"]),
+    router(&["--max-concurrent-requests 12"]),
+    router(&["--max-queued-requests 13"]),
+    router(&["--max-input-tokens 101"]),
+    router(&["--max-total-tokens 102"]),
+    Case {
+        typed: "--max-batch-prefill-tokens 103",
+        resolver: NOTHING,
+        shard: &["--max-step-tokens 103"],
+        router: NOTHING,
+    },
+    shard(&["--max-batch-total-tokens 104"]),
+    shard(&["--max-step-sequences 14"]),
+    router(&["--max-best-of 15"]),
+    router(&["--max-messages 16"]),
+    router(&["--max-message-parts 17"]),
+    router(&["--max-tools 18"]),
+    router(&["--max-response-store-bytes 2001"]),
+    router(&["--max-stop-sequences 19"]),
+    router(&["--max-schema-bytes 2002"]),
+    router(&["--max-schema-depth 20"]),
+    router(&["--max-schema-properties 21"]),
+    router(&["--max-body-bytes 2003"]),
+    router(&["--max-header-bytes 2004"]),
+    router(&["--client-stall-timeout 22"]),
+    router(&["--request-timeout 23"]),
+    router(&["--stuck-step-timeout 24"]),
+    router(&["--tool-call-parser hermes"]),
+    router(&["--reasoning-parser think"]),
+    router(&["--watermark-gamma 0.25"]),
+    router(&["--watermark-delta 3.5"]),
+    router(&["--watermark-key-file /watermark.key"]),
+    shard(&["--backend reference"]),
+    shard(&["--numerics fast"]),
+    shard(&["--threads 3"]),
+    shard(&["--pin-threads on"]),
+    shard(&["--weights-cache /weights"]),
+    shard(&["--kv-cache-dtype f16"]),
+    shard(&["--kv-windows off"]),
+    router(&["--eviction-policy lru"]),
+    router(&["--max-pinned-share 26"]),
+    Case {
+        typed: "--kv-disk-path /kv --kv-disk-size 32MiB --kv-object-store file:///objects",
+        resolver: NOTHING,
+        shard: &["--kv-disk-path /kv", "--kv-disk-size 33554432"],
+        router: &["--kv-object-store file:///objects"],
+    },
+    Case {
+        typed: "--kv-host-size 64MiB",
+        resolver: NOTHING,
+        shard: &["--kv-host-size 67108864"],
+        router: NOTHING,
+    },
+    router(&["--kv-events-endpoint tcp://*:5557"]),
+    both(&["--json-output"]),
+    both(&["--log-level debug"]),
+];
+
+/// Names the file of the other flags; `a_file_sets_every_other_flag` gives it.
+const CONFIG: &str = "config";
+
+/// Flag and value of everything that `CASES` types; the value of a switch is empty. A port that is asked for may be
+/// taken, so it is 0 here.
+fn typed() -> Vec<(String, String)> {
+    let words = CASES.iter().flat_map(|case| with_values(case.typed.split(' ')));
+    let pairs = words.map(|words| match words.split_once(' ') {
+        Some(("--port", _)) => ("--port".to_owned(), "0".to_owned()),
+        Some((flag, value)) => (flag.to_owned(), value.to_owned()),
+        None => (words, String::new()),
+    });
+    pairs.map(|(flag, value)| (flag["--".len()..].to_owned(), value)).collect()
+}
+
+/// Joins each flag with its value: `--threads 3`.
+fn with_values<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut joined: Vec<String> = Vec::new();
+    for word in words {
+        match joined.last_mut() {
+            Some(flag) if flag.starts_with("--") && !flag.contains(' ') && !word.starts_with("--") => {
+                write!(flag, " {word}").unwrap();
+            }
+            _ => joined.push(word.to_owned()),
+        }
+    }
+    joined
+}
+
+fn serve(typed: &str) -> ServeConfig {
+    let argv: Vec<OsString> =
+        ["trunkline", SERVE].into_iter().chain(typed.split_terminator(' ')).map(Into::into).collect();
+    match parse(&argv) {
+        Ok(Request::Serve(config)) => *config,
+        other => panic!("{typed}: {other:?}"),
+    }
+}
+
+fn words(command: &Command) -> Vec<String> {
+    with_values(command.get_args().map(|word| word.to_str().unwrap()))
+}
+
+/// The command lines of resolver, shard and router.
+fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<String>; 3] {
+    plan.config = config;
+    plan.address = Address::check(&config.hostname, 0).unwrap();
+    plan.address.port = config.port;
+    let resolver = programs::resolver_command(&plan.python, &config.model);
+    [words(&resolver), words(&plan.command(Role::Shard)), words(&plan.command(Role::Router))]
+}
+
+#[test]
+fn every_flag_has_a_case() {
+    let mut command = LowArgs::command();
+    command.build();
+    let flags = command.find_subcommand(SERVE).unwrap().get_arguments().filter_map(Arg::get_long);
+    let flags: BTreeSet<&str> = flags.filter(|flag| !["help", CONFIG].contains(flag)).collect();
+    let typed = typed();
+    let cases: BTreeSet<&str> = typed.iter().map(|(flag, _)| flag.as_str()).collect();
+    assert_eq!(flags, cases);
+    assert_eq!(cases.len(), typed.len(), "a flag has two cases");
+}
+
+#[test]
+fn each_flag_reaches_its_child_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let defaults = serve("");
+    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &defaults.log()).unwrap();
+    let mut plan = Plan {
+        config: &defaults,
+        python: "python".into(),
+        router: "trunkline-router".into(),
+        model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
+        address: Address::check(&defaults.hostname, 0).unwrap(),
+        runtime_dir,
+    };
+    let without = command_lines(&mut plan, &defaults);
+    let configs: Vec<ServeConfig> = CASES.iter().map(|case| serve(case.typed)).collect();
+    for (case, config) in CASES.iter().zip(&configs) {
+        let with = command_lines(&mut plan, config);
+        let gained: Vec<Vec<&String>> = with
+            .iter()
+            .zip(&without)
+            .map(|(with, without)| with.iter().filter(|words| !without.contains(words)).collect())
+            .collect();
+        assert_eq!(gained, [case.resolver, case.shard, case.router], "{}", case.typed);
+    }
+}
+
+/// Runs the launcher and compares what the children were given. The fake router speaks no TLS, hence nothing is ever
+/// ready.
+fn assert_all_arrives(bench: Bench, args: &[&str]) {
+    let mut command = bench.command(&[&[SERVE], args].concat());
+    command.env("TRUNKLINE_API_KEY", "a-key").env("TRUNKLINE_WATERMARK_KEY", "7");
+    let mut server = crate::support::Running::new(bench, command);
+    server.bench.nth("router", "listen", 1);
+    server.bench.nth("shard", "listen", 1);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0, "{}", server.bench.stderr());
+    for (role, keys) in
+        [("resolver", &[][..]), ("shard", &[]), ("router", &["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"])]
+    {
+        let child = server.bench.nth(role, "start", 1);
+        let argv: Vec<&str> = child["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let given = with_values(argv);
+        for case in CASES {
+            let wanted = match role {
+                "resolver" => case.resolver,
+                "shard" => case.shard,
+                _ => case.router,
+            };
+            for words in wanted.iter().filter(|words| !words.starts_with("--port ")) {
+                assert!(given.iter().any(|given| given == words), "{role}: {words} is not in {given:?}");
+            }
+        }
+        assert!(!given.contains(&"--port 3000".to_owned()), "{given:?}");
+        let variables = [keys, &["TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]].concat();
+        let seen: BTreeSet<&str> =
+            child["variables"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!(seen, BTreeSet::from_iter(variables), "{role}");
+    }
+}
+
+#[test]
+fn flags_set_everything_at_once() {
+    let args: Vec<String> = typed()
+        .into_iter()
+        .flat_map(|(flag, value)| [format!("--{flag}"), value])
+        .filter(|word| !word.is_empty())
+        .collect();
+    assert_all_arrives(Bench::new(), &args.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn variables_set_every_flag() {
+    let mut bench = Bench::new();
+    for (flag, value) in typed() {
+        let variable = format!("TRUNKLINE_{}", flag.to_uppercase().replace('-', "_"));
+        let value = if value.is_empty() { "true" } else { &value };
+        bench = bench.with(&variable, value);
+    }
+    assert_all_arrives(bench, &[]);
+}
+
+#[test]
+fn a_file_sets_every_other_flag() {
+    let mut text = String::new();
+    for (flag, value) in typed() {
+        let is_bare = value.parse::<f64>().is_ok() || value.is_empty();
+        let quotes = if is_bare { "" } else { "\"" };
+        let value = if value.is_empty() { "true" } else { &value };
+        writeln!(text, "{flag} = {quotes}{value}{quotes}").unwrap();
+    }
+    let bench = Bench::new();
+    let file = bench.path("trunkline.toml");
+    std::fs::write(&file, text).unwrap();
+    assert_all_arrives(bench, &[&format!("--{CONFIG}"), path(&file)]);
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

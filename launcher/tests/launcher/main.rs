@@ -1,0 +1,11 @@
+//! The launcher: its modules one by one, and the whole command over a fake shard and a fake router.
+#![allow(clippy::unwrap_used)] // a test's way to fail
+
+mod cache;
+mod cache_server;
+mod cli;
+mod failures;
+mod flags;
+mod lifecycle;
+mod parts;
+mod support;

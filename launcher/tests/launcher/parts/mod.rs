@@ -1,0 +1,18 @@
+//! The modules of the launcher one by one, without processes.
+
+mod args;
+mod args_cache;
+mod cache_forest;
+mod cache_live;
+mod cache_render;
+mod cache_server;
+mod drain;
+mod listen;
+mod log;
+mod output;
+mod ready;
+mod report;
+mod resolve;
+mod restart;
+mod runtime_dir;
+mod signals;

@@ -1,0 +1,28 @@
+use std::time::{Duration, Instant};
+
+use trunkline_launcher::restart::{RestartPolicy, Verdict};
+
+#[test]
+fn first_at_once_then_ever_later_then_never() {
+    let (mut policy, now) = (RestartPolicy::default(), Instant::now());
+    let pauses: Vec<_> = (0..6).map(|_| policy.crashed(now)).collect();
+    let after = |ms| Verdict::RestartAfter(Duration::from_millis(ms));
+    assert_eq!(
+        pauses,
+        [after(0), after(100), after(200), after(400), after(800), Verdict::GiveUp { ends: 6 }]
+    );
+}
+
+#[test]
+fn crashes_are_forgotten_at_the_end_of_the_window() {
+    let window = Duration::from_secs(RestartPolicy::window_s());
+    let (mut policy, start) = (RestartPolicy::default(), Instant::now());
+    for _ in 0..5 {
+        policy.crashed(start);
+    }
+    assert_eq!(policy.crashed(start + window), Verdict::RestartAfter(Duration::ZERO));
+    for seconds in (0..1000).step_by(15) {
+        let verdict = policy.crashed(start + window * 2 + Duration::from_secs(seconds));
+        assert!(matches!(verdict, Verdict::RestartAfter(_)), "one crash every 15 s is not a loop");
+    }
+}
