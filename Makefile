@@ -135,7 +135,7 @@ test-rust: .venv/.stamp ## unit, property and simulation tests of the crates (TE
 	[ -n "$${TRUNKLINE_TEST_ALL:-}" ] || export PROPTEST_RNG_SEED=1
 	run="cargo test --release --workspace --quiet"
 	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
-	$$run --lib --bins --tests -- $(if $(TRUNKLINE_TEST_ALL),--include-ignored)
+	$$run --lib --bins --tests -- $(if $(TRUNKLINE_TEST_ALL),--include-ignored --skip from_s3)
 
 .PHONY: test-s3
 test-s3: ## the object tier against an S3-compatible server (installs one)
@@ -237,11 +237,11 @@ bench-eviction: ## hit rate of the prefix cache by policy on made traces and on 
 
 .PHONY: torture
 torture: build .venv-test/.stamp ## the tests with kills, faults and random histories, many times over (TRUNKLINE_SEED=n: from another seed)
+	export TRUNKLINE_TEST_ALL=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)"
 	TRUNKLINE_KILLS=5000 cargo test --release -p trunkline-store
-	TRUNKLINE_CASES=100000 cargo test --release -p trunkline-kv --test model --test store
-	for round in {1..50}; do \
-	    TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" cargo test --release --quiet -p trunkline-reply -p trunkline-text; done
-	TRUNKLINE_SIM_SEEDS=200000 cargo test --release -p trunkline-scheduler --test simulation every
+	TRUNKLINE_CASES=100000 cargo test --release -p trunkline-kv --test kv -- model:: store::
+	for round in {1..50}; do cargo test --release --quiet -p trunkline-reply -p trunkline-text; done
+	TRUNKLINE_SIM_SEEDS=200000 cargo test --release -p trunkline-scheduler --test scheduler -- every
 	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
 .PHONY: bench-restart
