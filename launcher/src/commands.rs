@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::args::high::{ModelRef, Request, ServeConfig};
 use crate::error::LauncherError;
 use crate::listen::Address;
+use crate::pace::Pace;
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::{Plan, Supervisor};
@@ -37,8 +38,8 @@ fn serve(
     let address = Address::check(&config.hostname, config.port)?;
     let model = resolve::run(&python, &config.model, events, &sender)?;
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.log())?;
-    let plan = Plan { config, python, router, model, address, runtime_dir };
-    Supervisor::start(&plan, events, sender)?.run()
+    let plan = Plan { config, python, router, model, address, runtime_dir, pace: Pace::default() };
+    Supervisor::start(&plan, events, sender)?.run(write_to_stdout)
 }
 
 fn download(
@@ -51,10 +52,12 @@ fn download(
 }
 
 fn print(text: &str) -> Result<i32, LauncherError> {
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .map_err(|source| LauncherError::System { what: "write to stdout", source })?;
+    write_to_stdout(text).map_err(|source| LauncherError::System { what: "write to stdout", source })?;
     Ok(0)
+}
+
+fn write_to_stdout(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
 }

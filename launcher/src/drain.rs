@@ -7,14 +7,9 @@ use rustix::process::Signal;
 
 use crate::error::{EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
 use crate::log::Log;
+use crate::pace::Pace;
 use crate::process::{Event, Exit, Process};
 
-/// What the router gets beyond `--graceful-termination-timeout` to close its streams and end.
-const ROUTER_GRACE: Duration = Duration::from_secs(2);
-/// How long the shard may take to finish the running step.
-const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a child may take when another one has already failed: together with the rest under a second.
-const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 /// A copy of the same signal within this time is the same request: `timeout(1)` and some supervisors send it to the
 /// process and again to its group.
 pub const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
@@ -126,6 +121,7 @@ pub fn drain(
     router: Option<Process>,
     shard: Option<Process>,
     graceful_termination_timeout: Duration,
+    pace: &Pace,
     signal: i32,
     events: &Receiver<Event>,
     log: &Log,
@@ -135,7 +131,7 @@ pub fn drain(
         &[("signal", &signal), ("at_most_s", &graceful_termination_timeout.as_secs())],
     );
     let request = Request::now(signal);
-    let in_order = [(router, graceful_termination_timeout + ROUTER_GRACE), (shard, SHARD_TIMEOUT)];
+    let in_order = [(router, graceful_termination_timeout + pace.router_grace), (shard, pace.shard_timeout)];
     let mut code = 0;
     for (process, patience) in in_order {
         let Some(process) = process else { continue };
@@ -168,11 +164,11 @@ pub fn drain(
 }
 
 /// Stops what is left after another child failed; nobody waits for its streams, since they cannot go on.
-pub fn abandon(rest: impl IntoIterator<Item = Process>, events: &Receiver<Event>) {
+pub fn abandon(rest: impl IntoIterator<Item = Process>, pace: &Pace, events: &Receiver<Event>) {
     let rest: Vec<Process> = rest.into_iter().collect();
     let request = Request::now(Signal::TERM.as_raw());
     rest.iter().for_each(|process| process.signal(Signal::TERM));
     for process in rest {
-        stop(process, ABANDON_TIMEOUT, request, ClosingLine::Drop, events);
+        stop(process, pace.abandon_timeout, request, ClosingLine::Drop, events);
     }
 }

@@ -9,6 +9,7 @@
 //! runtime_dir  the private folder of the sockets
 //! process      one child: group, lifeline, end
 //! output       the lines of one child
+//! pace         how long children are given
 //! supervise    both children; restart; ready; drain
 //! report       `trunkline env`
 //! cache/       `trunkline cache`
@@ -22,6 +23,7 @@ pub mod error;
 pub mod listen;
 pub mod log;
 pub mod output;
+pub mod pace;
 pub mod process;
 pub mod programs;
 pub mod ready;

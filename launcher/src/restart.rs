@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 const MAX_RESTARTS: usize = 5;
 /// How long a crash counts.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Pause before the second restart within the window; doubles from there.
-const BASE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What to do about a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,12 +21,18 @@ pub enum Verdict {
 }
 
 /// The crashes of one child that still count. At most [`MAX_RESTARTS`] + 1 of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RestartPolicy {
+    base_pause: Duration,
     crashes: VecDeque<Instant>,
 }
 
 impl RestartPolicy {
+    /// A policy whose first pause is `base_pause`.
+    pub fn new(base_pause: Duration) -> Self {
+        Self { base_pause, crashes: VecDeque::new() }
+    }
+
     /// Counts a crash at `now` and says what to do.
     pub fn crashed(&mut self, now: Instant) -> Verdict {
         while self.crashes.front().is_some_and(|crash| now.duration_since(*crash) >= WINDOW) {
@@ -37,7 +41,9 @@ impl RestartPolicy {
         self.crashes.push_back(now);
         match self.crashes.len() {
             1 => Verdict::RestartAfter(Duration::ZERO),
-            crashes if crashes <= MAX_RESTARTS => Verdict::RestartAfter(BASE_PAUSE * (1 << (crashes - 2))),
+            crashes if crashes <= MAX_RESTARTS => {
+                Verdict::RestartAfter(self.base_pause * (1 << (crashes - 2)))
+            }
             ends => Verdict::GiveUp { ends },
         }
     }

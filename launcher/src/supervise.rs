@@ -1,7 +1,7 @@
 //! Starts the shard and the router, watches them, starts them again when they crash, and stops them in the end.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -13,16 +13,13 @@ use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::listen::Address;
 use crate::log::Log;
 use crate::output::Tail;
+use crate::pace::Pace;
 use crate::process::{Event, Exit, Process, Role};
 use crate::programs;
 use crate::ready::{self, Scheme};
 use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
-
-/// How long the shard may take to refuse a model that the router has refused already; with the time to stop it, the
-/// launcher ends within a second.
-const SECOND_VERDICT_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Everything that the two children's command lines are made of.
 #[derive(Debug)]
@@ -39,6 +36,8 @@ pub struct Plan<'a> {
     pub address: Address,
     /// Where the sockets are; outlives every child.
     pub runtime_dir: RuntimeDir,
+    /// How long the children are given.
+    pub pace: Pace,
 }
 
 impl Plan<'_> {
@@ -117,7 +116,8 @@ impl<'a> Supervisor<'a> {
         );
         for role in [Role::Shard, Role::Router] {
             let state = State::Running(supervisor.spawn(role)?);
-            supervisor.children.push(Supervised { role, state, restarts: RestartPolicy::default() });
+            let restarts = RestartPolicy::new(plan.pace.base_pause);
+            supervisor.children.push(Supervised { role, state, restarts });
         }
         ready::watch(plan.address.local(), plan.scheme(), supervisor.sender.clone());
         Ok(supervisor)
@@ -125,18 +125,18 @@ impl<'a> Supervisor<'a> {
 
     /// Supervises until a signal asks to stop or a child cannot be kept running; no child is left afterwards.
     ///
-    /// Returns the exit code of a drain.
-    pub fn run(mut self) -> Result<i32, LauncherError> {
+    /// `announce` gets the two lines that tell the user that the server is ready, once. Returns the exit code of a drain.
+    pub fn run(mut self, mut announce: impl FnMut(&str) -> io::Result<()>) -> Result<i32, LauncherError> {
         loop {
             match self.next_event() {
                 Some(Event::Signal(signal)) => return self.drain(signal),
                 Some(Event::Ended { role, pid }) => {
                     if let Err(error) = self.ended(role, pid) {
-                        drain::abandon(self.take_running(|_| true), self.events);
+                        drain::abandon(self.take_running(|_| true), &self.plan.pace, self.events);
                         return Err(error);
                     }
                 }
-                Some(Event::Ready) => self.ready(),
+                Some(Event::Ready) => self.ready(&mut announce),
                 None => self.restart_due()?,
             }
         }
@@ -206,8 +206,8 @@ impl<'a> Supervisor<'a> {
             && !self.was_ready
             && let Some(shard) = self.take_running(|process| process.role() == Role::Shard).pop()
         {
-            if !drain::ends_within(&shard, SECOND_VERDICT_TIMEOUT, self.events) {
-                drain::abandon([shard], self.events);
+            if !drain::ends_within(&shard, self.plan.pace.second_verdict_timeout, self.events) {
+                drain::abandon([shard], &self.plan.pace, self.events);
             } else if let (Exit::Code(EXIT_USER_MISTAKE), tail) = shard.reap() {
                 return LauncherError::ChildRefused { role: Role::Shard, verdict: tail.verdict.or(verdict) };
             }
@@ -230,11 +230,10 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Tells the user, once.
-    fn ready(&mut self) {
+    fn ready(&mut self, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.was_ready = true;
         let banner = ready::banner(&self.plan.address, self.plan.scheme(), self.plan.served_model_name());
-        let mut stdout = io::stdout().lock();
-        if let Err(error) = stdout.write_all(banner.as_bytes()).and_then(|()| stdout.flush()) {
+        if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
         }
     }
@@ -243,7 +242,7 @@ impl<'a> Supervisor<'a> {
         let mut take = |role| self.take_running(|process| process.role() == role).pop();
         let (router, shard) = (take(Role::Router), take(Role::Shard));
         let timeout: Duration = self.plan.config.graceful_termination_timeout;
-        drain::drain(router, shard, timeout, signal, self.events, &self.log)
+        drain::drain(router, shard, timeout, &self.plan.pace, signal, self.events, &self.log)
     }
 
     /// Takes out the running processes that `wanted` holds for; they count as crashed until someone says otherwise.

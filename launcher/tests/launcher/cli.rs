@@ -6,7 +6,7 @@ use serde_json::Value;
 
 fn help(args: &[&str]) -> String {
     let bench = Bench::new();
-    let output = crate::support::spawn(bench.command(args).env("COLUMNS", "100")).wait_with_output().unwrap();
+    let output = bench.command(args).env("COLUMNS", "100").output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }

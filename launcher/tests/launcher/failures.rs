@@ -1,9 +1,11 @@
 //! What goes wrong, and the one line that says so.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
 use crate::support::{Bench, is_alive, kill, pid};
 use rustix::process::Signal;
+use trunkline_launcher::pace::Pace;
 
 fn assert_one_error(stderr: &str, wanted: &str) {
     let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error:")).collect();
@@ -70,12 +72,14 @@ fn mistake_is_told_once_if_the_router_is_stopped_between_its_word_and_its_end() 
     server.assert_nothing_left();
 }
 
+/// The shard has a moment to refuse, too, and does not use it.
 #[test]
 fn router_that_refuses_alone_is_heard() {
-    let mut server = Bench::new().with("FAKE_ROUTER", "refuse").serve(&[]);
-    assert_eq!(server.wait(), 2);
-    assert_one_error(&server.bench.stderr(), "error: no tokenizer");
-    server.assert_nothing_left();
+    let pace = Pace { second_verdict_timeout: Duration::from_millis(50), ..Pace::default() };
+    let (_, outcome) = Bench::new().with("FAKE_ROUTER", "refuse").supervise(&[], pace).wait();
+    let error = outcome.unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert_eq!(String::from_utf8(error.line().unwrap()).unwrap(), "error: no tokenizer\n");
 }
 
 #[test]
@@ -165,15 +169,19 @@ fn router_is_started_again_whatever_its_exit_code_but_two() {
 
 #[test]
 fn crash_loop_gives_up_and_stops_the_router() {
-    let mut server = Bench::new().with("FAKE_SHARD", "crash-later").serve(&[]);
+    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
+    let server = Bench::new().with("FAKE_SHARD", "crash-later").supervise(&[], pace);
     server.wait_ready();
     kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
-    assert_eq!(server.wait(), 1);
-    let wanted =
-        "the shard ended 6 times within 60 s, the last time with exit code 3; it said last: about to";
-    assert_one_error(&server.bench.stderr(), wanted);
-    assert_eq!(server.bench.events("shard", "start").len(), 6, "the first start and five restarts");
-    server.assert_nothing_left();
+    let (bench, outcome) = server.wait();
+    let error = outcome.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    assert_eq!(
+        error.to_string(),
+        "the shard ended 6 times within 60 s, the last time with exit code 3; it said last: about to fall over"
+    );
+    assert_eq!(bench.events("shard", "start").len(), 6, "the first start and five restarts");
+    assert_eq!(bench.events("router", "sigterm").len(), 1);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use trunkline_launcher::args::high::{Request, ServeConfig};
 use trunkline_launcher::args::low::LowArgs;
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::listen::Address;
+use trunkline_launcher::pace::Pace;
 use trunkline_launcher::process::Role;
 use trunkline_launcher::programs;
 use trunkline_launcher::resolve::ResolvedModel;
@@ -194,6 +195,7 @@ fn each_flag_reaches_its_child_and_no_other() {
         model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
         address: Address::check(&defaults.hostname, 0).unwrap(),
         runtime_dir,
+        pace: Pace::default(),
     };
     let without = command_lines(&mut plan, &defaults);
     let configs: Vec<ServeConfig> = CASES.iter().map(|case| serve(case.typed)).collect();

@@ -4,6 +4,8 @@ use trunkline_launcher::report::output_of;
 
 #[test]
 fn output_is_told_from_failure() {
+    // No other test may be about to run what it still writes.
+    crate::support::fakes();
     assert_eq!(output_of(Command::new("sh").args(["-c", "echo yes; echo no >&2"])).unwrap(), b"yes\n");
     let error =
         output_of(Command::new("sh").args(["-c", "echo first >&2; echo last >&2; exit 3"])).unwrap_err();

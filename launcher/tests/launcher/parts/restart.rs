@@ -1,10 +1,11 @@
 use std::time::{Duration, Instant};
 
+use trunkline_launcher::pace::Pace;
 use trunkline_launcher::restart::{RestartPolicy, Verdict};
 
 #[test]
 fn first_at_once_then_ever_later_then_never() {
-    let (mut policy, now) = (RestartPolicy::default(), Instant::now());
+    let (mut policy, now) = (RestartPolicy::new(Pace::default().base_pause), Instant::now());
     let pauses: Vec<_> = (0..6).map(|_| policy.crashed(now)).collect();
     let after = |ms| Verdict::RestartAfter(Duration::from_millis(ms));
     assert_eq!(
@@ -16,7 +17,7 @@ fn first_at_once_then_ever_later_then_never() {
 #[test]
 fn crashes_are_forgotten_at_the_end_of_the_window() {
     let window = Duration::from_secs(RestartPolicy::window_s());
-    let (mut policy, start) = (RestartPolicy::default(), Instant::now());
+    let (mut policy, start) = (RestartPolicy::new(Pace::default().base_pause), Instant::now());
     for _ in 0..5 {
         policy.crashed(start);
     }

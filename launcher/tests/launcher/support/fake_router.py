@@ -1,5 +1,7 @@
 """Stands in for `trunkline-router`: ready while the shard's socket answers, ends on SIGTERM and on a cut lifeline.
 
+Its FAKE_ variables are in the file `environment` beside it.
+
 FAKE_ROUTER=hold: a stream is open, so SIGTERM alone does not end it; the file FAKE_RELEASE does.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 """
@@ -12,6 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
+os.environ.update(json.loads(Path(sys.argv[0]).with_name("environment").read_text()))
 JOURNAL = os.environ["FAKE_JOURNAL"]
 
 

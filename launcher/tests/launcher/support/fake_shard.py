@@ -1,6 +1,7 @@
 """Stands in for `python -m trunkline_server`: keeps to docs/architecture.md, loads nothing.
 
-FAKE_JOURNAL: file to which every event is appended as one JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave.
+Its FAKE_ variables are in the file `environment` beside it. FAKE_JOURNAL: file to which every event is appended as one
+JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave.
 """
 
 import json
@@ -13,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+os.environ.update(json.loads(Path(sys.argv[0]).with_name("environment").read_text()))
 JOURNAL = os.environ["FAKE_JOURNAL"]
 
 

@@ -1,18 +1,23 @@
 //! Runs the real launcher over a fake shard and a fake router (Python, standard library only), each test in its own
 //! folder. Every wait has a deadline; every process is ended by its id.
 
+mod in_process;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tempfile::TempDir;
 
+/// File names of the fakes.
+pub const SHARD: &str = "fake-python";
+pub const ROUTER: &str = "fake-router";
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Polls until `condition` holds a value; fails with `what` after the deadline.
@@ -43,29 +48,26 @@ pub fn wait_until_gone(pid: u32) {
     wait_for(&format!("process {pid} to end"), || (!is_alive(pid)).then_some(()));
 }
 
-/// Held while a program is written and while a process is started: a child forked in between would inherit the open
-/// file, and running it would fail with ETXTBSY until that child has become something else.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub fn spawn(command: &mut Command) -> Child {
-    let _alone = alone();
-    command.spawn().unwrap()
-}
-
-/// The interpreter itself rather than a shim, which would be another process between the launcher and the fake.
-fn python() -> &'static str {
-    static PYTHON: OnceLock<String> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let output = spawn(
-            Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).stdout(Stdio::piped()),
-        )
-        .wait_with_output()
-        .unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    })
+/// The folder of the fakes, written once and before anything is started: a process forked in between would inherit the
+/// open file, and running it would fail with ETXTBSY until that process has become something else.
+pub fn fakes() -> &'static Path {
+    static FAKES: OnceLock<TempDir> = OnceLock::new();
+    let folder = FAKES.get_or_init(|| {
+        // The interpreter itself rather than a shim, which would be another process between the launcher and the fake.
+        let script = "import sys; print(sys.executable)";
+        let output = Command::new("python3").args(["-c", script]).output().unwrap();
+        let python = String::from_utf8(output.stdout).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for (name, source) in
+            [(SHARD, include_str!("fake_shard.py")), (ROUTER, include_str!("fake_router.py"))]
+        {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!{} -SE\n{source}", python.trim())).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        folder
+    });
+    folder.path()
 }
 
 /// A folder with the fakes in it, and the environment that selects them.
@@ -76,23 +78,29 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
+        let fakes = fakes();
         let bench = Self { folder: tempfile::tempdir().unwrap(), variables: Vec::new() };
-        for (name, source) in
-            [("fake-python", include_str!("fake_shard.py")), ("fake-router", include_str!("fake_router.py"))]
-        {
-            let path = bench.path(name);
-            let text = format!("#!{} -SE\n{source}", python());
-            let _alone = alone();
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        for name in [SHARD, ROUTER] {
+            std::os::unix::fs::symlink(fakes.join(name), bench.path(name)).unwrap();
         }
         fs::create_dir(bench.path("run")).unwrap();
         fs::write(bench.path("journal"), "").unwrap();
+        let [journal, model] = [bench.path("journal"), bench.path("model.gguf")];
+        let [release, exit] = [bench.path("release"), bench.path("exit")];
         bench
+            .with("FAKE_JOURNAL", journal)
+            .with("FAKE_MODEL", model)
+            .with("FAKE_RELEASE", release)
+            .with("FAKE_EXIT", exit)
     }
 
+    /// Sets a variable: of the fakes if its name begins with `FAKE_`, else of the launcher.
     pub fn with(mut self, name: &str, value: impl AsRef<Path>) -> Self {
         self.variables.push((name.into(), value.as_ref().to_str().unwrap().into()));
+        let fakes = self.variables.iter().filter(|(name, _)| name.starts_with("FAKE_"));
+        let fakes: Map<String, Value> =
+            fakes.map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
+        fs::write(self.path("environment"), Value::from(fakes).to_string()).unwrap();
         self
     }
 
@@ -111,13 +119,9 @@ impl Bench {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("TMPDIR", self.path("run"))
-            .env("TRUNKLINE_PYTHON", self.path("fake-python"))
-            .env("TRUNKLINE_ROUTER", self.path("fake-router"))
-            .env("FAKE_JOURNAL", self.path("journal"))
-            .env("FAKE_MODEL", self.path("model.gguf"))
-            .env("FAKE_RELEASE", self.path("release"))
-            .env("FAKE_EXIT", self.path("exit"))
-            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .env("TRUNKLINE_PYTHON", self.path(SHARD))
+            .env("TRUNKLINE_ROUTER", self.path(ROUTER))
+            .envs(self.variables.iter().filter(|(name, _)| !name.starts_with("FAKE_")).cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::from(
@@ -138,7 +142,7 @@ impl Bench {
     }
 
     fn outcome(&self, command: &mut Command) -> (i32, String, String) {
-        let output = spawn(command).wait_with_output().unwrap();
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
         let stdout = String::from_utf8(output.stdout).unwrap();
         (output.status.code().unwrap_or(-1), stdout, self.stderr())
     }
@@ -152,7 +156,8 @@ impl Bench {
     }
 
     pub fn stderr(&self) -> String {
-        fs::read_to_string(self.path("stderr")).unwrap()
+        // There is no such file where the launcher is not a process.
+        fs::read_to_string(self.path("stderr")).unwrap_or_default()
     }
 
     /// What the fakes noted, in order.
@@ -214,7 +219,7 @@ pub struct Running {
 
 impl Running {
     pub fn new(bench: Bench, mut command: Command) -> Self {
-        let child = spawn(&mut command);
+        let child = command.spawn().unwrap();
         Self { bench, child, status: None }
     }
 

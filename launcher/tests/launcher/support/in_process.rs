@@ -1,0 +1,85 @@
+//! The supervisor in the test's own process, so that the test can shorten the times for which it waits.
+
+use std::ffi::OsString;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use rustix::process::Signal;
+use trunkline_launcher::args::high::{Request, ServeConfig};
+use trunkline_launcher::args::{SERVE, parse};
+use trunkline_launcher::error::LauncherError;
+use trunkline_launcher::listen::Address;
+use trunkline_launcher::pace::Pace;
+use trunkline_launcher::process::{Event, MAX_PENDING_EVENTS};
+use trunkline_launcher::resolve::ResolvedModel;
+use trunkline_launcher::runtime_dir::RuntimeDir;
+use trunkline_launcher::supervise::{Plan, Supervisor};
+
+use super::{Bench, DEADLINE, ROUTER, SHARD, is_alive, pid, wait_for};
+
+/// A supervisor at work over the fakes of a bench. Nothing is resolved.
+pub struct InProcess {
+    pub bench: Bench,
+    sender: SyncSender<Event>,
+    ready: Receiver<()>,
+    thread: JoinHandle<Result<i32, LauncherError>>,
+}
+
+impl Bench {
+    /// `trunkline serve --port 0 ARGS` without the command around it.
+    pub fn supervise(self, args: &[&str], pace: Pace) -> InProcess {
+        let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
+        let (is_ready, ready) = sync_channel(1);
+        let config = config(args);
+        let (python, router) = (self.path(SHARD), self.path(ROUTER));
+        let (model, folder) = (self.path("model.gguf"), self.path("run"));
+        let supervisor_sender = sender.clone();
+        let thread = thread::spawn(move || {
+            let plan = Plan {
+                config: &config,
+                python,
+                router,
+                model: ResolvedModel { path: model, model_id: "fake/model".into(), revision: None },
+                address: Address::check(&config.hostname, config.port)?,
+                runtime_dir: RuntimeDir::create(&[folder], &config.log())?,
+                pace,
+            };
+            Supervisor::start(&plan, &events, supervisor_sender)?.run(|_| {
+                is_ready.send(()).unwrap();
+                Ok(())
+            })
+        });
+        InProcess { bench: self, sender, ready, thread }
+    }
+}
+
+/// The log is kept off the test's own stderr.
+fn config(args: &[&str]) -> ServeConfig {
+    let own = ["trunkline", SERVE, "--port", "0", "--log-level", "error"];
+    let argv: Vec<OsString> = own.iter().chain(args).map(Into::into).collect();
+    match parse(&argv) {
+        Ok(Request::Serve(config)) => *config,
+        other => panic!("{args:?}: {other:?}"),
+    }
+}
+
+impl InProcess {
+    pub fn wait_ready(&self) {
+        self.ready.recv_timeout(DEADLINE).unwrap();
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.sender.send(Event::Signal(signal.as_raw())).unwrap();
+    }
+
+    /// Waits for the end, after which nothing of the children is left.
+    pub fn wait(self) -> (Bench, Result<i32, LauncherError>) {
+        wait_for("the supervisor to end", || self.thread.is_finished().then_some(()));
+        let outcome = self.thread.join().unwrap();
+        for entry in self.bench.journal() {
+            assert!(!is_alive(pid(&entry)), "left behind: {entry}");
+        }
+        assert!(self.bench.runtime_folders().is_empty());
+        (self.bench, outcome)
+    }
+}
