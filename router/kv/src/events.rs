@@ -106,7 +106,7 @@ pub enum KvEvent {
 
 /// Events that wait for their owner.
 #[derive(Debug, Default)]
-pub(crate) struct EventLog {
+pub struct EventLog {
     is_on: bool,
     has_lost: bool,
     events: Vec<KvEvent>,
@@ -118,14 +118,14 @@ impl EventLog {
     }
 
     /// Begins with an empty log, or drops it.
-    pub(crate) fn set_on(&mut self, is_on: bool) {
+    pub fn set_on(&mut self, is_on: bool) {
         if self.is_on != is_on {
             *self = Self { is_on, ..Self::default() };
         }
     }
 
     /// Notes an event, which is made only if somebody listens.
-    pub(crate) fn note(&mut self, event: impl FnOnce() -> KvEvent) {
+    pub fn note(&mut self, event: impl FnOnce() -> KvEvent) {
         if !self.is_on || self.has_lost {
             return;
         }
@@ -137,7 +137,7 @@ impl EventLog {
         self.events.push(event());
     }
 
-    fn take(&mut self) -> (Vec<KvEvent>, bool) {
+    pub fn take(&mut self) -> (Vec<KvEvent>, bool) {
         (std::mem::take(&mut self.events), std::mem::take(&mut self.has_lost))
     }
 }
@@ -225,49 +225,5 @@ impl KvCache {
 impl StoreIndex {
     pub(crate) fn record_events(&mut self, is_on: bool) {
         self.events.set_on(is_on);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(number: u32) -> KvEvent {
-        let key = BlockKey::default().extend(&[number]);
-        KvEvent::BlockRemoved { key, tier: Tier::Device, owner: Owner::Unknown }
-    }
-
-    #[test]
-    fn a_log_without_a_listener_makes_no_event() {
-        let mut log = EventLog::default();
-        log.note(|| panic!("nobody listens"));
-        log.set_on(true);
-        log.note(|| event(1));
-        log.set_on(true);
-        assert_eq!(log.take(), (vec![event(1)], false));
-        log.note(|| event(2));
-        log.set_on(false);
-        log.set_on(true);
-        assert_eq!(log.take(), (vec![], false));
-    }
-
-    #[test]
-    fn a_full_log_says_that_it_lost() {
-        let mut log = EventLog::default();
-        log.set_on(true);
-        for number in 0..=MAX_LOGGED_EVENTS as u32 + 1 {
-            log.note(|| event(number));
-        }
-        assert_eq!(log.take(), (vec![], true));
-        log.note(|| event(1));
-        assert_eq!(log.take(), (vec![event(1)], false));
-    }
-
-    #[test]
-    fn an_owner_says_what_its_tier_knows() {
-        let salt = Salt::of_tenant("a", &["b"]);
-        let owners = [Owner::Salt(salt.clone()), Owner::Tenant("a".into()), Owner::Unknown];
-        assert_eq!(owners.each_ref().map(Owner::tenant), [Some("a"), Some("a"), None]);
-        assert_eq!(owners.each_ref().map(Owner::root_key), [Some(salt.root_key()), None, None]);
     }
 }

@@ -16,16 +16,16 @@ struct GhostNode {
 /// Where a path that a sequence has seen was in a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GhostStep {
-    pub(crate) path: PathHash,
+    pub path: PathHash,
     /// None: it did not come in, as what it follows was gone.
-    pub(crate) node: Option<NodeId>,
+    pub node: Option<NodeId>,
 }
 
 /// A tree of paths with a capacity; each is a node of its policy. A leaf may go as soon as the next request begins.
 /// Cost: that of the policy, O(1) expected beside it.
 #[derive(Debug)]
-pub(crate) struct Ghost<P> {
-    pub(crate) policy: P,
+pub struct Ghost<P> {
+    pub policy: P,
     capacity: usize,
     nodes: Vec<GhostNode>,
     free: Vec<NodeId>,
@@ -35,19 +35,19 @@ pub(crate) struct Ghost<P> {
 }
 
 /// A policy that can tell what an offer would lead to.
-pub(crate) trait GhostPolicy: EvictionPolicy {
+pub trait GhostPolicy: EvictionPolicy {
     /// Whether `node`, which was used and is not offered, would be the victim if it were.
     fn would_go_next(&self, node: NodeId) -> bool;
 }
 
 impl<P: GhostPolicy> Ghost<P> {
-    pub(crate) fn new(capacity: usize, policy: P) -> Self {
+    pub fn new(capacity: usize, policy: P) -> Self {
         let (nodes, free, new) = (Vec::new(), Vec::new(), Vec::new());
         Self { policy, capacity, nodes, free, by_path: PathTable::new(), new }
     }
 
     /// A request begins: what does not fit goes.
-    pub(crate) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         for node in std::mem::take(&mut self.new) {
             if self.nodes[node.index()].num_children == 0 {
                 self.policy.offer(node);
@@ -82,7 +82,7 @@ impl<P: GhostPolicy> Ghost<P> {
     }
 
     /// A sequence has `path`, which follows `before`, its step before. It comes in unless that is gone.
-    pub(crate) fn see(&mut self, path: PathHash, before: Option<GhostStep>) -> (GhostStep, Found) {
+    pub fn see(&mut self, path: PathHash, before: Option<GhostStep>) -> (GhostStep, Found) {
         // A sample may have skipped what the path followed when it came in: it may be there whatever is before it.
         if let Some(node) = self.by_path.get(path) {
             self.policy.used(node);
@@ -115,54 +115,7 @@ impl<P: GhostPolicy> Ghost<P> {
 
 /// Whether a path was there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
     Yes,
     No,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::evict::LeafLru;
-
-    /// Has a sequence with these paths, one after another; returns how many from the front were there.
-    fn request(ghost: &mut Ghost<LeafLru>, paths: &[PathHash]) -> usize {
-        ghost.begin();
-        let (mut found, mut step) = (Vec::new(), None);
-        for &path in paths {
-            let (at, was_there) = ghost.see(path, step);
-            assert!(at.node.is_some(), "nothing goes while a request runs");
-            found.push(was_there);
-            step = Some(at);
-        }
-        found.into_iter().take_while(|&found| found == Found::Yes).count()
-    }
-
-    #[test]
-    fn leaves_go_first_and_only_what_does_not_fit() {
-        let mut ghost = Ghost::new(4, LeafLru::default());
-        assert_eq!(request(&mut ghost, &[1, 2, 3]), 0);
-        assert_eq!(request(&mut ghost, &[1, 4]), 1);
-        assert_eq!(request(&mut ghost, &[1, 2, 3]), 3);
-        assert_eq!(request(&mut ghost, &[1, 4, 5, 6]), 2);
-        // Six paths are two too many: 3 was used longest ago, then 2, which is a leaf now.
-        assert_eq!(request(&mut ghost, &[1, 2, 3]), 1);
-        assert_eq!(request(&mut ghost, &[1, 2, 3]), 3);
-    }
-
-    #[test]
-    fn what_follows_a_path_that_went_is_not_there() {
-        let mut ghost = Ghost::new(1, LeafLru::default());
-        ghost.begin();
-        let (first, _) = ghost.see(1, None);
-        let (second, _) = ghost.see(2, Some(first));
-        ghost.begin();
-        let (third, found) = ghost.see(3, Some(second));
-        assert_eq!((third.node, found), (None, Found::No));
-        assert_eq!(ghost.see(4, Some(third)).0.node, None);
-        // Another path has the place of the one that went.
-        let (other, _) = ghost.see(5, Some(first));
-        assert_eq!(other.node, second.node);
-        assert_eq!(ghost.see(3, Some(second)).0.node, None);
-    }
 }

@@ -13,27 +13,33 @@
 //!
 //! Tenants have guaranteed shares of the device: see [`quota`].
 
+// The hidden modules are public for `tests/kv` only, so that the library is not compiled again for tests of its own.
 pub mod adaptive;
 pub mod block;
 pub mod cache;
 pub mod events;
 pub mod evict;
-mod ghost;
+#[doc(hidden)]
+pub mod ghost;
 pub mod history;
 pub mod hit;
 pub mod inspect;
 pub mod key;
 pub mod kind;
-mod low;
-mod path_table;
+#[doc(hidden)]
+pub mod low;
+#[doc(hidden)]
+pub mod path_table;
 pub mod pins;
 pub mod pool;
 pub mod quota;
 pub mod radix;
-mod reuse;
+#[doc(hidden)]
+pub mod reuse;
 pub mod reuse_policy;
 pub mod salt;
-mod shelves;
+#[doc(hidden)]
+pub mod shelves;
 pub mod store;
 mod store_groups;
 mod store_offers;

@@ -17,7 +17,7 @@
 //! a block counts for less the more of its prompt there are of its class.
 
 /// Ages are told apart by half-octaves: index 0 is [0, 1), index `i` is [√2^(i-1), √2^i) requests.
-pub(crate) const NUM_AGES: usize = 41;
+pub const NUM_AGES: usize = 41;
 /// Indices that an octave of ages has.
 const AGES_AN_OCTAVE: f64 = 2.0;
 /// Before anything is seen, so many of a class's blocks are asked for again in each octave of age: the rate falls as
@@ -38,7 +38,7 @@ const LEVEL_WEIGHT: f64 = 5.0;
 const KERNEL: [f64; 3] = [0.25, 0.5, 0.25];
 
 /// Which index an age in requests has.
-pub(crate) fn age_index(age: u64) -> usize {
+pub fn age_index(age: u64) -> usize {
     let Some(octave) = age.checked_ilog2() else { return 0 };
     let is_upper_half = u128::from(age).pow(2) >= 1 << (2 * octave + 1);
     (1 + 2 * octave as usize + usize::from(is_upper_half)).min(NUM_AGES - 1)
@@ -46,7 +46,7 @@ pub(crate) fn age_index(age: u64) -> usize {
 
 /// Reuse by class and age, older observations weighing less.
 #[derive(Debug)]
-pub(crate) struct ReuseTimes {
+pub struct ReuseTimes {
     classes: Vec<ClassTimes>,
     /// Lower ends of the ages; the last is open.
     bounds: [f64; NUM_AGES],
@@ -72,12 +72,7 @@ struct ClassTimes {
 impl ReuseTimes {
     /// Groups of classes, of which the first `num_pooled_groups` say what others may be like. `half_life`: requests
     /// after which an observation counts half.
-    pub(crate) fn new(
-        num_groups: usize,
-        num_pooled_groups: usize,
-        group_size: usize,
-        half_life: f64,
-    ) -> Self {
+    pub fn new(num_groups: usize, num_pooled_groups: usize, group_size: usize, half_life: f64) -> Self {
         let zeros = [0.0; NUM_AGES];
         let class = ClassTimes { reused: zeros, reached: zeros, pending: zeros, worth: zeros };
         let mut bounds = zeros;
@@ -91,22 +86,22 @@ impl ReuseTimes {
     }
 
     /// A block of `class` is used now, that counts for `weight` of one.
-    pub(crate) fn used(&mut self, class: u8, weight: f64) {
+    pub fn used(&mut self, class: u8, weight: f64) {
         self.classes[usize::from(class)].pending[0] += weight;
     }
 
     /// One of `class`, last used `age` requests ago, was asked for.
-    pub(crate) fn reused(&mut self, class: u8, age: u64, weight: f64) {
+    pub fn reused(&mut self, class: u8, age: u64, weight: f64) {
         self.classes[usize::from(class)].reused[age_index(age)] += weight;
     }
 
     /// What keeping a block is worth, in hits by place and request.
-    pub(crate) fn worth(&self, class: usize, age_index: usize) -> f64 {
+    pub fn worth(&self, class: usize, age_index: usize) -> f64 {
         self.classes[class].worth[age_index]
     }
 
     /// `num_requests` went by. Cost: O(classes · ages).
-    pub(crate) fn pass(&mut self, num_requests: u64) {
+    pub fn pass(&mut self, num_requests: u64) {
         let requests = num_requests as f64;
         let keep = (-requests / self.half_life).exp2();
         for class in &mut self.classes {
@@ -124,7 +119,7 @@ impl ReuseTimes {
     }
 
     /// Works out anew what keeping is worth. Cost: O(classes · ages²).
-    pub(crate) fn weigh(&mut self) {
+    pub fn weigh(&mut self) {
         let prior = [PRIOR_REUSE_AN_OCTAVE / AGES_AN_OCTAVE; NUM_AGES];
         let pooled = shares(&self.classes[..self.num_pooled_groups * self.group_size], &prior);
         for group in self.classes.chunks_mut(self.group_size) {
@@ -153,7 +148,7 @@ fn shares(classes: &[ClassTimes], prior: &[f64; NUM_AGES]) -> [f64; NUM_AGES] {
     })
 }
 
-fn smoothed(of_ages: &[f64; NUM_AGES], index: usize) -> f64 {
+pub fn smoothed(of_ages: &[f64; NUM_AGES], index: usize) -> f64 {
     let neighbours = [index.saturating_sub(1), index, (index + 1).min(NUM_AGES - 1)];
     neighbours.into_iter().zip(KERNEL).map(|(index, share)| of_ages[index] * share).sum()
 }
@@ -192,71 +187,5 @@ fn width(bounds: &[f64; NUM_AGES], index: usize) -> f64 {
     match bounds.get(index + 1) {
         Some(end) => end - bounds[index],
         None => bounds[index],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One block of the class a request, each asked for again after `pause` requests where that is given.
-    fn learned(pause: Option<u64>) -> ReuseTimes {
-        let mut times = ReuseTimes::new(1, 1, 1, 4_096.0);
-        for request in 0..4_000 {
-            times.pass(1);
-            times.used(0, 1.0);
-            if let Some(pause) = pause.filter(|&pause| request >= pause) {
-                times.reused(0, pause, 1.0);
-            }
-        }
-        times.pass(1);
-        times.weigh();
-        times
-    }
-
-    #[test]
-    fn before_anything_is_seen_the_older_is_worth_less() {
-        let times = ReuseTimes::new(2, 1, 3, 4_096.0);
-        for class in 0..6 {
-            // Age 0 is the request itself.
-            assert!((2..NUM_AGES).all(|age| times.worth(class, age) <= times.worth(class, age - 1)));
-        }
-    }
-
-    #[test]
-    fn what_is_due_is_worth_more_than_what_just_came_and_what_was_missed() {
-        let times = learned(Some(100));
-        let due = times.worth(0, age_index(95));
-        assert!(due > 2.0 * times.worth(0, age_index(1)), "just came");
-        assert!(due > 2.0 * times.worth(0, age_index(1_000)), "did not come back");
-        assert!(due > 10.0 * learned(None).worth(0, 1), "of those that never do");
-    }
-
-    #[test]
-    fn what_is_asked_for_all_the_time_says_nothing_of_the_others() {
-        let mut times = ReuseTimes::new(2, 1, 1, 4_096.0);
-        let before = times.worth(0, 1);
-        for _ in 0..1_000 {
-            times.pass(1);
-            times.used(1, 1.0);
-            times.reused(1, 1, 1.0);
-        }
-        times.weigh();
-        assert_eq!(times.worth(0, 1), before);
-        assert!(times.worth(1, 1) > 10.0 * before);
-    }
-
-    #[test]
-    fn a_share_is_smoothed_over_its_neighbours() {
-        let mut of_ages = [0.0; NUM_AGES];
-        (of_ages[0], of_ages[8], of_ages[NUM_AGES - 1]) = (4.0, 8.0, 4.0);
-        let ages = [0, 1, 2, 7, 8, 9, 10, NUM_AGES - 2, NUM_AGES - 1];
-        assert_eq!(ages.map(|age| smoothed(&of_ages, age)), [3.0, 1.0, 0.0, 2.0, 4.0, 2.0, 0.0, 1.0, 3.0]);
-    }
-
-    #[test]
-    fn ages_are_half_octaves() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 6, 8].map(age_index), [0, 1, 3, 4, 5, 5, 6, 7]);
-        assert_eq!(age_index(u64::MAX), NUM_AGES - 1);
     }
 }

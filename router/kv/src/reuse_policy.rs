@@ -13,16 +13,20 @@ const WEIGH_INTERVAL: u64 = 64;
 /// Groups of classes: blocks that so many requests had: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
 const NUM_COUNTS: u8 = 8;
 /// The group of blocks that only one request had, which branched off another's path before its end.
-const BRANCH_GROUP: u8 = NUM_COUNTS;
+#[doc(hidden)]
+pub const BRANCH_GROUP: u8 = NUM_COUNTS;
 /// The group of blocks that came again within [`HOT_AGE`] requests. What nearly all requests begin with is of these; it
 /// says nothing of the others.
-const HOT_GROUP: u8 = BRANCH_GROUP + 1;
+#[doc(hidden)]
+pub const HOT_GROUP: u8 = BRANCH_GROUP + 1;
 /// All of them.
 const NUM_GROUPS: usize = HOT_GROUP as usize + 1;
 /// Requests in which a block comes again that is asked for all the time.
-const HOT_AGE: u64 = 16;
+#[doc(hidden)]
+pub const HOT_AGE: u64 = 16;
 /// Classes of a group: by the octave of blocks from this one to the prompt's end, 8 and more in one.
-const NUM_PLACES: usize = 5;
+#[doc(hidden)]
+pub const NUM_PLACES: usize = 5;
 /// What comes after a block that was in this octave or a lower one goes on with its prompt.
 const NEAR_END: u8 = 2;
 /// All classes.
@@ -52,7 +56,8 @@ pub struct WorthPolicy {
 
 /// What a request's beginning changed of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beat {
+#[doc(hidden)]
+pub enum Beat {
     /// Nothing.
     Rest,
     /// Nodes grew older.
@@ -106,7 +111,8 @@ impl WorthPolicy {
     }
 
     /// [`EvictionPolicy::begin`], and what it changed.
-    pub(crate) fn start(&mut self, num_prompt_blocks: u32) -> (Trail, Beat) {
+    #[doc(hidden)]
+    pub fn start(&mut self, num_prompt_blocks: u32) -> (Trail, Beat) {
         self.now += 1;
         self.shelves.tick();
         let mut beat = Beat::Rest;
@@ -124,7 +130,8 @@ impl WorthPolicy {
     }
 
     /// [`EvictionPolicy::seen`]. Returns the block's class.
-    pub(crate) fn learn(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) -> u8 {
+    #[doc(hidden)]
+    pub fn learn(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) -> u8 {
         let request = trail.request as u32;
         trail.num_seen_blocks += 1;
         let octave = octave(trail.num_prompt_blocks.saturating_sub(trail.num_seen_blocks));
@@ -187,43 +194,5 @@ impl EvictionPolicy for WorthPolicy {
 
     fn fresh(&self) -> Box<dyn EvictionPolicy> {
         Box::new(Self::new(self.num_blocks))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A prompt of these paths; returns the group that each is put in.
-    fn request(policy: &mut WorthPolicy, paths: impl IntoIterator<Item = PathHash>) -> Vec<u8> {
-        let paths: Vec<_> = paths.into_iter().collect();
-        let (mut trail, _) = policy.start(paths.len() as u32);
-        let learn =
-            |path: &PathHash| policy.learn(NodeId(*path as u32), *path, &mut trail) / NUM_PLACES as u8;
-        paths.iter().map(learn).collect()
-    }
-
-    fn pass(policy: &mut WorthPolicy, num_requests: u64) {
-        for _ in 0..num_requests {
-            policy.start(0);
-        }
-    }
-
-    #[test]
-    fn blocks_are_told_apart_by_count_by_branch_and_by_haste() {
-        let mut policy = WorthPolicy::new(100);
-        assert_eq!(request(&mut policy, 1..21), [0; 20]);
-        pass(&mut policy, HOT_AGE);
-        let going_on = [[1; 20].as_slice(), &[0; 5]].concat();
-        assert_eq!(request(&mut policy, 1..26), going_on, "what continues a prompt is new as any other");
-        pass(&mut policy, HOT_AGE);
-        let aside = [[2; 10].as_slice(), &[BRANCH_GROUP; 5]].concat();
-        assert_eq!(request(&mut policy, (1..11).chain(101..106)), aside, "it left the path before its end");
-        let at_once = [[HOT_GROUP; 10].as_slice(), &[0; 5]].concat();
-        assert_eq!(
-            request(&mut policy, (1..11).chain(201..206)),
-            at_once,
-            "what all begin with has no branches"
-        );
     }
 }

@@ -21,7 +21,7 @@ struct NodeState {
 /// An offered node stands on the shelf of its class and age, the one used longest ago first; shelves are ordered by
 /// worth. Time is the number of requests begun. Every call costs O(log offered); see [`Shelves::advance`].
 #[derive(Debug)]
-pub(crate) struct Shelves {
+pub struct Shelves {
     now: u64,
     nodes: Vec<NodeState>,
     /// `[class * NUM_AGES + age]`.
@@ -36,7 +36,7 @@ pub(crate) struct Shelves {
 
 impl Shelves {
     /// For so many classes, in no order of worth yet: the older goes first.
-    pub(crate) fn new(num_classes: usize) -> Self {
+    pub fn new(num_classes: usize) -> Self {
         let num_shelves = num_classes * NUM_AGES;
         let mut shelves = Self {
             now: 0,
@@ -51,13 +51,13 @@ impl Shelves {
     }
 
     /// A request begins.
-    pub(crate) fn tick(&mut self) {
+    pub fn tick(&mut self) {
         self.now += 1;
     }
 
     /// Nodes that grew older move on. Cost: O(shelves that have nodes), and O(log offered) for each node that moves,
     /// which it does at most [`NUM_AGES`] times a use.
-    pub(crate) fn advance(&mut self) {
+    pub fn advance(&mut self) {
         for word in 0..self.occupied.len() {
             // Where one moves to in the meantime, it is in the right place already.
             let mut bits = self.occupied[word];
@@ -79,7 +79,7 @@ impl Shelves {
     }
 
     /// Orders shelves by what they are worth now. Cost: O(shelves · log shelves).
-    pub(crate) fn reorder(&mut self, times: &ReuseTimes) {
+    pub fn reorder(&mut self, times: &ReuseTimes) {
         self.sort(|shelf| times.worth(usize::from(shelf) / NUM_AGES, usize::from(shelf) % NUM_AGES));
     }
 
@@ -97,7 +97,7 @@ impl Shelves {
     }
 
     /// Orders shelves as others of as many classes are. Cost: O(shelves).
-    pub(crate) fn reorder_as(&mut self, other: &Self) {
+    pub fn reorder_as(&mut self, other: &Self) {
         self.order.clone_from(&other.order);
         self.rank.clone_from(&other.rank);
         self.occupy();
@@ -130,7 +130,7 @@ impl Shelves {
     }
 
     /// The node's last block is of this class.
-    pub(crate) fn classify(&mut self, node: NodeId, class: u8) {
+    pub fn classify(&mut self, node: NodeId, class: u8) {
         if self.node(node).class != class {
             self.change(node, |state| state.class = class);
         }
@@ -213,32 +213,5 @@ impl GhostPolicy for Shelves {
             }
             order => order == Ordering::Less,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn before_worth_is_known_the_older_age_goes_first_whatever_its_class() {
-        let mut shelves = Shelves::new(2);
-        let [a, b, c] = [NodeId(0), NodeId(1), NodeId(2)];
-        for (node, class) in [(a, 1), (b, 0), (c, 1)] {
-            (0..4).for_each(|_| shelves.tick());
-            shelves.used(node);
-            shelves.classify(node, class);
-            shelves.offer(node);
-        }
-        for _ in 0..2 {
-            shelves.tick();
-        }
-        shelves.advance();
-        assert_eq!(shelves.victim(), Some(a));
-        shelves.used(a);
-        assert_eq!(shelves.victim(), Some(b));
-        shelves.withdraw(b);
-        shelves.withdraw(b);
-        assert_eq!(shelves.victim(), Some(c));
     }
 }

@@ -128,7 +128,8 @@ pub struct StoreIndex {
     pub(crate) max_offers: usize,
     pub(crate) num_unoffered: u64,
     pub(crate) events: EventLog,
-    pub(crate) pins: StorePins,
+    #[doc(hidden)]
+    pub pins: StorePins,
     is_in_memory: bool,
 }
 

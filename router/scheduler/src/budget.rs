@@ -6,19 +6,19 @@ use crate::sequence::SequenceKey;
 
 /// What is left of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepBudget {
-    pub(crate) tokens: u32,
+pub struct StepBudget {
+    pub tokens: u32,
     /// Chunks, and positions whose logits are computed.
-    pub(crate) chunks: u32,
+    pub chunks: u32,
 }
 
 impl StepBudget {
-    pub(crate) fn is_spent(self) -> bool {
+    pub fn is_spent(self) -> bool {
         self.tokens == 0 || self.chunks == 0
     }
 
     /// A chunk, of which each position counts as one if it is scored.
-    pub(crate) fn spend(&mut self, num_tokens: u32, is_scored: bool) {
+    pub fn spend(&mut self, num_tokens: u32, is_scored: bool) {
         self.tokens -= num_tokens;
         self.chunks -= if is_scored { num_tokens } else { 1 };
     }
@@ -26,13 +26,13 @@ impl StepBudget {
 
 /// One sequence that has known tokens to compute.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PrefillNeed {
-    pub(crate) key: SequenceKey,
-    pub(crate) priority: Priority,
-    pub(crate) tenant: TenantKey,
+pub struct PrefillNeed {
+    pub key: SequenceKey,
+    pub priority: Priority,
+    pub tenant: TenantKey,
     /// What the tenant got so far.
-    pub(crate) served: u64,
-    pub(crate) num_tokens: u32,
+    pub served: u64,
+    pub num_tokens: u32,
 }
 
 /// Divides `budget` tokens over `needs`, which come in running order (class, then age).
@@ -41,7 +41,7 @@ pub(crate) struct PrefillNeed {
 /// what a tenant gets in a class half of the tokens are the oldest's, so that it always gets on; the other half goes to
 /// whoever needs least, so that a short prompt does not wait behind a long one; what these leave is the oldest's again.
 /// Returns one number per need; all of them sum up to `min(budget, needed)`.
-pub(crate) fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32> {
+pub fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32> {
     let mut shares = vec![0; needs.len()];
     // Stable: those of one tenant stay in running order.
     let mut order: Vec<usize> = (0..needs.len()).collect();
@@ -64,66 +64,4 @@ pub(crate) fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32>
         give(oldest, u32::MAX, &mut budget);
     }
     shares
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::Priority::{High, Low, Normal};
-
-    fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
-        let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
-        divide_served(budget, &needs)
-    }
-
-    /// With what the tenant got so far: another one for each number.
-    fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
-        let mut fairness = crate::fairness::Fairness::new(&[], 0);
-        let needs: Vec<_> = needs
-            .iter()
-            .map(|&(priority, served, num_tokens)| PrefillNeed {
-                key: crate::sequence::tests::key(),
-                priority,
-                tenant: fairness.enter(Some(&served.to_string())),
-                served,
-                num_tokens,
-            })
-            .collect();
-        divide_prefill(budget, &needs)
-    }
-
-    #[test]
-    fn a_tenant_gets_what_those_leave_that_got_less() {
-        let needs = [(Normal, 9, 100), (Normal, 3, 40), (Normal, 9, 10), (Normal, 3, 50)];
-        assert_eq!(divide_served(60, &needs), [0, 30, 0, 30]);
-        assert_eq!(divide_served(110, &needs), [10, 40, 10, 50]);
-        assert_eq!(divide_served(60, &[(High, 9, 50), (Normal, 3, 40)]), [50, 10]);
-    }
-
-    #[test]
-    fn one_prompt_gets_everything() {
-        assert_eq!(divide(512, &[(Normal, 10_000)]), [512]);
-        assert_eq!(divide(512, &[(Normal, 10)]), [10]);
-        assert_eq!(divide(0, &[(Normal, 10)]), [0]);
-        assert_eq!(divide(7, &[]), [0; 0]);
-    }
-
-    #[test]
-    fn a_short_prompt_does_not_wait_behind_long_ones() {
-        assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 20)]), [492, 20]);
-        assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 9_000), (Normal, 20)]), [256, 236, 20]);
-    }
-
-    #[test]
-    fn the_oldest_always_gets_on() {
-        assert_eq!(divide(1, &[(Normal, 10_000), (Normal, 1)]), [1, 0]);
-        assert_eq!(divide(100, &[(Normal, 900), (Normal, 100), (Normal, 100)]), [50, 50, 0]);
-    }
-
-    #[test]
-    fn a_class_gets_what_the_higher_ones_leave() {
-        assert_eq!(divide(100, &[(High, 90), (Normal, 50), (Normal, 5), (Low, 50)]), [90, 5, 5, 0]);
-        assert_eq!(divide(100, &[(High, 200), (Low, 5)]), [100, 0]);
-        assert_eq!(divide(100, &[(High, 10), (Low, 500)]), [10, 90]);
-    }
 }

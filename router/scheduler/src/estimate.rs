@@ -15,18 +15,18 @@ impl Average {
 
 /// What is ahead of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub struct Load {
     /// Tokens to compute for those ahead of it, running or waiting, before their next token.
-    pub(crate) num_prefill_tokens: u64,
+    pub num_prefill_tokens: u64,
     /// Sequences ahead of it in the queue.
-    pub(crate) num_waiting: u64,
-    pub(crate) num_running: u64,
-    pub(crate) max_running: u64,
+    pub num_waiting: u64,
+    pub num_running: u64,
+    pub max_running: u64,
 }
 
 /// Measured step throughput and how long sequences run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Throughput {
+pub struct Throughput {
     /// Milliseconds of a step per token of prefill in it.
     prefill_token_ms: Average,
     /// Milliseconds from first start to end.
@@ -38,37 +38,37 @@ pub(crate) struct Throughput {
 }
 
 /// One of so many restores that are predicted to lose is tried all the same, to measure the store again.
-const TRY_EVERY: u32 = 32;
+pub const TRY_EVERY: u32 = 32;
 
 /// A restore is waited for so many times as long as it is predicted to take,
 const PATIENCE: f64 = 4.0;
 /// half as long as computing would take, as who gives up has lost no more than that,
 const PATIENCE_OF_COMPUTING: f64 = 0.5;
 /// and at least so long.
-const LEAST_PATIENCE_MS: u64 = 2_000;
+pub const LEAST_PATIENCE_MS: u64 = 2_000;
 /// What a block is taken to take before one was read: on a slow disk.
 const UNMEASURED_BLOCK_MS: f64 = 20.0;
 
 impl Throughput {
     /// A step with prefill came back. Its decodes are taken for free, so the estimate errs on the long side.
-    pub(crate) fn add_step(&mut self, num_prefill_tokens: u32, device_time_us: u64) {
+    pub fn add_step(&mut self, num_prefill_tokens: u32, device_time_us: u64) {
         if num_prefill_tokens > 0 && device_time_us > 0 {
             self.prefill_token_ms.add(device_time_us as f64 / 1e3 / f64::from(num_prefill_tokens));
         }
     }
 
     /// A sequence ended by itself.
-    pub(crate) fn add_run(&mut self, run_ms: u64) {
+    pub fn add_run(&mut self, run_ms: u64) {
         self.run_ms.add(run_ms as f64);
     }
 
     /// How long sequences run, in milliseconds; 0 before one has ended.
-    pub(crate) fn mean_run_ms(&self) -> u64 {
+    pub fn mean_run_ms(&self) -> u64 {
         self.run_ms.0.map_or(0, |ms| ms.ceil() as u64)
     }
 
     /// Blocks were read from the store.
-    pub(crate) fn add_restore(&mut self, num_blocks: u32, time_us: u64) {
+    pub fn add_restore(&mut self, num_blocks: u32, time_us: u64) {
         if num_blocks > 0 {
             self.restored_block_ms.add(time_us as f64 / 1e3 / f64::from(num_blocks));
         }
@@ -76,7 +76,7 @@ impl Throughput {
 
     /// Whether reading so many blocks is predicted to take less time than computing so many tokens. What was not
     /// measured yet is tried.
-    pub(crate) fn is_restore_quicker(&mut self, num_blocks: u32, num_tokens: u32) -> bool {
+    pub fn is_restore_quicker(&mut self, num_blocks: u32, num_tokens: u32) -> bool {
         let (Some(block_ms), Some(token_ms)) = (self.restored_block_ms.0, self.prefill_token_ms.0) else {
             return true;
         };
@@ -87,7 +87,7 @@ impl Throughput {
     }
 
     /// Milliseconds after which a restore is given up that brings so many tokens, when so many blocks are being read.
-    pub(crate) fn restore_patience_ms(&self, num_blocks_ahead: u32, num_tokens: u32) -> u64 {
+    pub fn restore_patience_ms(&self, num_blocks_ahead: u32, num_tokens: u32) -> u64 {
         let read_ms = f64::from(num_blocks_ahead) * self.restored_block_ms.0.unwrap_or(UNMEASURED_BLOCK_MS);
         let compute_ms = self.predict_prefill_ms(num_tokens).unwrap_or(0.0);
         let patience_ms = (PATIENCE * read_ms).max(PATIENCE_OF_COMPUTING * compute_ms);
@@ -95,13 +95,13 @@ impl Throughput {
     }
 
     /// Milliseconds to compute so many tokens of prefill; none before anything was measured.
-    pub(crate) fn predict_prefill_ms(&self, num_tokens: u32) -> Option<f64> {
+    pub fn predict_prefill_ms(&self, num_tokens: u32) -> Option<f64> {
         Some(self.prefill_token_ms.0? * f64::from(num_tokens))
     }
 
     /// Milliseconds until a request behind `load` starts: the prefill ahead of it, and as many ends of others as it
     /// lacks places to run. None before anything was measured, unless nothing is ahead.
-    pub(crate) fn predict_wait_ms(&self, load: Load) -> Option<u64> {
+    pub fn predict_wait_ms(&self, load: Load) -> Option<u64> {
         let prefill_ms = match load.num_prefill_tokens {
             0 => 0.0,
             num_tokens => num_tokens as f64 * self.prefill_token_ms.0?,
@@ -113,67 +113,5 @@ impl Throughput {
             num_ends => num_ends as f64 * self.run_ms.0? / load.num_running.max(1) as f64,
         };
         Some((prefill_ms + places_ms).ceil() as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const IDLE: Load = Load { num_prefill_tokens: 0, num_waiting: 0, num_running: 0, max_running: 4 };
-
-    #[test]
-    fn nothing_is_predicted_from_nothing() {
-        let throughput = Throughput::default();
-        assert_eq!(throughput.predict_wait_ms(IDLE), Some(0));
-        assert_eq!(throughput.predict_wait_ms(Load { num_prefill_tokens: 1, ..IDLE }), None);
-        assert_eq!(throughput.predict_wait_ms(Load { num_running: 4, ..IDLE }), None);
-    }
-
-    #[test]
-    fn a_wait_is_the_prefill_and_the_places_ahead() {
-        let mut throughput = Throughput::default();
-        for _ in 0..50 {
-            throughput.add_step(100, 50_000);
-            throughput.add_run(4_000);
-        }
-        let wait = |load| throughput.predict_wait_ms(load).unwrap();
-        assert_eq!(wait(Load { num_prefill_tokens: 1_000, ..IDLE }), 500);
-        assert_eq!(wait(Load { num_running: 4, ..IDLE }), 1_000);
-        assert_eq!(wait(Load { num_running: 4, num_waiting: 3, ..IDLE }), 4_000);
-        assert_eq!(wait(Load { num_running: 3, num_prefill_tokens: 10, ..IDLE }), 5);
-    }
-
-    #[test]
-    fn a_slow_store_is_left_alone_but_tried_again() {
-        let mut throughput = Throughput::default();
-        assert!(throughput.is_restore_quicker(1, 64), "nothing is known");
-        throughput.add_step(100, 100_000);
-        throughput.add_restore(10, 500_000);
-        assert!(throughput.is_restore_quicker(10, 640), "50 ms a block against 64");
-        throughput.add_restore(10, 5_000_000);
-        let num_tries = (0..10 * TRY_EVERY).filter(|_| throughput.is_restore_quicker(10, 640)).count();
-        assert_eq!(num_tries, 10);
-    }
-
-    #[test]
-    fn a_restore_is_waited_for_as_long_as_that_is_reasonable() {
-        let mut throughput = Throughput::default();
-        assert_eq!(throughput.restore_patience_ms(10, 640), LEAST_PATIENCE_MS);
-        assert_eq!(throughput.restore_patience_ms(100, 640), 8_000, "nothing is known");
-        throughput.add_restore(100, 100_000);
-        assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 4_000);
-        throughput.add_step(100, 100_000);
-        assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 32_000, "computing is slow");
-    }
-
-    #[test]
-    fn old_measurements_fade() {
-        let mut throughput = Throughput::default();
-        throughput.add_step(1, 1_000_000);
-        for _ in 0..100 {
-            throughput.add_step(1, 1_000);
-        }
-        assert_eq!(throughput.predict_wait_ms(Load { num_prefill_tokens: 100, ..IDLE }), Some(103));
     }
 }

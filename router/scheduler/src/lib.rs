@@ -9,13 +9,17 @@
 //! (`fairness.rs`); then what is cached first, aged. A request that shares a prefix which another is computing waits
 //! for it.
 
+// The hidden modules are public for `tests/scheduler` only, so that the library is not compiled again for tests of its own.
 mod admit;
 mod below;
-mod budget;
+#[doc(hidden)]
+pub mod budget;
 pub mod config;
-mod estimate;
+#[doc(hidden)]
+pub mod estimate;
 pub mod event;
-mod fairness;
+#[doc(hidden)]
+pub mod fairness;
 mod give_way;
 mod invariants;
 mod kv_events;
@@ -25,12 +29,14 @@ mod lifecycle;
 mod pins;
 pub mod plan;
 mod planner;
-mod queue;
+#[doc(hidden)]
+pub mod queue;
 mod refuse;
 mod results;
 pub mod scheduler;
 mod score;
-mod sequence;
+#[doc(hidden)]
+pub mod sequence;
 pub mod stats;
 mod transfer;
 mod windows;

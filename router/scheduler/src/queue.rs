@@ -8,21 +8,21 @@ use crate::sequence::SequenceKey;
 
 /// A place among the sequences of one tenant in one class; the lowest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub struct Place {
     /// Arrival in milliseconds, moved back by what is cached: bounded, so age wins in the end.
-    pub(crate) effective_ms: u64,
+    pub effective_ms: u64,
     /// Unique.
-    pub(crate) arrival: u64,
+    pub arrival: u64,
 }
 
 /// Where a sequence waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rank {
-    pub(crate) priority: Priority,
-    pub(crate) tenant: TenantKey,
-    pub(crate) place: Place,
+pub struct Rank {
+    pub priority: Priority,
+    pub tenant: TenantKey,
+    pub place: Place,
     /// Since when it waits in this class.
-    pub(crate) since: Millis,
+    pub since: Millis,
 }
 
 impl Rank {
@@ -82,7 +82,7 @@ impl Class {
 /// Waiting sequences. Those that wait for another one's prefix are counted but have no place ("parked"). All costs are
 /// O(log n).
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub struct Queue {
     /// By [`Priority`].
     classes: [Class; Priority::ALL.len()],
     num_ready: usize,
@@ -94,7 +94,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Adds a sequence that did not wait; `tenant_rank` is its tenant's.
-    pub(crate) fn enter(
+    pub fn enter(
         &mut self,
         rank: Rank,
         tenant_rank: u64,
@@ -109,7 +109,7 @@ impl Queue {
     }
 
     /// Removes a sequence; no rank: it was parked.
-    pub(crate) fn leave(&mut self, rank: Option<Rank>, is_new: bool, num_uncached_tokens: u32) {
+    pub fn leave(&mut self, rank: Option<Rank>, is_new: bool, num_uncached_tokens: u32) {
         match rank {
             Some(rank) => {
                 self.class(rank.priority).remove(rank);
@@ -122,14 +122,14 @@ impl Queue {
     }
 
     /// Takes a sequence's place but keeps counting it.
-    pub(crate) fn park(&mut self, rank: Rank) {
+    pub fn park(&mut self, rank: Rank) {
         self.class(rank.priority).remove(rank);
         self.num_ready -= 1;
         self.num_parked += 1;
     }
 
     /// Who goes next: the first of the tenant that has got least in the highest class.
-    pub(crate) fn first(&mut self, fairness: &mut Fairness) -> Option<SequenceKey> {
+    pub fn first(&mut self, fairness: &mut Fairness) -> Option<SequenceKey> {
         while let Some((tenant, rank)) = fairness.next_stale() {
             self.classes.iter_mut().for_each(|class| class.set_rank(tenant, rank));
         }
@@ -139,7 +139,7 @@ impl Queue {
     }
 
     /// Who has waited longest in a class, if it is since `limit` or before.
-    pub(crate) fn waiting_since(&self, priority: Priority, limit: Millis) -> Option<SequenceKey> {
+    pub fn waiting_since(&self, priority: Priority, limit: Millis) -> Option<SequenceKey> {
         let (&(since, _), &key) = self.classes[priority as usize].by_age.first_key_value()?;
         (since <= limit).then_some(key)
     }
@@ -148,103 +148,17 @@ impl Queue {
         &mut self.classes[priority as usize]
     }
     /// All that wait.
-    pub(crate) fn num_waiting(&self) -> usize {
+    pub fn num_waiting(&self) -> usize {
         self.num_ready + self.num_parked
     }
 
     /// Those that never started: what the limit counts.
-    pub(crate) fn num_new(&self) -> u32 {
+    pub fn num_new(&self) -> u32 {
         self.num_new
     }
 
     /// Tokens that all that wait have to compute before their next token.
-    pub(crate) fn num_uncached_tokens(&self) -> u64 {
+    pub fn num_uncached_tokens(&self) -> u64 {
         self.num_uncached_tokens
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::{SequenceId, SequenceRequest};
-    use crate::plan::SamplingParams;
-    use crate::sequence::{Sequence, SequenceMap};
-
-    fn keys(count: u64) -> Vec<SequenceKey> {
-        let mut map = SequenceMap::default();
-        let request = |id| SequenceRequest {
-            id: SequenceId(id),
-            token_ids: vec![1],
-            max_new_tokens: 1,
-            sampling: SamplingParams::default(),
-            end_token_ids: Vec::new(),
-            ignore_eos: false,
-            priority: Priority::Normal,
-            deadline: None,
-            salt: trunkline_kv::Salt::default(),
-            retention: crate::event::Retention::default(),
-            constrained: false,
-        };
-        let tenant = Fairness::new(&[], 0).enter(None);
-        (0..count).map(|id| map.insert(Sequence::new(request(id), tenant, Millis(0), id))).collect()
-    }
-
-    fn rank(priority: Priority, tenant: TenantKey, arrival: u64) -> Rank {
-        let place = Place { effective_ms: arrival, arrival };
-        Rank { priority, tenant, place, since: Millis(arrival) }
-    }
-
-    #[test]
-    fn class_goes_before_arrival_and_parked_sequences_are_passed_over() {
-        let keys = keys(3);
-        let mut fairness = Fairness::new(&[], 0);
-        let tenant = fairness.enter(None);
-        let mut queue = Queue::default();
-        let (old, new) = (rank(Priority::Normal, tenant, 0), rank(Priority::Normal, tenant, 1));
-        let high = rank(Priority::High, tenant, 2);
-        queue.enter(old, 0, keys[0], true, 5);
-        queue.enter(new, 0, keys[1], false, 7);
-        queue.enter(high, 0, keys[2], true, 0);
-        assert_eq!(queue.first(&mut fairness), Some(keys[2]));
-        queue.leave(Some(high), true, 0);
-        queue.park(old);
-        assert_eq!(queue.first(&mut fairness), Some(keys[1]));
-        assert_eq!((queue.num_waiting(), queue.num_new()), (2, 1));
-        queue.leave(None, true, 5);
-        assert_eq!((queue.num_waiting(), queue.num_uncached_tokens(), queue.num_new()), (1, 7, 0));
-    }
-
-    #[test]
-    fn the_tenant_that_got_least_goes_before_age() {
-        let keys = keys(4);
-        let mut fairness = Fairness::new(&[], 0);
-        let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
-        let mut queue = Queue::default();
-        for (arrival, tenant) in [(0, a), (1, a), (2, b), (3, b)] {
-            let rank = rank(Priority::Normal, tenant, arrival);
-            queue.enter(rank, fairness.rank(tenant), keys[arrival as usize], true, 1);
-        }
-        assert_eq!(queue.first(&mut fairness), Some(keys[0]));
-        fairness.charge(a, 5);
-        assert_eq!(queue.first(&mut fairness), Some(keys[2]), "no rank is stale");
-        queue.leave(Some(rank(Priority::Normal, b, 2)), true, 1);
-        assert_eq!(queue.first(&mut fairness), Some(keys[3]));
-        fairness.charge(b, 6);
-        assert_eq!(queue.first(&mut fairness), Some(keys[0]));
-    }
-
-    #[test]
-    fn who_waits_longest_in_a_class_is_found() {
-        let keys = keys(2);
-        let mut fairness = Fairness::new(&[], 0);
-        let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
-        let mut queue = Queue::default();
-        queue.enter(rank(Priority::Low, a, 7), 0, keys[0], true, 1);
-        queue.enter(rank(Priority::Low, b, 5), 0, keys[1], true, 1);
-        assert_eq!(queue.waiting_since(Priority::Low, Millis(4)), None);
-        assert_eq!(queue.waiting_since(Priority::Low, Millis(5)), Some(keys[1]));
-        assert_eq!(queue.waiting_since(Priority::Normal, Millis(9)), None);
-        queue.leave(Some(rank(Priority::Low, b, 5)), true, 1);
-        assert_eq!(queue.waiting_since(Priority::Low, Millis(9)), Some(keys[0]));
     }
 }

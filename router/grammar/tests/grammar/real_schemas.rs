@@ -61,7 +61,7 @@ fn own_schemas_are_refused_by_name_or_hold() {
 
 /// The larger sample, compressed or not.
 fn sample() -> String {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/schemas/sample.jsonl.gz");
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/schemas/sample.jsonl.gz");
     let path = std::env::var_os("TRUNKLINE_SCHEMAS").map_or_else(beside, PathBuf::from);
     let hint = "hint: name a file of schemas in TRUNKLINE_SCHEMAS";
     assert!(path.exists(), "{} is not there; {hint}", path.display());

@@ -8,6 +8,12 @@ mod fairness;
 mod isolation;
 mod kv_events;
 mod late_masks;
+mod parts {
+    mod budget;
+    mod estimate;
+    mod fairness;
+    mod queue;
+}
 mod pins;
 mod sim;
 mod simulation;

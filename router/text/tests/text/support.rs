@@ -22,7 +22,7 @@ pub fn drawn(few: u64) -> ProptestConfig {
 
 /// A file of `testdata/`.
 pub fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata").join(name)
 }
 
 /// A fixture that `testdata/make_fixtures.py` has written.

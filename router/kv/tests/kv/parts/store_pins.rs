@@ -1,0 +1,103 @@
+//! Pins of the store.
+
+use std::collections::BTreeMap;
+
+use trunkline_kv::{BlockKey, Salt, StoreIndex, StorePins, TenantShare};
+
+/// Stores a path of blocks of one token; returns how many found a slot.
+fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
+    let mut parent = None;
+    for (index, token) in path.iter().enumerate() {
+        let key = parent.unwrap_or_else(|| salt.root_key()).extend(&[*token]);
+        if !store.has(key) {
+            let Some(slot) = store.reserve(salt) else { return index };
+            if !store.name(slot, key, parent) {
+                return index;
+            }
+            assert!(store.written(slot, true));
+        }
+        store.touch(key, salt);
+        parent = Some(key);
+    }
+    store.check_invariants();
+    path.len()
+}
+
+fn keys(salt: &Salt, path: &[u32]) -> Vec<BlockKey> {
+    let mut key = salt.root_key();
+    let keys = path.iter().map(|&token| {
+        key = key.extend(&[token]);
+        key
+    });
+    keys.collect()
+}
+
+fn num_found(store: &StoreIndex, salt: &Salt, path: &[u32]) -> usize {
+    store.find(salt.root_key(), path, 1).len()
+}
+
+fn store(num_slots: u32, max_slots: u32) -> StoreIndex {
+    let (mut store, _) = StoreIndex::new(num_slots, Vec::new());
+    store.set_pins(StorePins::default(), max_slots);
+    store
+}
+
+#[test]
+fn what_is_pinned_does_not_go_until_its_time_is_over() {
+    let (mut store, salt) = (store(6, 4), Salt::default());
+    write(&mut store, &salt, &[1, 2]);
+    // The third is not there yet.
+    assert_eq!(store.pin(&salt, keys(&salt, &[1, 2, 3]), 10), Some(2));
+    write(&mut store, &salt, &[1, 2, 3]);
+    for number in 10..20 {
+        write(&mut store, &salt, &[number, number + 100]);
+    }
+    assert_eq!(num_found(&store, &salt, &[1, 2, 3]), 3);
+    store.expire_pins(9);
+    assert_eq!(store.pins.num_blocks(), 3);
+    store.expire_pins(10);
+    assert_eq!(store.pins.num_blocks(), 0);
+    for number in 20..30 {
+        write(&mut store, &salt, &[number, number + 100]);
+    }
+    assert_eq!(num_found(&store, &salt, &[1, 2, 3]), 0);
+}
+
+#[test]
+fn limits_hold_and_shared_blocks_count_once() {
+    let (a, b) = (Salt::of_tenant("a", &[]), Salt::of_tenant("b", &[]));
+    let mut store = store(10, 6);
+    let share = |tenant: &str, weight| TenantShare { tenant: tenant.into(), weight };
+    store.set_shares(&[share("a", 4), share("b", 1)]);
+    assert_eq!(store.pin(&b, keys(&b, &[1, 2, 3]), 9), None, "b's share is 2");
+    assert_eq!(store.pin(&b, keys(&b, &[1, 2]), 9), Some(0));
+    assert_eq!(store.pin(&a, keys(&a, &[1, 2, 3, 4, 5]), 9), None, "6 for all");
+    assert_eq!(store.pin(&a, keys(&a, &[1, 2, 3]), 9), Some(0));
+    assert_eq!(store.pin(&a, keys(&a, &[1, 2, 4]), 5), Some(0));
+    assert_eq!(store.pins.by_tenant, BTreeMap::from([("a".into(), 4), ("b".into(), 2)]));
+    store.expire_pins(5);
+    assert_eq!(store.pins.num_blocks(), 5);
+    store.expire_pins(9);
+    assert!(store.pins.by_tenant.is_empty() && store.pins.num_blocks() == 0);
+}
+
+#[test]
+fn pins_are_put_on_the_next_index() {
+    let (mut store, salt) = (store(4, 4), Salt::default());
+    write(&mut store, &salt, &[1, 2]);
+    store.pin(&salt, keys(&salt, &[1, 2]), 10);
+    let pins = std::mem::take(&mut store.pins);
+    let (mut next, _) = StoreIndex::new(4, Vec::new());
+    write(&mut next, &salt, &[1, 2]);
+    next.set_pins(pins, 4);
+    for number in 10..20 {
+        write(&mut next, &salt, &[number, number + 100]);
+    }
+    assert_eq!(num_found(&next, &salt, &[1, 2]), 2);
+    next.unpin(keys(&salt, &[1, 2])[1]);
+    next.check_invariants();
+    for number in 20..30 {
+        write(&mut next, &salt, &[number, number + 100]);
+    }
+    assert_eq!(num_found(&next, &salt, &[1, 2]), 0);
+}

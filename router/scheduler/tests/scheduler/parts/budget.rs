@@ -1,0 +1,62 @@
+//! How a step divides its tokens of prefill.
+
+use trunkline_scheduler::Priority::{self, High, Low, Normal};
+use trunkline_scheduler::budget::{PrefillNeed, divide_prefill};
+use trunkline_scheduler::fairness::Fairness;
+use trunkline_scheduler::sequence::SequenceKey;
+
+fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
+    let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
+    divide_served(budget, &needs)
+}
+
+/// With what the tenant got so far: another one for each number.
+fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
+    let mut fairness = Fairness::new(&[], 0);
+    let needs: Vec<_> = needs
+        .iter()
+        .map(|&(priority, served, num_tokens)| PrefillNeed {
+            key: SequenceKey::default(),
+            priority,
+            tenant: fairness.enter(Some(&served.to_string())),
+            served,
+            num_tokens,
+        })
+        .collect();
+    divide_prefill(budget, &needs)
+}
+
+#[test]
+fn a_tenant_gets_what_those_leave_that_got_less() {
+    let needs = [(Normal, 9, 100), (Normal, 3, 40), (Normal, 9, 10), (Normal, 3, 50)];
+    assert_eq!(divide_served(60, &needs), [0, 30, 0, 30]);
+    assert_eq!(divide_served(110, &needs), [10, 40, 10, 50]);
+    assert_eq!(divide_served(60, &[(High, 9, 50), (Normal, 3, 40)]), [50, 10]);
+}
+
+#[test]
+fn one_prompt_gets_everything() {
+    assert_eq!(divide(512, &[(Normal, 10_000)]), [512]);
+    assert_eq!(divide(512, &[(Normal, 10)]), [10]);
+    assert_eq!(divide(0, &[(Normal, 10)]), [0]);
+    assert_eq!(divide(7, &[]), [0; 0]);
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_behind_long_ones() {
+    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 20)]), [492, 20]);
+    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 9_000), (Normal, 20)]), [256, 236, 20]);
+}
+
+#[test]
+fn the_oldest_always_gets_on() {
+    assert_eq!(divide(1, &[(Normal, 10_000), (Normal, 1)]), [1, 0]);
+    assert_eq!(divide(100, &[(Normal, 900), (Normal, 100), (Normal, 100)]), [50, 50, 0]);
+}
+
+#[test]
+fn a_class_gets_what_the_higher_ones_leave() {
+    assert_eq!(divide(100, &[(High, 90), (Normal, 50), (Normal, 5), (Low, 50)]), [90, 5, 5, 0]);
+    assert_eq!(divide(100, &[(High, 200), (Low, 5)]), [100, 0]);
+    assert_eq!(divide(100, &[(High, 10), (Low, 500)]), [10, 90]);
+}

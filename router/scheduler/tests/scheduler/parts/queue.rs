@@ -1,0 +1,84 @@
+//! The queue, by class, tenant and age.
+
+use trunkline_scheduler::fairness::{Fairness, TenantKey};
+use trunkline_scheduler::queue::{Place, Queue, Rank};
+use trunkline_scheduler::sequence::{Sequence, SequenceKey, SequenceMap};
+use trunkline_scheduler::{Millis, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest};
+
+fn keys(count: u64) -> Vec<SequenceKey> {
+    let mut map = SequenceMap::default();
+    let request = |id| SequenceRequest {
+        id: SequenceId(id),
+        token_ids: vec![1],
+        max_new_tokens: 1,
+        sampling: SamplingParams::default(),
+        end_token_ids: Vec::new(),
+        ignore_eos: false,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::default(),
+        retention: Retention::default(),
+        constrained: false,
+    };
+    let tenant = Fairness::new(&[], 0).enter(None);
+    (0..count).map(|id| map.insert(Sequence::new(request(id), tenant, Millis(0), id))).collect()
+}
+
+fn rank(priority: Priority, tenant: TenantKey, arrival: u64) -> Rank {
+    let place = Place { effective_ms: arrival, arrival };
+    Rank { priority, tenant, place, since: Millis(arrival) }
+}
+
+#[test]
+fn class_goes_before_arrival_and_parked_sequences_are_passed_over() {
+    let keys = keys(3);
+    let mut fairness = Fairness::new(&[], 0);
+    let tenant = fairness.enter(None);
+    let mut queue = Queue::default();
+    let (old, new) = (rank(Priority::Normal, tenant, 0), rank(Priority::Normal, tenant, 1));
+    let high = rank(Priority::High, tenant, 2);
+    queue.enter(old, 0, keys[0], true, 5);
+    queue.enter(new, 0, keys[1], false, 7);
+    queue.enter(high, 0, keys[2], true, 0);
+    assert_eq!(queue.first(&mut fairness), Some(keys[2]));
+    queue.leave(Some(high), true, 0);
+    queue.park(old);
+    assert_eq!(queue.first(&mut fairness), Some(keys[1]));
+    assert_eq!((queue.num_waiting(), queue.num_new()), (2, 1));
+    queue.leave(None, true, 5);
+    assert_eq!((queue.num_waiting(), queue.num_uncached_tokens(), queue.num_new()), (1, 7, 0));
+}
+
+#[test]
+fn the_tenant_that_got_least_goes_before_age() {
+    let keys = keys(4);
+    let mut fairness = Fairness::new(&[], 0);
+    let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
+    let mut queue = Queue::default();
+    for (arrival, tenant) in [(0, a), (1, a), (2, b), (3, b)] {
+        let rank = rank(Priority::Normal, tenant, arrival);
+        queue.enter(rank, fairness.rank(tenant), keys[arrival as usize], true, 1);
+    }
+    assert_eq!(queue.first(&mut fairness), Some(keys[0]));
+    fairness.charge(a, 5);
+    assert_eq!(queue.first(&mut fairness), Some(keys[2]), "no rank is stale");
+    queue.leave(Some(rank(Priority::Normal, b, 2)), true, 1);
+    assert_eq!(queue.first(&mut fairness), Some(keys[3]));
+    fairness.charge(b, 6);
+    assert_eq!(queue.first(&mut fairness), Some(keys[0]));
+}
+
+#[test]
+fn who_waits_longest_in_a_class_is_found() {
+    let keys = keys(2);
+    let mut fairness = Fairness::new(&[], 0);
+    let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
+    let mut queue = Queue::default();
+    queue.enter(rank(Priority::Low, a, 7), 0, keys[0], true, 1);
+    queue.enter(rank(Priority::Low, b, 5), 0, keys[1], true, 1);
+    assert_eq!(queue.waiting_since(Priority::Low, Millis(4)), None);
+    assert_eq!(queue.waiting_since(Priority::Low, Millis(5)), Some(keys[1]));
+    assert_eq!(queue.waiting_since(Priority::Normal, Millis(9)), None);
+    queue.leave(Some(rank(Priority::Low, b, 5)), true, 1);
+    assert_eq!(queue.waiting_since(Priority::Low, Millis(9)), Some(keys[0]));
+}
