@@ -138,20 +138,3 @@ impl std::ops::DerefMut for AlignedFloats {
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffers_are_zero_and_aligned_at_every_size() {
-        for len in [0, 1, 63, 64, 65, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 5] {
-            let mut bytes = AlignedBytes::zeroed(len);
-            assert_eq!(bytes.len(), len);
-            assert!(bytes.as_slice().as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
-            assert!(bytes.as_slice().iter().all(|&byte| byte == 0));
-            bytes.as_mut_slice().fill(7);
-            assert!(bytes.as_slice().iter().all(|&byte| byte == 7));
-        }
-    }
-}

@@ -220,6 +220,3 @@ pub fn affinity() -> Option<Vec<usize>> {
 pub fn set_affinity(_cpus: &[usize]) -> std::io::Result<()> {
     Err(std::io::Error::from(std::io::ErrorKind::Unsupported))
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,7 @@
 //! Runs steps: holds weights, KV pool, sequences and threads.
 
-mod attention_plan;
+#[doc(hidden)]
+pub mod attention_plan;
 mod block_transfers;
 mod build;
 mod calibrate;
@@ -10,11 +11,11 @@ mod late_masks;
 mod profile;
 mod run;
 mod score;
-mod sequence;
-mod shares;
+#[doc(hidden)]
+pub mod sequence;
+#[doc(hidden)]
+pub mod shares;
 mod step;
-#[cfg(test)]
-mod tests;
 mod window_parts;
 
 use std::sync::atomic::AtomicUsize;
@@ -193,6 +194,12 @@ impl Executor {
         let mut executor = Self::new(program, pool, isa)?;
         executor.kv.set_key_scaling(key_scaling, key_turns);
         Ok(executor)
+    }
+
+    /// The pool, for tests that put something into it.
+    #[doc(hidden)]
+    pub fn kv_pool_mut(&mut self) -> &mut KvPool {
+        &mut self.kv
     }
 
     /// How keys are scaled before they are rounded, if the dtype of the pool asks for it: a function of the model.

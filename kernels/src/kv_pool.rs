@@ -300,8 +300,8 @@ impl KvPool {
     }
 
     /// Overwrites every 16 bits with `bits`, to show that stale contents do not matter.
-    #[cfg(test)]
-    pub(crate) fn fill(&mut self, bits: u16) {
+    #[doc(hidden)]
+    pub fn fill(&mut self, bits: u16) {
         let maps = std::iter::once(&mut self.map).chain(self.windows.as_mut().map(|parts| &mut parts.map));
         for map in maps {
             map.chunks_exact_mut(2).for_each(|pair| pair.copy_from_slice(&bits.to_ne_bytes()));
@@ -469,6 +469,3 @@ impl KvView<'_> {
         unsafe { write_slot(isa, g, (self.key_scaling, turn), layer, slot, key, value) }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -18,6 +18,9 @@
 //! assert_eq!(y, [21.0, 43.0, 65.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Items that this documentation hides are public for the tests in `kernels/tests`, which are a crate of their own so
+//! that this one is compiled once. Nobody else should use them.
 
 pub mod aligned;
 pub mod cpus;
@@ -32,8 +35,6 @@ pub mod program;
 pub mod quantize;
 pub mod sampling;
 pub mod shared_mut;
-#[cfg(test)]
-mod testing;
 pub mod threads;
 pub mod weight_cache;
 

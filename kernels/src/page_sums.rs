@@ -55,28 +55,3 @@ fn page_sum(page: &[u8]) -> u64 {
         .zip(&FACTORS)
         .fold(0, |sum: u64, (word, factor)| sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(*factor)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Random;
-
-    #[test]
-    fn every_word_counts_on_any_number_of_threads() {
-        let mut random = Random::new(3);
-        let mut bytes: Vec<u8> = (0..5 * PAGE_BYTES).map(|_| random.next() as u8).collect();
-        let sums = |bytes: &[u8], threads| {
-            page_sums(&SourceBytes::Owned(bytes.to_vec()), &mut ThreadPool::new(threads).unwrap())
-        };
-        let one = sums(&bytes, 1);
-        assert_eq!(sums(&bytes, 3), one);
-        for at in [0, 7, PAGE_BYTES - 1, PAGE_BYTES, 5 * PAGE_BYTES - 1] {
-            bytes[at] ^= 1;
-            let changed = sums(&bytes, 2);
-            let differing: Vec<usize> = (0..5).filter(|page| changed[*page] != one[*page]).collect();
-            assert_eq!(differing, [at / PAGE_BYTES]);
-            bytes[at] ^= 1;
-        }
-        assert!(sums(&[], 2).is_empty());
-    }
-}

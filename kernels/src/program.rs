@@ -8,9 +8,8 @@
 mod graph;
 mod instruction;
 mod lower;
-mod memory;
-#[cfg(test)]
-mod tests;
+#[doc(hidden)]
+pub mod memory;
 mod weights;
 
 pub use graph::{Op, ProgramBuilder, ValueId, WeightId};

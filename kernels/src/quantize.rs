@@ -130,7 +130,7 @@ impl QuantGroup {
 }
 
 /// The significand number `level`, 1 to 1.875.
-#[cfg(any(test, target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn level_value(level: usize) -> f32 {
     1.0 + level as f32 / NUM_LEVELS as f32
@@ -367,6 +367,3 @@ impl QuantizeJob<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -16,9 +16,8 @@
 //! removed), so what was checked stays as it is, unless somebody else writes to the file or the disk fails later.
 
 mod file;
-mod folder;
-#[cfg(test)]
-mod tests;
+#[doc(hidden)]
+pub mod folder;
 
 use std::fmt;
 use std::io;
@@ -172,13 +171,15 @@ impl CacheWriter {
         std::thread::scope(|scope| {
             let kept = scope.spawn(|| {
                 yield_to_others();
-                self.write(note)
+                self.keep_now(note)
             });
             kept.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn write(&self, note: &str) -> Result<Kept, KeepError> {
+    /// [`CacheWriter::keep`] by the calling thread, as urgent as that is: tests need not wait for an idle machine.
+    #[doc(hidden)]
+    pub fn keep_now(&self, note: &str) -> Result<Kept, KeepError> {
         let path = self.cache.path();
         let table = Arc::clone(&self.image.table);
         if file::is_of(&path, &self.cache.key, &table) {

@@ -12,18 +12,18 @@ const WANTED_ITEMS_PER_THREAD: usize = 3;
 
 /// Some query rows of one chunk in one block, one KV head, some segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PlanItem {
+pub struct PlanItem {
     /// Index of the chunk among the accepted ones.
-    pub(super) chunk: usize,
+    pub chunk: usize,
     /// First row among the step's tokens.
-    pub(super) first_row: usize,
-    pub(super) num_rows: usize,
-    pub(super) first_position: usize,
-    pub(super) kv_head: usize,
-    pub(super) first_segment: usize,
-    pub(super) end_segment: usize,
+    pub first_row: usize,
+    pub num_rows: usize,
+    pub first_position: usize,
+    pub kv_head: usize,
+    pub first_segment: usize,
+    pub end_segment: usize,
     /// Index of the split that it is part of.
-    pub(super) split: Option<usize>,
+    pub split: Option<usize>,
 }
 
 impl PlanItem {
@@ -41,18 +41,18 @@ impl PlanItem {
 
 /// A piece that several threads compute: the last one to finish merges.
 #[derive(Debug)]
-pub(super) struct Split {
+pub struct Split {
     /// The whole.
-    pub(super) item: PlanItem,
+    pub item: PlanItem,
     /// Offset of its states, in f32.
-    pub(super) first_state: usize,
+    pub first_state: usize,
     num_parts: u32,
     remaining: AtomicU32,
 }
 
 impl Split {
     /// Called once per finished part; true for the last one, which then sees all states and leaves the count as it was.
-    pub(super) fn finish_part(&self) -> bool {
+    pub fn finish_part(&self) -> bool {
         let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
             self.remaining.store(self.num_parts, Ordering::Release);
@@ -63,10 +63,10 @@ impl Split {
 
 /// The pieces, dearest first: threads take them in this order.
 #[derive(Debug)]
-pub(super) struct AttentionPlan {
-    pub(super) window: Window,
-    pub(super) items: Vec<PlanItem>,
-    pub(super) splits: Vec<Split>,
+pub struct AttentionPlan {
+    pub window: Window,
+    pub items: Vec<PlanItem>,
+    pub splits: Vec<Split>,
 }
 
 /// The plans of a step for one window, by the rows that an instruction is for.
@@ -115,17 +115,17 @@ impl Plans {
 
 /// What decides how pieces are cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PlanLimits {
-    pub(super) geometry: KvGeometry,
-    pub(super) heads_per_kv_head: usize,
-    pub(super) num_threads: usize,
+pub struct PlanLimits {
+    pub geometry: KvGeometry,
+    pub heads_per_kv_head: usize,
+    pub num_threads: usize,
     /// f32 that the states of splits may take.
-    pub(super) state_capacity: usize,
+    pub state_capacity: usize,
 }
 
 impl PlanLimits {
     /// States that are enough to cut one row of every piece of a step with too few pieces.
-    pub(super) fn wanted_state_capacity(&self, num_blocks: usize) -> usize {
+    pub fn wanted_state_capacity(&self, num_blocks: usize) -> usize {
         let max_segments = num_segments(num_blocks * self.geometry.block_size);
         let row = self.heads_per_kv_head * state_size(self.geometry.padded_head_size());
         WANTED_ITEMS_PER_THREAD * self.num_threads * max_segments * row
@@ -134,7 +134,7 @@ impl PlanLimits {
 
 impl AttentionPlan {
     /// Room for the largest steps.
-    fn for_steps(window: Window, limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
+    pub fn for_steps(window: Window, limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
         let block_size = limits.geometry.block_size;
         let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));
         // A chunk may begin and end inside of blocks, and what its rows see may begin in other segments.
@@ -151,11 +151,7 @@ impl AttentionPlan {
     }
 
     /// Plans for (chunk, first position, tokens), whose rows follow each other. Cost O(pieces log pieces).
-    pub(super) fn rebuild(
-        &mut self,
-        chunks: impl Iterator<Item = (usize, usize, usize)>,
-        limits: &PlanLimits,
-    ) {
+    pub fn rebuild(&mut self, chunks: impl Iterator<Item = (usize, usize, usize)>, limits: &PlanLimits) {
         self.items.clear();
         self.splits.clear();
         let block_size = limits.geometry.block_size;
@@ -229,96 +225,9 @@ impl AttentionPlan {
     }
 
     /// Offset in f32 of the states of a part of a split.
-    pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
+    pub fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
         let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
         let split = &self.splits[split];
         split.first_state + (item.first_segment - split.item.first_segment) * item.num_rows * state
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kv_pool::KvDtype;
-    use crate::testing::Random;
-    use std::collections::HashMap;
-
-    #[test]
-    fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
-        for seed in 0..200 {
-            let mut random = Random::new(seed);
-            let geometry = KvGeometry {
-                num_layers: 1,
-                num_kv_heads: 1 + random.below(4),
-                head_size: 32,
-                block_size: [16, 32, 128][random.below(3)],
-                dtype: KvDtype::Int8,
-            };
-            let limits = PlanLimits {
-                geometry,
-                heads_per_kv_head: 1 + random.below(5),
-                num_threads: 1 + random.below(8),
-                state_capacity: random.below(100_000),
-            };
-            let chunks: Vec<(usize, usize, usize)> =
-                (0..random.below(4)).map(|i| (i, random.below(3000), 1 + random.below(100))).collect();
-            let window =
-                Window::new(1 + random.below(2000)).filter(|_| seed % 2 == 0).unwrap_or(Window::NONE);
-            let mut plan = AttentionPlan::for_steps(window, &limits, 400, 4);
-            let capacity = plan.items.capacity();
-            plan.rebuild(chunks.iter().copied(), &limits);
-            assert_eq!(plan.items.capacity(), capacity, "seed {seed}: the plan was made for such steps");
-            let mut seen = HashMap::new();
-            for item in &plan.items {
-                assert_eq!(item.first_position / geometry.block_size, {
-                    (item.first_position + item.num_rows - 1) / geometry.block_size
-                });
-                for row in item.first_row..item.first_row + item.num_rows {
-                    for segment in item.first_segment..item.end_segment {
-                        *seen.entry((row, item.kv_head, segment)).or_insert(0) += 1;
-                    }
-                }
-            }
-            let mut row = 0;
-            for (_, first, count) in chunks {
-                for position in first..first + count {
-                    for kv_head in 0..geometry.num_kv_heads {
-                        for segment in window.first_segment(position)..num_segments(position) {
-                            assert_eq!(seen.remove(&(row, kv_head, segment)), Some(1), "seed {seed}");
-                        }
-                    }
-                    row += 1;
-                }
-            }
-            assert!(seen.is_empty(), "seed {seed}");
-            let mut end = 0;
-            for split in &plan.splits {
-                assert_eq!(split.first_state, end, "seed {seed}");
-                let rows = split.item.num_rows * limits.heads_per_kv_head;
-                end += rows * split.item.num_segments() * state_size(32);
-                for part in 0..split.num_parts {
-                    assert_eq!(split.finish_part(), part + 1 == split.num_parts);
-                }
-            }
-            assert!(end <= limits.state_capacity, "seed {seed}");
-        }
-    }
-
-    #[test]
-    fn one_long_sequence_is_cut_for_all_threads() {
-        let geometry = KvGeometry {
-            num_layers: 1,
-            num_kv_heads: 1,
-            head_size: 64,
-            block_size: 32,
-            dtype: KvDtype::Int8,
-        };
-        let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
-        limits.state_capacity = limits.wanted_state_capacity(1000);
-        let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 1, 1);
-        plan.rebuild([(0, 31_000, 1)].into_iter(), &limits);
-        assert_eq!(plan.items.len(), 12);
-        let sizes: Vec<usize> = plan.items.iter().map(PlanItem::num_segments).collect();
-        assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
     }
 }

@@ -21,13 +21,13 @@ impl ProgramBuilder {
     pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
-        Executor::with_key_scaling(self.lower_on(&mut pool, |_, _| None)?, pool, isa, None)
+        Executor::with_key_scaling(self.lower_on(&mut pool, &mut |_, _| None)?, pool, isa, None)
     }
 
     /// [`ProgramBuilder::build`] for a given instruction set, with threads left to the system.
     pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
         let mut pool = start_threads(threads, Pinning::Off)?;
-        Executor::with_key_scaling(self.lower_on(&mut pool, |_, _| None)?, pool, isa, None)
+        Executor::with_key_scaling(self.lower_on(&mut pool, &mut |_, _| None)?, pool, isa, None)
     }
 
     /// [`ProgramBuilder::build`] with the packed weights that `cache` has; else they are packed, and whoever can keep
@@ -43,7 +43,7 @@ impl ProgramBuilder {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
         let mut found = Err(Miss::Absent);
-        let program = self.lower_on(&mut pool, |table, pool| match cache.open(table, pool) {
+        let program = self.lower_on(&mut pool, &mut |table, pool| match cache.open(table, pool) {
             Ok((region, note)) => {
                 found = Ok(note);
                 Some(region)

@@ -29,12 +29,12 @@ pub struct Chunk {
 
 /// How far a sequence may grow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SequenceCapacity {
+pub struct SequenceCapacity {
     /// Positions and blocks of the whole pool.
-    pub(super) num_tokens: usize,
-    pub(super) num_blocks: usize,
+    pub num_tokens: usize,
+    pub num_blocks: usize,
     /// Rows of the output head.
-    pub(super) vocab_size: usize,
+    pub vocab_size: usize,
 }
 
 /// Room is made at once for this many tokens, as far as the pool holds them, so that no step makes it. Untouched room
@@ -57,11 +57,11 @@ pub(super) enum Allowed {
 
 /// One started sequence.
 #[derive(Debug)]
-pub(super) struct Sequence {
+pub struct Sequence {
     /// Prompt and output.
-    pub(super) token_ids: Vec<u32>,
+    pub token_ids: Vec<u32>,
     pub(super) num_prompt_tokens: usize,
-    pub(super) block_table: Vec<u32>,
+    pub block_table: Vec<u32>,
     /// Positions computed by chunks or by prefix hits; unknown until the first chunk.
     num_computed: Option<usize>,
     pub(super) sampling: SamplingParams,
@@ -76,7 +76,7 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// Checks what `start` was told.
-    pub(super) fn new(
+    pub fn new(
         mut token_ids: Vec<u32>,
         num_prompt_tokens: usize,
         sampling: SamplingParams,
@@ -151,7 +151,7 @@ impl Sequence {
     }
 
     /// Appends the chunk's blocks and moves on by its tokens, if it fits. On an error nothing has changed.
-    pub(super) fn accept(&mut self, chunk: &Chunk, limits: &ChunkLimits) -> Result<(), String> {
+    pub fn accept(&mut self, chunk: &Chunk, limits: &ChunkLimits) -> Result<(), String> {
         let (first, count) = (chunk.first_position as usize, chunk.num_tokens as usize);
         let (known, end) = (self.token_ids.len(), first + count);
         if let Allowed::Invalid(problem) = &self.allowed {
@@ -193,7 +193,7 @@ impl Sequence {
     }
 
     /// Blocks that a chunk writes, by index in the table.
-    pub(super) fn written_blocks(&self, chunk: &Chunk, block_size: usize) -> &[u32] {
+    pub fn written_blocks(&self, chunk: &Chunk, block_size: usize) -> &[u32] {
         let first = chunk.first_position as usize;
         &self.block_table[first / block_size..(first + chunk.num_tokens as usize).div_ceil(block_size)]
     }
@@ -201,27 +201,27 @@ impl Sequence {
 
 /// What every chunk is checked against.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkLimits {
-    pub(super) num_blocks: usize,
-    pub(super) block_size: usize,
-    pub(super) num_embeddings: usize,
+pub struct ChunkLimits {
+    pub num_blocks: usize,
+    pub block_size: usize,
+    pub num_embeddings: usize,
 }
 
 /// All started sequences by id.
 #[derive(Debug, Default)]
-pub(super) struct SequenceTable {
+pub struct SequenceTable {
     slots: Vec<Option<Sequence>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
 }
 
 impl SequenceTable {
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
     /// Adds a sequence; false if the id is taken.
-    pub(super) fn insert(&mut self, id: u64, sequence: Sequence) -> bool {
+    pub fn insert(&mut self, id: u64, sequence: Sequence) -> bool {
         if self.by_id.contains_key(&id) {
             return false;
         }
@@ -235,19 +235,19 @@ impl SequenceTable {
     }
 
     /// Forgets a sequence; false if there is none.
-    pub(super) fn remove(&mut self, id: u64) -> bool {
+    pub fn remove(&mut self, id: u64) -> bool {
         let Some(slot) = self.by_id.remove(&id) else { return false };
         self.slots[slot] = None;
         self.free.push(slot);
         true
     }
 
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Slot of a sequence.
-    pub(super) fn find(&self, id: u64) -> Option<usize> {
+    pub fn find(&self, id: u64) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
@@ -259,79 +259,5 @@ impl SequenceTable {
     /// As [`SequenceTable::at`], for changing it.
     pub(super) fn at_mut(&mut self, slot: usize) -> &mut Sequence {
         self.slots[slot].as_mut().expect("the slot of a started sequence is filled")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: ChunkLimits = ChunkLimits { num_blocks: 4, block_size: 16, num_embeddings: 100 };
-
-    const CAPACITY: SequenceCapacity = SequenceCapacity { num_tokens: 64, num_blocks: 4, vocab_size: 100 };
-
-    fn sequence() -> Sequence {
-        Sequence::new((0..20).collect(), 18, SamplingParams::default(), &CAPACITY).unwrap()
-    }
-
-    fn chunk(first_position: u32, num_tokens: u32, new_block_ids: &[u32], sample: bool) -> Chunk {
-        Chunk {
-            sequence_id: 1,
-            first_position,
-            num_tokens,
-            new_block_ids: new_block_ids.to_vec(),
-            sample,
-            score: false,
-        }
-    }
-
-    #[test]
-    fn chunks_that_cannot_be_are_refused_and_change_nothing() {
-        let cases = [
-            (chunk(0, 0, &[0], false), "`num_tokens` is 0"),
-            (chunk(3, 18, &[0, 1], false), "20 tokens are known"),
-            (chunk(0, 19, &[0, 1], true), "`sample` after position 18, but 20"),
-            (chunk(0, 20, &[0, 4], true), "block 4 does not exist, the pool has 4 blocks"),
-            (chunk(0, 20, &[0], true), "1 blocks of 16 do not hold 20 positions"),
-        ];
-        let mut s = sequence();
-        for (bad, message) in cases {
-            let error = s.accept(&bad, &LIMITS).unwrap_err();
-            assert!(error.contains(message), "{bad:?}: {error}");
-            assert!(s.block_table.is_empty());
-        }
-        s.token_ids[7] = 100;
-        assert_eq!(
-            s.accept(&chunk(0, 8, &[1], false), &LIMITS).unwrap_err(),
-            "the token at position 7 is not below 100"
-        );
-        s.accept(&chunk(8, 4, &[1], false), &LIMITS).unwrap();
-        let error = s.accept(&chunk(8, 4, &[], false), &LIMITS).unwrap_err();
-        assert_eq!(error, "`first_position` is 8, but 12 positions are computed");
-        s.accept(&chunk(12, 8, &[3], true), &LIMITS).unwrap();
-        assert_eq!(s.written_blocks(&chunk(12, 8, &[], true), 16), [1, 3]);
-    }
-
-    #[test]
-    fn bad_starts_are_refused() {
-        let start = |tokens: Vec<u32>, num_prompt| {
-            Sequence::new(tokens, num_prompt, SamplingParams::default(), &CAPACITY)
-        };
-        assert!(start(vec![], 0).unwrap_err().contains("`token_ids` has 0 tokens"));
-        assert!(start(vec![1], 2).unwrap_err().contains("`num_prompt_tokens` is 2, expected 1 to 1"));
-        assert!(start(vec![1], 0).is_err());
-    }
-
-    #[test]
-    fn slots_are_reused_and_ids_are_unique() {
-        let mut table = SequenceTable::default();
-        assert!(table.insert(5, sequence()) && table.insert(9, sequence()));
-        assert!(!table.insert(5, sequence()));
-        let slot = table.find(5).unwrap();
-        assert!(table.remove(5) && !table.remove(5));
-        assert!(table.insert(6, sequence()));
-        assert_eq!(table.find(6), Some(slot));
-        table.clear();
-        assert!(table.is_empty() && table.find(9).is_none());
     }
 }

@@ -27,30 +27,30 @@ struct Cursor(AtomicUsize);
 
 /// The cursors of all threads, twice: while one set serves a product, the other one is made ready for the next.
 #[derive(Debug)]
-pub(super) struct Cursors {
+pub struct Cursors {
     sets: [Vec<Cursor>; 2],
 }
 
 impl Cursors {
-    pub(super) fn new(num_threads: usize) -> Self {
+    pub fn new(num_threads: usize) -> Self {
         let set = || (0..num_threads).map(|_| Cursor::default()).collect();
         Self { sets: [set(), set()] }
     }
 
     /// Before a step, while no thread runs.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.sets.iter_mut().flatten().for_each(|cursor| *cursor.0.get_mut() = 0);
     }
 
     /// For a product that has no rows in this step: makes ready for the next one.
-    pub(super) fn skip(&self, ordinal: usize, thread_idx: usize) {
+    pub fn skip(&self, ordinal: usize, thread_idx: usize) {
         // Everybody has left the product before this one, whose set is that of the next one.
         self.sets[(ordinal + 1) % 2][thread_idx].0.store(0, Ordering::Relaxed);
     }
 
     /// Calls `work` with units of the step's `ordinal`-th product until all are taken. Every thread of the step calls
     /// this, or [`Cursors::skip`], for every product, with a barrier between.
-    pub(super) fn share(&self, ordinal: usize, thread_idx: usize, units: &Units, mut work: impl FnMut(Unit)) {
+    pub fn share(&self, ordinal: usize, thread_idx: usize, units: &Units, mut work: impl FnMut(Unit)) {
         self.skip(ordinal, thread_idx);
         let set = &self.sets[ordinal % 2];
         let num_threads = set.len();
@@ -75,14 +75,14 @@ impl Cursors {
 
 /// Rows and tiles of a product that one thread computes in one go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub(super) rows: Range<usize>,
-    pub(super) tiles: Range<usize>,
+pub struct Unit {
+    pub rows: Range<usize>,
+    pub tiles: Range<usize>,
 }
 
 /// How a product is cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Units {
+pub struct Units {
     num_rows: usize,
     num_tiles: usize,
     rows_per_unit: usize,
@@ -115,7 +115,7 @@ impl Part {
 
 impl Units {
     /// For `num_rows` rows of `row_bytes` and a weight of `num_tiles` tiles, `tile_bytes` and `tile_elements` each.
-    pub(super) fn new(
+    pub fn new(
         num_rows: usize,
         row_bytes: usize,
         (num_tiles, tile_bytes, tile_elements): (usize, usize, usize),
@@ -136,77 +136,5 @@ impl Units {
         let tiles = split(0..self.num_tiles, num_threads, owner);
         let num_tile_blocks = tiles.len().div_ceil(self.tiles_per_unit);
         Part { tiles, num_row_blocks: self.num_rows.div_ceil(self.rows_per_unit), num_tile_blocks }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Random;
-    use crate::threads::ThreadPool;
-
-    #[test]
-    fn every_row_of_every_tile_is_in_one_unit_whoever_is_fast() {
-        for seed in 0..60 {
-            let mut random = Random::new(seed);
-            let num_threads = 1 + random.below(5);
-            let mut pool = ThreadPool::new(num_threads).unwrap();
-            let mut cursors = Cursors::new(num_threads);
-            for _ in 0..2 {
-                let products: Vec<Units> = (0..5)
-                    .map(|_| {
-                        let tile =
-                            (random.below(70), 1 + random.below(10_000), 16 * (1 + random.below(2000)));
-                        Units::new(1 + random.below(300), 1 + random.below(60_000), tile, num_threads)
-                    })
-                    .collect();
-                let slow = random.below(num_threads + 1);
-                cursors.reset();
-                let taken: Vec<std::sync::Mutex<Vec<Unit>>> =
-                    products.iter().map(|_| Default::default()).collect();
-                let cursors = &cursors;
-                pool.run(|thread_idx, barrier| {
-                    for (ordinal, units) in products.iter().enumerate() {
-                        barrier.wait();
-                        // A thread that comes when the others are done already.
-                        let is_slow = thread_idx == slow && num_threads > 1;
-                        if is_slow {
-                            let all: usize =
-                                (0..num_threads).map(|i| units.part(i, num_threads).num_units()).sum();
-                            while taken[ordinal].lock().unwrap().len() < all {
-                                std::thread::yield_now();
-                            }
-                        }
-                        cursors.share(ordinal, thread_idx, units, |unit| {
-                            assert!(!is_slow, "nothing is left for who comes last");
-                            taken[ordinal].lock().unwrap().push(unit);
-                        });
-                    }
-                });
-                for (units, taken) in products.iter().zip(taken) {
-                    let mut seen = vec![0; units.num_rows * units.num_tiles];
-                    for unit in taken.into_inner().unwrap() {
-                        assert!(unit.rows.start.is_multiple_of(PANEL) && !unit.tiles.is_empty());
-                        for row in unit.rows {
-                            unit.tiles.clone().for_each(|tile| seen[row * units.num_tiles + tile] += 1);
-                        }
-                    }
-                    assert!(seen.iter().all(|count| *count == 1), "seed {seed}: {units:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn units_are_small_enough_to_be_shared_and_large_enough_to_be_worth_it() {
-        // SmolLM2-135M's products on two threads: one row of the head, one and 512 rows of gate and up.
-        let head = Units::new(1, 576, (3072, 16 * 612, 16 * 576), 2);
-        assert_eq!((head.rows_per_unit.min(1), head.tiles_per_unit), (1, 6));
-        let up = Units::new(1, 576, (192, 16 * 360, 16 * 576), 2);
-        assert_eq!(up.tiles_per_unit, 11);
-        let prefill = Units::new(512, 576, (192, 16 * 360, 16 * 576), 2);
-        assert_eq!((prefill.rows_per_unit, prefill.tiles_per_unit), (688, 1));
-        let small = Units::new(1, 576, (36, 16 * 360, 16 * 576), 2);
-        assert_eq!(small.tiles_per_unit, 5);
     }
 }

@@ -7,6 +7,8 @@
 //! The instructions are reached through [`Unit`]. Tests put a model of them in its place, written from the manual; no
 //! processor that has them has run this file yet, which is why [`crate::isa::Isa::detect`] does not choose it.
 
+mod model;
+
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
@@ -16,6 +18,8 @@ use crate::linear::{QUAD, TILE, TileOutput};
 use crate::pack::int::IntFormat;
 use crate::pack::{Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
+
+pub use model::linear_by_model;
 
 pub(crate) use super::avx512::linear_float;
 pub(crate) use super::avx512_quantize::quantize_rows;
@@ -295,112 +299,6 @@ unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m512 {
             _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast()))
         } else {
             _mm512_loadu_ps(pointer.cast())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-    use crate::aligned::AlignedBytes;
-    use crate::isa::{Isa, IsaKind, scalar};
-    use crate::pack::float::FloatFormat;
-    use crate::pack::{Format, PackedWeight, dispatch_format};
-    use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
-    use crate::shared_mut::SharedMut;
-    use crate::testing::{Random, bits};
-
-    thread_local! {
-        /// Elements of a row of activations, as configured; 0 when released.
-        static DEPTH: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// The instructions by the manual (Intel SDM, volume 2: `TDPBSUD`, and chapter 2.17 of volume 1 on tiles).
-    enum Model {}
-
-    impl Unit for Model {
-        unsafe fn configure(depth: usize) {
-            assert_eq!(DEPTH.replace(depth), 0, "configured twice");
-            assert!(depth.is_multiple_of(QUAD) && depth <= VECTOR, "rows of {depth} bytes");
-        }
-
-        unsafe fn product(x: *const i8, x_stride: usize, weights: *const u8, sums: &mut Sums) {
-            assert_ne!(DEPTH.get(), 0, "not configured");
-            for (m, sums) in sums.0.iter_mut().enumerate() {
-                sums.fill(0);
-                for k in 0..DEPTH.get() / QUAD {
-                    for (n, sum) in sums.iter_mut().enumerate() {
-                        for i in 0..QUAD {
-                            // SAFETY: by the contract.
-                            let (x, weight) = unsafe {
-                                (*x.add(m * x_stride + k * QUAD + i), *weights.add(k * VECTOR + n * QUAD + i))
-                            };
-                            *sum = sum.wrapping_add(i32::from(x) * i32::from(weight));
-                        }
-                    }
-                }
-            }
-        }
-
-        unsafe fn release() {
-            assert_ne!(DEPTH.replace(0), 0, "not configured");
-        }
-    }
-
-    const IN_FEATURES: usize = 512;
-
-    fn product<F: IntFormat>(weight: &PackedWeight, rows: &QuantizedRows<'_>, bias: Option<&[f32]>) {
-        let (num_rows, num_lanes) = (rows.shape().num_rows(), weight.out_features());
-        let [mut expected, mut actual] = [(); 2].map(|()| vec![-7.0f32; num_rows * (num_lanes + 3)]);
-        let (tile, block) = (weight.tile(0), rows.block(0..num_rows));
-        let out = |values: &mut [f32]| TileOutput {
-            values: values.as_mut_ptr(),
-            row_stride: num_lanes + 3,
-            num_lanes,
-            bias,
-        };
-        // SAFETY: the outputs are this function's; the caller has seen AVX-512.
-        unsafe {
-            scalar::linear_int::<F>(IN_FEATURES, &tile, &block, &out(&mut expected));
-            linear_int_on::<F, Model>(IN_FEATURES, &tile, &block, &out(&mut actual));
-        }
-        assert_eq!(bits(&actual), bits(&expected), "{} {num_rows} rows", weight.format());
-    }
-
-    fn skip<F: FloatFormat>(_: &PackedWeight, _: &QuantizedRows<'_>, _: Option<&[f32]>) {}
-
-    #[test]
-    fn products_by_the_model_of_tiles_have_the_bits_of_scalar() {
-        if Isa::new(IsaKind::Avx512).is_err() {
-            return;
-        }
-        let mut random = Random::new(77);
-        for format in Format::ALL {
-            for (num_rows, num_lanes) in [(16, 16), (15, 16), (37, 9), (1, 1), (64, 16)] {
-                let mut bytes: Vec<u8> = (0..format.row_bytes(IN_FEATURES).unwrap() * num_lanes)
-                    .map(|_| random.next() as u8)
-                    .collect();
-                for block in bytes.chunks_exact_mut(format.block_bytes()) {
-                    // The upper bytes of all numbers of half precision there are: finite.
-                    for at in [1, 3, block.len() - 1] {
-                        block[at.min(block.len() - 1)] &= 0xbf;
-                    }
-                }
-                let weight = PackedWeight::pack(format, &bytes, num_lanes, IN_FEATURES).unwrap();
-                let x = random.normals(num_rows * IN_FEATURES);
-                let shape = QuantizedShape::new(num_rows, IN_FEATURES);
-                let mut buffer = AlignedBytes::zeroed(shape.num_bytes());
-                let shared = SharedMut::new(buffer.as_mut_slice());
-                // SAFETY: one thread.
-                unsafe { quantize_rows(Isa::SCALAR, shape, &x, IN_FEATURES, 0..num_rows, shared) };
-                let rows = QuantizedRows::new(shape, buffer.as_slice());
-                let bias = random.normals(num_lanes);
-                for bias in [None, Some(bias.as_slice())] {
-                    dispatch_format!(format, int product, float skip, (&weight, &rows, bias));
-                }
-            }
         }
     }
 }

@@ -4,7 +4,8 @@
 //! float operations follow the one order that [`crate::linear`] states. `scalar` is the oracle.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod amx;
+#[doc(hidden)]
+pub mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -245,36 +246,4 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     Vec::new()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn available_sets_begin_with_scalar_and_are_found_by_name() {
-        let available = Isa::available();
-        assert_eq!(available[0], Isa::SCALAR);
-        for isa in available {
-            assert_eq!(Isa::named(isa.name()), Ok(isa));
-        }
-    }
-
-    #[test]
-    fn unknown_name_is_an_error_that_lists_the_known_ones() {
-        let error = Isa::named("sse9").expect_err("no such set");
-        assert_eq!(
-            error.to_string(),
-            "`TRUNKLINE_ISA` is \"sse9\"; hint: use one of scalar, avx2, avx_vnni, avx512, amx, neon, neon_i8mm, or unset it"
-        );
-    }
-
-    #[test]
-    fn a_set_that_the_cpu_lacks_is_an_error() {
-        for kind in IsaKind::ALL {
-            assert_eq!(Isa::new(kind).is_ok(), kind.is_supported(), "{kind:?}");
-        }
-        let error = IsaError::Unsupported { kind: IsaKind::Avx512 };
-        assert!(error.to_string().contains("`avx512`"), "{error}");
-    }
 }

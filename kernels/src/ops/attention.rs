@@ -426,6 +426,3 @@ simd_entry! {
         out: Rows<*mut f32>,
     );
 }
-
-#[cfg(test)]
-mod tests;

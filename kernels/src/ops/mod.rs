@@ -9,6 +9,8 @@ pub(crate) mod exp;
 pub(crate) mod exp2;
 pub mod gelu_mul;
 pub(crate) mod hadamard;
+#[doc(hidden)]
+pub mod probe;
 pub(crate) mod quantize_head;
 pub(crate) mod quantize_nibbles;
 pub mod rms_norm;
@@ -17,6 +19,3 @@ pub mod scale;
 pub mod silu_mul;
 pub mod tanh;
 pub(crate) mod vector;
-
-#[cfg(test)]
-mod tests;

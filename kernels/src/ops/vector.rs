@@ -20,6 +20,11 @@ pub const LANES: usize = 16;
 pub trait Lanes: Copy {
     /// Values that the registers hold at once; 1 if there are no vector registers.
     const REGISTERS: usize;
+    /// There are vector registers. A condition that is this constant, and no expression of it, keeps the compiler from
+    /// making code for the other case.
+    const IS_VECTOR: bool = Self::REGISTERS > 1;
+    /// The registers hold the sums of large groups of rows, and several vectors of each row at once.
+    const IS_WIDE: bool = Self::REGISTERS >= 32;
     /// All lanes equal to `x`.
     unsafe fn splat(x: f32) -> Self;
     /// Sixteen elements from `p`.

@@ -130,24 +130,3 @@ pub(crate) fn interleaved_row(row: usize, head_size: usize) -> usize {
     let half = head_size / 2;
     head * head_size + 2 * (within % half) + within / half
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interleaved_heads_are_put_in_order() {
-        // Two heads of six rows of one byte each, stored as 0 3 1 4 2 5.
-        let stored = [0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15u8];
-        let rows = SourceRows { bytes: &stored, num_rows: 12, row_bytes: 1, interleaved_head: None };
-        let ordered = rows.interleaved(6).unwrap();
-        let read: Vec<u8> = (0..12).map(|row| ordered.row(row)[0]).collect();
-        assert_eq!(read, [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15]);
-        for head_size in [0, 5, 8] {
-            assert_eq!(
-                rows.interleaved(head_size).unwrap_err(),
-                PackError::Heads { num_rows: 12, head_size }
-            );
-        }
-    }
-}

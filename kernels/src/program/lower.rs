@@ -19,7 +19,7 @@ impl ProgramBuilder {
     /// Checks the whole, packs the weights and lays out memory.
     pub fn lower(self) -> Result<Program, ProgramError> {
         let mut pool = ThreadPool::new(1).map_err(|source| ProgramError::Threads { threads: 1, source })?;
-        self.lower_on(&mut pool, |_, _| None)
+        self.lower_on(&mut pool, &mut |_, _| None)
     }
 
     /// [`ProgramBuilder::lower`] with the pool's threads. `find_packed` is asked for the image of all weights first;
@@ -27,7 +27,7 @@ impl ProgramBuilder {
     pub(crate) fn lower_on(
         self,
         pool: &mut ThreadPool,
-        find_packed: impl FnOnce(&ImageTable, &mut ThreadPool) -> Option<Region>,
+        find_packed: &mut dyn FnMut(&ImageTable, &mut ThreadPool) -> Option<Region>,
     ) -> Result<Program, ProgramError> {
         let Some(Node { op: Op::Logits { .. }, width: vocab_size }) = self.nodes.last().cloned() else {
             return Err(ProgramError::Structure { what: "does not end with `logits`".to_owned() });

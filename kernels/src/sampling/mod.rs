@@ -1,13 +1,16 @@
 //! From logits to a token: penalties, filters and the counter-based generator, as docs/architecture.md, "Sampling".
 
-mod buckets;
+#[doc(hidden)]
+pub mod buckets;
 pub mod philox;
 pub mod processors;
 pub mod sampler;
-mod scan;
+#[doc(hidden)]
+pub mod scan;
 mod score;
 mod typical;
-mod watermark;
+#[doc(hidden)]
+pub mod watermark;
 
 pub use processors::{SamplingParams, TokenCounts};
 pub use sampler::{NotFinite, Place, SampledToken, Sampler};

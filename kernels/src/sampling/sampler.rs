@@ -9,14 +9,18 @@ use super::watermark::add_watermark;
 use crate::isa::Isa;
 
 /// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
-const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
+#[doc(hidden)]
+pub const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
 /// More candidates than this, and more than one in [`MIN_ROW_PER_CANDIDATE`] of the vocabulary, are not sorted but put
 /// into [`Buckets`]; the result is the same. Buckets pass over the vocabulary several times: where the likeliest of
 /// 49,152 tokens sufficed, sorting them took 101 us and buckets 255 us (Zen 4).
-const MAX_SORTED: usize = 1024;
-const MIN_ROW_PER_CANDIDATE: usize = 4;
+#[doc(hidden)]
+pub const MAX_SORTED: usize = 1024;
+#[doc(hidden)]
+pub const MIN_ROW_PER_CANDIDATE: usize = 4;
 /// Keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
-const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
+#[doc(hidden)]
+pub const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 
 /// There is no distribution: a logit is NaN or positive infinity, or none is finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +273,3 @@ fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
         || num_output < params.min_tokens as usize
         || params.watermark.is_some()
 }
-
-#[cfg(test)]
-mod tests;

@@ -70,14 +70,14 @@ impl Header {
     /// The header of `image`. Cost: reads the image once.
     pub(super) fn of(image: &WeightImage, key: &[u8; KEY_BYTES], note: &str) -> Self {
         let region = image.region.as_slice();
-        Self::build(&image.table, key, note, |entry| xxh3_64(&region[entry.offset..][..entry.num_bytes]))
+        Self::build(&image.table, key, note, &|entry| xxh3_64(&region[entry.offset..][..entry.num_bytes]))
     }
 
     fn build(
         table: &ImageTable,
         key: &[u8; KEY_BYTES],
         note: &str,
-        checksum: impl Fn(&Entry) -> u64,
+        checksum: &dyn Fn(&Entry) -> u64,
     ) -> Self {
         let entry_bytes = |entry: &Entry| ENTRY_BYTES + 4 * entry.parts.len();
         let len = FIXED_BYTES + table.entries.iter().map(entry_bytes).sum::<usize>() + CHECKSUM_BYTES;
@@ -170,7 +170,7 @@ fn read_header(
         at += ENTRY_BYTES + 4 * entry.parts.len();
     }
     let next = AtomicUsize::new(0);
-    let expected = Header::build(table, key, &note, |_| checksums[next.fetch_add(1, Ordering::Relaxed)]);
+    let expected = Header::build(table, key, &note, &|_| checksums[next.fetch_add(1, Ordering::Relaxed)]);
     if expected.bytes != bytes[..len] {
         return Err("was made from other weights, by another version or for another program".to_owned());
     }
@@ -193,7 +193,7 @@ pub(super) fn is_of(path: &Path, key: &[u8; KEY_BYTES], table: &ImageTable) -> b
 }
 
 fn header_room(table: &ImageTable) -> usize {
-    Header::build(table, &[0; KEY_BYTES], "", |_| 0).bytes.len()
+    Header::build(table, &[0; KEY_BYTES], "", &|_| 0).bytes.len()
 }
 
 /// Maps a file, checks all of it with the pool's threads, and marks it as used now.

@@ -21,7 +21,7 @@ const MAX_FILES: usize = 4096;
 const FREE_SPACE_DIVISOR: u64 = 2;
 
 /// Puts a file of `file_bytes` with the final name `path` into `folder`, after making room for it.
-pub(super) fn put(
+pub fn put(
     folder: &Path,
     path: &Path,
     max_bytes: u64,

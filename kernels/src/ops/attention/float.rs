@@ -22,13 +22,11 @@ use crate::ops::vector::{ByteLanes, LANES, Lanes};
 pub(super) const GROUP_ROWS: usize = 12;
 /// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
 const GROUP_SIZES: [usize; 5] = [12, 6, 3, 2, 1];
-/// From this many registers on the largest groups, and several vectors at once.
-const MANY_REGISTERS: usize = 32;
 
 fn group_size<L: Lanes>(rows_left: usize) -> usize {
-    let most = match L::REGISTERS {
-        MANY_REGISTERS.. => GROUP_ROWS,
-        2.. => 6,
+    let most = match (L::IS_WIDE, L::IS_VECTOR) {
+        (true, _) => GROUP_ROWS,
+        (_, true) => 6,
         _ => 1,
     };
     GROUP_SIZES.into_iter().find(|size| *size <= rows_left.min(most)).unwrap_or(1)
@@ -157,10 +155,10 @@ unsafe fn attend_groups<L: Lanes, E: Element, const LOCAL: bool>(
         // SAFETY: the states hold first + size rows.
         unsafe {
             match size {
-                12 if L::REGISTERS >= MANY_REGISTERS => attend_tile::<L, E, LOCAL, 12>(tile, &group, p),
-                6 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 6>(tile, &group, p),
-                3 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 3>(tile, &group, p),
-                2 if L::REGISTERS > 1 => attend_tile::<L, E, LOCAL, 2>(tile, &group, p),
+                12 if L::IS_WIDE => attend_tile::<L, E, LOCAL, 12>(tile, &group, p),
+                6 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, 6>(tile, &group, p),
+                3 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, 3>(tile, &group, p),
+                2 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, 2>(tile, &group, p),
                 _ => attend_tile::<L, E, LOCAL, 1>(tile, &group, p),
             }
         }
@@ -251,13 +249,13 @@ unsafe fn accumulate_head<L: Lanes, E: Element, const R: usize>(
     let mut d = 0;
     // SAFETY: as `accumulate`; d + N * LANES <= stride in each branch.
     unsafe {
-        if L::REGISTERS >= MANY_REGISTERS && R <= 6 {
+        if L::IS_WIDE && const { R <= 6 } {
             while d + 4 * LANES <= stride {
                 accumulate::<L, E, R, 4>(p, v.add(d), begin, end, stride, o.add(d));
                 d += 4 * LANES;
             }
         }
-        if L::REGISTERS >= MANY_REGISTERS || R <= 3 {
+        if L::IS_WIDE || const { R <= 3 } {
             while d + 2 * LANES <= stride {
                 accumulate::<L, E, R, 2>(p, v.add(d), begin, end, stride, o.add(d));
                 d += 2 * LANES;
@@ -378,7 +376,7 @@ unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
         while b < most {
             let out = p.cast::<f32>().add(b).cast::<[f32; MAX_BLOCK_SIZE]>();
             let keys = tile.keys.add(b);
-            if L::REGISTERS >= MANY_REGISTERS && b + 2 * LANES <= tile.block_size {
+            if L::IS_WIDE && b + 2 * LANES <= tile.block_size {
                 scores::<L, E, R, 2>(group.queries, keys, tile.head_size, tile.block_size, out);
                 b += 2 * LANES;
             } else {

@@ -43,8 +43,6 @@ use crate::ops::vector::{ByteLanes, LANES, MAGIC};
 pub(super) const GROUP_ROWS: usize = 6;
 /// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
 const GROUP_SIZES: [usize; 5] = [6, 4, 3, 2, 1];
-/// From this many registers on groups of more than two rows, and [`WIDE`] vectors at once.
-const MANY_REGISTERS: usize = 32;
 /// Vectors of positions whose bytes make a quad of V.
 const VALUE_QUAD: usize = VALUE_GROUP / LANES;
 /// Vectors of positions or elements that go together.
@@ -56,9 +54,9 @@ const LARGEST_BYTE: f32 = 255.0;
 const LARGEST_RATIO: f32 = 257.0;
 
 fn group_size<L: ByteLanes>(rows_left: usize) -> usize {
-    let most = match L::REGISTERS {
-        MANY_REGISTERS.. => GROUP_ROWS,
-        2.. => 2,
+    let most = match (L::IS_WIDE, L::IS_VECTOR) {
+        (true, _) => GROUP_ROWS,
+        (_, true) => 2,
         _ => 1,
     };
     GROUP_SIZES.into_iter().find(|size| *size <= rows_left.min(most)).unwrap_or(1)
@@ -290,10 +288,10 @@ unsafe fn round_weights<L: ByteLanes, const R: usize>(
 macro_rules! dispatch_group {
     ($rows:expr, $function:ident($($argument:expr),*)) => {
         match $rows {
-            6 if L::REGISTERS >= MANY_REGISTERS => $function::<L, 6>($($argument),*),
-            4 if L::REGISTERS >= MANY_REGISTERS => $function::<L, 4>($($argument),*),
-            3 if L::REGISTERS >= MANY_REGISTERS => $function::<L, 3>($($argument),*),
-            2 if L::REGISTERS > 1 => $function::<L, 2>($($argument),*),
+            6 if L::IS_WIDE => $function::<L, 6>($($argument),*),
+            4 if L::IS_WIDE => $function::<L, 4>($($argument),*),
+            3 if L::IS_WIDE => $function::<L, 3>($($argument),*),
+            2 if L::IS_VECTOR => $function::<L, 2>($($argument),*),
             _ => $function::<L, 1>($($argument),*),
         }
     };

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{MANY_REGISTERS, Queries, Tile, WIDE, Weights};
+use super::{Queries, Tile, WIDE, Weights};
 use crate::kv_pool::{MAX_BLOCK_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::vector::{ByteLanes, LANES};
 
@@ -149,10 +149,7 @@ pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
         while b < most {
             let out = out.cast::<f32>().add(b).cast();
             let keys = tile.keys.add(b * tile.quads * QUAD);
-            if L::REGISTERS >= MANY_REGISTERS
-                && b + WIDE * LANES <= tile.block_size
-                && b + WIDE / 2 * LANES < most
-            {
+            if L::IS_WIDE && b + WIDE * LANES <= tile.block_size && b + WIDE / 2 * LANES < most {
                 dots::<L, R, WIDE>(q, starts, keys, (tile.quads, tile.ahead), out);
                 b += WIDE * LANES;
             } else {
@@ -197,7 +194,7 @@ pub(super) unsafe fn accumulate_group<L: ByteLanes, const R: usize>(
         // SAFETY: the tile's pointers hold one block, the others R rows.
         unsafe {
             let (values, out) = (tile.values.add(d * QUAD), out.add(d));
-            if L::REGISTERS >= MANY_REGISTERS && d + WIDE * LANES <= tile.stride {
+            if L::IS_WIDE && d + WIDE * LANES <= tile.stride {
                 accumulate::<L, R, WIDE>(weights, values, most, tile.stride, out);
                 d += WIDE * LANES;
             } else {

@@ -10,7 +10,7 @@ use crate::random::Random;
 #[test]
 fn bytes_that_do_not_fit_the_shape_are_refused() {
     for format in Format::ALL {
-        let bytes = Random(20).weight(format, 3, 256);
+        let bytes = Random::new(20).weight(format, 3, 256);
         let expected = bytes.len();
         for actual in [0, 1, expected / 2, expected - 1, expected + 1] {
             let mut bytes = bytes.clone();

@@ -3,14 +3,14 @@
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::pack::{Format, PackedWeight, dequantize_row};
 
-use crate::random::Random;
-use crate::reference;
-use crate::{bits, whole_product};
+use super::reference;
+use super::whole_product;
+use crate::random::{Random, bits};
 
 #[test]
 fn rows_dequantise_to_the_bits_of_the_specification() {
     for format in Format::ALL {
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let (out_features, in_features) = (37, 512);
         let bytes = random.weight(format, out_features, in_features);
         let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
@@ -55,10 +55,10 @@ const ROUNDING: f64 = 4e-6;
 fn products_are_within_rounding_of_the_exact_product() {
     for format in Format::ALL {
         for (out_features, in_features, num_rows) in [(33, 512, 3), (16, 2048, 9)] {
-            let mut random = Random(2);
+            let mut random = Random::new(2);
             let bytes = random.weight(format, out_features, in_features);
             let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
-            let x = random.floats(num_rows * in_features);
+            let x = random.activations(num_rows * in_features);
             let y = whole_product(Isa::SCALAR, &weight, &x);
             for (row, x) in x.chunks_exact(in_features).enumerate() {
                 let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();

@@ -8,21 +8,19 @@ use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{ThreadPool, split};
 
-use crate::random::Random;
-use crate::reference;
-use crate::{UNTOUCHED, bits, product, quantize, whole_product};
+use super::reference;
+use super::{UNTOUCHED, product, quantize, whole_product};
+use crate::random::{Random, bits};
 
 fn fast_sets() -> Vec<Isa> {
-    let sets: Vec<Isa> = Isa::available().into_iter().filter(|&isa| isa != Isa::SCALAR).collect();
-    println!("instruction sets under test beside scalar: {sets:?}");
-    sets
+    Isa::available().into_iter().filter(|&isa| isa != Isa::SCALAR).collect()
 }
 
 #[test]
 fn quantised_rows_have_the_same_bytes_in_every_instruction_set() {
     for num_rows in [1, 2, 7, 8, 9, 33] {
-        let mut random = Random(3);
-        let mut x = random.floats(num_rows * 128);
+        let mut random = Random::new(3);
+        let mut x = random.activations(num_rows * 128);
         // Ties, zeros of both signs, constants, subnormals and numbers that are not finite.
         x[..4].copy_from_slice(&[255.0, 0.5, 1.5, 0.0]);
         x[4..16].fill(2.5);
@@ -47,12 +45,12 @@ fn quantised_rows_have_the_same_bytes_in_every_instruction_set() {
 fn products_have_the_same_bits_in_every_instruction_set() {
     for format in Format::ALL {
         for (out_features, in_features) in [(1, 256), (15, 256), (16, 512), (17, 256), (40, 768)] {
-            let mut random = Random(4);
+            let mut random = Random::new(4);
             let bytes = random.weight(format, out_features, in_features);
             let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
-            let bias: Vec<f32> = random.floats(out_features);
+            let bias: Vec<f32> = random.activations(out_features);
             for num_rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 33] {
-                let x = random.floats(num_rows * in_features);
+                let x = random.activations(num_rows * in_features);
                 for bias in [None, Some(bias.as_slice())] {
                     let tiles = 0..weight.num_tiles();
                     let expected = product(Isa::SCALAR, &weight, &x, tiles.clone(), bias);
@@ -78,7 +76,7 @@ fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
             if !in_features.is_multiple_of(format.block_elements()) {
                 continue;
             }
-            let mut random = Random(13);
+            let mut random = Random::new(13);
             let mut bytes = random.weight(format, out_features, in_features);
             let row_bytes = format.row_bytes(in_features).unwrap();
             for scale in [None, Some(0x0000u16), Some(0x8000), Some(0x0001), Some(0x7bff), Some(0xbc00)] {
@@ -88,8 +86,8 @@ fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
                     bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
                 }
                 let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
-                let bias: Vec<f32> = random.floats(out_features);
-                let mut x = random.floats(69 * in_features);
+                let bias: Vec<f32> = random.activations(out_features);
+                let mut x = random.activations(69 * in_features);
                 // Scales of many sizes, and rows of zeros.
                 x.iter_mut().enumerate().for_each(|(at, x)| *x *= 2f32.powi((at / 32 % 60) as i32 - 30));
                 x[in_features..2 * in_features].fill(0.0);
@@ -108,10 +106,10 @@ fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
 fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
     for format in [Format::F32, Format::F16, Format::BF16] {
         for in_features in [1, 2, 31, 32, 33, 65, 100] {
-            let mut random = Random(5);
+            let mut random = Random::new(5);
             let bytes = random.weight(format, 21, in_features);
             let weight = PackedWeight::pack(format, &bytes, 21, in_features).unwrap();
-            let x = random.floats(9 * in_features);
+            let x = random.activations(9 * in_features);
             let expected = whole_product(Isa::SCALAR, &weight, &x);
             for isa in fast_sets() {
                 let actual = whole_product(isa, &weight, &x);
@@ -128,7 +126,7 @@ fn largest_sums_do_not_overflow() {
         // with 4-bit ones.
         for fill in [0xff, 0x00, 0x7f, 0x80] {
             let mut bytes = vec![fill; format.row_bytes(512).unwrap() * 16];
-            let halves = Random(6).weight(format, 16, 512);
+            let halves = Random::new(6).weight(format, 16, 512);
             for (block, sane) in
                 bytes.chunks_mut(format.block_bytes()).zip(halves.chunks(format.block_bytes()))
             {
@@ -160,11 +158,11 @@ fn largest_sums_do_not_overflow() {
 fn a_row_alone_has_the_bits_that_it_has_among_others() {
     for isa in Isa::available() {
         for format in Format::ALL {
-            let mut random = Random(7);
+            let mut random = Random::new(7);
             let (out_features, in_features, num_rows) = (35, 256, 21);
             let bytes = random.weight(format, out_features, in_features);
             let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
-            let x = random.floats(num_rows * in_features);
+            let x = random.activations(num_rows * in_features);
             let together = whole_product(isa, &weight, &x);
             for (row, x) in x.chunks_exact(in_features).enumerate() {
                 let alone = whole_product(isa, &weight, x);
@@ -179,10 +177,10 @@ fn a_row_alone_has_the_bits_that_it_has_among_others() {
 fn tiles_write_their_output_features_and_no_others() {
     for isa in Isa::available() {
         for format in [Format::F32, Format::Q4_1] {
-            let mut random = Random(8);
+            let mut random = Random::new(8);
             let bytes = random.weight(format, 45, 64);
             let weight = PackedWeight::pack(format, &bytes, 45, 64).unwrap();
-            let x = random.floats(10 * 64);
+            let x = random.activations(10 * 64);
             let whole = whole_product(isa, &weight, &x);
             let part = product(isa, &weight, &x, 1..3, None);
             for (at, (part, whole)) in part.iter().zip(&whole).enumerate() {
@@ -197,11 +195,11 @@ fn tiles_write_their_output_features_and_no_others() {
 fn threads_give_the_bits_of_one_thread() {
     let (out_features, in_features) = (200, 512);
     for format in [Format::Q4_1, Format::Q6_K, Format::BF16] {
-        let mut random = Random(9);
+        let mut random = Random::new(9);
         let bytes = random.weight(format, out_features, in_features);
         let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
         for num_rows in [1, 8, 37] {
-            let x = random.floats(num_rows * in_features);
+            let x = random.activations(num_rows * in_features);
             for isa in Isa::available() {
                 let expected = whole_product(isa, &weight, &x);
                 for num_threads in [1, 2, 3, 29] {
@@ -254,7 +252,7 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
 fn joined_weights_compute_what_their_parts_compute() {
     for format in Format::ALL {
         for sizes in [[32, 16, 16], [24, 7, 40], [1, 1, 1]] {
-            let mut random = Random(10);
+            let mut random = Random::new(10);
             let sources = sizes.map(|out_features| random.weight(format, out_features, 256));
             let rows = std::array::from_fn::<_, 3, _>(|part| {
                 SourceRows::new(format, &sources[part], sizes[part], 256).unwrap()
@@ -264,7 +262,7 @@ fn joined_weights_compute_what_their_parts_compute() {
             });
             let whole = PackedWeight::pack_joined(format, &rows, 256).unwrap();
             assert_eq!(whole.out_features(), sizes.iter().sum::<usize>());
-            let x = random.floats(256);
+            let x = random.activations(256);
             for isa in Isa::available() {
                 let expected: Vec<f32> = parts.iter().flat_map(|part| whole_product(isa, part, &x)).collect();
                 assert_eq!(
@@ -286,10 +284,10 @@ fn a_row_that_is_not_finite_spoils_itself_alone() {
     for isa in Isa::available() {
         for format in Format::ALL {
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                let mut random = Random(11);
+                let mut random = Random::new(11);
                 let bytes = random.weight(format, 19, 256);
                 let weight = PackedWeight::pack(format, &bytes, 19, 256).unwrap();
-                let mut x = random.floats(9 * 256);
+                let mut x = random.activations(9 * 256);
                 let expected = whole_product(isa, &weight, &x);
                 x[3 * 256 + 200] = bad;
                 let actual = whole_product(isa, &weight, &x);
@@ -309,7 +307,7 @@ fn a_row_that_is_not_finite_spoils_itself_alone() {
 #[test]
 fn zeros_and_extremes_of_the_input_stay_finite_and_equal() {
     for format in Format::ALL {
-        let bytes = Random(12).weight(format, 18, 256);
+        let bytes = Random::new(12).weight(format, 18, 256);
         let weight = PackedWeight::pack(format, &bytes, 18, 256).unwrap();
         for value in [0.0, -0.0, f32::MIN_POSITIVE, 1e-45, -1e-38, 1e-30, 1e28, -1e30] {
             let x = vec![value; 2 * 256];

@@ -1,18 +1,16 @@
 //! Packed weights, quantised activations and products, against the specification and against each other.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests are tests
 
 mod errors;
 mod exact;
 mod formats;
-mod random;
-mod reference;
+pub mod reference;
 
 use std::ops::Range;
 
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
-use trunkline_kernels::pack::PackedWeight;
+use trunkline_kernels::pack::{Format, PackedWeight};
 use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 
@@ -30,7 +28,7 @@ fn quantize(isa: Isa, x: &[f32], in_features: usize) -> (QuantizedShape, Aligned
 }
 
 /// The product of all rows of `x`, `tiles` only; the rest is `UNTOUCHED`.
-fn product(
+pub fn product(
     isa: Isa,
     weight: &PackedWeight,
     x: &[f32],
@@ -54,6 +52,18 @@ fn whole_product(isa: Isa, weight: &PackedWeight, x: &[f32]) -> Vec<f32> {
     product(isa, weight, x, 0..weight.num_tiles(), None)
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+/// The example of the crate's documentation, which is compiled nowhere else.
+#[test]
+fn the_product_of_the_documentation() -> Result<(), Box<dyn std::error::Error>> {
+    // y = x * w^T with w [3, 2].
+    let w: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let w = PackedWeight::pack(Format::F32, &w, 3, 2)?;
+    let x = [1.0, 10.0];
+    let mut y = [0.0; 3];
+    let input = LinearInput::Float(FloatRows { values: &x, row_stride: 2 });
+    let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 3 };
+    // SAFETY: no other thread uses `y`.
+    unsafe { linear(Isa::detect()?, &w, input, 0..1, 0..w.num_tiles(), out, None) };
+    assert_eq!(y, [21.0, 43.0, 65.0]);
+    Ok(())
 }

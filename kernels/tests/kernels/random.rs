@@ -3,13 +3,17 @@
 use half::f16;
 use trunkline_kernels::pack::Format;
 
-use crate::reference;
+use crate::linear::reference;
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-pub struct Random(pub u64);
+pub struct Random(u64);
 
 impl Random {
-    pub fn bits(&mut self) -> u64 {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,19 +21,28 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`.
+    /// Uniform in `0..bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.bits() % bound as u64) as usize
+        (self.next() % bound as u64) as usize
     }
 
-    /// In -1..1.
+    /// Uniform in -1..1.
     pub fn float(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// Roughly normal, standard deviation 1.
+    pub fn normal(&mut self) -> f32 {
+        (0..12).map(|_| self.float()).sum::<f32>() / 2.0
+    }
+
+    pub fn normals(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.normal()).collect()
     }
 
     /// Activations: mostly small, now and then an outlier, as in a real model.
-    pub fn floats(&mut self, len: usize) -> Vec<f32> {
-        (0..len).map(|_| if self.below(50) == 0 { 40.0 * self.float() } else { self.float() }).collect()
+    pub fn activations(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| if self.below(50) == 0 { 40.0 * self.float() } else { self.float() }).collect()
     }
 
     /// Bytes of a weight [out_features, in_features]: random quants, scales of a sane size.
@@ -44,7 +57,7 @@ impl Random {
                 (0..num_bytes / 2).flat_map(|_| half::bf16::from_f32(self.float()).to_le_bytes()).collect()
             }
             _ => {
-                let mut bytes: Vec<u8> = (0..num_bytes).map(|_| self.bits() as u8).collect();
+                let mut bytes: Vec<u8> = (0..num_bytes).map(|_| self.next() as u8).collect();
                 for block in bytes.chunks_exact_mut(format.block_bytes()) {
                     for &at in reference::halves(format) {
                         block[at..at + 2].copy_from_slice(&f16::from_f32(0.1 * self.float()).to_le_bytes());
@@ -54,4 +67,8 @@ impl Random {
             }
         }
     }
+}
+
+pub fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
 }

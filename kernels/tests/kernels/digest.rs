@@ -1,0 +1,241 @@
+//! The bits of results, pinned: caches of K and V, seeds and watermarks of one version are of use to the next only if
+//! these stay what they are.
+
+use trunkline_kernels::NUMERICS_VERSION;
+use trunkline_kernels::aligned::AlignedBytes;
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::kv_pool::KvDtype;
+use trunkline_kernels::ops::add::add_in_place;
+use trunkline_kernels::ops::attention::Window;
+use trunkline_kernels::ops::gelu_mul::gelu_mul_in_place;
+use trunkline_kernels::ops::probe;
+use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
+use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
+use trunkline_kernels::ops::scale::scale_in_place;
+use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
+use trunkline_kernels::ops::tanh::soft_cap_in_place;
+use trunkline_kernels::pack::{Format, PackedWeight};
+use trunkline_kernels::quantize::{QuantizedShape, quantize_rows};
+use trunkline_kernels::sampling::{Place, Sampler, SamplingParams, TokenCounts, Watermark};
+use trunkline_kernels::shared_mut::SharedMut;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::executor::model::{ALL, VOCAB, build};
+use crate::linear::product;
+use crate::ops::attention::Case;
+use crate::random::Random;
+
+/// XXH3-64 of each group of results, as they are now.
+const DIGESTS: [(&str, u64); 29] = [
+    ("rms_norm", 0x1f5038f7c15a45e2),
+    ("head_rms_norm", 0x793fb7940ddce849),
+    ("silu_mul", 0xf8fbe278048fc9ea),
+    ("gelu_mul", 0x07e540b30fa4bca2),
+    ("add", 0x05eef0542ef1bc71),
+    ("scale", 0xb1af21d62ab92b6a),
+    ("tanh", 0x989c1a2ed76e3943),
+    ("rope", 0xb850565fd982548b),
+    ("exp", 0x573118a45d36ef14),
+    ("exp2", 0x8475c9931349c88b),
+    ("hadamard", 0xf9676ad501d967db),
+    ("F32", 0x47eaaff5559372b0),
+    ("F16", 0x6ceabbafba0408db),
+    ("BF16", 0x2c70f49a5e534e13),
+    ("Q8_0", 0x8dd192bade487125),
+    ("Q4_0", 0x65f06d0225c0a01e),
+    ("Q4_1", 0xaaa30fcd2fd51334),
+    ("Q5_0", 0x98a6d0ea1bc2e822),
+    ("Q5_1", 0xd071f38a46f10106),
+    ("Q4_K", 0xa0340f46adedb5ce),
+    ("Q5_K", 0x94f752b32b1522f0),
+    ("Q6_K", 0x95f4c1bf41151750),
+    ("int8", 0xf515b9e8c0f7dd50),
+    ("int4", 0x60e8e0a5203ea614),
+    ("f16", 0x2e6a04e69352b921),
+    ("bf16", 0x3c91e80a32ac861e),
+    ("quantized", 0x885d42cb8df4ff6c),
+    ("sampled", 0x743cface79963a3b),
+    ("models", 0x96d3d02183448943),
+];
+
+/// `NUMERICS_VERSION`, and the XXH3-64 of the digests in their order, little-endian. A change of bits adds a line; it
+/// never changes one.
+const VERSIONS: [(u32, u64); 1] = [(7, 0x80403a16ee9de3f9)];
+
+/// Hashes the bits of numbers.
+#[derive(Default)]
+struct Digest(Xxh3);
+
+impl Digest {
+    fn floats(&mut self, x: &[f32]) {
+        assert!(x.iter().all(|x| !x.is_nan()), "the bits of NaN are not pinned");
+        x.iter().for_each(|x| self.0.update(&x.to_bits().to_le_bytes()));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn end(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+/// One row and a few, one group and many, whole tiles and a part of one.
+fn products(isa: Isa, format: Format) -> u64 {
+    let (mut random, mut digest) = (Random::new(100), Digest::default());
+    for (num_rows, out_features, in_features) in [(1, 40, 256), (9, 33, 768), (17, 16, 256)] {
+        let bytes = random.weight(format, out_features, in_features);
+        let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+        let (x, bias) = (random.activations(num_rows * in_features), random.activations(out_features));
+        for bias in [None, Some(&bias[..])] {
+            digest.floats(&product(isa, &weight, &x, 0..weight.num_tiles(), bias));
+        }
+        let mut row = vec![0.0; in_features];
+        weight.dequantize_row(out_features - 1, &mut row);
+        digest.floats(&row);
+    }
+    digest.end()
+}
+
+/// Two segments, of one sequence; then a window and a soft cap. And the stored block.
+fn attention(isa: Isa, dtype: KvDtype) -> u64 {
+    let (mut random, mut digest) = (Random::new(200), Digest::default());
+    for (head_size, block_size, num_tokens) in [(64, 64, 520), (20, 16, 40)] {
+        let mut case = Case::of_sizes(&mut random, isa, dtype, [head_size, block_size, num_tokens]);
+        for (window, soft_cap) in [(Window::NONE, None), (Window::new(30).unwrap(), Some(0.7))] {
+            (case.window, case.soft_cap) = (window, soft_cap);
+            let first = num_tokens - 12;
+            digest.floats(&case.rows(isa, first));
+        }
+        digest.bytes(&case.stored_block(0));
+    }
+    digest.end()
+}
+
+fn operations(isa: Isa) -> Vec<(&'static str, u64)> {
+    let mut random = Random::new(300);
+    let (x, y) = (random.normals(1000), random.normals(1000));
+    let large: Vec<f32> = x.iter().map(|x| 20.0 * x).collect();
+    let of = |x: &[f32], change: &dyn Fn(&mut [f32])| {
+        let (mut x, mut digest) = (x.to_vec(), Digest::default());
+        change(&mut x);
+        digest.floats(&x);
+        digest.end()
+    };
+    let frequencies = RopeFrequencies::new((0..32).map(|i| 0.75f64.powi(i)).collect(), 1.25);
+    let mut table = vec![0.0; 64];
+    frequencies.fill(12_345, &mut table);
+    vec![
+        ("rms_norm", of(&x, &|out| rms_norm(isa, &x, &y, 1e-5, out))),
+        ("head_rms_norm", of(&x, &|x| head_rms_norm_in_place(isa, x, &y[..50], 1e-6))),
+        ("silu_mul", of(&large, &|x| silu_mul_in_place(isa, x, &y))),
+        ("gelu_mul", of(&large, &|x| gelu_mul_in_place(isa, x, &y))),
+        ("add", of(&x, &|x| add_in_place(isa, x, &y))),
+        ("scale", of(&x, &|x| scale_in_place(isa, x, 13.7))),
+        ("tanh", of(&large, &|x| soft_cap_in_place(isa, x, 30.0))),
+        ("rope", of(&x[..960], &|x| rope_in_place(isa, x, &table, 96))),
+        ("exp", of(&large, &|x| probe::exp_in_place(isa, x))),
+        ("exp2", of(&large[..992], &|x| probe::exp2_in_place(isa, x))),
+        ("hadamard", of(&x[..96], &|x| probe::transform_in_place(isa, x, 96))),
+    ]
+}
+
+fn quantized(isa: Isa) -> u64 {
+    let (mut random, mut digest) = (Random::new(400), Digest::default());
+    let x = random.activations(7 * 320);
+    let shape = QuantizedShape::new(7, 320);
+    let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
+    // SAFETY: one thread.
+    unsafe { quantize_rows(isa, shape, &x, 320, 0..7, SharedMut::new(bytes.as_mut_slice())) };
+    digest.bytes(bytes.as_slice());
+    for head in x.chunks_exact(64) {
+        let mut rounded = [0; 64];
+        digest.floats(&[probe::quantize_vectors(isa, &mut head.to_vec(), &mut rounded)]);
+        digest.bytes(&rounded.map(i8::cast_unsigned));
+        let mut numbers = head.to_vec();
+        digest.floats(&[probe::quantize_nibbles(isa, &mut numbers, 64).to_f32()]);
+        digest.floats(&numbers);
+    }
+    digest.end()
+}
+
+fn sampled(isa: Isa) -> u64 {
+    let (mut random, mut digest) = (Random::new(500), Digest::default());
+    let plain =
+        SamplingParams { logprobs: true, num_top_logprobs: 3, temperature: 1.0, ..Default::default() };
+    let watermark = Some(Watermark { gamma: 0.25, delta: 2.0, key: 15_485_863 });
+    let ways = [
+        SamplingParams { temperature: 0.0, ..plain.clone() },
+        SamplingParams { top_k: 40, min_p: 0.01, ..plain.clone() },
+        SamplingParams { top_p: 0.9, repetition_penalty: 1.3, frequency_penalty: 0.5, ..plain.clone() },
+        SamplingParams { typical_p: 0.5, temperature: 1.5, ..plain.clone() },
+        SamplingParams { temperature: 50.0, top_p: 0.95, ..plain.clone() },
+        SamplingParams { watermark, logit_bias: vec![(3, 1.5)], ..plain },
+    ];
+    let mut sampler = Sampler::new(5000);
+    for (way, params) in (0..).zip(&ways) {
+        let counts = TokenCounts::new(params, &[1, 2, 3], 2, 5000);
+        for position in 0..20 {
+            let logits: Vec<f32> = (0..5000).map(|_| 3.0 * random.normal()).collect();
+            let place = Place { position, num_output: 1, previous: position };
+            let params = SamplingParams { seed: way, ..params.clone() };
+            let mut row = logits.clone();
+            let list = &mut Vec::new();
+            let token = sampler.sample(isa, &mut row, &params, &counts, place, [None; 2], list).unwrap();
+            digest.bytes(&token.token_id.to_le_bytes());
+            digest.floats(&[token.logprob]);
+            let score = sampler.score(isa, &logits, token.token_id, 0, Vec::new()).unwrap();
+            digest.bytes(&score.rank.to_le_bytes());
+            for (id, logprob) in token.top_logprobs {
+                digest.bytes(&id.to_le_bytes());
+                digest.floats(&[logprob]);
+            }
+        }
+    }
+    digest.end()
+}
+
+/// Logits of a prompt by each of the tests' models.
+fn models(isa: Isa) -> u64 {
+    let mut digest = Digest::default();
+    for recipe in ALL {
+        let mut random = Random::new(600);
+        let tokens: Vec<u32> = (0..40).map(|_| random.below(VOCAB) as u32).collect();
+        digest.floats(&build(recipe, 2, isa).score(&tokens).unwrap());
+    }
+    digest.end()
+}
+
+fn all(isa: Isa) -> Vec<(&'static str, u64)> {
+    let mut all = operations(isa);
+    all.extend(Format::ALL.map(|format| (format.name(), products(isa, format))));
+    all.extend(KvDtype::ALL.map(|dtype| (dtype.name(), attention(isa, dtype))));
+    all.extend([("quantized", quantized(isa)), ("sampled", sampled(isa)), ("models", models(isa))]);
+    all
+}
+
+fn total(digests: &[(&str, u64)]) -> u64 {
+    let mut total = Digest::default();
+    digests.iter().for_each(|(_, digest)| total.bytes(&digest.to_le_bytes()));
+    total.end()
+}
+
+#[test]
+fn results_have_the_bits_that_were_recorded_for_this_version() {
+    for isa in Isa::available() {
+        let got = all(isa);
+        let is_new = |digest: &&(&str, u64)| !DIGESTS.contains(digest);
+        let changed: Vec<&str> = got.iter().filter(is_new).map(|(name, _)| *name).collect();
+        let line = |(name, digest): &(&str, u64)| format!("    (\"{name}\", {digest:#018x}),\n");
+        assert!(
+            got == DIGESTS,
+            "bits of {changed:?} changed on {isa}; hint: raise `NUMERICS_VERSION` in `src/lib.rs`, so that nobody \
+             takes K and V of other bits for these, record the digests below, and add a line to `VERSIONS`:\n{}",
+            got.iter().map(line).collect::<String>()
+        );
+    }
+    let recorded = (NUMERICS_VERSION, total(&DIGESTS));
+    assert_eq!(VERSIONS.last(), Some(&recorded), "add the version on the right to `VERSIONS`");
+    assert!(VERSIONS.is_sorted_by_key(|(version, _)| version), "versions ascend");
+}

@@ -1,0 +1,85 @@
+use std::collections::HashMap;
+
+use trunkline_kernels::executor::attention_plan::{AttentionPlan, PlanItem, PlanLimits};
+use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::ops::attention::{Window, num_segments, state_size};
+
+use crate::random::Random;
+
+fn num_segments_of(item: &PlanItem) -> usize {
+    item.end_segment - item.first_segment
+}
+
+#[test]
+fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let geometry = KvGeometry {
+            num_layers: 1,
+            num_kv_heads: 1 + random.below(4),
+            head_size: 32,
+            block_size: [16, 32, 128][random.below(3)],
+            dtype: KvDtype::Int8,
+        };
+        let limits = PlanLimits {
+            geometry,
+            heads_per_kv_head: 1 + random.below(5),
+            num_threads: 1 + random.below(8),
+            state_capacity: random.below(100_000),
+        };
+        let chunks: Vec<(usize, usize, usize)> =
+            (0..random.below(4)).map(|i| (i, random.below(3000), 1 + random.below(100))).collect();
+        let window = Window::new(1 + random.below(2000)).filter(|_| seed % 2 == 0).unwrap_or(Window::NONE);
+        let mut plan = AttentionPlan::for_steps(window, &limits, 400, 4);
+        let capacity = plan.items.capacity();
+        plan.rebuild(chunks.iter().copied(), &limits);
+        assert_eq!(plan.items.capacity(), capacity, "seed {seed}: the plan was made for such steps");
+        let mut seen = HashMap::new();
+        for item in &plan.items {
+            assert_eq!(item.first_position / geometry.block_size, {
+                (item.first_position + item.num_rows - 1) / geometry.block_size
+            });
+            for row in item.first_row..item.first_row + item.num_rows {
+                for segment in item.first_segment..item.end_segment {
+                    *seen.entry((row, item.kv_head, segment)).or_insert(0) += 1;
+                }
+            }
+        }
+        let mut row = 0;
+        for (_, first, count) in chunks {
+            for position in first..first + count {
+                for kv_head in 0..geometry.num_kv_heads {
+                    for segment in window.first_segment(position)..num_segments(position) {
+                        assert_eq!(seen.remove(&(row, kv_head, segment)), Some(1), "seed {seed}");
+                    }
+                }
+                row += 1;
+            }
+        }
+        assert!(seen.is_empty(), "seed {seed}");
+        let mut end = 0;
+        for (index, split) in plan.splits.iter().enumerate() {
+            assert_eq!(split.first_state, end, "seed {seed}");
+            let rows = split.item.num_rows * limits.heads_per_kv_head;
+            end += rows * num_segments_of(&split.item) * state_size(32);
+            let num_parts = plan.items.iter().filter(|item| item.split == Some(index)).count();
+            for part in 0..num_parts {
+                assert_eq!(split.finish_part(), part + 1 == num_parts);
+            }
+        }
+        assert!(end <= limits.state_capacity, "seed {seed}");
+    }
+}
+
+#[test]
+fn one_long_sequence_is_cut_for_all_threads() {
+    let geometry =
+        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 64, block_size: 32, dtype: KvDtype::Int8 };
+    let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
+    limits.state_capacity = limits.wanted_state_capacity(1000);
+    let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 1, 1);
+    plan.rebuild([(0, 31_000, 1)].into_iter(), &limits);
+    assert_eq!(plan.items.len(), 12);
+    let sizes: Vec<usize> = plan.items.iter().map(num_segments_of).collect();
+    assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
+}

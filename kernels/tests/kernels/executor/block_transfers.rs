@@ -1,0 +1,219 @@
+//! Blocks that go to a store and come back, on a disk in memory that waits when it is told to.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use trunkline_store::disk::DiskFile;
+use trunkline_store::{BlockKey, Geometry, Outcomes, Store, StoreOutcome, Transfers};
+
+use super::*;
+
+const SEQUENCE: u64 = 1;
+const NUM_SLOTS: u32 = 32;
+/// How long a step waits for what it stores.
+const STORE_WAIT: Duration = Duration::from_millis(10);
+/// Longer than any transfer takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A file in memory. Whoever holds `gate` stops its writes.
+#[derive(Clone, Debug, Default)]
+struct SlowFile {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl DiskFile for SlowFile {
+    fn num_bytes(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn set_num_bytes(&self, num_bytes: u64) -> io::Result<()> {
+        self.bytes.lock().unwrap().resize(num_bytes as usize, 0);
+        Ok(())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.bytes.lock().unwrap();
+        let there = file.get(offset as usize..).unwrap_or_default();
+        let count = there.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&there[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        drop(self.gate.lock().unwrap());
+        let mut file = self.bytes.lock().unwrap();
+        let end = offset as usize + bytes.len();
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[offset as usize..end].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An executor with a store, and one sequence of 100 tokens, whose six full blocks are computed.
+struct Bench {
+    executor: Executor,
+    transfers: Arc<Transfers>,
+    tokens: Vec<u32>,
+    /// Before the first block, then of each full block.
+    keys: Vec<BlockKey>,
+    gate: Arc<Mutex<()>>,
+}
+
+fn geometry(executor: &mut Executor) -> Geometry {
+    Geometry {
+        fingerprint: "test".to_owned(),
+        block_bytes: executor.kv_pool_mut().geometry().bytes_per_block() as u64,
+        block_size: BLOCK_SIZE as u32,
+        num_slots: NUM_SLOTS,
+    }
+}
+
+fn open(geometry: Geometry, blocks: &SlowFile) -> Arc<Transfers> {
+    let files: [Box<dyn DiskFile>; 2] = [Box::new(SlowFile::default()), Box::new(blocks.clone())];
+    let [records, blocks] = files;
+    let (store, _) = Store::open_on(records, blocks, geometry, Path::new("records")).unwrap();
+    Arc::new(Transfers::start(store).unwrap())
+}
+
+impl Bench {
+    fn new(recipe: Recipe) -> Self {
+        let mut executor = build(recipe, 2, best());
+        let blocks = SlowFile::default();
+        let transfers = open(geometry(&mut executor), &blocks);
+        executor.attach_store(transfers.clone()).unwrap();
+        let tokens = prompt(51, 100);
+        let mut keys = vec![BlockKey::root(["a tenant"].into_iter())];
+        for block in tokens.chunks_exact(BLOCK_SIZE) {
+            keys.push(keys.last().unwrap().extend(block));
+        }
+        let mut bench = Self { executor, transfers, tokens, keys, gate: blocks.gate };
+        bench.start(SEQUENCE, &bench.keys[..1].to_vec());
+        assert!(bench.executor.step(&[bench.chunk(SEQUENCE, 0, 97, &[0, 1, 2, 3, 4, 5, 6])]).is_empty());
+        bench
+    }
+
+    fn start(&mut self, sequence_id: u64, root: &[BlockKey]) {
+        let tokens = self.tokens.clone();
+        self.executor.start(sequence_id, tokens, self.tokens.len(), observant()).unwrap();
+        root.iter().for_each(|root| self.executor.set_root_key(sequence_id, *root).unwrap());
+    }
+
+    fn chunk(&self, sequence_id: u64, first: usize, end: usize, new_block_ids: &[u32]) -> Chunk {
+        Chunk {
+            sequence_id,
+            first_position: first as u32,
+            num_tokens: (end - first) as u32,
+            new_block_ids: new_block_ids.to_vec(),
+            sample: end == self.tokens.len(),
+            score: false,
+        }
+    }
+
+    /// Waits for the outcomes of so many transfers. Taken first: `begin_stores` holds them for whoever takes.
+    fn outcomes(&self, count: usize) -> Outcomes {
+        let mut all = self.transfers.take_outcomes();
+        while all.stores.len() + all.restores.len() < count {
+            self.transfers.wait_outcomes(LONG);
+            let mut new = self.transfers.take_outcomes();
+            all.stores.append(&mut new.stores);
+            all.restores.append(&mut new.restores);
+        }
+        all
+    }
+
+    /// Time that `begin_stores` takes for the block 0 in `slot`.
+    fn time_to_store(&mut self, slot: u32) -> Duration {
+        let start = Instant::now();
+        self.executor.begin_stores(&[(SEQUENCE, 0, slot)], |_| false).unwrap();
+        start.elapsed()
+    }
+}
+
+#[test]
+fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
+    for recipe in [PLAIN, GEMMA] {
+        let mut bench = Bench::new(recipe);
+        let expected = bench.executor.step(&[bench.chunk(SEQUENCE, 97, 100, &[])]);
+        let stores: Vec<(u64, u32, u32)> = (0..6).map(|block| (SEQUENCE, block, 10 + block)).collect();
+        bench.executor.begin_stores(&stores, |_| false).unwrap();
+        let stored: Vec<_> = (10..16).map(|slot| StoreOutcome { slot, is_stored: true }).collect();
+        assert_eq!(bench.outcomes(6).stores, stored);
+        bench.executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
+        // Block 5 - i of the path goes to block 20 + i of the pool.
+        let blocks: Vec<(u32, u32, BlockKey, bool)> =
+            (0..6).map(|i| (15 - i, 20 + i, bench.keys[6 - i as usize], false)).collect();
+        bench.executor.begin_restore(7, &blocks).unwrap();
+        let restored = bench.outcomes(1).restores;
+        assert_eq!((restored[0].restore_id, restored[0].num_blocks), (7, 6));
+        bench.start(2, &[]);
+        let got = bench.executor.step(&[bench.chunk(2, 96, 100, &[25, 24, 23, 22, 21, 20, 30])]);
+        assert_eq!(got[0].outcome, expected[0].outcome);
+    }
+}
+
+#[test]
+fn a_step_waits_for_a_disk_that_keeps_up_and_not_for_one_that_is_behind() {
+    let mut bench = Bench::new(PLAIN);
+    let gate = bench.gate.clone();
+    let held = gate.lock().unwrap();
+    // The disk has nothing to do, so the step counts on it: in vain.
+    assert!(bench.time_to_store(0) >= STORE_WAIT, "nobody waited");
+    assert!(bench.transfers.is_storing());
+    // Now it is behind. The shortest of many times, since others use this machine, too.
+    let shortest = (1..16).map(|slot| bench.time_to_store(slot)).min().unwrap();
+    assert!(shortest < STORE_WAIT, "every step waited, {shortest:?} at least");
+    drop(held);
+    let outcomes = bench.outcomes(16).stores;
+    assert!(outcomes.iter().all(|outcome| outcome.is_stored), "{outcomes:?}");
+}
+
+#[test]
+fn blocks_of_a_failed_sequence_are_refused_and_the_others_stored() {
+    let mut bench = Bench::new(PLAIN);
+    bench.start(2, &bench.keys[..1].to_vec());
+    assert!(bench.executor.step(&[bench.chunk(2, 0, 40, &[10, 11, 12])]).is_empty());
+    bench.executor.begin_stores(&[(SEQUENCE, 1, 3), (2, 1, 4)], |id| id == SEQUENCE).unwrap();
+    let mut outcomes = bench.outcomes(2).stores;
+    outcomes.sort_by_key(|outcome| outcome.slot);
+    let expected = [(3, false), (4, true)].map(|(slot, is_stored)| StoreOutcome { slot, is_stored });
+    assert_eq!(outcomes, expected);
+}
+
+#[test]
+fn transfers_that_cannot_be_are_refused_by_name() {
+    let mut bench = Bench::new(PLAIN);
+    let (keys, executor) = (bench.keys.clone(), &mut bench.executor);
+    let message =
+        |result: Result<(), trunkline_kernels::executor::ExecutorError>| result.unwrap_err().to_string();
+    let contains = |text: String, part: &str| assert!(text.contains(part), "{text}");
+    contains(message(executor.begin_store(SEQUENCE, 6, 0)), "block 6 of sequence 1 is not full");
+    contains(message(executor.begin_store(9, 0, 0)), "sequence 9 is not started");
+    contains(
+        message(executor.begin_store(SEQUENCE, 0, NUM_SLOTS)),
+        "slot 32 does not exist, the store has 32",
+    );
+    executor.start(2, vec![1; 20], 20, observant()).unwrap();
+    contains(message(executor.begin_store(2, 0, 0)), "sequence 2 was started without a root key");
+    let twice = [(0, 8, keys[1], false), (1, 8, keys[2], false)];
+    contains(message(executor.begin_restore(1, &twice)), "block 8 is restored twice");
+    let unknown = [(0, NUM_BLOCKS as u32, keys[1], false)];
+    contains(message(executor.begin_restore(1, &unknown)), "block 80 does not exist, the pool has 80 blocks");
+    contains(message(executor.attach_store(bench.transfers.clone())), "there is one already");
+    // None of these came to the store.
+    assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());
+
+    let mut other = build(PLAIN, 1, best());
+    contains(message(other.begin_store(SEQUENCE, 0, 0)), "there is none");
+    let wrong = Geometry { block_size: 32, ..geometry(&mut other) };
+    let wrong = open(wrong, &SlowFile::default());
+    contains(message(other.attach_store(wrong)), "its blocks have (bytes, tokens)");
+}

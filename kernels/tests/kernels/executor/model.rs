@@ -1,0 +1,160 @@
+//! Tiny random models.
+
+use crate::random::Random;
+use trunkline_kernels::executor::Executor;
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::pack::Format;
+use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, WeightId};
+
+pub const VOCAB: usize = 300;
+const HIDDEN: usize = 64;
+const HEADS: usize = 6;
+const KV_HEADS: usize = 2;
+const HEAD_SIZE: usize = 16;
+const FFN: usize = 96;
+pub const BLOCK_SIZE: usize = 16;
+pub const NUM_BLOCKS: usize = 80;
+
+/// What varies between the models of these tests.
+#[derive(Clone, Copy)]
+pub struct Recipe {
+    pub seed: u64,
+    pub matrices: Format,
+    pub head_norms: bool,
+    pub biases: bool,
+    pub dtype: KvDtype,
+    /// Of each layer; where there are some, scores and logits have soft caps, and the rest is Gemma's too.
+    pub windows: [Option<usize>; 2],
+    pub num_blocks: usize,
+    /// None: blocks are in one piece.
+    pub num_window_parts: Option<usize>,
+}
+
+pub const PLAIN: Recipe = Recipe {
+    seed: 1,
+    matrices: Format::Q4_1,
+    head_norms: false,
+    biases: false,
+    dtype: KvDtype::Int8,
+    windows: [None; 2],
+    num_blocks: NUM_BLOCKS,
+    num_window_parts: None,
+};
+pub const QWEN: Recipe =
+    Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16, ..PLAIN };
+pub const BF16: Recipe = Recipe { dtype: KvDtype::Bf16, ..PLAIN };
+pub const INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..PLAIN };
+pub const GEMMA: Recipe = Recipe { seed: 3, windows: [Some(21), None], ..PLAIN };
+pub const GEMMA_F16: Recipe = Recipe { dtype: KvDtype::F16, ..GEMMA };
+pub const GEMMA_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GEMMA };
+pub const ALL: [Recipe; 7] = [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4];
+
+struct Model {
+    builder: ProgramBuilder,
+    random: Random,
+    matrices: Format,
+}
+
+impl Model {
+    /// Random blocks: quants from random bytes, scales (the leading f16, and the minimum behind it) of a fixed size.
+    fn matrix(&mut self, format: Format, rows: usize, columns: usize) -> WeightId {
+        let mut bytes = Vec::new();
+        let scale = |x: f32| half::f16::from_f32(x).to_le_bytes();
+        for _ in 0..rows * columns / format.block_elements() {
+            match format {
+                Format::F32 => bytes.extend((self.random.normal() * 0.15).to_le_bytes()),
+                _ => {
+                    let start = bytes.len();
+                    bytes.extend((0..format.block_bytes()).map(|_| self.random.next() as u8));
+                    let (d, m) = match format {
+                        Format::Q4_1 => (0.03, -0.225),
+                        Format::Q8_0 => (0.002, 0.0),
+                        _ => unreachable!("not used here"),
+                    };
+                    bytes[start..start + 2].copy_from_slice(&scale(d));
+                    if format == Format::Q4_1 {
+                        bytes[start + 2..start + 4].copy_from_slice(&scale(m));
+                    }
+                }
+            }
+        }
+        self.builder.weight(format, bytes, &[rows, columns]).unwrap()
+    }
+
+    fn vector(&mut self, n: usize, around: f32) -> WeightId {
+        let bytes = (0..n).flat_map(|_| (around + 0.2 * self.random.normal()).to_le_bytes()).collect();
+        self.builder.weight(Format::F32, bytes, &[n]).unwrap()
+    }
+
+    fn linear(
+        &mut self,
+        x: trunkline_kernels::program::ValueId,
+        rows: usize,
+        columns: usize,
+        bias: bool,
+    ) -> trunkline_kernels::program::ValueId {
+        let weight = self.matrix(self.matrices, rows, columns);
+        let bias = bias.then(|| self.vector(rows, 0.0));
+        self.builder.linear(x, weight, bias).unwrap()
+    }
+}
+
+pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
+    let geometry = KvGeometry {
+        num_layers: 2,
+        num_kv_heads: KV_HEADS,
+        head_size: HEAD_SIZE,
+        block_size: BLOCK_SIZE,
+        dtype: recipe.dtype,
+    };
+    let config = ProgramConfig {
+        max_step_tokens: 640,
+        max_step_sequences: 12,
+        num_blocks: recipe.num_blocks,
+        geometry,
+    };
+    let mut builder = ProgramBuilder::new(config).unwrap();
+    if let Some(num_window_parts) = recipe.num_window_parts {
+        builder.keep_windows(num_window_parts);
+    }
+    let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
+    let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
+    let embedding = m.matrix(Format::Q8_0, VOCAB, HIDDEN);
+    let is_gemma = recipe.windows != PLAIN.windows;
+    let soft_cap = |cap: f32| is_gemma.then_some(cap);
+    let mut x = m.builder.embedding(embedding).unwrap();
+    if is_gemma {
+        x = m.builder.scale(x, 8.0).unwrap();
+    }
+    for layer in 0..2 {
+        let norm = m.vector(HIDDEN, 1.0);
+        let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
+        let mut q = m.linear(h, HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
+        let mut k = m.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
+        let v = m.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
+        if recipe.head_norms {
+            let (nq, nk) = (m.vector(HEAD_SIZE, 1.0), m.vector(HEAD_SIZE, 1.0));
+            q = m.builder.head_rms_norm(q, nq, 1e-6, HEAD_SIZE).unwrap();
+            k = m.builder.head_rms_norm(k, nk, 1e-6, HEAD_SIZE).unwrap();
+        }
+        let q = m.builder.rope(q, &inv_freq, 1.0, HEAD_SIZE).unwrap();
+        let k = m.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
+        m.builder.write_kv(layer, k, v).unwrap();
+        let window = recipe.windows[layer];
+        let a = m.builder.windowed_attention(layer, q, 0.25, window, soft_cap(3.0)).unwrap();
+        let a = m.linear(a, HIDDEN, HEADS * HEAD_SIZE, false);
+        x = m.builder.add(x, a).unwrap();
+        let norm = m.vector(HIDDEN, 1.0);
+        let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
+        let gate = m.linear(h, FFN, HIDDEN, false);
+        let up = m.linear(h, FFN, HIDDEN, false);
+        let h = if is_gemma { m.builder.gelu_mul(gate, up) } else { m.builder.silu_mul(gate, up) }.unwrap();
+        let h = m.linear(h, HIDDEN, FFN, false);
+        x = m.builder.add(x, h).unwrap();
+    }
+    let norm = m.vector(HIDDEN, 1.0);
+    let x = m.builder.rms_norm(x, norm, 1e-5).unwrap();
+    m.builder.capped_logits(x, embedding, soft_cap(2.0)).unwrap();
+    m.builder.build_for(threads, isa).unwrap()
+}

@@ -1,0 +1,77 @@
+//! Logprobs of the prompt: those that sampling its tokens reported, however it is cut.
+
+use super::*;
+
+fn chunk(first: usize, end: usize, blocks: &mut Blocks, (sample, score): (bool, bool)) -> Chunk {
+    Chunk {
+        sequence_id: 1,
+        first_position: first as u32,
+        num_tokens: (end - first) as u32,
+        new_block_ids: blocks.take_for(end),
+        sample,
+        score,
+    }
+}
+
+/// The scores of a prompt computed in chunks that end at `cuts` and at its end, and what follows it.
+fn scored(executor: &mut Executor, tokens: &[u32], cuts: &[usize]) -> (Vec<TokenScore>, SampledToken) {
+    let params = SamplingParams { num_top_prompt_logprobs: 20, ..observant() };
+    executor.start(1, tokens.to_vec(), tokens.len(), params).unwrap();
+    let mut blocks = Blocks { ids: ascending(0), next: 0 };
+    let (mut first, mut scores, mut sampled) = (0, vec![], vec![]);
+    for end in cuts.iter().copied().chain([tokens.len()]) {
+        let results = executor.step(&[chunk(first, end, &mut blocks, (end == tokens.len(), true))]);
+        sampled.extend(results.into_iter().map(|result| result.outcome.unwrap()));
+        for chunk in executor.scores() {
+            assert_eq!(chunk.sequence_id, 1);
+            scores.extend(chunk.tokens.iter().cloned());
+        }
+        first = end;
+    }
+    executor.end(1).unwrap();
+    (scores, sampled.remove(0))
+}
+
+#[test]
+fn a_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_sampled() {
+    for recipe in ALL {
+        let mut executor = build(recipe, 2, best());
+        let beginning = prompt(41, 9);
+        let sampled = alone(&mut executor, &beginning, &[], 24, &ascending(5));
+        let output: Vec<u32> = sampled.iter().map(|token| token.token_id).collect();
+        let tokens = [&beginning[..], &output[..23]].concat();
+        // The test's steps have logits for 12 positions.
+        let cuts: [&[usize]; 3] = [&[12, 24], &[1, 9, 16, 26], &[8, 9, 10, 22]];
+        for cuts in cuts {
+            let (scores, next) = scored(&mut executor, &tokens, cuts);
+            assert_eq!(scores.len(), tokens.len() - 1, "all but the first, cut at {cuts:?}");
+            for (score, sampled) in scores[8..].iter().zip(&sampled) {
+                assert_eq!(score.logprob.to_bits(), sampled.logprob.to_bits(), "cut at {cuts:?}");
+                assert_eq!(score.top_logprobs, sampled.top_logprobs, "cut at {cuts:?}");
+                assert_eq!(score.rank, 1, "it was greedy");
+            }
+            assert_eq!(next, sampled[23], "cut at {cuts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_step_has_logits_for_so_many_positions_and_no_more() {
+    let mut executor = build(PLAIN, 2, best());
+    let most = executor.program().config.max_step_sequences;
+    let tokens = prompt(42, most + 3);
+    executor.start(1, tokens.clone(), tokens.len(), observant()).unwrap();
+    let mut blocks = Blocks { ids: ascending(0), next: 0 };
+    let results = executor.step(&[chunk(0, most + 1, &mut blocks, (false, true))]);
+    let Err(SequenceFailure::InvalidPlan(problem)) = &results[0].outcome else { panic!("{results:?}") };
+    assert!(problem.contains("logits of more than"), "{problem}");
+    assert!(executor.scores().is_empty());
+    let mut blocks = Blocks { ids: ascending(0), next: 0 };
+    assert!(executor.step(&[chunk(0, most, &mut blocks, (false, true))]).is_empty());
+    assert_eq!(executor.scores()[0].tokens.len(), most);
+    // Of the last three positions two are followed by a token of the prompt.
+    assert_eq!(executor.step(&[chunk(most, most + 3, &mut blocks, (true, true))]).len(), 1);
+    assert_eq!(executor.scores()[0].tokens.len(), 2);
+    assert_eq!(executor.step(&[chunk(most + 3, most + 4, &mut blocks, (true, true))]).len(), 1);
+    assert_eq!(executor.scores()[0].tokens.len(), 0, "the output is not scored");
+}

@@ -1,0 +1,135 @@
+//! Layers with a window, kept in parts that are dropped behind it, against the same model with whole blocks.
+
+use super::model::{GEMMA_F16, GEMMA_INT4};
+use super::*;
+
+/// Both layers see a window.
+const MISTRAL: Recipe = Recipe { windows: [Some(37), Some(60)], ..GEMMA };
+const LARGEST_WINDOW: usize = 60;
+/// Blocks that the largest window and a chunk of one block touch at most.
+const NUM_PARTS: usize = 6;
+
+fn parted(recipe: Recipe) -> Recipe {
+    Recipe { num_window_parts: Some(NUM_PARTS), ..recipe }
+}
+
+/// [`alone`] with chunks of up to a block; before each, parts that no position from it on sees are dropped.
+fn alone_with_parts(
+    executor: &mut Executor,
+    tokens: &[u32],
+    window: usize,
+    num_decodes: usize,
+) -> Vec<SampledToken> {
+    let num_blocks = (tokens.len() + num_decodes).div_ceil(BLOCK_SIZE);
+    executor.start(1, tokens.to_vec(), tokens.len(), observant()).unwrap();
+    let mut blocks = Blocks { ids: (0..num_blocks as u32).collect(), next: 0 };
+    let (mut first, mut num_dropped, mut sampled) = (0, 0, vec![]);
+    while sampled.len() < num_decodes {
+        let end = (first + BLOCK_SIZE).min(tokens.len() + sampled.len());
+        while (num_dropped + 1) * BLOCK_SIZE <= (first + 1).saturating_sub(window) {
+            executor.drop_window_parts(&[num_dropped as u32]).unwrap();
+            num_dropped += 1;
+        }
+        let chunk = Chunk {
+            sequence_id: 1,
+            first_position: first as u32,
+            num_tokens: (end - first) as u32,
+            new_block_ids: blocks.take_for(end),
+            sample: end >= tokens.len(),
+            score: false,
+        };
+        sampled.extend(executor.step(&[chunk]).into_iter().map(|result| result.outcome.unwrap()));
+        first = end;
+    }
+    executor.end(1).unwrap();
+    sampled
+}
+
+#[test]
+fn twenty_thousand_tokens_need_no_more_than_the_window() {
+    const NUM_DECODES: usize = 20_000;
+    let num_blocks = (NUM_DECODES + 300).div_ceil(BLOCK_SIZE);
+    let recipe = Recipe { num_blocks, ..MISTRAL };
+    let tokens = prompt(21, 250);
+    let blocks: Vec<u32> = (0..num_blocks as u32).collect();
+    let expected = alone(&mut build(recipe, 1, best()), &tokens, &[100], NUM_DECODES, &blocks);
+    let mut executor = build(parted(recipe), 1, best());
+    executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
+    // Without other layers a block is nothing but its part.
+    assert_eq!(executor.bytes_per_block(), 0);
+    assert_eq!(executor.bytes_per_window_part(), executor.kv_pool_mut().geometry().bytes_per_block());
+    assert_eq!(executor.num_free_window_parts(), NUM_PARTS);
+    let got = alone_with_parts(&mut executor, &tokens, LARGEST_WINDOW, NUM_DECODES);
+    assert!(got == expected, "first difference at {:?}", got.iter().zip(&expected).position(|(a, b)| a != b));
+}
+
+#[test]
+fn layers_without_a_window_keep_everything_and_results_are_the_same_in_every_dtype() {
+    for recipe in [GEMMA, GEMMA_F16, GEMMA_INT4] {
+        let tokens = prompt(22, 150);
+        let expected = alone(&mut build(recipe, 2, best()), &tokens, &[70], 30, &ascending(0));
+        let mut executor = build(parted(recipe), 2, best());
+        executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
+        let whole = executor.kv_pool_mut().geometry().bytes_per_block();
+        assert_eq!(executor.bytes_per_block() + executor.bytes_per_window_part(), whole);
+        assert_eq!(alone_with_parts(&mut executor, &tokens, 21, 30), expected);
+        assert_eq!(executor.score(&tokens).unwrap(), build(recipe, 1, best()).score(&tokens).unwrap());
+    }
+}
+
+#[test]
+fn a_prefix_hit_needs_the_window_before_it_and_nothing_else_of_the_windowed_layers() {
+    let tokens = prompt(23, 100);
+    let expected = alone(&mut build(GEMMA, 1, best()), &tokens, &[], 2, &ascending(0));
+    let mut executor = build(parted(GEMMA), 1, best());
+    // Leaves the parts of the last blocks, those that a window at position 100 touches.
+    alone_with_parts(&mut executor, &tokens, 21, 2);
+    assert!(!executor.kv_pool_mut().has_window_part(4) && executor.kv_pool_mut().has_window_part(5));
+    let hit = |executor: &mut Executor, first: usize, table: &[u32]| {
+        executor.start(2, tokens.clone(), tokens.len(), observant()).unwrap();
+        let chunk = Chunk {
+            sequence_id: 2,
+            first_position: first as u32,
+            num_tokens: (tokens.len() - first) as u32,
+            new_block_ids: table.to_vec(),
+            sample: true,
+            score: false,
+        };
+        let outcome = executor.step(&[chunk]).remove(0).outcome;
+        executor.end(2).unwrap();
+        outcome
+    };
+    // The query at 98 sees 78 on, which is in block 4.
+    executor.copy_block(6, 40, 2).unwrap();
+    let refused = hit(&mut executor, 98, &[0, 1, 2, 3, 4, 5, 40]).unwrap_err();
+    assert_eq!(refused.message(), "block 4 has no window part, and position 98 looks at it");
+    let mut executor = build(parted(GEMMA), 1, best());
+    alone_with_parts(&mut executor, &tokens, 40, 1);
+    executor.copy_block(6, 40, 2).unwrap();
+    assert_eq!(hit(&mut executor, 98, &[0, 1, 2, 3, 4, 5, 40]).unwrap(), expected[0]);
+}
+
+#[test]
+fn a_chunk_for_whose_blocks_no_part_is_left_fails_alone() {
+    let mut executor = build(parted(GEMMA), 1, best());
+    for id in [1, 2] {
+        executor.start(id, prompt(id, 90), 90, observant()).unwrap();
+    }
+    let chunk = |sequence_id, first_position, num_tokens, new_block_ids: &[u32]| Chunk {
+        sequence_id,
+        first_position,
+        num_tokens,
+        new_block_ids: new_block_ids.to_vec(),
+        sample: false,
+        score: false,
+    };
+    assert!(executor.step(&[chunk(1, 0, 80, &[0, 1, 2, 3, 4])]).is_empty());
+    let failed = executor.step(&[chunk(1, 80, 10, &[5]), chunk(2, 0, 20, &[6, 7])]);
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].sequence_id, 2);
+    let message = failed[0].outcome.as_ref().unwrap_err().message().to_owned();
+    assert_eq!(message, "block 6 needs a window part, but all 6 are in use");
+    executor.drop_window_parts(&[0, 1, 2, 3]).unwrap();
+    assert_eq!(executor.num_free_window_parts(), 4);
+    assert!(executor.drop_window_parts(&[NUM_BLOCKS as u32]).is_err());
+}

@@ -1,0 +1,32 @@
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::ops::probe::exp2_in_place;
+
+use super::LANES;
+use crate::random::bits;
+
+#[test]
+fn error_is_within_the_stated_bound_and_bits_agree_over_instruction_sets() {
+    let inputs: Vec<f32> = (0..1 << 20).map(|i| -64.0 + i as f32 * (74.0 / (1 << 20) as f32)).collect();
+    let mut reference = inputs.clone();
+    exp2_in_place(Isa::SCALAR, &mut reference);
+    for (x, y) in inputs.iter().zip(&reference) {
+        let exact = f64::from(*x).exp2();
+        assert!((f64::from(*y) - exact).abs() <= 3e-6 * exact, "2^{x} became {y}");
+    }
+    for isa in Isa::available() {
+        let mut got = inputs.clone();
+        exp2_in_place(isa, &mut got);
+        assert_eq!(bits(&got), bits(&reference), "{isa}");
+    }
+}
+
+#[test]
+fn edge_values() {
+    for isa in Isa::available() {
+        let mut x = [0.0; LANES];
+        x[..6].copy_from_slice(&[0.0, -0.0, -1.0, f32::NEG_INFINITY, -1e30, f32::NAN]);
+        exp2_in_place(isa, &mut x);
+        assert_eq!(&x[..5], &[1.0, 1.0, 0.5, 2f32.powi(-64), 2f32.powi(-64)], "{isa}");
+        assert!(x[5].is_nan(), "{isa}");
+    }
+}

@@ -1,0 +1,226 @@
+//! The row operations against f64, and every instruction set against the scalar one.
+
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::ops::add::add_in_place;
+use trunkline_kernels::ops::gelu_mul::gelu_mul_in_place;
+use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
+use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
+use trunkline_kernels::ops::scale::scale_in_place;
+use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
+use trunkline_kernels::ops::tanh::soft_cap_in_place;
+
+use crate::random::{Random, bits};
+
+const WIDTHS: [usize; 12] = [1, 2, 7, 15, 16, 17, 31, 48, 63, 576, 1000, 1536];
+
+fn assert_near(got: &[f32], exact: impl Iterator<Item = f64>, what: &str) {
+    for (i, (got, exact)) in got.iter().zip(exact).enumerate() {
+        let bound = 2e-6 * (1.0 + exact.abs());
+        assert!((f64::from(*got) - exact).abs() <= bound, "{what}, element {i}: {got} for {exact}");
+    }
+}
+
+/// Runs `operation` on every instruction set; all must give the bits of the first, which is returned.
+fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
+    let expected = operation(Isa::SCALAR);
+    for isa in Isa::available() {
+        assert!(bits(&operation(isa)) == bits(&expected), "{what}: {isa}");
+    }
+    expected
+}
+
+#[test]
+fn rms_norm_is_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(1);
+    for width in WIDTHS {
+        let (x, weight) = (random.normals(width), random.normals(width));
+        let what = format!("width {width}");
+        let got = on_all(&what, |isa| {
+            let mut out = vec![f32::NAN; width];
+            rms_norm(isa, &x, &weight, 1e-5, &mut out);
+            out
+        });
+        let exact = |x: &[f32]| {
+            let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / x.len() as f64;
+            let scale = 1.0 / (mean + 1e-5).sqrt();
+            x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * scale * f64::from(*w)).collect::<Vec<f64>>()
+        };
+        assert_near(&got, exact(&x).into_iter(), &what);
+        let heads = random.normals(3 * width);
+        let got = on_all(&what, |isa| {
+            let mut x = heads.clone();
+            head_rms_norm_in_place(isa, &mut x, &weight, 1e-5);
+            x
+        });
+        assert_near(&got, heads.chunks(width).flat_map(exact), &what);
+    }
+}
+
+#[test]
+fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(2);
+    for width in WIDTHS {
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x * 20.0).collect();
+        let y = random.normals(width);
+        let what = format!("width {width}");
+        let got = on_all(&what, |isa| {
+            let mut gate = x.clone();
+            silu_mul_in_place(isa, &mut gate, &y);
+            gate
+        });
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        assert_near(&got, x.iter().zip(&y).map(|(x, y)| silu(f64::from(*x)) * f64::from(*y)), &what);
+        let got = on_all(&what, |isa| {
+            let mut sum = x.clone();
+            add_in_place(isa, &mut sum, &y);
+            sum
+        });
+        assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()));
+    }
+}
+
+#[test]
+fn gelu_mul_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(4);
+    for width in WIDTHS {
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x * 5.0).collect();
+        let y = random.normals(width);
+        let what = format!("width {width}");
+        let got = on_all(&what, |isa| {
+            let mut gate = x.clone();
+            gelu_mul_in_place(isa, &mut gate, &y);
+            gate
+        });
+        let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
+        assert_near(&got, x.iter().zip(&y).map(|(x, y)| gelu(f64::from(*x)) * f64::from(*y)), &what);
+        let got = on_all(&what, |isa| {
+            let mut x = x.clone();
+            scale_in_place(isa, &mut x, 13.5);
+            x
+        });
+        assert_eq!(bits(&got), bits(&x.iter().map(|x| x * 13.5).collect::<Vec<f32>>()));
+        for cap in [0.5, 30.0] {
+            let got = on_all(&what, |isa| {
+                let mut x = x.clone();
+                soft_cap_in_place(isa, &mut x, cap);
+                x
+            });
+            let cap = f64::from(cap);
+            assert_near(&got, x.iter().map(|x| cap * (f64::from(*x) / cap).tanh()), &what);
+        }
+    }
+}
+
+#[test]
+fn tanh_is_within_the_stated_bound_and_extremes_stay_what_they_are() {
+    // Every 997th float of each sign up to 20: about 2 million.
+    let end = 20f32.to_bits();
+    for sign in [0u32, 1 << 31] {
+        let x: Vec<f32> = (0..end).step_by(997).map(|b| f32::from_bits(b | sign)).collect();
+        let got = on_all("tanh", |isa| {
+            let mut x = x.clone();
+            soft_cap_in_place(isa, &mut x, 1.0);
+            x
+        });
+        for (x, got) in x.iter().zip(&got) {
+            let exact = f64::from(*x).tanh();
+            assert!((f64::from(*got) - exact).abs() <= 3e-7 * exact.abs(), "tanh({x}) became {got}");
+        }
+    }
+    for isa in Isa::available() {
+        let mut x = [1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        soft_cap_in_place(isa, &mut x, 50.0);
+        assert_eq!(&x[..4], &[50.0, -50.0, 50.0, -50.0], "{isa}");
+        assert!(x[4].is_nan(), "{isa}");
+        let mut gate = [-1e30, -50.0, 0.0, 50.0, 1e10, f32::NAN];
+        gelu_mul_in_place(isa, &mut gate, &[1.0; 6]);
+        assert!(gate[0].abs() < 1e-8 && gate[1].abs() < 1e-30, "{isa}: {gate:?}");
+        assert_eq!(&gate[2..5], &[0.0, 50.0, 1e10], "{isa}");
+        assert!(gate[5].is_nan(), "{isa}");
+    }
+}
+
+#[test]
+fn silu_of_extremes_is_finite() {
+    for isa in Isa::available() {
+        let mut gate = [-1e4, -90.0, 1e4, 0.0];
+        silu_mul_in_place(isa, &mut gate, &[1.0; 4]);
+        assert!(gate[0].abs() < 1e-30 && gate[1].abs() < 1e-30, "{isa}: {gate:?}");
+        assert_eq!(&gate[2..], [1e4, 0.0], "{isa}");
+    }
+}
+
+#[test]
+fn silu_is_within_its_bound_and_monotone_where_it_should_be() {
+    let inputs: Vec<f32> = (0..1 << 20).map(|i| -100.0 + i as f32 * (200.0 / (1 << 20) as f32)).collect();
+    let ones = vec![1.0; inputs.len()];
+    let got = on_all("silu", |isa| {
+        let mut gate = inputs.clone();
+        silu_mul_in_place(isa, &mut gate, &ones);
+        gate
+    });
+    for (x, got) in inputs.iter().map(|x| f64::from(*x)).zip(&got) {
+        let exact = x / (1.0 + (-x).exp());
+        // Below -87 the exponential stays what it is there, and the result is next to nothing.
+        let bound = if x < -87.0 { 1e-34 } else { (2e-7 + 2e-8 * x.abs()) * exact.abs() };
+        assert!((f64::from(*got) - exact).abs() <= bound, "silu({x}) became {got}, not {exact}");
+    }
+    // From its minimum at -1.278 on it rises, by more than it errs.
+    let rising: Vec<f32> = inputs.iter().zip(&got).filter(|(x, _)| **x > -1.2).map(|(_, y)| *y).collect();
+    assert!(rising.windows(2).all(|pair| pair[0] <= pair[1]));
+}
+
+#[test]
+fn silu_of_what_is_not_finite() {
+    let gates = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, -0.0, 1e-45];
+    let ups = [1.0, 0.0, -2.0, f32::INFINITY, f32::NAN];
+    for up in ups {
+        let got = on_all("silu", |isa| {
+            let mut results = gates;
+            silu_mul_in_place(isa, &mut results, &[up; 8]);
+            // Any NaN is as good as another.
+            results.map(|x| if x.is_nan() { f32::NAN } else { x }).to_vec()
+        });
+        assert!(got[0].is_nan() && got[1].is_nan(), "{up}: {got:?}");
+        if up == 1.0 {
+            assert_eq!(got[2], f32::INFINITY);
+            assert_eq!(got[4], f32::MAX);
+            assert_eq!(got[6].to_bits(), (-0.0f32).to_bits());
+        }
+    }
+}
+
+#[test]
+fn rope_rotates_pairs_of_the_half_split_layout_and_leaves_the_rest() {
+    let mut random = Random::new(3);
+    for (head_size, num_pairs) in [(2, 1), (16, 8), (20, 10), (64, 32), (80, 20), (128, 64)] {
+        let inv_freq: Vec<f64> = (0..num_pairs).map(|i| 10f64.powf(-(i as f64) / 9.0)).collect();
+        let frequencies = RopeFrequencies::new(inv_freq.clone(), 1.25);
+        let x = random.normals(3 * head_size);
+        for position in [0u32, 1, 999, 1_000_000] {
+            let mut table = vec![0.0; 2 * num_pairs];
+            frequencies.fill(position, &mut table);
+            let what = format!("head size {head_size}, position {position}");
+            let got = on_all(&what, |isa| {
+                let mut x = x.clone();
+                rope_in_place(isa, &mut x, &table, head_size);
+                x
+            });
+            let exact = x.chunks(head_size).flat_map(|head| {
+                (0..head_size).map(|i| {
+                    let pair = i % num_pairs;
+                    let (sin, cos) = (f64::from(position) * inv_freq[pair]).sin_cos();
+                    match i {
+                        _ if i >= 2 * num_pairs => f64::from(head[i]),
+                        _ if i < num_pairs => {
+                            1.25 * (f64::from(head[i]) * cos - f64::from(head[i + num_pairs]) * sin)
+                        }
+                        _ => 1.25 * (f64::from(head[i]) * cos + f64::from(head[pair]) * sin),
+                    }
+                })
+            });
+            assert_near(&got, exact, &what);
+        }
+    }
+}
