@@ -12,13 +12,16 @@ import pytest
 SERVER = Path(__file__).resolve().parents[2]
 SERVE = "import trunkline_server.serve, trunkline_server.service, trunkline_server.backends.cpu.build"
 CHECKPOINT = "import trunkline_server.weights.checkpoint, trunkline_server.backends.registry"
+MODELS = (
+    "import trunkline_server.models.registry, trunkline_server.weights.dequantize, trunkline_server.sampling.sampler"
+)
 RESOLVE = "import trunkline_server.cli, trunkline_server.hub"
 
 
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        (f"{SERVE}; {CHECKPOINT}", {"torch", "transformers", "huggingface_hub", "safetensors"}),
+        (f"{SERVE}; {CHECKPOINT}; {MODELS}", {"torch", "transformers", "huggingface_hub", "safetensors"}),
         (RESOLVE, {"torch", "numpy", "grpc", "google.protobuf", "huggingface_hub"}),
     ],
     ids=["serve", "resolve"],
