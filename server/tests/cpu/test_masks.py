@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
-from tests.models.tiny import VOCAB_SIZE
+from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.tiers import IS_FULL
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 Backend = CpuBackend | ReferenceBackend
 
 PROMPT = np.random.default_rng(23).integers(0, VOCAB_SIZE, 20).tolist()
@@ -26,8 +24,8 @@ NUM_MASK_BYTES = -(-VOCAB_SIZE // 8)
 
 
 @pytest.fixture(params=["cpu", "reference"])
-def backend(tiny_model: TinyModel, request: pytest.FixtureRequest) -> Backend:
-    checkpoint = open_checkpoint(tiny_model("llama3")[1])
+def backend(tiny_model: TinyModels, request: pytest.FixtureRequest) -> Backend:
+    checkpoint = open_checkpoint(tiny_model("llama3").folder)
     if request.param == "reference":
         return ReferenceBackend(checkpoint, max_batch_total_tokens=1024, max_step_tokens=128)
     return build(
@@ -64,7 +62,7 @@ def test_the_likeliest_allowed_token_is_taken_and_logprobs_are_of_all(backend: B
 def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
     allowed = [3, 8, VOCAB_SIZE - 1]
     seen = set()
-    for seed in range(60):
+    for seed in range(60 if IS_FULL else 20):
         sampling = SamplingParams(temperature=2.0, seed=seed, repetition_penalty=1.2, min_p=0.01)
         outcome = sample(backend, mask_of(allowed), sampling)
         assert isinstance(outcome, Sampled)
@@ -73,7 +71,7 @@ def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
 
 
 def test_a_mask_of_all_changes_nothing(backend: Backend) -> None:
-    for seed in range(10):
+    for seed in range(10 if IS_FULL else 4):
         sampling = replace(GREEDY, temperature=1.0, seed=seed, top_p=0.9)
         assert sample(backend, mask_of(range(VOCAB_SIZE)), sampling) == sample(backend, b"", sampling)
 

@@ -8,27 +8,24 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
 from tests.cpu.test_cpu_backend import PROMPT
 from tests.cpu.tiny_backend import build_tiny, start
+from tests.models.tiny import TinyModels
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.weight_cache import default_folder
 from trunkline_server.weights.checkpoint import open_checkpoint
-
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 DEADLINE_S = 30.0
 
 
 @pytest.fixture
-def model(tiny_model: TinyModel) -> Path:
+def model(tiny_model: TinyModels) -> Path:
     """A model whose files are old enough to be kept."""
-    path = tiny_model("llama3")[1]
+    path = tiny_model("llama3").folder
     deadline = time.monotonic() + DEADLINE_S
     while not open_checkpoint(path).identity().is_settled:
         assert time.monotonic() < deadline
@@ -77,12 +74,12 @@ def test_gguf_rows_come_out_in_order_from_the_file_and_from_the_cache(
 
 
 def test_a_changed_model_is_packed_again(
-    tiny_model: TinyModel, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_model: TinyModels, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     del model
     import shutil
 
-    copy = Path(shutil.copytree(tiny_model("llama3")[1], tmp_path / "m"))
+    copy = Path(shutil.copytree(tiny_model("llama3").folder, tmp_path / "m"))
     weights = copy / "model.safetensors"
 
     def settle() -> None:
@@ -105,11 +102,11 @@ def test_a_changed_model_is_packed_again(
 
 
 def test_a_model_that_changes_while_it_is_loaded_is_not_kept(
-    tiny_model: TinyModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     import shutil
 
-    copy = Path(shutil.copytree(tiny_model("llama3")[1], tmp_path / "m"))
+    copy = Path(shutil.copytree(tiny_model("llama3").folder, tmp_path / "m"))
     deadline = time.monotonic() + DEADLINE_S
     while not (checkpoint := open_checkpoint(copy)).identity().is_settled:
         assert time.monotonic() < deadline

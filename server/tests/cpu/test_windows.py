@@ -1,17 +1,17 @@
-"""Layers with a window kept apart: memory stays flat, and results are those of transformers and of whole blocks."""
+"""Layers with a window kept apart: memory stays flat, and results are those of the reference and of whole blocks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from tests.models.tiny import VOCAB_SIZE
+from tests.cpu.tiny_backend import log_softmax
+from tests.models.tiny import VOCAB_SIZE, TinyModels
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.interface import (
@@ -23,10 +23,9 @@ from trunkline_server.backends.interface import (
     SamplingParams,
     Transfers,
 )
+from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.weights.checkpoint import open_checkpoint
-
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 BLOCK_SIZE = 16
 ROOT_KEY = bytes(range(16))
@@ -40,6 +39,8 @@ SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
 # K and V in f16.
 LOGPROB_BOUND = 0.005
 NUM_LONG = 20_000
+# Longest wait for an outcome; reached only by a failure.
+DEADLINE_S = 20.0
 
 
 def build_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes: Any) -> CpuBackend:
@@ -94,30 +95,25 @@ def num_parts(window: int) -> int:
     return -(-(window - 1) // BLOCK_SIZE) + 2
 
 
-@torch.inference_mode()
-def expected_logprobs(model: transformers.PreTrainedModel, token_ids: list[int], first_position: int) -> np.ndarray:
-    positions = torch.arange(first_position, first_position + len(token_ids))[None]
-    logits = model(torch.tensor([token_ids]), position_ids=positions, use_cache=False).logits[0]
-    return torch.log_softmax(logits.double(), dim=-1).numpy()
-
-
-def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: TinyModel) -> None:
-    model, folder = tiny_model("mistral_window")
-    window = model.config.sliding_window
-    output, resident = generate_long(folder, window, num_parts(window))
-    whole, resident_whole = generate_long(folder, window, None)
+def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: TinyModels) -> None:
+    model = tiny_model("mistral_window")
+    window, num_layers = model.config["sliding_window"], model.config["num_hidden_layers"]
+    output, resident = generate_long(model.folder, window, num_parts(window))
+    whole, resident_whole = generate_long(model.folder, window, None)
     print("resident KiB every 1,000 tokens, windows kept apart:", *resident, "whole blocks:", *resident_whole)
     assert output.tobytes() == whole.tobytes()
     # f16, two KV heads of 16 elements.
-    kv_kib = model.config.num_hidden_layers * 2 * 2 * 16 * 2 * NUM_LONG >> 10
+    kv_kib = num_layers * 2 * 2 * 16 * 2 * NUM_LONG >> 10
     assert resident[-1] - resident[0] < kv_kib // 10
     assert resident_whole[-1] - resident_whole[0] > kv_kib // 2
 
     # Three layers of 37 positions see 109 back: the last tokens do not depend on what is left out here.
-    reach = model.config.num_hidden_layers * (window - 1) + 1
+    reach = num_layers * (window - 1) + 1
     token_ids = PROMPT + [int(token_id) for token_id in output[0]]
     begin = len(token_ids) - 600
-    expected = expected_logprobs(model, token_ids[begin:-1], begin)
+    # Rotary embeddings tell distances alone, so the reference may begin at position 0.
+    reference = ReferenceBackend(open_checkpoint(model.folder), max_batch_total_tokens=1024)
+    expected = log_softmax(reference.score(token_ids[begin:-1]))
     differences = [
         abs(output[1, position - len(PROMPT)] - expected[position - 1 - begin][token_ids[position]])
         for position in range(begin + reach, len(token_ids))
@@ -127,11 +123,11 @@ def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: 
 
 
 @pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3", "qwen2_window", "qwen3_window"])
-def test_windows_kept_apart_change_no_bit(tiny_model: TinyModel, case: str) -> None:
-    model, folder = tiny_model(case)
-    window = model.config.sliding_window
-    apart = build_tiny(folder, 256, num_parts(window))
-    whole = build_tiny(folder, 256, None)
+def test_windows_kept_apart_change_no_bit(tiny_model: TinyModels, case: str) -> None:
+    model = tiny_model(case)
+    window = model.config["sliding_window"]
+    apart = build_tiny(model.folder, 256, num_parts(window))
+    whole = build_tiny(model.folder, 256, None)
     # If every layer has a window, a block is nothing but its part.
     assert (apart.info.bytes_per_block == 0) == (case == "mistral_window")
     assert apart.info.bytes_per_block < whole.info.bytes_per_block
@@ -172,18 +168,21 @@ def sampled(outcomes: list[Any]) -> list[Sampled]:
 
 def transfers(backend: CpuBackend) -> Transfers:
     assert backend.store is not None
+    deadline = time.monotonic() + DEADLINE_S
     while (outcomes := backend.store.take_outcomes()) is None:
-        backend.store.wait_outcomes(20.0)
+        rest = deadline - time.monotonic()
+        assert rest > 0, "nothing came of a store or restore"
+        backend.store.wait_outcomes(rest)
     return outcomes
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "int4", "f16"])
 @pytest.mark.parametrize("case", ["mistral_window", "gemma2"])
 def test_stored_blocks_are_whole_and_restored_behind_the_window_without_their_part(
-    tiny_model: TinyModel, tmp_path: Path, case: str, kv_dtype: str
+    tiny_model: TinyModels, tmp_path: Path, case: str, kv_dtype: str
 ) -> None:
-    model, folder = tiny_model(case)
-    window = model.config.sliding_window
+    model = tiny_model(case)
+    folder, window = model.folder, model.config["sliding_window"]
     options = {"kv_cache_dtype": kv_dtype, "store": StoreOptions(path=tmp_path, max_bytes=1 << 20)}
     num_stored = len(LONG_PROMPT) // BLOCK_SIZE
     backend = build_tiny(folder, 512, 16, **options)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -30,3 +32,10 @@ def start(model: Path, folder: Path | None, **changes: int) -> CpuBackend:
     backend = build_tiny(open_checkpoint(model), weights_cache=folder, **changes)
     backend.after_start()
     return backend
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    found: NDArray[np.float64] = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return found

@@ -1,11 +1,13 @@
 """Compiles kernels for GPUs that are not there: the interpreter takes what the compiler does not.
 
-Run as a program in a process without TRITON_INTERPRET, it compiles the variants that a module lists, for Hopper or, if
-it lists them for a card, for the compute capabilities that are given, and prints what became of each, a line of JSON.
+Run as a program in a process without TRITON_INTERPRET, it compiles the variants that modules list, for Hopper or, if
+they list them for a card, for the compute capabilities that are given, and prints what became of each, a line of JSON.
+`make test` compiles those that a module names in `FIRST`, one of each kind of kernel; `make test-all` compiles all.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -20,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.cuda.cubin import resources
+from tests.tiers import IS_FULL
 from trunkline_server.backends.cuda.kernels.card import Card
 
 HOPPER = Card((9, 0), 132)
@@ -30,6 +33,8 @@ OTHER_CARDS = {
     "10.0": Card((10, 0), 148),
     "12.0": Card((12, 0), 170),
 }
+# Kept from run to run; ignored by git. A kernel that has not changed costs nothing.
+CACHE = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[3] / "target")) / "triton-cache"
 _WARP_THREADS = 32
 _TIMEOUT_S = 300
 _PRODUCT = re.compile(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*|tcgen05\.mma[\w.:]*")
@@ -58,6 +63,7 @@ class Compiled:
     f32_sums: additions of f32 that stand apart.
     """
 
+    module: str
     name: str
     kernel: str
     registers: int
@@ -69,20 +75,32 @@ class Compiled:
     f32_sums: int
 
 
-def compile_in_subprocess(module: str, folder: Path, cards: Sequence[str] = ()) -> dict[str, Compiled]:
-    """What became of the `variants()` of a module, by name. folder: for Triton's cache; cards: of `OTHER_CARDS`."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-m", "tests.cuda.compiled", module, *cards]
-    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    assert ended.returncode == 0, ended.stderr
-    lines = [Compiled(**json.loads(line)) for line in ended.stdout.splitlines()]
+def compiled_once(shared: Path, modules: Sequence[str], cards: Sequence[str] = ()) -> dict[str, Compiled]:
+    """What became of the `variants()` of modules, by name. cards: of `OTHER_CARDS`.
+
+    shared: a folder of this run of the tests, whose processes compile one after the other: the first one for all.
+    """
+    file = shared / ("-".join([*modules, *cards]) + ".jsonl")
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(_compile_in_subprocess(modules, cards))
+    lines = [Compiled(**json.loads(line)) for line in file.read_text().splitlines()]
     found = {compiled.name: compiled for compiled in lines}
     assert len(found) == len(lines), "names are told apart"
     return found
 
 
-def _compile(variant: Variant, card: Card) -> Compiled:
+def _compile_in_subprocess(modules: Sequence[str], cards: Sequence[str]) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(CACHE), "PYTHONPATH": os.pathsep.join(sys.path)}
+    program = [sys.executable, "-m", "tests.cuda.compiled", ",".join(modules), *cards]
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def _compile(module: str, variant: Variant, card: Card) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -109,6 +127,7 @@ def _compile(variant: Variant, card: Card) -> Compiled:
         cubin.flush()
         taken = resources(Path(cubin.name))
     return Compiled(
+        module=module,
         name=variant.name,
         kernel=variant.kernel.__name__,
         registers=taken.registers,
@@ -126,13 +145,15 @@ def _encodings(ttgir: str) -> str:
     return "\n".join(line for line in ttgir.splitlines() if line.startswith("#mma"))
 
 
-def _main(module: str, cards: Sequence[str]) -> None:
-    found = importlib.import_module(module)
-    work = [(HOPPER, listed) for listed in found.variants()] if not cards else []
-    work += [(OTHER_CARDS[card], listed) for card in cards for listed in found.variants(OTHER_CARDS[card])]
-    for card, listed in work:
-        print(json.dumps(asdict(_compile(listed, card))), flush=True)
+def _main(modules: Sequence[str], cards: Sequence[str]) -> None:
+    for module in modules:
+        found = importlib.import_module(f"tests.cuda.{module}")
+        work = [(HOPPER, listed) for listed in found.variants()] if not cards else []
+        work += [(OTHER_CARDS[card], listed) for card in cards for listed in found.variants(OTHER_CARDS[card])]
+        for card, listed in work:
+            if IS_FULL or listed.name in found.FIRST:
+                print(json.dumps(asdict(_compile(module, listed, card))), flush=True)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2:])
+    _main(sys.argv[1].split(","), sys.argv[2:])

@@ -20,6 +20,14 @@ from trunkline_server.backends.cuda.kernels import (
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
+# What `make test` compiles: one of each kind.
+FIRST = {
+    "bf16 [4096, 14336] x 1 tma",
+    "bf16 [28672, 4096] x 8192 tma",
+    "4 bits, groups of 128, 64 rows, ['zeros']",
+    "add_rms_norm",
+    "quantize to e4m3",
+}
 # Arguments that are multiples of 16 with the shapes of real models.
 _ROUND = {"num_inputs", "num_outputs", "num_elements", "split_elements"}
 _END = {"bias": "*fp32", "soft_cap": "fp32", "weight_scales": "*fp32", "row_scales": "*fp32", "out": "*bf16"}

@@ -7,6 +7,8 @@ from typing import Any
 from tests.cuda.compiled import Variant
 from trunkline_server.backends.cuda.kernels import choose, logit_edits, logprobs, tokens, watermark
 
+# What `make test` compiles: one of each kind.
+FIRST = {"weigh", "logprobs", "biases", "watermark"}
 _TYPES = {
     "logits": "*fp32", "largest": "*fp32", "tokens": "*i32", "values": "*fp32", "ids": "*i32", "counts": "*i32",
     "masses": "*i64", "temperature": "*fp32", "top_ks": "*i32", "top_ps": "*fp64", "min_ps": "*fp64",

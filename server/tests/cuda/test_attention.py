@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.cuda.kv_oracle import Scene, make_scene
+from tests.tiers import first, full, matrix
 from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
 
 # Decode over a split's end, a new sequence, a chunk of a few tokens, one of many.
@@ -25,7 +26,7 @@ def assert_close(actual: torch.Tensor, scene: Scene, **options: float | int | No
     assert error < BOUNDS.get(scene.pool.format.value, BF16_BOUND), f"relative error {error}"
 
 
-@pytest.mark.parametrize("format", ["f32", "f16", "bf16", "fp8", "int8", "int4"])
+@pytest.mark.parametrize("format", first(["f32", "f16", "bf16", "fp8", "int8", "int4"], "f32", "fp8", "int4"))
 def test_every_format_is_read_as_what_is_stored(format: str, device: str) -> None:
     if format == "f32" and device == "cuda":
         pytest.skip("f32 is for the interpreter")
@@ -35,7 +36,13 @@ def test_every_format_is_read_as_what_is_stored(format: str, device: str) -> Non
 
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_size", "block_size"),
-    [(1, 1, 64, 32), (3, 1, 80, 16), (7, 1, 96, 64), (4, 4, 128, 128), (8, 1, 256, 16)],
+    [
+        (1, 1, 64, 32),
+        (3, 1, 80, 16),
+        full(7, 1, 96, 64),
+        full(4, 4, 128, 128),
+        full(8, 1, 256, 16),
+    ],
 )
 def test_heads_and_blocks_of_every_size(
     num_heads: int, num_kv_heads: int, head_size: int, block_size: int, device: str
@@ -52,7 +59,7 @@ def test_heads_and_blocks_of_every_size(
     assert_close(scene.attend(), scene)
 
 
-@pytest.mark.parametrize("window", [1, 64, 65, SPLIT + 1])
+@pytest.mark.parametrize("window", first([1, 64, 65, SPLIT + 1], 65))
 def test_a_window_ends_at_its_position(window: int, device: str) -> None:
     scene = make_scene([(SPLIT + 44, 1), (SPLIT + 10, MAX_SPLIT_TOKENS + 6)], device=device, format=finest(device))
     assert_close(scene.attend(window=window), scene, window=window)
@@ -64,7 +71,7 @@ def test_scores_are_capped_softly(soft_cap: float, device: str) -> None:
     assert_close(scene.attend(soft_cap=soft_cap, scale=3.0), scene, soft_cap=soft_cap, scale=3.0)
 
 
-@pytest.mark.parametrize(("format", "window"), [("bf16", None), ("bf16", 150), ("int8", None)])
+@pytest.mark.parametrize(("format", "window"), [full("bf16", None), ("bf16", 150), full("int8", None)])
 def test_bits_do_not_depend_on_how_it_is_cut_or_who_is_beside(format: str, window: int | None, device: str) -> None:
     """In the interpreter products are NumPy's, whose order nobody promises: there the sums are exact."""
     num_rows = MAX_SPLIT_TOKENS + 6
@@ -107,8 +114,7 @@ def test_steps_of_decodes_alone_may_say_so(max_partial_rows: int, device: str) -
     assert_close(scene.attend(decode_only=True, max_partial_rows=max_partial_rows), scene)
 
 
-@pytest.mark.parametrize("format", ["bf16", "fp8"])
-@pytest.mark.parametrize("max_partial_rows", [0, 256])
+@pytest.mark.parametrize(("format", "max_partial_rows"), matrix(["bf16", "fp8"], [0, 256]))
 def test_what_lies_beyond_a_sequence_is_not_read(format: str, max_partial_rows: int, device: str) -> None:
     scene = make_scene([(21, 1), (39, 9)], device=device, format=format)
     before = scene.attend(max_partial_rows=max_partial_rows)

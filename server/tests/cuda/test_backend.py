@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import transformers
-from tests.models.tiny import VOCAB_SIZE
+from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.tiers import first
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
@@ -20,7 +19,6 @@ from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 24).tolist()
 WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
 BLOCK_SIZE = 16
@@ -36,8 +34,8 @@ def build_cuda(checkpoint: Checkpoint, device: str, **changes: Any) -> CudaBacke
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_model: TinyModel) -> Checkpoint:
-    return open_checkpoint(tiny_model("qwen2")[1])
+def checkpoint(tiny_model: TinyModels) -> Checkpoint:
+    return open_checkpoint(tiny_model("qwen2_shallow").folder)
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +102,28 @@ def assert_same(actual: list[Sampled], expected: list[Sampled], atol: float = 1e
 
 
 @pytest.mark.parametrize(
-    "case", ["llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "qwen3", "smollm3", "llama_biases"]
+    "case",
+    first(
+        [
+            "llama3",
+            "llama_yarn_mscale",
+            "mistral_window",
+            "gemma2",
+            "gemma3",
+            "gemma3_shallow",
+            "qwen3",
+            "smollm3",
+            "smollm3_marked",
+            "llama_biases",
+        ],
+        "gemma2",
+        "gemma3_shallow",
+        "smollm3_marked",
+        "llama_biases",
+    ),
 )
-def test_logits_are_those_of_the_reference(case: str, tiny_model: TinyModel, device: str) -> None:
-    checkpoint = open_checkpoint(tiny_model(case)[1])
+def test_logits_are_those_of_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     if checkpoint.config.head_size % 16:
         with pytest.raises(InvalidArgument, match=f"head size is {checkpoint.config.head_size}"):
             build_cuda(checkpoint, device)

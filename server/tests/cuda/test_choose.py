@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tiers import matrix
 from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
 from trunkline_server.backends.cuda.kernels import choose
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
@@ -61,9 +62,9 @@ def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: Device
     return pending.read()
 
 
-@pytest.mark.parametrize("max_listed", [8192, 16])
 @pytest.mark.parametrize(
-    "kinds", [(), ("top_k", "top_p"), ("min_p", "typical_p"), ("top_k", "top_p", "min_p", "typical_p")]
+    ("kinds", "max_listed"),
+    matrix([(), ("top_k", "top_p"), ("min_p", "typical_p"), ("top_k", "top_p", "min_p", "typical_p")], [8192, 16]),
 )
 def test_draws_as_the_reference(
     kinds: tuple[str, ...], max_listed: int, device: str, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.cuda.compiled import OTHER_CARDS, Compiled, compile_in_subprocess
+from tests.cuda.compiled import OTHER_CARDS, Compiled, compiled_once
+
+# One kernel of each kind is compiled for Hopper in `make test`.
+pytestmark = pytest.mark.full
 
 _PRODUCTS = {"8.0": "mma.sync", "8.9": "mma.sync", "10.0": "tcgen05.mma", "12.0": "mma.sync"}
 # Of a thread, in its stack: what is converted from e4m3 by hand, and heads of 256 elements, do not fit registers.
@@ -13,9 +16,8 @@ _SPILLED_BYTES = 224
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compiled]:
-    folder: Path = tmp_path_factory.mktemp("triton")
-    return compile_in_subprocess("tests.cuda.card_variants", folder, list(OTHER_CARDS))
+def compiled(shared_folder: Path) -> dict[str, Compiled]:
+    return compiled_once(shared_folder, ["card_variants"], list(OTHER_CARDS))
 
 
 @pytest.mark.parametrize("name", OTHER_CARDS)

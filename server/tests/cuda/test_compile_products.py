@@ -1,27 +1,27 @@
-"""Every product, row and sampling kernel compiles for Hopper, which the interpreter, taking more, cannot tell."""
+"""Product, row and sampling kernels compile for Hopper, which the interpreter, taking more, cannot tell."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.cuda.compiled import compile_in_subprocess
+from tests.cuda import product_variants, sampling_variants
+from tests.cuda.compiled import Compiled
+from tests.tiers import IS_FULL
 
 MAX_SHARED_BYTES = 227 * 1024
 MAX_SCALAR_BYTES = 128
 
 
-def test_the_sampler_compiles_for_hopper(tmp_path: Path) -> None:
-    kernels = compile_in_subprocess("tests.cuda.sampling_variants", tmp_path)
-    assert len(kernels) == 11
+def test_the_sampler_compiles_for_hopper(hopper: dict[str, dict[str, Compiled]]) -> None:
+    kernels = hopper["sampling_variants"]
+    assert len(kernels) == (11 if IS_FULL else len(sampling_variants.FIRST))
     for kernel in kernels.values():
         # The kernel with all filters keeps some of its scalars in memory.
         assert kernel.spilled_bytes <= MAX_SCALAR_BYTES, kernel
         assert kernel.shared_bytes <= MAX_SHARED_BYTES, kernel
 
 
-def test_kernels_compile_for_hopper_and_use_its_matrix_units(tmp_path: Path) -> None:
-    kernels = compile_in_subprocess("tests.cuda.product_variants", tmp_path)
-    assert len(kernels) == 20
+def test_kernels_compile_for_hopper_and_use_its_matrix_units(hopper: dict[str, dict[str, Compiled]]) -> None:
+    kernels = hopper["product_variants"]
+    assert len(kernels) == (20 if IS_FULL else len(product_variants.FIRST))
     for kernel in kernels.values():
         assert kernel.spilled_bytes == 0, kernel
         assert kernel.shared_bytes <= MAX_SHARED_BYTES, kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from tests.cuda.kv_oracle import make_scene
-from tests.models.tiny import VOCAB_SIZE
+from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.tiers import full
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
@@ -24,7 +24,6 @@ from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 LAYOUT = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.BF16)
 
 
@@ -79,15 +78,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize(
-    ("entries", "options"),
+    ("entries", "options", "heads"),
     [
-        ([(70, 70)], {}),
-        ([(33, 1), (90, 37)], {"scale": 0.3}),
-        ([(100, 40)], {"window": 21}),
-        ([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}),
+        full([(70, 70)], {}, (4, 2, 32)),
+        full([(70, 70)], {}, (3, 1, 80)),
+        ([(33, 1), (90, 37)], {"scale": 0.3}, (4, 2, 32)),
+        full([(33, 1), (90, 37)], {"scale": 0.3}, (3, 1, 80)),
+        full([(100, 40)], {"window": 21}, (4, 2, 32)),
+        full([(100, 40)], {"window": 21}, (3, 1, 80)),
+        ([(100, 40)], {"window": 21, "soft_cap": 2.0, "scale": 3.0}, (4, 2, 32)),
+        full([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}, (3, 1, 80)),
     ],
 )
-@pytest.mark.parametrize("heads", [(4, 2, 32), (3, 1, 80)])
 def test_a_chunk_is_that_of_the_kernels(
     device: str, entries: list[tuple[int, int]], options: dict[str, Any], heads: tuple[int, int, int]
 ) -> None:
@@ -145,14 +147,14 @@ def two_sequences(backend: CudaBackend) -> list[Sampled]:
 
 
 def test_steps_with_long_chunks_use_it_and_agree(
-    tiny_model: TinyModel,
+    tiny_model: TinyModels,
     device: str,
     calls: list[tuple[int, int]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(flash, "MIN_CHUNK_ROWS", 16)
-    path = tiny_model("llama3")[1]
+    path = tiny_model("qwen2_shallow").folder
     expected = two_sequences(backend_of(path, device, "exact"))
     assert calls == []
     caplog.set_level("INFO")
@@ -166,10 +168,10 @@ def test_steps_with_long_chunks_use_it_and_agree(
 
 
 def test_stored_blocks_of_fast_numerics_are_those_of_its_version(
-    tiny_model: TinyModel, device: str, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    tiny_model: TinyModels, device: str, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bits are in K and V of the layers behind the first. Exact numerics never ask for it."""
-    path = tiny_model("llama3")[1]
+    path = tiny_model("qwen2_shallow").folder
 
     def fingerprints() -> list[str]:
         return [backend_of(path, device, numerics).info.numeric_fingerprint for numerics in ("exact", "fast")]

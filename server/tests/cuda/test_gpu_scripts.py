@@ -187,6 +187,7 @@ def test_a_summary_is_made_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
     assert "| 512 | 9 |" in (tmp_path / "gpu.md").read_text()
 
 
+@pytest.mark.full
 def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     from gpu import measure, report
 

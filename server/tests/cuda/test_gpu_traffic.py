@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.tiers import full
 
 BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
 NUM_OTHERS = 3
@@ -41,7 +42,7 @@ def test_others_that_are_answered_are_no_problem(monkeypatch: pytest.MonkeyPatch
     assert found.problems(is_shard_killed=True) == []
 
 
-@pytest.mark.parametrize("is_shard_killed", [True, False])
+@pytest.mark.parametrize("is_shard_killed", [True, full(False)])
 def test_others_that_nobody_answered_are_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
     def refuse(*_: object) -> str:
         raise ConnectionRefusedError
@@ -67,7 +68,7 @@ def test_a_request_that_is_lost_is_a_problem_where_nothing_is_killed(monkeypatch
     assert found.problems(is_shard_killed=True) == []
 
 
-@pytest.mark.parametrize("is_shard_killed", [True, False])
+@pytest.mark.parametrize("is_shard_killed", [True, full(False)])
 def test_what_the_server_refuses_is_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
     def fail(*_: object) -> str:
         raise RuntimeError("the server answered 500")

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
+from tests.tiers import full
 from tests.weights.gguf_files import quantize
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
@@ -90,12 +91,12 @@ def exact_weight(bits: int, group_size: int, kind: str, num_inputs: int, device:
 @pytest.mark.parametrize(
     ("bits", "group_size", "kind"),
     [
-        (4, 32, "zero_point"),
-        (4, 128, "zeros"),
-        (4, 64, "minima"),
+        full(4, 32, "zero_point"),
+        full(4, 128, "zeros"),
+        full(4, 64, "minima"),
         (4, 512, "order"),
         (8, 16, "minima"),
-        (8, 128, "zeros"),
+        full(8, 128, "zeros"),
     ],
 )
 def test_no_bit_depends_on_rows_or_path(device: str, bits: int, group_size: int, kind: str) -> None:

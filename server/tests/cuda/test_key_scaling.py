@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from tests.cuda.kv_oracle import first_keys, hadamard, make_scene, stored
+from tests.models.tiny import TinyModels
+from tests.tiers import first, matrix
 from trunkline_server.backends.cuda import calibrate
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv
@@ -21,7 +20,6 @@ from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.models.ops import Rope
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 TILE = 64
 NUM_TOKENS = 2 * TILE
 
@@ -46,14 +44,16 @@ def made_scaling(device: str, dtype: torch.dtype, head_size: int = 32, num_tiles
     return KeyScaling(torch.cat([factors, 1 / factors], dim=1).to(device), means.to(dtype).to(device))
 
 
-@pytest.mark.parametrize("case", ["llama3", "qwen3", "smollm3"])
+@pytest.mark.parametrize(
+    "case", first(["llama3", "qwen3", "qwen2_shallow", "smollm3", "smollm3_marked"], "smollm3_marked")
+)
 def test_the_scaling_is_that_of_the_reference(
-    case: str, tiny_model: TinyModel, device: str, monkeypatch: pytest.MonkeyPatch
+    case: str, tiny_model: TinyModels, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both over as many tokens, and blocks as large as tiles. The reference samples the last layer's queries."""
     monkeypatch.setattr(calibrate, "NUM_TOKENS", NUM_TOKENS)
     monkeypatch.setattr(reference_calibrate, "_NUM_TOKENS", NUM_TOKENS)
-    checkpoint = open_checkpoint(tiny_model(case)[1])
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     config = checkpoint.config
     reference = ReferenceBackend(checkpoint, kv_cache_dtype="int4", block_size=TILE)._pool._key_scaling
     assert reference is not None
@@ -104,8 +104,7 @@ def test_heads_without_keys_are_left_as_they_are(device: str) -> None:
     assert (scaling.factors[0, :, 1] != 1.0).any() and scaling.means[0, 1].any()
 
 
-@pytest.mark.parametrize("window", [None, 40])
-@pytest.mark.parametrize("entry", [(150, 150), (300, 1), (64, 1), (5, 5)])
+@pytest.mark.parametrize(("entry", "window"), matrix([(150, 150), (300, 1), (64, 1), (5, 5)], [None, 40]))
 def test_attention_is_the_same_with_and_without(entry: tuple[int, int], window: int | None, device: str) -> None:
     """In f32, where nothing is rounded to a few bits: what is taken from keys comes back in scores."""
     context, _ = entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.tiers import full, matrix
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
@@ -28,8 +29,7 @@ def numbers(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Te
     return torch.randint(-8, 9, shape, generator=generator).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(("dtype", "plan"), matrix([torch.float16, torch.bfloat16, torch.float32], PLANS))
 def test_a_product_is_that_of_torch(device: str, dtype: torch.dtype, plan: ProductPlan) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(5, plan.num_inputs, generator=generator).to(dtype).to(device)
@@ -41,7 +41,7 @@ def test_a_product_is_that_of_torch(device: str, dtype: torch.dtype, plan: Produ
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize(("plan", "is_tma"), [(PLANS[0], True), (PLANS[1], False), (PLANS[2], True)])
+@pytest.mark.parametrize(("plan", "is_tma"), [full(PLANS[0], True), (PLANS[1], False), full(PLANS[2], True)])
 def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is_tma: bool) -> None:
     can_copy = device == "cpu" or card_of(torch.device(device)).copies_tensors
     x = numbers(150, plan.num_inputs, dtype=torch.float16, device=device, seed=1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
+from tests.models.tiny import TinyModels
+from tests.tiers import first
 from tests.weights.gguf_files import write_model
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
@@ -16,8 +16,6 @@ from trunkline_server.backends.cuda.staging import STAGING_BYTES, Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeights
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
-
-Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 
 def rows_of(weights: DeviceWeights, name: str) -> torch.Tensor:
@@ -40,9 +38,11 @@ def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) ->
             assert torch.equal(found, expected if exact else expected.to(dtype).float()), name
 
 
-@pytest.mark.parametrize("case", ["llama_biases", "gemma3", "smollm2"])
-def test_safetensors_are_read_and_stacked(device: str, tiny_model: Tiny, case: str) -> None:
-    checkpoint = open_checkpoint(tiny_model(case)[1])
+@pytest.mark.parametrize(
+    "case", first(["llama_biases", "gemma3", "gemma3_shallow", "smollm2"], "llama_biases", "gemma3_shallow", "smollm2")
+)
+def test_safetensors_are_read_and_stacked(device: str, tiny_model: TinyModels, case: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     weights = load_weights(checkpoint, torch.device(device), torch.bfloat16)
     check(checkpoint, weights, torch.bfloat16)
     query, begin, _ = weights.matrix("model.layers.1.self_attn.q_proj.weight")
@@ -60,11 +60,11 @@ def test_safetensors_are_read_and_stacked(device: str, tiny_model: Tiny, case: s
         assert query.bias is None
 
 
-@pytest.mark.parametrize("quantization", ["F16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("quantization", first(["F16", "Q8_0", "Q4_1"], "F16", "Q4_1"))
 def test_gguf_is_read_with_rows_in_the_models_order(
-    device: str, tiny_model: Tiny, tmp_path: Path, quantization: str
+    device: str, tiny_model: TinyModels, tmp_path: Path, quantization: str
 ) -> None:
-    path = write_model(tiny_model("llama2")[0], tmp_path / "m.gguf", quantization)
+    path = write_model(tiny_model("llama2"), tmp_path / "m.gguf", quantization)
     checkpoint = open_checkpoint(path)
     told: list[tuple[int, int]] = []
     weights = load_weights(checkpoint, torch.device(device), torch.float16, lambda *done: told.append(done))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
+from tests.models.tiny import TinyModels
 from tests.weights.quantized_files import CASES, write_quantized
 from trunkline_server.backends.cuda import loading
 from trunkline_server.backends.cuda.kernels.card import Card
@@ -19,7 +18,6 @@ from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 LAYER = "model.layers.0"
 
 
@@ -36,8 +34,8 @@ def elements(matrix: DeviceWeight, begin: int, end: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_weights_are_what_the_file_means(device: str, tiny_model: Tiny, tmp_path: Path, case: str) -> None:
-    meant = write_quantized(tiny_model("llama2")[1], tmp_path, case)
+def test_weights_are_what_the_file_means(device: str, tiny_model: TinyModels, tmp_path: Path, case: str) -> None:
+    meant = write_quantized(tiny_model("llama2").folder, tmp_path, case)
     weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.float16)
     for projection in ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj", "mlp.down_proj"):
         name = f"{LAYER}.{projection}.weight"
@@ -53,9 +51,9 @@ def test_weights_are_what_the_file_means(device: str, tiny_model: Tiny, tmp_path
     "case", ["gptq_act_order", "awq", "fp8_blocks", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"]
 )
 def test_products_are_near_those_of_what_the_weight_stands_for(
-    device: str, tiny_model: Tiny, tmp_path: Path, case: str
+    device: str, tiny_model: TinyModels, tmp_path: Path, case: str
 ) -> None:
-    meant = write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    meant = write_quantized(tiny_model("llama2").folder, tmp_path, case)
     weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.float16)
     name = f"{LAYER}.mlp.up_proj.weight"
     matrix, begin, end = weights.matrix(name)
@@ -68,10 +66,10 @@ def test_products_are_near_those_of_what_the_weight_stands_for(
 
 @pytest.mark.parametrize("case", ["fp8_dynamic", "fp8_static", "fbgemm_fp8"])
 def test_fp8_is_read_by_cards_that_cannot_multiply_it(
-    device: str, tiny_model: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+    device: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr(loading, "card_of", lambda device: Card((8, 0), 108))
-    meant = write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    meant = write_quantized(tiny_model("llama2").folder, tmp_path, case)
     weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.bfloat16)
     name = f"{LAYER}.mlp.up_proj.weight"
     matrix, begin, end = weights.matrix(name)
@@ -83,8 +81,8 @@ def test_fp8_is_read_by_cards_that_cannot_multiply_it(
     assert ((found - expected).norm() / expected.norm()).item() < 1e-5
 
 
-def test_activations_have_the_dtype_of_scales(tiny_model: Tiny, tmp_path: Path) -> None:
-    model = tiny_model("llama2")[1]
+def test_activations_have_the_dtype_of_scales(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("llama2").folder
     for case, dtype in {"awq": torch.float16, "packed_4": torch.bfloat16}.items():
         write_quantized(model, tmp_path / case, case)
         assert default_dtype(open_checkpoint(tmp_path / case)) == dtype

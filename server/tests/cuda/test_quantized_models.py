@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from tests.cuda.test_backend import PROMPT, build_cuda
+from tests.models.tiny import TinyModels
+from tests.tiers import full
 from tests.weights.gguf_files import write_model
 from tests.weights.quantized_files import write_quantized
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
-
-Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 
 def dequantized(model: Path, folder: Path, meant: dict[str, torch.Tensor]) -> Checkpoint:
@@ -38,11 +36,13 @@ def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
     return torch.log_softmax(torch.from_numpy(np.array(logits)).double(), -1).numpy()
 
 
-@pytest.mark.parametrize(("case", "bound"), [("gptq_act_order", 0.005), ("fp8_dynamic", 0.1), ("fp8_blocks", 0.005)])
+@pytest.mark.parametrize(
+    ("case", "bound"), [full("gptq_act_order", 0.005), ("fp8_dynamic", 0.1), full("fp8_blocks", 0.005)]
+)
 def test_a_quantised_checkpoint_is_the_model_that_it_stands_for(
-    case: str, bound: float, device: str, tiny_model: Tiny, tmp_path: Path
+    case: str, bound: float, device: str, tiny_model: TinyModels, tmp_path: Path
 ) -> None:
-    model = tiny_model("llama2")[1]
+    model = tiny_model("llama2").folder
     meant = write_quantized(model, tmp_path / "quantized", case)
     expected = logprobs(dequantized(model, tmp_path / "dequantized", meant), None)
     found = logprobs(open_checkpoint(tmp_path / "quantized"), device)
@@ -53,6 +53,6 @@ def test_a_quantised_checkpoint_is_the_model_that_it_stands_for(
     assert np.abs(unquantized - expected).mean() > np.abs(found - expected).mean()
 
 
-def test_a_gguf_file_is_the_model_that_it_stands_for(device: str, tiny_model: Tiny, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(write_model(tiny_model("llama2")[0], tmp_path / "m.gguf", "Q4_1"))
+def test_a_gguf_file_is_the_model_that_it_stands_for(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_model(tiny_model("llama2"), tmp_path / "m.gguf", "Q4_1"))
     assert np.abs(logprobs(checkpoint, device) - logprobs(checkpoint, None)).mean() < 0.005

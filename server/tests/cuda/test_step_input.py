@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drawn import DRAWN
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape, shape_of
 
 BLOCK_SIZE = 16
@@ -24,6 +25,7 @@ def entries(draw: st.DrawFn) -> Entry:
     )
 
 
+@DRAWN
 @given(st.lists(entries(), max_size=5), st.integers(0, 9), st.integers(0, 3))
 def test_rows_are_those_of_the_chunks_and_the_rest_is_padding(
     step: list[Entry], more_rows: int, more_entries: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from tests.cuda.lazy_device import LazyDevice
-from tests.models.tiny import VOCAB_SIZE
+from tests.models.tiny import VOCAB_SIZE, TinyModels
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
@@ -36,7 +36,6 @@ from trunkline_server.loop import EngineLoop
 from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 BLOCK_SIZE = 16
 NUM_BLOCKS = 12
 NUM_STORED = 2
@@ -54,8 +53,8 @@ DEADLINE_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_model: TinyModel) -> Checkpoint:
-    return open_checkpoint(tiny_model("qwen2")[1])
+def checkpoint(tiny_model: TinyModels) -> Checkpoint:
+    return open_checkpoint(tiny_model("qwen2_shallow").folder)
 
 
 def open_backend(
@@ -69,9 +68,11 @@ def open_backend(
     """On the CPU side streams do nothing before somebody waits for them."""
     disk = None if folder is None else StoreOptions(path=folder, max_bytes=disk_bytes)
     made: Device = CudaDevice() if device == "cuda" else LazyDevice(None)
+    # The interpreter takes long to round to bf16.
+    dtype = None if device == "cuda" else torch.float32
     return build(
         checkpoint, max_batch_total_tokens=NUM_BLOCKS * BLOCK_SIZE, max_step_tokens=64, max_step_sequences=8,
-        device=made, block_size=BLOCK_SIZE, tiers=TierOptions(host_bytes=host, disk=disk),
+        device=made, dtype=dtype, block_size=BLOCK_SIZE, tiers=TierOptions(host_bytes=host, disk=disk),
     )  # fmt: skip
 
 
@@ -98,9 +99,12 @@ class Shard:
         stores: list[StoreOutcome] = []
         restores: list[RestoreOutcome] = []
         assert self.backend.store is not None
+        deadline = time.monotonic() + DEADLINE_S
         while len(stores) < num_stores or len(restores) < num_restores:
             if (transfers := self.engine.take_transfers()) is None:
-                self.backend.store.wait_outcomes(DEADLINE_S)
+                rest = deadline - time.monotonic()
+                assert rest > 0, f"only {stores} and {restores} came"
+                self.backend.store.wait_outcomes(rest)
                 continue
             stores.extend(transfers.stores)
             restores.extend(transfers.restores)
@@ -320,8 +324,10 @@ def test_sizes_that_do_not_fit_are_one_line(checkpoint: Checkpoint, device: str)
         open_backend(checkpoint, device, 1 << 50)
 
 
-def test_a_disk_for_one_block_has_pinned_memory_for_one(checkpoint: Checkpoint, tmp_path: Path, device: str) -> None:
+def test_a_disk_for_one_block_has_pinned_memory_for_one(tiny_model: TinyModels, tmp_path: Path, device: str) -> None:
     """A block is no power of two bytes: what the disk holds alone would be refused as too little to pin."""
+    # Three layers.
+    checkpoint = open_checkpoint(tiny_model("qwen2").folder)
     block_bytes = open_backend(checkpoint, device).info.bytes_per_block
     assert block_bytes & (block_bytes - 1), "a size that has to be rounded up"
     backend = open_backend(checkpoint, device, folder=tmp_path, disk_bytes=-(-block_bytes // 4096) * 4096)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
+from tests.tiers import matrix
 from trunkline_server.backends.cuda import departures
 from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
 from trunkline_server.backends.cuda.outcomes import Outcomes
@@ -30,14 +31,16 @@ def make(seed: int = 1, num_places: int = 8, num_slots: int | None = None, **cha
     return World(seed, num_places=num_places, num_slots=num_slots, **{**SIZES, **changes})
 
 
-@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(
-    ("num_places", "num_slots", "most_restored", "untold_layers", "min_layered_rows"),
-    [(6, None, 2, 2, 1), (6, None, 2, 99, 64), (6, 11, 2, 99, 1), (6, 11, 4, 0, 64), (2, 11, 3, 0, 1)],
+    ("sizes", "seed"),
+    matrix(
+        [(6, None, 2, 2, 1), (6, None, 2, 99, 64), (6, 11, 2, 99, 1), (6, 11, 4, 0, 64), (2, 11, 3, 0, 1)], range(8)
+    ),
 )
 def test_whatever_is_planned_steps_read_what_was_computed(
-    seed: int, num_places: int, num_slots: int | None, most_restored: int, untold_layers: int, min_layered_rows: int
+    sizes: tuple[int, int | None, int, int, int], seed: int
 ) -> None:
+    num_places, num_slots, most_restored, untold_layers, min_layered_rows = sizes
     world = make(
         seed, num_places, num_slots, most_restored=most_restored, max_untold_bytes=untold_layers * PIECE_BYTES,
         min_layered_rows=min_layered_rows,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.cuda.compiled import Variant
 from trunkline_server.backends.cuda.kernels import pack_pieces
 
+# What `make test` compiles: one of each kind.
+FIRST = {"pack"}
+
 
 def variants() -> list[Variant]:
     """A layer of a large pool has more words than 32 bits count."""

@@ -1,13 +1,14 @@
-"""`resolve` against a Hub on this machine, each time in a process of its own: the library reads its variables once."""
+"""`resolve` against a Hub on this machine, each time in a process of its own: see `resolver.py`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,22 +46,42 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-# Runs several commands in one process, which saves the imports of the others, and prints what each gave.
-SEVERAL = """
-import contextlib, io, json, sys
-from trunkline_server import cli
-for arguments in json.loads(sys.argv[1]):
-    output, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        code = cli.main(["resolve", *arguments])
-    print(json.dumps([code, output.getvalue(), errors.getvalue()]))
-"""
+class Resolver:
+    """The process that runs commands: see `resolver.py`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hub.resolver"],
+            env={**os.environ, "PYTHONPATH": str(SERVER)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, environment: dict[str, str], commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([environment, commands]) + "\n")
+        self._process.stdin.flush()
+        results = [(code, output, errors) for code, output, errors in json.loads(self._process.stdout.readline())]
+        assert len(results) == len(commands), "the process failed; its traceback is among the captured output"
+        return results
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def resolver() -> Iterator[Resolver]:
+    with contextlib.closing(Resolver()) as resolver:
+        yield resolver
 
 
 class Resolve:
     """Runs the command with its own cache."""
 
-    def __init__(self, endpoint: str, home: Path) -> None:
+    def __init__(self, resolver: Resolver, endpoint: str, home: Path) -> None:
+        self._resolver = resolver
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
             "PYTHONPATH": str(SERVER),
@@ -72,18 +93,7 @@ class Resolve:
 
     def __call__(self, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
         """Exit code, standard output and standard error of each command; all of them in one process."""
-        done = subprocess.run(
-            [sys.executable, "-c", SEVERAL, json.dumps(commands)],
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        results = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
-        assert len(results) == len(commands)
-        return results
+        return self._resolver.run({**self.environment, **environment}, commands)
 
     def found(self, *commands: list[str], **environment: str) -> list[dict[str, str]]:
         answers = []
@@ -103,8 +113,8 @@ class Resolve:
 
 
 @pytest.fixture
-def resolve(hub: Hub, tmp_path: Path) -> Resolve:
-    return Resolve(hub.url, tmp_path / "home")
+def resolve(resolver: Resolver, hub: Hub, tmp_path: Path) -> Resolve:
+    return Resolve(resolver, hub.url, tmp_path / "home")
 
 
 def test_the_command_prints_one_line_of_json(resolve: Resolve) -> None:

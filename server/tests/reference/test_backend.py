@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
-from tests.models.tiny import VOCAB_SIZE
+from tests.models.tiny import VOCAB_SIZE, TinyModels
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax, top_logprobs
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 70).tolist()
 WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
 NUM_BLOCKS = 64
 
 
 @pytest.fixture
-def checkpoint(tiny_model: TinyModel) -> Checkpoint:
-    return open_checkpoint(tiny_model("smollm3")[1])
+def checkpoint(tiny_model: TinyModels) -> Checkpoint:
+    return open_checkpoint(tiny_model("smollm3").folder)
 
 
 @pytest.fixture
@@ -260,9 +257,9 @@ def test_info_describes_the_pool(backend: ReferenceBackend, checkpoint: Checkpoi
     assert re.fullmatch("[0-9a-f]{32}", info.numeric_fingerprint)
 
 
-def test_numeric_fingerprint_tells_weights_apart(backend: ReferenceBackend, tiny_model: TinyModel) -> None:
-    other = ReferenceBackend(open_checkpoint(tiny_model("qwen3")[1]))
-    same = ReferenceBackend(open_checkpoint(tiny_model("smollm3")[1]))
+def test_numeric_fingerprint_tells_weights_apart(backend: ReferenceBackend, tiny_model: TinyModels) -> None:
+    other = ReferenceBackend(open_checkpoint(tiny_model("qwen3").folder))
+    same = ReferenceBackend(open_checkpoint(tiny_model("smollm3").folder))
     assert other.info.numeric_fingerprint != backend.info.numeric_fingerprint
     assert same.info.numeric_fingerprint == backend.info.numeric_fingerprint
 

