@@ -17,14 +17,21 @@ os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "fal
 import httpx  # noqa: E402
 import pytest  # noqa: E402
 from clients.given import KEY  # noqa: E402
+from clients.plain import Plain  # noqa: E402
 from harness import Trunkline, serving  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Trunkline]:
-    """The default server on the embedded model, which asks for `KEY`."""
-    with serving(env={"TRUNKLINE_API_KEY": KEY}) as running:
+    """A server on the embedded model, which asks for `KEY`. Replies do not depend on the number of its threads."""
+    with serving("--threads", "1", env={"TRUNKLINE_API_KEY": KEY}) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def plain(server: Trunkline) -> Plain:
+    """What the server answers without a package between."""
+    return Plain(server)
 
 
 @pytest.fixture(scope="session")

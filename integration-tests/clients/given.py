@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 KEY = "a-key-of-the-clients"
 WRONG_KEY = "a-key-of-nobody"
 PROMPT = "Write a short poem about the sea."
+SYSTEM = "You are a poet."
+# The same conversation in the form of OpenAI's API.
+POET = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": PROMPT}]
 # A prompt that does not fit into the model's context.
 LONG_PROMPT = "sea and sand " * 4000
 WEATHER_SCHEMA: dict[str, Any] = {

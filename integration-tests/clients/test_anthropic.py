@@ -7,7 +7,8 @@ from typing import Literal
 import anthropic
 import jsonschema
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY
+from clients.plain import Plain
 from harness import Trunkline
 from pydantic import BaseModel
 
@@ -29,15 +30,13 @@ def client(server: Trunkline) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.base_url, api_key=KEY, max_retries=0)
 
 
-def test_chats(client: anthropic.Anthropic, model: str) -> None:
-    answer = client.messages.create(
-        model=model, system="You are a poet.", messages=USER, max_tokens=16, extra_body=GREEDY
-    )
+def test_chats(client: anthropic.Anthropic, model: str, plain: Plain) -> None:
+    answer = client.messages.create(model=model, system=SYSTEM, messages=USER, max_tokens=16, extra_body=GREEDY)
     assert answer.type == "message"
     assert answer.role == "assistant"
     assert answer.model == model
-    assert answer.content[0].type == "text"
-    assert answer.content[0].text
+    assert [block.type for block in answer.content] == ["text"]
+    assert answer.content[0].text == plain.chat(POET, 16)
     assert answer.stop_reason == "max_tokens"
     assert answer.usage.output_tokens == 16
 
@@ -68,10 +67,8 @@ def test_events_come_in_order(client: anthropic.Anthropic, model: str) -> None:
 
 
 def test_counts_the_tokens_that_a_message_has(client: anthropic.Anthropic, model: str) -> None:
-    counted = client.messages.count_tokens(model=model, system="You are a poet.", messages=USER)
-    answer = client.messages.create(
-        model=model, system="You are a poet.", messages=USER, max_tokens=1, extra_body=GREEDY
-    )
+    counted = client.messages.count_tokens(model=model, system=SYSTEM, messages=USER)
+    answer = client.messages.create(model=model, system=SYSTEM, messages=USER, max_tokens=1, extra_body=GREEDY)
     cached = answer.usage.cache_read_input_tokens or 0
     assert counted.input_tokens == answer.usage.input_tokens + cached
 
@@ -106,7 +103,7 @@ def test_a_required_call_validates_whole_and_streamed(client: anthropic.Anthropi
     assert streamed.stop_reason == "tool_use"
 
 
-def test_takes_results_of_tools(client: anthropic.Anthropic, model: str) -> None:
+def test_takes_results_of_tools(client: anthropic.Anthropic, model: str, plain: Plain) -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "18 degrees, rain"}
     answer = client.messages.create(
@@ -122,6 +119,19 @@ def test_takes_results_of_tools(client: anthropic.Anthropic, model: str) -> None
         extra_body=GREEDY,
     )
     assert [block.type for block in answer.content] == ["text"]
+    function = {"name": "get_weather", "description": TOOL["description"], "parameters": WEATHER_SCHEMA}
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    same = plain.chat(
+        [
+            {"role": "user", "content": WEATHER_QUESTION},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "toolu_1", "content": "18 degrees, rain"},
+        ],
+        16,
+        tools=[{"type": "function", "function": function}],
+        tool_choice="none",
+    )
+    assert answer.content[0].text == same
 
 
 def test_parses_the_model_of_an_answer(client: anthropic.Anthropic, model: str) -> None:

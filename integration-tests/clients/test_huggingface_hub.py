@@ -7,6 +7,7 @@ import json
 import jsonschema
 import pytest
 from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.plain import Plain
 from harness import Trunkline
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, UnknownError, ValidationError
@@ -19,9 +20,9 @@ def client(server: Trunkline) -> InferenceClient:
     return InferenceClient(model=server.base_url, token=KEY)
 
 
-def test_generates_text(client: InferenceClient) -> None:
+def test_generates_text(client: InferenceClient, plain: Plain) -> None:
     text = client.text_generation("The sea is", max_new_tokens=8)
-    assert text
+    assert text == plain.complete("The sea is", 8)
     parts = list(client.text_generation("The sea is", max_new_tokens=8, stream=True))
     assert "".join(parts) == text
 
@@ -46,9 +47,9 @@ def test_tells_details(client: InferenceClient) -> None:
     assert events[-1].details.generated_tokens == 6
 
 
-def test_chats_without_naming_a_model(client: InferenceClient) -> None:
+def test_chats_without_naming_a_model(client: InferenceClient, plain: Plain) -> None:
     answer = client.chat_completion(USER, max_tokens=12, temperature=0)
-    assert answer.choices[0].message.content
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
     assert answer.usage.completion_tokens == 12
     parts = [
         chunk.choices[0].delta.content or ""
@@ -58,10 +59,11 @@ def test_chats_without_naming_a_model(client: InferenceClient) -> None:
     assert "".join(parts) == answer.choices[0].message.content
 
 
-def test_speaks_as_openai_does(server: Trunkline, model: str) -> None:
+def test_speaks_as_openai_does(server: Trunkline, model: str, plain: Plain) -> None:
     client = InferenceClient(base_url=f"{server.base_url}/v1", api_key=KEY)
     answer = client.chat.completions.create(model=model, messages=USER, max_tokens=4, temperature=0)
     assert answer.model == model
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 4)
 
 
 def test_a_required_call_validates(client: InferenceClient) -> None:

@@ -6,6 +6,7 @@ import instructor
 import openai
 import pytest
 from clients.given import KEY, PROMPT, WRONG_KEY, City
+from clients.plain import Plain
 from harness import Trunkline
 
 USER = [{"role": "user", "content": PROMPT}]
@@ -18,10 +19,10 @@ def patched(
     return instructor.from_openai(client, mode=mode)
 
 
-def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, model: str) -> None:
+def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, model: str, plain: Plain) -> None:
     fields = {"model": model, "messages": USER, "max_tokens": 12, "temperature": 0, "response_model": None}
     answer = patched(server).chat.completions.create(**fields)
-    assert answer.choices[0].message.content
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
     chunks = patched(server).chat.completions.create(**fields, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == answer.choices[0].message.content

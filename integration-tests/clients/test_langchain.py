@@ -6,7 +6,8 @@ import anthropic
 import jsonschema
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.plain import Plain, calls_of
 from harness import Trunkline
 from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
@@ -14,9 +15,10 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_openai import ChatOpenAI
 
-MESSAGES = [SystemMessage("You are a poet."), HumanMessage(PROMPT)]
+MESSAGES = [SystemMessage(SYSTEM), HumanMessage(PROMPT)]
 
 
 @tool
@@ -38,10 +40,10 @@ def through_anthropic(server: Trunkline, model: str, key: str = KEY, max_tokens:
     )
 
 
-def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None:
+def test_chats_and_streams_through_openai(server: Trunkline, model: str, plain: Plain) -> None:
     chat = through_openai(server, model)
     answer = chat.invoke(MESSAGES)
-    assert answer.content
+    assert answer.content == plain.chat(POET, 12)
     assert answer.usage_metadata["output_tokens"] == 12
     assert answer.response_metadata["finish_reason"] == "length"
     chunks = list(chat.stream(MESSAGES, stream_usage=True))
@@ -50,29 +52,29 @@ def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None
     assert whole.usage_metadata["output_tokens"] == 12
 
 
-def test_runs_a_chain_over_a_batch(server: Trunkline, model: str) -> None:
+def test_runs_a_chain_over_a_batch(server: Trunkline, model: str, plain: Plain) -> None:
     prompt = ChatPromptTemplate.from_messages([("user", "Say something about {topic}.")])
     chain = prompt | through_openai(server, model) | StrOutputParser()
-    texts = chain.batch([{"topic": "the sea"}, {"topic": "the sky"}, {"topic": "the sea"}])
-    assert all(texts)
-    assert texts[0] == texts[2]
+    topics = ["the sea", "the sky", "the sea"]
+    texts = chain.batch([{"topic": topic} for topic in topics])
+    assert texts == [plain.chat(f"Say something about {topic}.", 12) for topic in topics]
 
 
-def test_binds_tools(server: Trunkline, model: str) -> None:
-    chat = through_openai(server, model).bind_tools([get_weather])
-    answer = chat.invoke("What is the weather in Paris?")
-    assert answer.content or answer.tool_calls or answer.invalid_tool_calls
-    assert {call["name"] for call in answer.tool_calls} <= {"get_weather"}
+def test_binds_tools(server: Trunkline, model: str, plain: Plain) -> None:
+    answer = through_openai(server, model).bind_tools([get_weather]).invoke(WEATHER_QUESTION)
+    same = plain.choice(WEATHER_QUESTION, 12, tools=[convert_to_openai_tool(get_weather)])
+    assert answer.content == (same["message"]["content"] or "")
+    assert len(answer.tool_calls) + len(answer.invalid_tool_calls) == len(calls_of(same))
 
 
-def test_chats_and_streams_through_anthropic(server: Trunkline, model: str) -> None:
+def test_chats_and_streams_through_anthropic(server: Trunkline, model: str, plain: Plain) -> None:
     chat = through_anthropic(server, model)
     answer = chat.invoke(MESSAGES)
-    assert answer.content
-    assert answer.usage_metadata["output_tokens"] <= 12
+    assert answer.text == plain.chat(POET, 12)
+    assert answer.usage_metadata["output_tokens"] == 12
     chunks = list(chat.stream(MESSAGES))
     whole = sum(chunks[1:], chunks[0])
-    assert whole.content
+    assert whole.text == answer.text
     assert whole.usage_metadata["input_tokens"] == answer.usage_metadata["input_tokens"]
 
 

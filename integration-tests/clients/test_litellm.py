@@ -9,6 +9,7 @@ import jsonschema
 import litellm
 import pytest
 from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.plain import Plain, calls_of
 from harness import Trunkline
 
 USER = [{"role": "user", "content": PROMPT}]
@@ -19,10 +20,10 @@ def fields(server: Trunkline, model: str, key: str = KEY, provider: str = "opena
     return {"model": f"{provider}/{model}", "api_base": base, "api_key": key, "max_tokens": 12, "num_retries": 0}
 
 
-def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None:
+def test_chats_and_streams_through_openai(server: Trunkline, model: str, plain: Plain) -> None:
     given = fields(server, model)
     answer = litellm.completion(messages=USER, temperature=0, **given)
-    assert answer.choices[0].message.content
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 12
     parts = [
@@ -32,29 +33,27 @@ def test_chats_and_streams_through_openai(server: Trunkline, model: str) -> None
     assert "".join(parts) == answer.choices[0].message.content
 
 
-def test_takes_tools(server: Trunkline, model: str) -> None:
+def test_takes_tools(server: Trunkline, model: str, plain: Plain) -> None:
     function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
-    answer = litellm.completion(
-        messages=[{"role": "user", "content": "What is the weather in Paris?"}],
-        tools=[{"type": "function", "function": function}],
-        temperature=0,
-        **fields(server, model),
-    )
+    tools = [{"type": "function", "function": function}]
+    question = [{"role": "user", "content": WEATHER_QUESTION}]
+    answer = litellm.completion(messages=question, tools=tools, temperature=0, **fields(server, model))
     message = answer.choices[0].message
-    assert message.content or message.tool_calls
-    assert {call.function.name for call in message.tool_calls or []} <= {"get_weather"}
+    same = plain.choice(question, 12, tools=tools)
+    assert message.content == same["message"]["content"]
+    assert [(call.function.name, call.function.arguments) for call in message.tool_calls or []] == calls_of(same)
 
 
-def test_completes(server: Trunkline, model: str) -> None:
+def test_completes(server: Trunkline, model: str, plain: Plain) -> None:
     given = fields(server, model) | {"model": f"text-completion-openai/{model}"}
     answer = litellm.text_completion(prompt="The sea is", temperature=0, **given)
-    assert answer.choices[0].text
+    assert answer.choices[0].text == plain.complete("The sea is", 12)
 
 
-def test_chats_and_streams_through_anthropic(server: Trunkline, model: str) -> None:
+def test_chats_and_streams_through_anthropic(server: Trunkline, model: str, plain: Plain) -> None:
     given = fields(server, model, provider="anthropic")
     answer = litellm.completion(messages=USER, temperature=0, **given)
-    assert answer.choices[0].message.content
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
     assert answer.usage.completion_tokens == 12
     parts = [
         chunk.choices[0].delta.content or ""

@@ -6,7 +6,8 @@ import asyncio
 
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WRONG_KEY, City
+from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, WEATHER_QUESTION, WRONG_KEY, City
+from clients.plain import Plain
 from harness import Trunkline
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
@@ -14,7 +15,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
 
-MESSAGES = [ChatMessage(role="system", content="You are a poet."), ChatMessage(role="user", content=PROMPT)]
+MESSAGES = [ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=PROMPT)]
 
 
 class Question(BaseModel):
@@ -37,23 +38,23 @@ def llm(server: Trunkline, model: str, key: str = KEY, chat: bool = True, max_to
     )
 
 
-def test_chats_and_streams(server: Trunkline, model: str) -> None:
+def test_chats_and_streams(server: Trunkline, model: str, plain: Plain) -> None:
     answer = llm(server, model).chat(MESSAGES)
-    assert answer.message.content
+    assert answer.message.content == plain.chat(POET, 12)
     parts = [event.delta or "" for event in llm(server, model).stream_chat(MESSAGES)]
     assert "".join(parts) == answer.message.content
 
 
-def test_completes_and_streams(server: Trunkline, model: str) -> None:
-    plain = llm(server, model, chat=False)
-    answer = plain.complete("The sea is")
-    assert answer.text
-    assert "".join(event.delta or "" for event in plain.stream_complete("The sea is")) == answer.text
+def test_completes_and_streams(server: Trunkline, model: str, plain: Plain) -> None:
+    completer = llm(server, model, chat=False)
+    answer = completer.complete("The sea is")
+    assert answer.text == plain.complete("The sea is", 12)
+    assert "".join(event.delta or "" for event in completer.stream_complete("The sea is")) == answer.text
 
 
-def test_chats_async(server: Trunkline, model: str) -> None:
+def test_chats_async(server: Trunkline, model: str, plain: Plain) -> None:
     answer = asyncio.run(llm(server, model).achat(MESSAGES))
-    assert answer.message.content == llm(server, model).chat(MESSAGES).message.content
+    assert answer.message.content == plain.chat(POET, 12)
 
 
 def test_calls_and_structures_output(server: Trunkline, model: str) -> None:

@@ -6,11 +6,13 @@ import asyncio
 import json
 import math
 
+import httpx
 import jsonschema
 import openai
 import pytest
 from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
-from harness import Trunkline
+from clients.plain import Plain, calls_of
+from harness import Trunkline, wait_for
 
 USER = [{"role": "user", "content": PROMPT}]
 TOOL = {
@@ -24,14 +26,15 @@ def client(server: Trunkline) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0)
 
 
-def test_chats(client: openai.OpenAI, model: str) -> None:
+def test_chats(client: openai.OpenAI, model: str, plain: Plain) -> None:
     answer = client.chat.completions.create(model=model, messages=USER, max_completion_tokens=16, temperature=0)
     assert answer.object == "chat.completion"
     assert answer.model == model
     assert answer.system_fingerprint
-    assert answer.choices[0].message.content
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 16)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 16
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 16
 
 
 def test_streams_the_choices_of_the_whole_answer(client: openai.OpenAI, model: str) -> None:
@@ -73,10 +76,11 @@ def test_tells_logprobs(client: openai.OpenAI, model: str) -> None:
         assert sum(math.exp(top.logprob) for top in token.top_logprobs) <= 1.0
 
 
-def test_completes(client: openai.OpenAI, model: str) -> None:
+def test_completes(client: openai.OpenAI, model: str, plain: Plain) -> None:
     fields = {"model": model, "prompt": ["The sea is", "The sky is"], "max_tokens": 6, "temperature": 0}
     whole = client.completions.create(**fields, logprobs=2, echo=False)
     assert [choice.index for choice in whole.choices] == [0, 1]
+    assert [choice.text for choice in whole.choices] == [plain.complete(prompt, 6) for prompt in fields["prompt"]]
     for choice in whole.choices:
         assert "".join(choice.logprobs.tokens) == choice.text
         assert len(choice.logprobs.token_logprobs) == len(choice.logprobs.top_logprobs) == 6
@@ -87,45 +91,42 @@ def test_completes(client: openai.OpenAI, model: str) -> None:
     assert texts == [choice.text for choice in whole.choices]
 
 
-def test_takes_token_ids(client: openai.OpenAI, model: str) -> None:
-    answer = client.completions.create(model=model, prompt=[504, 4965, 314], max_tokens=3, temperature=0)
+def test_takes_token_ids(client: openai.OpenAI, model: str, plain: Plain) -> None:
+    token_ids = [504, 4965, 314]
+    answer = client.completions.create(model=model, prompt=token_ids, max_tokens=3, temperature=0)
     assert answer.usage.prompt_tokens == 3
+    assert answer.choices[0].text == plain.complete(token_ids, 3)
 
 
-def test_takes_tools(client: openai.OpenAI, model: str) -> None:
-    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+def test_takes_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
+    question = [{"role": "user", "content": WEATHER_QUESTION}]
     answer = client.chat.completions.create(
-        model=model, messages=question, tools=[TOOL], tool_choice="auto", max_tokens=64, temperature=0
+        model=model, messages=question, tools=[TOOL], tool_choice="auto", max_tokens=32, temperature=0
     )
     choice = answer.choices[0]
+    # Whether so small a model calls is its own affair, but it does the same each time.
+    same = plain.choice(question, 32, tools=[TOOL], tool_choice="auto")
+    assert choice.finish_reason == same["finish_reason"]
+    assert choice.message.content == same["message"]["content"]
     calls = choice.message.tool_calls or []
-    # Whether so small a model calls is its own affair; what is called must be a call.
-    assert calls or choice.message.content
-    assert {call.function.name for call in calls} <= {"get_weather"}
-    if choice.finish_reason == "tool_calls":
-        assert calls
-        assert all(call.id and json.loads(call.function.arguments) is not None for call in calls)
+    assert [(call.function.name, call.function.arguments) for call in calls] == calls_of(same)
+    assert all(call.id for call in calls)
 
 
-def test_takes_results_of_tools(client: openai.OpenAI, model: str) -> None:
+def test_takes_results_of_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
-    answer = client.chat.completions.create(
-        model=model,
-        messages=[
-            {"role": "user", "content": "What is the weather in Paris?"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, rain"},
-        ],
-        tools=[TOOL],
-        tool_choice="none",
-        max_tokens=16,
-        temperature=0,
-    )
-    assert answer.choices[0].message.content
+    messages = [
+        {"role": "user", "content": WEATHER_QUESTION},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, rain"},
+    ]
+    fields = {"tools": [TOOL], "tool_choice": "none"}
+    answer = client.chat.completions.create(model=model, messages=messages, max_tokens=8, temperature=0, **fields)
+    assert answer.choices[0].message.content == plain.chat(messages, 8, **fields)
     assert not answer.choices[0].message.tool_calls
 
 
-def test_its_async_client_runs_many_at_once(server: Trunkline, model: str) -> None:
+def test_its_async_client_runs_many_at_once(server: Trunkline, model: str, plain: Plain) -> None:
     async def many() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0) as client:
             answers = await asyncio.gather(
@@ -136,8 +137,36 @@ def test_its_async_client_runs_many_at_once(server: Trunkline, model: str) -> No
             )
         return [answer.choices[0].message.content for answer in answers]
 
-    texts = asyncio.run(many())
-    assert len(set(texts)) == 1
+    assert asyncio.run(many()) == [plain.chat(PROMPT, 8)] * 8
+
+
+def test_second_turn_hits_the_first(client: openai.OpenAI, model: str) -> None:
+    first = client.chat.completions.create(model=model, messages=USER, max_tokens=16, temperature=0)
+    history = [
+        *USER,
+        {"role": "assistant", "content": first.choices[0].message.content},
+        {"role": "user", "content": "Thank you. Another one?"},
+    ]
+    second = client.chat.completions.create(model=model, messages=history, max_tokens=1, temperature=0)
+    # Prompt and output of the first turn are in the cache, except for its last token and what the template adds.
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens + 12
+
+
+def test_a_cancelled_stream_frees_everything(client: openai.OpenAI, model: str, plain: Plain) -> None:
+    # What another test has pinned is held all the time.
+    held = plain.metric("trunkline_kv_blocks_held")
+    stream = client.chat.completions.create(
+        model=model, messages=USER, max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
+    )
+    for number, _ in enumerate(stream):
+        if number == 5:
+            break
+    assert plain.metric("vllm:num_requests_running") == 1
+    assert plain.metric("trunkline_kv_blocks_held") > held
+    stream.close()
+    wait_for(lambda: plain.metric("vllm:num_requests_running") == 0, "the cancelled request to be gone")
+    # The blocks follow when the steps in flight have ended.
+    wait_for(lambda: plain.metric("trunkline_kv_blocks_held") == held, "its blocks to be free")
 
 
 def test_retrieves_models(client: openai.OpenAI, model: str) -> None:
@@ -172,7 +201,7 @@ def test_parses_the_model_of_an_answer(client: openai.OpenAI, model: str) -> Non
     assert isinstance(answer.choices[0].message.parsed, City)
 
 
-def test_errors_are_its_own(client: openai.OpenAI, model: str) -> None:
+def test_errors_are_its_own(server: Trunkline, client: openai.OpenAI, model: str) -> None:
     with pytest.raises(openai.AuthenticationError) as stranger:
         client.with_options(api_key=WRONG_KEY).models.list()
     assert stranger.value.code == "invalid_api_key"
@@ -187,3 +216,7 @@ def test_errors_are_its_own(client: openai.OpenAI, model: str) -> None:
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": LONG_PROMPT}], stream=True)
     assert long.value.code == "context_length_exceeded"
     assert long.value.request_id
+    with pytest.raises(openai.BadRequestError) as many:
+        client.completions.create(model=model, prompt=[5] * 9000)
+    assert many.value.code == "context_length_exceeded"
+    assert httpx.get(f"{server.base_url}/readyz").status_code == 200

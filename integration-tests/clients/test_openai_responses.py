@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, City
+from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, WEATHER_QUESTION, WEATHER_SCHEMA, City
+from clients.plain import Plain
 from harness import Trunkline
 
 TOOL = {
@@ -25,13 +26,13 @@ def client(server: Trunkline) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0)
 
 
-def test_answers(client: openai.OpenAI, model: str) -> None:
+def test_answers(client: openai.OpenAI, model: str, plain: Plain) -> None:
     answer = client.responses.create(
-        model=model, instructions="You are a poet.", input=PROMPT, max_output_tokens=16, temperature=0
+        model=model, instructions=SYSTEM, input=PROMPT, max_output_tokens=16, temperature=0
     )
     assert answer.status == "incomplete"
     assert answer.incomplete_details.reason == "max_output_tokens"
-    assert answer.output_text
+    assert answer.output_text == plain.chat(POET, 16)
     assert answer.usage.output_tokens == 16
     assert client.responses.retrieve(answer.id).output_text == answer.output_text
     client.responses.delete(answer.id)
@@ -39,7 +40,7 @@ def test_answers(client: openai.OpenAI, model: str) -> None:
         client.responses.retrieve(answer.id)
 
 
-def test_events_come_in_order_and_make_up_the_answer(client: openai.OpenAI, model: str) -> None:
+def test_events_come_in_order_and_make_up_the_answer(client: openai.OpenAI, model: str, plain: Plain) -> None:
     fields: dict[str, Any] = {"model": model, "input": PROMPT, "max_output_tokens": 12, "temperature": 0}
     events = list(client.responses.create(**fields, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -58,7 +59,7 @@ def test_events_come_in_order_and_make_up_the_answer(client: openai.OpenAI, mode
     ]
     with client.responses.stream(**fields) as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-    assert text == client.responses.create(**fields).output_text
+    assert text == client.responses.create(**fields).output_text == plain.chat(PROMPT, 12)
 
 
 def test_goes_on_from_an_answer(client: openai.OpenAI, model: str) -> None:
@@ -76,7 +77,7 @@ def test_goes_on_from_an_answer(client: openai.OpenAI, model: str) -> None:
     assert client.responses.create(input=history, **more).output_text == second.output_text
 
 
-def test_a_required_call_validates_and_its_result_is_taken(client: openai.OpenAI, model: str) -> None:
+def test_a_required_call_validates_and_its_result_is_taken(client: openai.OpenAI, model: str, plain: Plain) -> None:
     fields: dict[str, Any] = {"model": model, "tools": [TOOL], "max_output_tokens": 256, "temperature": 0}
     answer = client.responses.create(input=WEATHER_QUESTION, tool_choice="required", **fields)
     calls = [item for item in answer.output if item.type == "function_call"]
@@ -89,9 +90,20 @@ def test_a_required_call_validates_and_its_result_is_taken(client: openai.OpenAI
     assert [call.arguments for call in streamed] == [call.arguments for call in calls]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
     told = client.responses.create(
-        previous_response_id=answer.id, input=results, tool_choice="none", **fields | {"max_output_tokens": 16}
+        previous_response_id=answer.id, input=results, tool_choice="none", **fields | {"max_output_tokens": 8}
     )
-    assert told.output_text
+    function = {key: value for key, value in TOOL.items() if key != "type"}
+    made = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
+    ]
+    messages = [
+        {"role": "user", "content": WEATHER_QUESTION},
+        {"role": "assistant", "content": None, "tool_calls": made},
+        *({"role": "tool", "tool_call_id": call.call_id, "content": "rain"} for call in calls),
+    ]
+    tools = [{"type": "function", "function": function}]
+    assert told.output_text == plain.chat(messages, 8, tools=tools, tool_choice="none")
 
 
 def test_parses_the_model_of_an_answer(client: openai.OpenAI, model: str) -> None:

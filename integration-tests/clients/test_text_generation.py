@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY
+from clients.plain import Plain
 from harness import Trunkline
 from text_generation import AsyncClient, Client
 from text_generation.errors import UnknownError, ValidationError
@@ -27,8 +28,9 @@ def client(server: Trunkline) -> Client:
     return Client(server.base_url, headers=headers(KEY), timeout=TIMEOUT_S)
 
 
-def test_generates(client: Client) -> None:
+def test_generates(client: Client, plain: Plain) -> None:
     answer = client.generate("The sea is", max_new_tokens=8)
+    assert answer.generated_text == plain.complete("The sea is", 8)
     assert answer.details.generated_tokens == 8
     assert answer.details.finish_reason == "length"
     assert "".join(token.text for token in answer.details.tokens) == answer.generated_text
@@ -49,9 +51,9 @@ def test_keeps_the_best_of_some(client: Client) -> None:
     assert len(answer.details.best_of_sequences) == 2
 
 
-def test_chats(client: Client) -> None:
-    answer = client.chat(messages=[Message(role="user", content=PROMPT)], max_tokens=8, temperature=0.5, seed=1)
-    assert answer.choices[0].message.content
+def test_chats(client: Client, plain: Plain) -> None:
+    answer = client.chat(messages=[Message(role="user", content=PROMPT)], max_tokens=8, temperature=0.0)
+    assert answer.choices[0].message.content == plain.chat(PROMPT, 8)
     assert answer.usage["completion_tokens"] == 8
 
 
@@ -63,12 +65,12 @@ def test_chats_stream(client: Client) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
 
 
-def test_its_async_client_streams(server: Trunkline) -> None:
+def test_its_async_client_streams(server: Trunkline, plain: Plain) -> None:
     async def stream() -> str:
         client = AsyncClient(server.base_url, headers=headers(KEY), timeout=TIMEOUT_S)
         return "".join([event.token.text async for event in client.generate_stream("The sea is", max_new_tokens=8)])
 
-    assert asyncio.run(stream())
+    assert asyncio.run(stream()) == plain.complete("The sea is", 8)
 
 
 def test_holds_text_to_a_schema_and_to_an_expression(client: Client) -> None:

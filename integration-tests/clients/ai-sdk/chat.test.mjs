@@ -6,6 +6,8 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 
+import { chatted, plain } from "./plain.mjs";
+
 const { TRUNKLINE_URL, TRUNKLINE_KEY, TRUNKLINE_WRONG_KEY, TRUNKLINE_MODEL } = process.env;
 const prompt = "Write a short poem about the sea.";
 
@@ -36,7 +38,7 @@ async function streamed(options) {
 
 test("chats, and streams the same text", async () => {
   const whole = await generateText(asking());
-  assert.ok(whole.text);
+  assert.equal(whole.text, await chatted([{ role: "user", content: prompt }], 12));
   assert.equal(whole.finishReason, "length");
   assert.equal(whole.usage.outputTokens, 12);
   const { text, errors, result } = await streamed(asking());
@@ -49,7 +51,9 @@ test("chats, and streams the same text", async () => {
 test("completes", async () => {
   const model = provider().completionModel(TRUNKLINE_MODEL);
   const whole = await generateText(asking({ model, prompt: "The sea is" }));
-  assert.ok(whole.text);
+  // The SDK writes the parts of a conversation into the prompt.
+  const written = { prompt: "user:\nThe sea is\n\nassistant:\n", stop: ["\nuser:"], max_tokens: 12 };
+  assert.equal(whole.text, await plain("completions", written));
   const { text, errors } = await streamed(asking({ model, prompt: "The sea is" }));
   assert.deepEqual(errors, []);
   assert.equal(text, whole.text);
@@ -65,10 +69,12 @@ test("takes tools", async () => {
     prompt: "What is the weather in Paris?",
     tools: { get_weather: getWeather },
     stopWhen: stepCountIs(2),
-    maxOutputTokens: 48,
+    maxOutputTokens: 32,
   });
   const whole = await generateText(options);
-  assert.ok(whole.steps.length >= 1);
+  const { text, errors } = await streamed(options);
+  assert.deepEqual(errors, []);
+  assert.equal(text, whole.steps.map((step) => step.text).join(""));
   for (const step of whole.steps) {
     assert.ok(step.text || step.toolCalls.length > 0);
     assert.ok(step.toolCalls.every((call) => call.toolName === "get_weather"));
