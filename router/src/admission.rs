@@ -116,7 +116,7 @@ impl App {
 
     /// A request's body, within its limits of bytes and time.
     pub async fn read_body(&self, body: Body) -> Result<Bytes, ApiError> {
-        read_body(body, self.limits.max_body_bytes, &self.reading).await
+        read_body(body, self.limits.max_body_bytes, self.limits.timeouts.body, &self.reading).await
     }
 
     fn serving(&self) -> Result<Arc<ShardInfo>, ApiError> {

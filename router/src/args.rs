@@ -8,7 +8,7 @@ use clap::Parser;
 use crate::dialects::reply::Choice;
 use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
-use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
+use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS, SPARE_CONNECTIONS, Timeouts};
 use crate::watermark::DEFAULT_WATERMARK;
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;
@@ -256,6 +256,8 @@ impl Args {
             request_timeout: (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout)),
             stuck_step_timeout: Duration::from_secs(self.stuck_step_timeout),
             graceful_termination_timeout: Duration::from_secs(self.graceful_termination_timeout),
+            timeouts: Timeouts::default(),
+            spare_connections: SPARE_CONNECTIONS,
             watermark: Watermark {
                 gamma: self.watermark_gamma,
                 delta: self.watermark_delta,

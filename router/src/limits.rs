@@ -118,6 +118,10 @@ pub struct Limits {
     pub stuck_step_timeout: Duration,
     /// How long a drain waits for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
+    /// How long the server waits for clients, and they for it; no flag sets it.
+    pub timeouts: Timeouts,
+    /// Most connections beyond the open requests; no flag sets it.
+    pub spare_connections: usize,
     /// What requests get that ask for a watermark (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
 }
@@ -174,7 +178,33 @@ impl Default for Limits {
             request_timeout: None,
             stuck_step_timeout: Duration::from_secs(60),
             graceful_termination_timeout: Duration::from_secs(90),
+            timeouts: Timeouts::default(),
+            spare_connections: SPARE_CONNECTIONS,
             watermark: DEFAULT_WATERMARK,
+        }
+    }
+}
+
+/// Time limits of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// See [`BODY_TIMEOUT`].
+    pub body: Duration,
+    /// See [`HEADER_TIMEOUT`].
+    pub header: Duration,
+    /// See [`HANDSHAKE_TIMEOUT`].
+    pub handshake: Duration,
+    /// See [`KEEP_ALIVE`].
+    pub keep_alive: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            body: BODY_TIMEOUT,
+            header: HEADER_TIMEOUT,
+            handshake: HANDSHAKE_TIMEOUT,
+            keep_alive: KEEP_ALIVE,
         }
     }
 }

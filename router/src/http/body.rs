@@ -1,5 +1,7 @@
 //! Reads a request's body, up to a limit of bytes and time.
 
+use std::time::Duration;
+
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
@@ -7,7 +9,7 @@ use futures::StreamExt;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::ApiError;
-use crate::limits::{BODY_TIMEOUT, MAX_DISCARDED_BYTES};
+use crate::limits::MAX_DISCARDED_BYTES;
 
 /// Bodies are read as they come: a compressed one is no JSON.
 pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -26,10 +28,15 @@ pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
 /// still writing would otherwise see a broken connection in place of the answer.
 ///
 /// `budget` has a permit for each KiB that all bodies may hold together while they arrive.
-pub async fn read_body(body: Body, limit: usize, budget: &Semaphore) -> Result<Bytes, ApiError> {
-    match tokio::time::timeout(BODY_TIMEOUT, read(body, limit, budget)).await {
+pub async fn read_body(
+    body: Body,
+    limit: usize,
+    timeout: Duration,
+    budget: &Semaphore,
+) -> Result<Bytes, ApiError> {
+    match tokio::time::timeout(timeout, read(body, limit, budget)).await {
         Ok(result) => result,
-        Err(_) => Err(ApiError::BodyTimeout { limit_s: BODY_TIMEOUT.as_secs() }),
+        Err(_) => Err(ApiError::BodyTimeout { limit_s: timeout.as_secs() }),
     }
 }
 

@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use trunkline_scheduler::{BlockKey, KvEvent, Owner, Scheduler};
 use utoipa::ToSchema;
 
@@ -20,7 +19,7 @@ use crate::app::App;
 use crate::dialects::{Dialect, openai::ErrorResponse};
 use crate::error::ApiError;
 use crate::kv_events::{Listener, LoggedEvent, MAX_HISTORY, MAX_LISTENERS, TooSlow};
-use crate::limits::{KEEP_ALIVE, MAX_WRITE_BYTES};
+use crate::limits::MAX_WRITE_BYTES;
 use crate::shutdown::Phase;
 use crate::tenants::{Caller, KeyRing};
 
@@ -141,6 +140,7 @@ impl EventStream {
 
     /// The next piece of the body; none after the last.
     async fn next(&mut self) -> Option<Bytes> {
+        let keep_alive = self.app.limits.timeouts.keep_alive;
         loop {
             self.gather();
             if !self.text.is_empty() {
@@ -151,7 +151,7 @@ impl EventStream {
             }
             tokio::select! {
                 () = self.listener.changed() => {}
-                () = tokio::time::sleep_until(Instant::now() + KEEP_ALIVE) => self.text.push_str(":\n\n"),
+                () = tokio::time::sleep(keep_alive) => self.text.push_str(":\n\n"),
                 // The listener must not hold a drain up; its client finds another server, or this one again.
                 _ = self.phase.wait_for(|phase| *phase != Phase::Serving) => self.has_ended = true,
             }

@@ -24,10 +24,7 @@ use super::{kv, kv_events, kv_node, observe, operate};
 use crate::app::App;
 use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
 use crate::error::ApiError;
-use crate::limits::{
-    HANDSHAKE_TIMEOUT, HEADER_TIMEOUT, MAX_HEADER_FIELDS, REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS,
-    SEND_BUFFER_BYTES, SPARE_CONNECTIONS,
-};
+use crate::limits::{MAX_HEADER_FIELDS, REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS, SEND_BUFFER_BYTES};
 use crate::openapi::ApiDoc;
 use crate::tenants::require_key;
 use crate::tls::Tls;
@@ -134,7 +131,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     // What is accepted inherits it. It bounds what a client that does not read makes the kernel keep.
     SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
-    let connections = Arc::new(Semaphore::new(app.limits.max_concurrent_requests + SPARE_CONNECTIONS));
+    let max_connections = app.limits.max_concurrent_requests + app.limits.spare_connections;
+    let connections = Arc::new(Semaphore::new(max_connections));
     let graceful = GracefulShutdown::new();
     let watching = front.tls.clone().map(|tls| AbortOnDrop::spawn(tls.watch(app.metrics.clone())));
     let host = Arc::new(Host { routes: routes_for(app.clone(), &front.origins), app, tls: front.tls });
@@ -182,10 +180,11 @@ impl Host {
         let limit = self.app.limits.client_stall_timeout;
         let stream = StallGuard::new(stream, limit, self.app.metrics.stalled_connections.clone());
         let Some(tls) = &self.tls else { return self.http(stream, watcher).await };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)).await {
+        let limit = self.app.limits.timeouts.handshake;
+        match tokio::time::timeout(limit, tls.acceptor().accept(stream)).await {
             Ok(Ok(stream)) => self.http(stream, watcher).await,
             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-            Err(_) => tracing::debug!(limit_s = HANDSHAKE_TIMEOUT.as_secs(), "TLS handshake took too long"),
+            Err(_) => tracing::debug!(limit_s = limit.as_secs_f64(), "TLS handshake took too long"),
         }
     }
 
@@ -193,7 +192,7 @@ impl Host {
         let max_header_bytes = self.app.limits.max_header_bytes + REFUSED_HEADER_BYTES;
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
+            .header_read_timeout(self.app.limits.timeouts.header)
             .max_header_size(max_header_bytes)
             .max_headers(REFUSED_HEADER_FIELDS)
             .max_buf_size(max_header_bytes)

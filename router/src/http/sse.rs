@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
@@ -13,10 +14,11 @@ use hyper::body::Frame;
 use tokio::time::{Instant, Sleep};
 
 use super::Events;
+use crate::app::App;
 use crate::choices::Choices;
 use crate::error::ApiError;
 use crate::generate::{FinishReason, GenerationEvent, Output, OutputToken, ScoredPrompt, Usage};
-use crate::limits::{KEEP_ALIVE, MAX_WRITE_BYTES};
+use crate::limits::MAX_WRITE_BYTES;
 use crate::metrics::Metrics;
 
 /// How a dialect writes a generation as events. Each call appends the events to send.
@@ -36,12 +38,14 @@ pub trait Render: Send + Unpin + 'static {
 }
 
 /// The events of a request as a response. Dropping the response's body drops the choices, which aborts them.
-pub fn stream(choices: Choices, mut render: impl Render, metrics: Arc<Metrics>) -> Response {
+pub fn stream(choices: Choices, mut render: impl Render, app: &App) -> Response {
     let mut events = Events::default();
     render.begin(&mut events);
     let quiet_since = Instant::now();
-    let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + KEEP_ALIVE));
-    let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, keep_alive };
+    let pause = app.limits.timeouts.keep_alive;
+    let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + pause));
+    let metrics = app.metrics.clone();
+    let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, pause, keep_alive };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
@@ -63,6 +67,8 @@ struct EventBody<R> {
     ended: bool,
     /// When something was sent last. Each token moves it; the timer follows only when it fires.
     quiet_since: Instant,
+    /// Longest time without an event.
+    pause: Duration,
     keep_alive: Pin<Box<Sleep>>,
 }
 
@@ -99,9 +105,10 @@ impl<R: Render> EventBody<R> {
     /// Ready when nothing was sent for as long as proxies keep a silent connection open.
     fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.keep_alive.as_mut().poll(cx).is_ready() {
-            let (now, due) = (Instant::now(), self.quiet_since + KEEP_ALIVE);
+            let (now, due) = (Instant::now(), self.quiet_since + self.pause);
             if due <= now {
-                self.keep_alive.as_mut().reset(now + KEEP_ALIVE);
+                let next = now + self.pause;
+                self.keep_alive.as_mut().reset(next);
                 return Poll::Ready(());
             }
             self.keep_alive.as_mut().reset(due);

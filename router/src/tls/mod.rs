@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 
 /// Most bytes of either file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Time between two looks at the files.
+/// Default time between two looks at the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What is spoken inside (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
@@ -37,6 +37,8 @@ pub struct Tls {
     key: PathBuf,
     config: RwLock<Arc<ServerConfig>>,
     seen: Mutex<Seen>,
+    /// Time between two looks at the files.
+    pub look_interval: Duration,
 }
 
 /// What of the files is known.
@@ -59,7 +61,7 @@ impl Tls {
         let stamps = (stamp(&cert), stamp(&key));
         let config = RwLock::new(Arc::new(read_config(&cert, &key)?));
         let seen = Mutex::new(Seen { read: stamps, last: stamps });
-        Ok(Self { cert, key, config, seen })
+        Ok(Self { cert, key, config, seen, look_interval: LOOK_INTERVAL })
     }
 
     /// Begins connections with what was read last.
@@ -67,10 +69,10 @@ impl Tls {
         TlsAcceptor::from(self.config.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Looks at the files once a second, for ever.
+    /// Looks at the files every `look_interval`, for ever.
     pub async fn watch(self: Arc<Self>, metrics: Arc<Metrics>) {
         loop {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(self.look_interval).await;
             let tls = self.clone();
             // A disk that hangs must not hold a thread that serves.
             let looked = tokio::task::spawn_blocking(move || tls.look());

@@ -1,10 +1,13 @@
 //! API keys and tenants: who comes in, and what one tenant sees of another.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 
-use crate::support::{Answer, Router, ShardPlan};
+use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, write_model};
 
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789ab";
@@ -159,17 +162,43 @@ async fn what_tenants_send_and_keep_is_counted() {
 }
 
 #[tokio::test]
-async fn keys_that_are_read_again_open_and_close_at_once() {
-    let (router, folder) = router().await;
+async fn a_hangup_makes_the_process_read_the_keys_and_their_shares_again() {
+    const CAROL: &str = "sk-carol-0123456789";
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
     let path = folder.path().join("keys.toml");
-    std::fs::write(&path, "[tenants.carol]\nkeys = \"sk-carol-0123456789\"").unwrap();
-    router.app.access.reload().unwrap();
-    router.app.driver.set_weights(router.app.access.shares(), router.app.access.weights()).await;
-    assert_eq!(get(&router, "/v1/models", &[("x-api-key", ALICE)]).await.status, 401);
-    assert_eq!(get(&router, "/v1/models", &[("x-api-key", "sk-carol-0123456789")]).await.status, 200);
-    std::fs::write(&path, "[tenants.carol]\nkeys = 3").unwrap();
-    assert!(router.app.access.reload().is_err());
-    assert_eq!(get(&router, "/v1/models", &[("x-api-key", "sk-carol-0123456789")]).await.status, 200);
+    std::fs::write(&path, KEYS).unwrap();
+    let _shard = MockShard::start(&folder.path().join("shard.sock"), ShardPlan::default());
+    let mut command = Command::new(PROGRAM);
+    let process = Process::start(with_needed_flags(&mut command, folder.path()).arg("--api-keys").arg(&path));
+    process.wait_for_log("shard is ready", 1);
+    let get = async |path: &str, key: &str| {
+        let mut connection = Connection::open(process.address).await;
+        connection.request_with("GET", path, &[("x-api-key", key)], b"").await
+    };
+    assert_eq!(get("/v1/models", ALICE).await.status, 200);
+    assert_eq!(get("/v1/models", CAROL).await.status, 401);
+
+    std::fs::write(&path, format!("[tenants.carol]\nkeys = \"{CAROL}\"\nshare = 2")).unwrap();
+    process.hang_up();
+    process.wait_for_log("API keys are read", 2);
+    // The log says so before the keys change.
+    let changed = async { while get("/v1/models", CAROL).await.status != 200 {} };
+    tokio::time::timeout(DEADLINE, changed).await.expect("the new key opens");
+    assert_eq!(get("/v1/models", ALICE).await.status, 401);
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 1}).to_string();
+    let headers = [("x-api-key", CAROL)];
+    let mut connection = Connection::open(process.address).await;
+    connection.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await.ok();
+    // All of the pool is hers once the scheduler has the new shares.
+    let shares = "trunkline_tenant_kv_share_blocks{tenant=\"carol\"} 1024.0";
+    let shared = async { while !get("/metrics", CAROL).await.text().contains(shares) {} };
+    tokio::time::timeout(DEADLINE, shared).await.expect("the new share counts");
+
+    std::fs::write(&path, "[tenants.alice]\nkeys = 3").unwrap();
+    process.hang_up();
+    process.wait_for_log("the API keys stay as they were", 1);
+    assert_eq!(get("/v1/models", CAROL).await.status, 200);
 }
 
 #[tokio::test]

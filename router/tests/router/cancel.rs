@@ -88,22 +88,7 @@ async fn leaving_in_the_middle_of_a_body_takes_nothing() {
 }
 
 #[tokio::test]
-async fn storm_of_leaving_clients_leaves_nothing() {
-    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
-    for number in 0..60u32 {
-        let body = json!({"prompt": vec![number; 1 + 7 * number as usize], "max_tokens": 900, "stream": number % 2 == 0});
-        let mut connection = router.connect().await;
-        connection.send("POST", COMPLETIONS, body.to_string().as_bytes()).await;
-        if number % 3 == 0 {
-            assert!(connection.read_until(|bytes| !bytes.is_empty()).await);
-        }
-    }
-    router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
-    router.wait_idle().await;
-}
-
-#[tokio::test]
-async fn driver_aborts_who_does_not_read() {
+async fn the_driver_aborts_a_sequence_that_nobody_reads() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let request = SequenceRequest {
         constrained: false,

@@ -1,7 +1,6 @@
 //! What stands around the routes: headers in and out, browsers, what the log says.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -9,7 +8,8 @@ use trunkline_router::http::serve::Front;
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
 
-use crate::support::{Connection, MockShard, Router, ShardPlan, write_model};
+use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::{Connection, DEADLINE, MockShard, Router, ShardPlan, write_model};
 
 const ORIGIN: &str = "https://chat.example.com";
 const KEY: &str = "sk-marker-key-0123456789";
@@ -128,39 +128,21 @@ async fn a_header_of_many_fields_is_refused_in_the_words_of_its_route() {
 async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
-    let socket = folder.path().join("shard.sock");
-    let _shard = MockShard::start(&socket, ShardPlan::saying("marker-output"));
-    let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline-router"))
-        .args(["--served-model-name", "m", "--port", "0", "--log-level", "trace", "--lifeline"])
-        .arg("--shard-socket")
-        .arg(&socket)
-        .arg("--model-path")
-        .arg(folder.path())
-        .env("TRUNKLINE_API_KEY", KEY)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut log = String::new();
-    let address = loop {
-        let begin = log.len();
-        assert!(stderr.read_line(&mut log).unwrap() > 0, "{log}");
-        if let Some((_, address)) = log[begin..].split_once("address=") {
-            let address = address.trim().trim_matches('"').split_whitespace().next().unwrap();
-            break address.trim_matches('"').strip_prefix("http://").unwrap().parse().unwrap();
-        }
-    };
-    let reading = std::thread::spawn(move || {
-        stderr.read_to_string(&mut log).unwrap();
-        log
-    });
+    let _shard = MockShard::start(&folder.path().join("shard.sock"), ShardPlan::saying("marker-output"));
+    let mut command = Command::new(PROGRAM);
+    command.env("TRUNKLINE_API_KEY", KEY).args(["--log-level", "trace"]);
+    let process = Process::start(with_needed_flags(&mut command, folder.path()));
+    let address = process.address;
     let key = [("authorization", format!("Bearer {KEY}"))];
     let headers: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let messages = json!([{"role": "user", "content": "marker-prompt"}]);
     let mut statuses = Vec::new();
     let ready = [("x-api-key", KEY)];
-    while Connection::open(address).await.request_with("GET", "/readyz", &ready, b"").await.status != 200 {}
+    let is_ready = async || {
+        Connection::open(address).await.request_with("GET", "/readyz", &ready, b"").await.status == 200
+    };
+    let all_ready = async { while !is_ready().await {} };
+    tokio::time::timeout(DEADLINE, all_ready).await.expect("the process is ready");
     for (path, body) in [
         ("/v1/chat/completions", json!({"messages": messages, "stream": true, "user": "marker-user"})),
         ("/v1/chat/completions", json!({"messages": messages, "temperature": "marker-prompt"})),
@@ -181,9 +163,7 @@ async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
     statuses
         .push(Connection::open(address).await.request_with("GET", "/v1/models", &wrong, b"").await.status);
     assert_eq!(statuses, [200, 400, 400, 200, 400, 200, 200, 200, 200, 422, 401]);
-    drop(child.stdin.take());
-    child.wait().unwrap();
-    let log = reading.join().unwrap();
+    let (_, log) = process.end();
     assert!(log.contains(" DEBUG ") && log.contains(" TRACE "), "not the level that was asked for:\n{log}");
     for marker in ["marker-prompt", "marker-output", "marker-key", "marker-user"] {
         let line = log.lines().find(|line| line.contains(marker));

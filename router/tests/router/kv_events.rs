@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use trunkline_object::Remote;
 use trunkline_router::kv_events::{MAX_LISTENERS, Topic};
-use trunkline_zmq::ZmqPublisher;
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
+use trunkline_zmq::ZmqPublisher;
 use zeromq::{Socket, SocketRecv, SubSocket};
 
 use crate::faulty::FaultyStore;

@@ -12,6 +12,7 @@ use trunkline_router::server::Server;
 use trunkline_router::shard::{Health, ShardStatus};
 use trunkline_router::tenants::Access;
 
+use crate::support::process::PROGRAM;
 use crate::support::{Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -161,7 +162,7 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
 }
 
 fn command(folder: &std::path::Path, port: u16) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-router"));
+    let mut command = Command::new(PROGRAM);
     command
         .args([
             "--shard-socket",

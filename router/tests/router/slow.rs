@@ -15,9 +15,9 @@ fn post(path: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A stream of events so large that no buffer holds it.
-fn large_stream() -> Vec<u8> {
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 900, "stream": true,
+/// A stream of events so large that the sockets do not hold it: some 2 KB for each token.
+fn large_stream(max_tokens: u32) -> Vec<u8> {
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": max_tokens, "stream": true,
                       "logprobs": true, "top_logprobs": 20});
     post("/v1/chat/completions", &body.to_string())
 }
@@ -30,13 +30,13 @@ async fn connect_narrow(router: &Router) -> TcpStream {
 }
 
 #[tokio::test]
-async fn who_never_reads_loses_its_connection_and_gives_everything_back() {
+async fn a_client_that_never_reads_loses_its_connection_and_gives_everything_back() {
     let limits = Limits { client_stall_timeout: Duration::from_millis(200), ..Limits::default() };
     let router = Router::start(ShardPlan::endless(), limits).await;
     let mut slow = connect_narrow(&router).await;
-    slow.write_all(&large_stream()).await.unwrap();
-    // Its output is shorter than what may wait for it: unless the machine is too busy to make it in time, nothing but
-    // the connection holds it up.
+    slow.write_all(&large_stream(900)).await.unwrap();
+    // Its output is shorter than what may wait for it, so that it is not given up for that. Where the machine is busy
+    // the connection goes before all of the output is there, which is the same to the client.
     router.wait("its tokens", |app| app.stats.borrow().output_tokens > 0).await;
     router.wait_idle().await;
     router.wait_places().await;
@@ -52,10 +52,8 @@ async fn who_never_reads_loses_its_connection_and_gives_everything_back() {
 async fn what_waits_for_a_client_is_bounded_in_bytes() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let mut slow = connect_narrow(&router).await;
-    // Some 2 KB for each token: 8,000 of them are far more than all bounds together.
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 8000, "stream": true,
-                      "logprobs": true, "top_logprobs": 20});
-    slow.write_all(&post("/v1/chat/completions", &body.to_string())).await.unwrap();
+    // Far more than all bounds together.
+    slow.write_all(&large_stream(8000)).await.unwrap();
     router.wait("tokens", |app| app.stats.borrow().output_tokens > 100).await;
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
@@ -105,10 +103,16 @@ async fn a_body_that_still_arrives_is_refused_when_the_server_drains() {
 
 #[tokio::test]
 async fn two_hundred_slow_connections_leave_normal_service_alone() {
-    let plan = ShardPlan { num_blocks: 16_384, ..ShardPlan::endless() };
+    // All run at once, so that a normal request waits for no slow one's tokens.
+    let plan = ShardPlan {
+        num_blocks: 16_384,
+        max_step_sequences: 256,
+        max_step_tokens: 512,
+        ..ShardPlan::endless()
+    };
     let router = Router::start(plan, Limits::default()).await;
     let body = json!({"prompt": vec![7; 40], "max_tokens": 5}).to_string();
-    let (whole, large) = (post(COMPLETIONS, &body), large_stream());
+    let (whole, large) = (post(COMPLETIONS, &body), large_stream(300));
     let mut slow = Vec::new();
     for number in 0..200 {
         let mut stream = connect_narrow(&router).await;

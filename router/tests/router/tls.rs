@@ -18,6 +18,7 @@ use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 use trunkline_router::tls::{Tls, TlsError};
 
+use crate::support::process::PROGRAM;
 use crate::support::{DEADLINE, Router};
 
 /// Certificates for localhost and their keys, which `certificates/make.sh` made.
@@ -83,8 +84,15 @@ async fn ask(mut stream: TlsStream<TcpStream>, request: &str) -> String {
     answer
 }
 
+/// A router that looks at its files only when the test does.
 async fn router(files: &Files) -> (Router, Arc<Tls>) {
-    let tls = Arc::new(files.load().unwrap());
+    router_that_looks_every(files, Duration::from_secs(3600)).await
+}
+
+async fn router_that_looks_every(files: &Files, interval: Duration) -> (Router, Arc<Tls>) {
+    let mut tls = files.load().unwrap();
+    tls.look_interval = interval;
+    let tls = Arc::new(tls);
     let front = Front { tls: Some(tls.clone()), origins: Vec::new() };
     (Router::start_behind(front, Limits::default(), Access::open()).await, tls)
 }
@@ -133,7 +141,7 @@ async fn changed_files_are_for_new_connections_and_old_ones_go_on() {
 #[tokio::test]
 async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
     let files = Files::new(FIRST);
-    let (router, _) = router(&files).await;
+    let (router, _) = router_that_looks_every(&files, Duration::from_millis(20)).await;
     let metric = async |trusted, name: &str| {
         let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         let text = ask(connect(&router, trusted).await.ok()?, request).await;
@@ -141,7 +149,7 @@ async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
         line.rsplit(' ').next()?.trim().parse::<f64>().ok()
     };
     files.write(SECOND);
-    // It looks once a second; until then nobody who trusts the new certificate gets in.
+    // Until it has looked, nobody who trusts the new certificate gets in.
     let seen = async {
         while metric(SECOND, "trunkline_tls_reloads_total").await != Some(1.0) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -216,7 +224,7 @@ fn one_flag_without_the_other_and_an_expired_pair_end_the_start() {
         (vec![("--tls-key", files.key())], "`--tls-key` needs `--tls-cert`"),
         (vec![("--tls-cert", files.cert()), ("--tls-key", files.key())], "expired at 2020-05-01T00:00:00"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-router"));
+        let mut command = Command::new(PROGRAM);
         command.args(["--served-model-name", "m", "--port", "0", "--shard-socket", "/nonexistent/socket"]);
         command.arg("--model-path").arg(files.folder.path());
         for (flag, path) in flags {

@@ -1,6 +1,7 @@
 //! A router on a free port over a mock shard, a small HTTP client.
 
 mod client;
+pub mod process;
 
 use std::path::PathBuf;
 use std::sync::Arc;

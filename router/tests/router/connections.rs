@@ -1,0 +1,157 @@
+//! How long connections may take, and how many there may be.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use trunkline_router::http::serve::Front;
+use trunkline_router::limits::{Limits, Timeouts};
+use trunkline_router::tenants::Access;
+use trunkline_router::tls::Tls;
+
+use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::{Connection, DEADLINE, Router, ShardPlan, write_model};
+
+/// Long enough to be told from no wait at all.
+const LIMIT: Duration = Duration::from_millis(60);
+
+fn limits(timeouts: Timeouts) -> Limits {
+    Limits { timeouts, ..Limits::default() }
+}
+
+/// What the server sends until it closes the connection, and how long that takes.
+async fn until_closed(stream: &mut TcpStream) -> (Vec<u8>, Duration) {
+    let (begin, mut received) = (Instant::now(), Vec::new());
+    let read = stream.read_to_end(&mut received);
+    // A reset is an end as well.
+    let _ = tokio::time::timeout(DEADLINE, read).await.expect("the connection is closed");
+    (received, begin.elapsed())
+}
+
+#[test]
+fn nobody_waits_for_ever_unless_told_so() {
+    let seconds = Duration::from_secs;
+    let wanted =
+        Timeouts { body: seconds(30), header: seconds(30), handshake: seconds(10), keep_alive: seconds(10) };
+    assert_eq!(Limits::default().timeouts, wanted, "docs/api.md has the same numbers");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_in_time_is_answered_408_and_gives_its_room_back() {
+    let timeouts = Timeouts { body: LIMIT, ..Timeouts::default() };
+    let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
+    let all = router.app.reading.available_permits();
+    let mut connection = router.connect().await;
+    let begin = Instant::now();
+    let part = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"prompt\": [1";
+    connection.stream.write_all(part).await.unwrap();
+    let answer = connection.answer().await;
+    assert!(begin.elapsed() >= LIMIT);
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (408, &json!("body_timeout")));
+    assert_eq!(router.app.reading.available_permits(), all);
+    router.wait_places().await;
+}
+
+#[tokio::test]
+async fn a_header_that_does_not_arrive_in_time_ends_the_connection() {
+    let timeouts = Timeouts { header: LIMIT, ..Timeouts::default() };
+    let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
+    for part in [&b""[..], b"GET /livez HTTP/1.1\r\nhost: x\r\n"] {
+        let mut stream = TcpStream::connect(router.address).await.unwrap();
+        stream.write_all(part).await.unwrap();
+        let (received, elapsed) = until_closed(&mut stream).await;
+        assert_eq!(String::from_utf8_lossy(&received), "");
+        assert!(elapsed >= LIMIT, "{elapsed:?}");
+    }
+    // So does one that waits too long for its next request.
+    let mut stream = TcpStream::connect(router.address).await.unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let (received, elapsed) = until_closed(&mut stream).await;
+    assert!(received.starts_with(b"HTTP/1.1 200"));
+    assert!(elapsed >= LIMIT, "{elapsed:?}");
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_come_in_time_ends_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, include_str!("certificates/first.cert.pem")).unwrap();
+    std::fs::write(&key, include_str!("certificates/first.key.pem")).unwrap();
+    let front = Front { tls: Some(Arc::new(Tls::load(cert, key).unwrap())), origins: Vec::new() };
+    let timeouts = Timeouts { handshake: LIMIT, ..Timeouts::default() };
+    let router = Router::start_behind(front, limits(timeouts), Access::open()).await;
+    // Nothing, and the begin of a ClientHello: a record of 512 bytes.
+    for part in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
+        let mut stream = TcpStream::connect(router.address).await.unwrap();
+        stream.write_all(part).await.unwrap();
+        let (received, elapsed) = until_closed(&mut stream).await;
+        assert_eq!(received, b"");
+        assert!(elapsed >= LIMIT, "{elapsed:?}");
+    }
+}
+
+#[tokio::test]
+async fn silent_streams_have_comments_that_keep_them_open() {
+    let timeouts = Timeouts { keep_alive: LIMIT, ..Timeouts::default() };
+    let plan = ShardPlan::default().held();
+    let steps = plan.steps.clone();
+    let router = Router::start(plan, limits(timeouts)).await;
+    let num_comments = |bytes: &[u8]| bytes.windows(5).filter(|window| window == b"\r\n:\n\n").count();
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "stream": true}).to_string();
+    let mut events = router.connect().await;
+    events.send("GET", "/v1/kv/events", b"").await;
+    let mut chat = router.connect().await;
+    let begin = Instant::now();
+    chat.send("POST", "/v1/chat/completions", body.as_bytes()).await;
+    assert!(chat.read_until(|bytes| num_comments(bytes) == 2).await);
+    assert!(begin.elapsed() >= 2 * LIMIT);
+    assert!(events.read_until(|bytes| num_comments(bytes) >= 1).await);
+    // They change nothing of what is said.
+    steps.add_permits(1000);
+    let said = chat.answer().await.events();
+    assert_eq!(said.last().unwrap(), "[DONE]");
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_cap_waits_until_one_closes() {
+    let limits = Limits { max_concurrent_requests: 1, spare_connections: 2, ..Limits::default() };
+    let router = Router::start(ShardPlan::default(), limits).await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut connection = router.connect().await;
+        assert_eq!(connection.request("GET", "/livez", b"").await.status, 200);
+        open.push(connection);
+    }
+    let mut next = router.connect().await;
+    next.send("GET", "/livez", b"").await;
+    for _ in 0..10 {
+        // The server had its turn for both.
+        assert_eq!(open[0].request("GET", "/livez", b"").await.status, 200);
+    }
+    assert!(next.stream.try_read(&mut [0]).is_err(), "it is served beyond the cap");
+    open.pop();
+    assert_eq!(next.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", PROGRAM]);
+    let process = Process::start(with_needed_flags(&mut command, folder.path()));
+    let mut open = Vec::new();
+    for _ in 0..80 {
+        open.push(TcpStream::connect(process.address).await.unwrap());
+    }
+    // It goes on trying, with a pause between.
+    process.wait_for_log("cannot accept connections", 2);
+    drop(open);
+    let answer = Connection::open(process.address).await.request("GET", "/livez", b"").await;
+    assert_eq!(answer.status, 200);
+    let (status, log) = process.end();
+    assert_eq!(status.code(), Some(1), "the lifeline's end: {log}");
+}

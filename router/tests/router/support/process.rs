@@ -1,0 +1,97 @@
+//! A router process, started as the launcher starts it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::DEADLINE;
+
+/// The router's program.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
+
+/// Adds what every start needs: the model and the shard's socket in `folder`, any free port, a lifeline.
+pub fn with_needed_flags<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    command
+        .args(["--served-model-name", "m", "--port", "0", "--lifeline"])
+        .arg("--shard-socket")
+        .arg(folder.join("shard.sock"))
+        .arg("--model-path")
+        .arg(folder)
+}
+
+/// A running router process; dropping it kills it.
+pub struct Process {
+    child: Child,
+    log: Arc<Log>,
+    pub address: SocketAddr,
+}
+
+/// What the process wrote to stderr so far.
+#[derive(Default)]
+struct Log {
+    text: Mutex<(String, bool)>,
+    grown: Condvar,
+}
+
+impl Log {
+    /// Waits until `find` finds something in the log; `find` is told whether the log is complete.
+    fn wait<T>(&self, what: &str, find: impl Fn(&str, bool) -> Option<T>) -> T {
+        let text = self.text.lock().unwrap();
+        let is_missing = |(text, ended): &mut (String, bool)| find(text, *ended).is_none() && !*ended;
+        let (text, _) = self.grown.wait_timeout_while(text, DEADLINE, is_missing).unwrap();
+        find(&text.0, text.1).unwrap_or_else(|| panic!("waited in vain for {what} in the log:\n{}", text.0))
+    }
+}
+
+impl Process {
+    /// Waits until it listens.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let log = Arc::<Log>::default();
+        let writer = log.clone();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while stderr.read_line(&mut line).is_ok_and(|num_bytes| num_bytes > 0) {
+                writer.text.lock().unwrap().0.push_str(&line);
+                writer.grown.notify_all();
+                line.clear();
+            }
+            writer.text.lock().unwrap().1 = true;
+            writer.grown.notify_all();
+        });
+        let address = log.wait("an address", |text, _| {
+            let (_, address) = text.split_once("address=")?;
+            let address = address.split_once('\n')?.0.split(' ').next()?.trim_matches('"');
+            Some(address.strip_prefix("http://")?.parse().unwrap())
+        });
+        Self { child, log, address }
+    }
+
+    /// Waits until the log holds `wanted` so many times.
+    pub fn wait_for_log(&self, wanted: &str, times: usize) {
+        self.log.wait(wanted, |text, _| (text.matches(wanted).count() >= times).then_some(()));
+    }
+
+    pub fn hang_up(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
+    /// Lets go of the lifeline; returns how the process ended and its whole log.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        drop(self.child.stdin.take());
+        let log = self.log.wait("its end", |text, has_ended| has_ended.then(|| text.to_owned()));
+        (self.child.wait().unwrap(), log)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
