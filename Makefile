@@ -170,7 +170,7 @@ test-schemas: build .venv-test/.stamp ## structured output under every real sche
 .PHONY: fuzz
 fuzz: ## look for inputs that break a parser: make fuzz TARGET=body SECONDS=60 (body, template, event, reply, gguf, keys)
 	@scripts/require.sh cargo cc
-	cargo run --release --quiet -p trunkline-fuzz --bin seeds -- $(or $(TARGET),body) \
+	cargo run --release --quiet -p trunkline-fuzz --example seeds -- $(or $(TARGET),body) \
 	    target/fuzz/corpus/$(or $(TARGET),body) target/fuzz/$(or $(TARGET),body).dict
 	RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cdebug-assertions \
 	    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

@@ -3,10 +3,21 @@
 use trunkline_router::tenants::read_key_file;
 use trunkline_text::GgufMetadata;
 
+use crate::memory::peak_bytes;
+
+/// Memory that a GGUF file may take for each of its bytes: a list of bytes is kept as numbers of eight bytes, and a list
+/// that grows is there twice.
+const MAX_BYTES_OF_BYTE: usize = 16;
+/// Memory that any GGUF file may take, for an error and a table of no keys.
+const FIXED_BYTES: usize = 4096;
+
 /// An input: a GGUF file.
 pub fn gguf(data: &[u8]) {
-    // What it holds is checked by whoever takes it; here it only has to end, and within the file's own size.
-    let _ = GgufMetadata::parse(data);
+    // What it holds is checked by whoever takes it. Here reading has to end, and a file that claims much must not take
+    // much memory.
+    let peak = peak_bytes(|| GgufMetadata::parse(data));
+    let limit = FIXED_BYTES + MAX_BYTES_OF_BYTE * data.len();
+    assert!(peak <= limit, "{peak} bytes of memory for a file of {} bytes, the limit is {limit}", data.len());
 }
 
 /// A header with a value of every type.

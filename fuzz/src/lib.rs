@@ -9,10 +9,12 @@
 mod body;
 mod event;
 mod files;
+mod memory;
 #[path = "../../router/tests/mock/mod.rs"]
 mod mock;
 pub mod mutant;
 mod reply;
+pub mod seeds;
 mod template;
 
 /// A parser, or several of a kind, with what is known to reach into them.

@@ -1,22 +1,23 @@
 //! Every target over mutants of its seeds. `TRUNKLINE_FUZZ_CASES` says how many, `TRUNKLINE_SEED` from which on.
 
+#[path = "../../router/kv/tests/kv/draw.rs"]
+mod draw;
+
 use std::panic::catch_unwind;
 
 use trunkline_fuzz::TARGETS;
 use trunkline_fuzz::mutant::mutant;
+use trunkline_fuzz::seeds::{entry, write};
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a whole number"))
-}
-
+/// So many cases in the first tier, and 20 times as many in the second.
 fn check(name: &str, num_cases: u64) {
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
     let (seeds, words) = ((target.seeds)(), (target.words)());
     for seed in &seeds {
         (target.run)(seed);
     }
-    let first = number("TRUNKLINE_SEED", 0);
-    for case in first..first + number("TRUNKLINE_FUZZ_CASES", num_cases) {
+    let first = draw::first_seed();
+    for case in first..first + draw::count("TRUNKLINE_FUZZ_CASES", num_cases, 20 * num_cases) {
         let input = mutant(case, &seeds, &words);
         if catch_unwind(|| (target.run)(&input)).is_err() {
             panic!("case {case} of `{name}` (TRUNKLINE_SEED={case}): {:?}", String::from_utf8_lossy(&input));
@@ -26,30 +27,45 @@ fn check(name: &str, num_cases: u64) {
 
 #[test]
 fn body() {
-    check("body", 10_000);
+    check("body", 2_000);
 }
 
 #[test]
 fn template() {
-    check("template", 20_000);
+    check("template", 4_000);
 }
 
 #[test]
 fn event() {
-    check("event", 50_000);
+    check("event", 10_000);
 }
 
 #[test]
 fn reply() {
-    check("reply", 200_000);
+    check("reply", 40_000);
 }
 
 #[test]
 fn gguf() {
-    check("gguf", 200_000);
+    check("gguf", 40_000);
 }
 
 #[test]
 fn keys() {
-    check("keys", 50_000);
+    check("keys", 10_000);
+}
+
+#[test]
+fn every_target_has_seeds_and_its_words_are_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    for target in TARGETS {
+        let (corpus, dictionary) = (folder.path().join(target.name), folder.path().join("words"));
+        write(target.name, &corpus, &dictionary).unwrap();
+        assert_eq!(std::fs::read_dir(corpus).unwrap().count(), (target.seeds)().len(), "{}", target.name);
+        assert!(!(target.seeds)().is_empty(), "{}", target.name);
+        let lines = std::fs::read_to_string(dictionary).unwrap().lines().count();
+        assert_eq!(lines, (target.words)().len(), "{}", target.name);
+    }
+    assert_eq!(entry(b"a\"\\\r\n\xff"), "\"a\\\"\\\\\\x0D\\x0A\\xFF\"\n");
+    assert!(write("nothing", folder.path(), folder.path()).unwrap_err().contains("\"body\""));
 }

@@ -137,6 +137,7 @@ impl EventLog {
         self.events.push(event());
     }
 
+    /// The events since the last call, and whether some were lost.
     pub fn take(&mut self) -> (Vec<KvEvent>, bool) {
         (std::mem::take(&mut self.events), std::mem::take(&mut self.has_lost))
     }

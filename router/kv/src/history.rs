@@ -59,6 +59,7 @@ impl History {
         path as usize & (self.sets.len() - 1)
     }
 
+    /// When a path was seen last, if it is known.
     pub fn get(&self, path: PathHash) -> Option<Sight> {
         self.sets[self.set_of(path)].get(path)
     }
@@ -93,6 +94,7 @@ impl History {
         }
     }
 
+    /// Paths that it has room for.
     pub fn capacity(&self) -> usize {
         self.sets.len() * WAYS
     }

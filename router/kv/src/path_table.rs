@@ -23,10 +23,12 @@ pub struct PathTable {
 }
 
 impl PathTable {
+    #[allow(clippy::new_without_default, reason = "public for tests only")]
     pub fn new() -> Self {
         Self { slots: vec![None; MIN_SLOTS], len: 0 }
     }
 
+    #[allow(clippy::len_without_is_empty, reason = "public for tests only")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -331,6 +331,7 @@ impl SequenceMap {
             .filter_map(|(index, slot)| slot.as_ref().map(|sequence| (SequenceKey(index as u32), sequence)))
     }
 
+    #[allow(clippy::len_without_is_empty, reason = "public for tests only")]
     pub fn len(&self) -> usize {
         self.by_id.len()
     }

@@ -72,6 +72,7 @@ impl Utf8Stream {
         }
     }
 
+    /// Appends a replacement character for a character that was never completed.
     pub fn finish(&mut self, out: &mut String) {
         if !self.incomplete.is_empty() {
             self.incomplete.clear();

@@ -186,7 +186,7 @@ fn a_disk_that_is_full_from_the_beginning_is_an_error_of_the_system() {
 #[test]
 fn writing_resumes_when_a_full_disk_has_room_again() {
     const PAUSE: Duration = Duration::from_millis(20);
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(20);
     let (disk, chain) = (Disk::default(), Chain::new("a", NUM_BLOCKS));
     let opened = Store::open_on(disk.records(), disk.blocks(), geometry(), Path::new("records"));
     let mut store = opened.expect("a disk without faults").0;

@@ -38,7 +38,7 @@ fn block() -> StoredBlock {
 }
 
 fn from_hex(digits: &str, len: usize) -> Vec<u8> {
-    let byte = |index: usize| u8::from_str_radix(&digits[index..index + 2], 16).unwrap();
+    let byte = |index: usize| u8::from_str_radix(&digits[index..index + 2], 16).expect("hex digits");
     let mut bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
     bytes.resize(len, 0);
     bytes

@@ -95,7 +95,7 @@ fn answer(plan: &StepPlan) -> StepResult {
 fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (usize, usize) {
     updates.clear();
     let (plan, in_plan) = allocations(|| scheduler.plan(now, updates));
-    let plan = plan.unwrap();
+    let plan = plan.expect("everybody decodes");
     let num_new_blocks = plan.chunks.iter().map(|chunk| chunk.new_block_ids.len()).sum();
     let result = Event::StepResult(answer(&plan));
     let ((), in_result) = allocations(|| scheduler.handle(now, result, updates));

@@ -1,7 +1,7 @@
 //! All tests of the crate, in one binary: each binary is linked by itself, and the library is compiled once.
 
 // The whole crate is tests; clippy's own exception covers only what stands inside a test function.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used)]
 
 mod bytes;
 mod chat_template;

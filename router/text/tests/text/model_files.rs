@@ -8,7 +8,7 @@ use trunkline_text::{
     EncodeSpecial, GenerationDefaults, GgufMetadata, ModelText, SpecialToken, SpecialTokens, TextError,
 };
 
-use crate::support::{smollm2, smollm2_path, spm, testdata};
+use crate::support::{smollm2, spm, testdata};
 
 /// A model's folder that is gone at the end of the test.
 struct Folder(PathBuf);
@@ -233,40 +233,5 @@ proptest! {
         {
             built.tokenizer.encode("the <s> é漢\n", EncodeSpecial::Allow).ok();
         }
-    }
-}
-
-/// How long the embedded model takes, for people: `make test-rust TESTS="--test text -- --ignored --nocapture"`.
-#[test]
-#[ignore = "prints timings"]
-fn print_timings() {
-    let path = smollm2_path();
-    for _ in 0..3 {
-        let start = std::time::Instant::now();
-        let model = ModelText::load(&path).unwrap();
-        let loaded = start.elapsed();
-        let start = std::time::Instant::now();
-        let mut metadata = GgufMetadata::open(&path).unwrap();
-        let parsed = start.elapsed();
-        tokenizer_from_gguf(&mut metadata).unwrap();
-        println!("metadata alone {parsed:?}, with tokenizer {:?}", start.elapsed());
-        let text = "The quick brown fox jumps over the lazy dog, 12 times.\n".repeat(2_000);
-        let start = std::time::Instant::now();
-        let ids = model.encode_prompt(&text).unwrap();
-        let encoded = start.elapsed();
-        let start = std::time::Instant::now();
-        let mut detokenizer = trunkline_text::Detokenizer::new(
-            model.tokenizer.clone(),
-            trunkline_text::DecodeSpecial::Skip,
-            trunkline_text::TextStart::Continuation,
-        );
-        let decoded: usize = ids.iter().map(|&id| detokenizer.push(id).len()).sum();
-        assert_eq!(decoded, text.len());
-        println!(
-            "load {loaded:?}; encode {} bytes to {} tokens {encoded:?}; stream them {:?}",
-            text.len(),
-            ids.len(),
-            start.elapsed()
-        );
     }
 }
