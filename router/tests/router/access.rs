@@ -171,7 +171,7 @@ async fn a_hangup_makes_the_process_read_the_keys_and_their_shares_again() {
     let _shard = MockShard::start(&folder.path().join("shard.sock"), ShardPlan::default());
     let mut command = Command::new(PROGRAM);
     let process = Process::start(with_needed_flags(&mut command, folder.path()).arg("--api-keys").arg(&path));
-    process.wait_for_log("shard is ready", 1);
+    process.wait_until_ready().await;
     let get = async |path: &str, key: &str| {
         let mut connection = Connection::open(process.address).await;
         connection.request_with("GET", path, &[("x-api-key", key)], b"").await

@@ -9,7 +9,7 @@ use trunkline_router::limits::Limits;
 use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
 
 use crate::support::process::{PROGRAM, Process, with_needed_flags};
-use crate::support::{Connection, DEADLINE, MockShard, Router, ShardPlan, write_model};
+use crate::support::{Connection, MockShard, Router, ShardPlan, write_model};
 
 const ORIGIN: &str = "https://chat.example.com";
 const KEY: &str = "sk-marker-key-0123456789";
@@ -137,12 +137,7 @@ async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
     let headers: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let messages = json!([{"role": "user", "content": "marker-prompt"}]);
     let mut statuses = Vec::new();
-    let ready = [("x-api-key", KEY)];
-    let is_ready = async || {
-        Connection::open(address).await.request_with("GET", "/readyz", &ready, b"").await.status == 200
-    };
-    let all_ready = async { while !is_ready().await {} };
-    tokio::time::timeout(DEADLINE, all_ready).await.expect("the process is ready");
+    process.wait_until_ready().await;
     for (path, body) in [
         ("/v1/chat/completions", json!({"messages": messages, "stream": true, "user": "marker-user"})),
         ("/v1/chat/completions", json!({"messages": messages, "temperature": "marker-prompt"})),

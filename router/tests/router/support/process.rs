@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::DEADLINE;
+use super::{Connection, DEADLINE};
 
 /// The router's program.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
@@ -68,6 +68,14 @@ impl Process {
             Some(address.strip_prefix("http://")?.parse().unwrap())
         });
         Self { child, log, address }
+    }
+
+    /// Waits until it would serve requests: its log says that the shard is ready a moment before.
+    pub async fn wait_until_ready(&self) {
+        let is_ready =
+            async || Connection::open(self.address).await.request("GET", "/readyz", b"").await.status == 200;
+        let ready = async { while !is_ready().await {} };
+        tokio::time::timeout(DEADLINE, ready).await.expect("the process is ready");
     }
 
     /// Waits until the log holds `wanted` so many times.
