@@ -5,8 +5,8 @@ use trunkline_text::GgufMetadata;
 
 use crate::memory::peak_bytes;
 
-/// Memory that a GGUF file may take for each of its bytes: a list of bytes is kept as numbers of eight bytes, and a list
-/// that grows is there twice.
+/// Memory that a GGUF file may take for each of its bytes: a list of bytes is kept as numbers of eight bytes, and a
+/// table that grows is there twice.
 const MAX_BYTES_OF_BYTE: usize = 16;
 /// Memory that any GGUF file may take, for an error and a table of no keys.
 const FIXED_BYTES: usize = 4096;

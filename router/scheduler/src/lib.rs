@@ -9,7 +9,7 @@
 //! (`fairness.rs`); then what is cached first, aged. A request that shares a prefix which another is computing waits
 //! for it.
 
-// The hidden modules are public for `tests/scheduler` only, so that the library is not compiled again for tests of its own.
+// The hidden modules are public for `tests/scheduler` only: the library is not compiled again for tests of its own.
 mod admit;
 mod below;
 #[doc(hidden)]

@@ -1,5 +1,5 @@
-//! A validator for the keywords of JSON schema that outputs are tested under. It shares no code with the crate: one test
-//! is no proof if both sides read a schema with the same function.
+//! A validator for the keywords of JSON schema that outputs are tested under. It shares no code with the crate: a test
+//! proves little if both sides read a schema with the same function.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
