@@ -15,7 +15,20 @@ from tenants import Tenants, write_keys
 PACKED_WEIGHTS = "TRUNKLINE_TEST_PACKED_WEIGHTS"
 # Files whose tests take longest, by measured seconds; xdist hands whole files to its workers in this order, so that the
 # last ones to finish are short.
-LONGEST_FIRST: list[str] = []
+LONGEST_FIRST = [
+    "test_restart.py",
+    "test_exactness.py",
+    "test_structured.py",
+    "test_watermark.py",
+    "test_windows.py",
+    "test_api_table.py",
+    "test_processes.py",
+    "test_exact_dialects.py",
+    "test_history.py",
+    "test_prompt_logprobs.py",
+    "test_logs.py",
+    "test_accuracy.py",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

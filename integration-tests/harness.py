@@ -72,7 +72,7 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 20.0) 
             return result
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline_s} s for {what}")
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -202,9 +202,11 @@ class Trunkline:
         return {name: float(value) for name, value in samples}
 
     def quiet(self) -> bool:
-        """No request runs or waits."""
+        """No request runs or waits, and all that was computed is in the cache."""
         metrics = self.metrics()
-        return metrics["vllm:num_requests_running"] == 0 and metrics["vllm:num_requests_waiting"] == 0
+        # The step beyond a request's last one holds its last block until its result is here.
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "trunkline_steps_in_flight")
+        return all(metrics[name] == 0 for name in names)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import pytest
 from harness import ALL_TIERS, Trunkline, wait_for
 
 MAX_TOKENS = 2000
-# Long enough for a client to leave before it is computed.
-PROMPT_TOKENS = 1500
+# Tokens of the prompt: enough for a client to leave before they are computed, and few where it leaves later.
+PROMPT_TOKENS = {"prefill": 1500, "decode": 100}
 NUM_DROPS = 1000 if ALL_TIERS else 100
 
 
@@ -48,7 +48,7 @@ class Counts:
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("moment", ["prefill", "decode"])
 def test_a_client_that_leaves_ends_its_request(server: Trunkline, stream: bool, moment: str) -> None:
-    prompt = random.Random(f"{moment} {stream}").choices(range(100, 40_000), k=PROMPT_TOKENS)
+    prompt = random.Random(f"{moment} {stream}").choices(range(100, 40_000), k=PROMPT_TOKENS[moment])
     wait_for(lambda: nothing_left(server), "the requests of other tests to end")
     counts = Counts(server)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -65,7 +65,7 @@ def test_a_client_that_leaves_ends_its_request(server: Trunkline, stream: bool, 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_a_client_that_leaves_at_once_leaves_nothing(server: Trunkline, stream: bool) -> None:
     """Before the request is read, or while it is validated: whether it runs at all is a race."""
-    prompt = random.Random(stream).choices(range(100, 40_000), k=PROMPT_TOKENS)
+    prompt = random.Random(stream).choices(range(100, 40_000), k=PROMPT_TOKENS["prefill"])
     counts = Counts(server)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(request_bytes(prompt, stream=stream))

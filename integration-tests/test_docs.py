@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from harness import ROOT, TRUNKLINE, Trunkline
+from harness import ROOT, TRUNKLINE, Trunkline, http
 
 DOCS = ROOT / "docs"
 # Routes that describe the others and stand in no OpenAPI document, with their answers.
@@ -78,7 +77,7 @@ def section_rows(header: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def openapi(server: Trunkline) -> dict[str, Any]:
-    document: dict[str, Any] = httpx.get(f"{server.base_url}/openapi.json").json()
+    document: dict[str, Any] = http.get(f"{server.base_url}/openapi.json").json()
     return document
 
 
@@ -89,7 +88,7 @@ def test_every_route_is_documented_and_every_documented_route_is_there(
     documented = set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", page("api.md"), re.MULTILINE))
     assert documented == listed | set(UNLISTED_ROUTES)
     for (method, path), status in UNLISTED_ROUTES.items():
-        assert httpx.request(method, server.base_url + path).status_code == status, path
+        assert http.request(method, server.base_url + path).status_code == status, path
 
 
 @pytest.mark.parametrize("source", REFUSED)
@@ -104,7 +103,7 @@ def test_every_refused_field_is_in_its_table(source: str) -> None:
 
 def test_every_metric_is_documented_with_its_type_and_every_documented_one_is_there(server: Trunkline) -> None:
     server.complete("The sea is", max_tokens=2)
-    text = httpx.get(f"{server.base_url}/metrics").text
+    text = http.get(f"{server.base_url}/metrics").text
     types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     served = {f"{name}_total" if kind == "counter" else name: kind for name, kind in types.items()}
     documented = dict(re.findall(r"^\| `([\w:]+)` \| (\w+) \|", page("metrics.md"), re.MULTILINE))
@@ -165,7 +164,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
     seen = set()
     for path, body, statuses in asked:
         sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
-        answer = httpx.post(server.base_url + path, timeout=60, **sent)
+        answer = http.post(server.base_url + path, timeout=60, **sent)
         error = answer.json()
         code = error["code"] if "code" in error else error["error"]["code"]
         assert answer.status_code == statuses[code], (path, body, code)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-from harness import Trunkline, serving, wait_for
+from harness import Trunkline, wait_for
 
 BLOCK = 64
 
@@ -22,71 +21,64 @@ def ask(server: Trunkline, prompt: list[int], **fields: Any) -> tuple[int, Any]:
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"]
 
 
-@pytest.fixture(scope="module")
-def own() -> Any:
-    """A server with nothing else in its cache."""
-    with serving() as running:
-        yield running
-
-
 def cached_blocks(server: Trunkline) -> float:
     metrics = server.metrics()
     return metrics["trunkline_kv_blocks_cached"] + metrics["trunkline_kv_blocks_held"]
 
 
-def test_forks_share_what_they_have_in_common(own: Trunkline) -> None:
-    history = tokens(1, 1000)
-    ask(own, history)
-    before = cached_blocks(own)
+def test_forks_share_what_they_have_in_common(server: Trunkline) -> None:
+    history = tokens(1, 500)
+    ask(server, history)
+    before = cached_blocks(server)
     forks = [history + tokens(100 + number, 40) for number in range(4)]
     for fork in forks:
-        cached, _ = ask(own, fork)
+        cached, _ = ask(server, fork)
         # Also the tokens of the block in which they part: it is shared by copy.
         assert cached == len(history)
     # A fork's own blocks: the copy of the block in which it begins, and one more that its tokens reach into.
-    assert cached_blocks(own) - before <= 2 * len(forks)
+    assert cached_blocks(server) - before <= 2 * len(forks)
 
 
-def test_samples_that_arrive_together_compute_their_prompt_once(own: Trunkline) -> None:
-    prompt = tokens(2, 900)
+def test_samples_that_arrive_together_compute_their_prompt_once(server: Trunkline) -> None:
+    prompt = tokens(2, 450)
     computed = "trunkline_scheduled_tokens_total"
-    before = own.metrics()[computed]
+    before = server.metrics()[computed]
     fields = {"max_tokens": 8, "temperature": 1.0, "ignore_eos": True}
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda seed: own.complete(prompt, seed=seed, **fields), range(6)))
-    wait_for(own.quiet, "the end of all")
+        answers = list(pool.map(lambda seed: server.complete(prompt, seed=seed, **fields), range(6)))
+    wait_for(server.quiet, "the end of all")
     texts = {answer["choices"][0]["text"] for answer in answers}
     assert len(texts) > 1, "seeds differ"
     # All but the last, partly filled block of the prompt is computed by one of them.
     most = len(prompt) + 6 * (8 + len(prompt) % BLOCK + 1)
-    assert own.metrics()[computed] - before <= most
-    alone = [ask(own, prompt, seed=seed, temperature=1.0, max_tokens=8)[1][0]["text"] for seed in range(6)]
+    assert server.metrics()[computed] - before <= most
+    alone = [ask(server, prompt, seed=seed, temperature=1.0, max_tokens=8)[1][0]["text"] for seed in range(6)]
     assert alone == [answer["choices"][0]["text"] for answer in answers]
 
 
-def test_an_edit_in_the_middle_reuses_what_is_before_it(own: Trunkline, server: Trunkline) -> None:
-    history = tokens(3, 800)
-    ask(own, history)
-    edited = [*history[:500], 7, *history[501:]]
-    cached, choices = ask(own, edited)
-    assert cached == 500
-    assert choices == ask(server, edited)[1], "the same bits as in a server that never saw the history"
+def test_an_edit_in_the_middle_reuses_what_is_before_it(server: Trunkline, cutting: Trunkline) -> None:
+    history = tokens(3, 400)
+    ask(server, history)
+    edited = [*history[:250], 7, *history[251:]]
+    cached, choices = ask(server, edited)
+    assert cached == 250
+    assert choices == ask(cutting, edited)[1], "the same bits as in a server that never saw the history"
 
 
-def test_a_history_that_was_cut_or_summed_up_reuses_its_system_prompt(own: Trunkline, server: Trunkline) -> None:
-    system, turns = tokens(4, 300), tokens(5, 700)
-    ask(own, system + turns)
-    for shorter in (system + turns[400:], system + tokens(6, 90)):
-        cached, choices = ask(own, shorter)
+def test_a_history_that_was_cut_or_summed_up_reuses_its_system_prompt(server: Trunkline, cutting: Trunkline) -> None:
+    system, turns = tokens(4, 150), tokens(5, 350)
+    ask(server, system + turns)
+    for shorter in (system + turns[200:], system + tokens(6, 45)):
+        cached, choices = ask(server, shorter)
         assert cached == len(system)
-        assert choices == ask(server, shorter)[1]
+        assert choices == ask(cutting, shorter)[1]
 
 
-def test_the_next_turn_reuses_the_answer(own: Trunkline) -> None:
+def test_the_next_turn_reuses_the_answer(server: Trunkline) -> None:
     prompt = tokens(7, 200)
-    answer = own.complete(prompt, max_tokens=30, ignore_eos=True, logprobs=0)
-    wait_for(own.quiet, "the end of the request")
-    told = own.tokenize(answer["choices"][0]["text"])
-    cached, _ = ask(own, prompt + told + tokens(8, 20))
+    answer = server.complete(prompt, max_tokens=30, ignore_eos=True, logprobs=0)
+    wait_for(server.quiet, "the end of the request")
+    told = server.tokenize(answer["choices"][0]["text"])
+    cached, _ = ask(server, prompt + told + tokens(8, 20))
     # The last token was sampled and never computed.
     assert cached >= len(prompt) + min(len(told), 30) - 2

@@ -7,11 +7,10 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 import zmq
-from harness import Trunkline, free_port, serving
+from harness import Trunkline, free_port, http, serving
 
 BLOCK = 64
 POD = "pod-7"
@@ -93,7 +92,7 @@ def published() -> Iterator[tuple[Trunkline, Reader]]:
     port = free_port()
     endpoint = f"tcp://*:{port}"
     with serving("--kv-events-endpoint", endpoint, env={"POD_NAME": POD}) as server:
-        model = httpx.get(f"{server.base_url}/v1/models").json()["data"][0]["id"]
+        model = http.get(f"{server.base_url}/v1/models").json()["data"][0]["id"]
         reader = Reader(port, f"kv@{POD}@{model}")
         # A subscription takes a while to arrive, and what was published before it is not for this reader.
         reader.socket.setsockopt(zmq.RCVTIMEO, 200)
@@ -112,7 +111,7 @@ def published() -> Iterator[tuple[Trunkline, Reader]]:
 
 
 def node_of(server: Trunkline, tokens: int) -> dict[str, Any]:
-    nodes = httpx.get(f"{server.base_url}/v1/kv/tree", params={"limit": 1000}).json()["data"]
+    nodes = http.get(f"{server.base_url}/v1/kv/tree", params={"limit": 1000}).json()["data"]
     (node,) = [node for node in nodes if node["tokens"] == tokens]
     found: dict[str, Any] = node
     return found
@@ -134,14 +133,14 @@ def test_a_prompt_is_published_as_a_chain_and_its_removal_too(published: tuple[T
     node = node_of(server, 3 * BLOCK)
     key = node["id"].partition("-")[2]
     assert hashes[-1] == int(key[:16], 16), "a hash is the first half of the key"
-    assert httpx.delete(f"{server.base_url}/v1/kv/tree/{node['id']}").status_code == 200
+    assert http.delete(f"{server.base_url}/v1/kv/tree/{node['id']}").status_code == 200
     removed = reader.until(lambda event: isinstance(event, BlockRemoved), 3)
     assert {block_hash for event in removed for block_hash in event.block_hashes} == set(hashes)
 
 
 def test_the_same_is_a_stream_over_http(published: tuple[Trunkline, Reader]) -> None:
     server, _ = published
-    with httpx.stream("GET", f"{server.base_url}/v1/kv/events", timeout=30) as answer:
+    with http.stream("GET", f"{server.base_url}/v1/kv/events", timeout=30) as answer:
         assert answer.headers["content-type"] == "text/event-stream"
         prompt = [token + 1 for token in PROMPT]
         server.complete(prompt, max_tokens=1)

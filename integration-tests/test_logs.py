@@ -55,8 +55,15 @@ def asked() -> list[tuple[str, dict[str, Any], int]]:
     ]
 
 
-@pytest.mark.parametrize("form", [(), ("--json-output",)], ids=["text", "json"])
-@pytest.mark.parametrize("given", ["environment", "file"])
+@pytest.mark.parametrize(
+    ("form", "given"),
+    [
+        ((), "file"),
+        (("--json-output",), "environment"),
+        pytest.param((), "environment", marks=pytest.mark.full),
+        pytest.param(("--json-output",), "file", marks=pytest.mark.full),
+    ],
+)
 def test_no_process_writes_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple[str, ...], given: str) -> None:
     keys = tmp_path / "keys.toml"
     keys.touch(mode=0o600)

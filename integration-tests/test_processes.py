@@ -13,7 +13,18 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import TRUNKLINE, Trunkline, alive, descendants, embedded_gguf, http, serving, sse_events, wait_for
+from harness import (
+    START_DEADLINE_S,
+    TRUNKLINE,
+    Trunkline,
+    alive,
+    descendants,
+    embedded_gguf,
+    http,
+    serving,
+    sse_events,
+    wait_for,
+)
 
 CHAT = "/v1/chat/completions"
 LONG = {
@@ -65,7 +76,7 @@ def test_shard_killed_in_mid_stream_is_an_error_event_and_a_restart(harmed: Trun
                 os.kill(shard, signal.SIGKILL)
     assert len(events) >= 8
     assert "error" in events[-1] or "error" in events[-2], events[-3:]
-    wait_for(lambda: is_ready(harmed), "readiness after the kill", 10)
+    wait_for(lambda: is_ready(harmed), "readiness after the kill", START_DEADLINE_S)
     assert harmed.shard_pid() != shard
     assert harmed.chat("hello", max_tokens=4)["usage"]["completion_tokens"] > 0
     # The end of a request is counted after its answer was sent.
@@ -75,7 +86,9 @@ def test_shard_killed_in_mid_stream_is_an_error_event_and_a_restart(harmed: Trun
 def test_router_killed_is_restarted(harmed: Trunkline) -> None:
     router, shard = harmed.router_pid(), harmed.shard_pid()
     os.kill(router, signal.SIGKILL)
-    wait_for(lambda: is_ready(harmed) and harmed.pids("trunkline-router") != [router], "another router")
+    wait_for(
+        lambda: is_ready(harmed) and harmed.pids("trunkline-router") != [router], "another router", START_DEADLINE_S
+    )
     assert harmed.shard_pid() == shard, "the weights stay loaded"
     assert harmed.complete("hello", max_tokens=2)["choices"][0]["text"]
 

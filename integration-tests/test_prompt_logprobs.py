@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
-from harness import Trunkline, serving
+from harness import Trunkline, http
 
 NUM_TOKENS = 40
 TEXT = "The trunk line between the two exchanges carried every call of the valley, and when it broke in the storm "
@@ -18,7 +16,7 @@ TEXT = "The trunk line between the two exchanges carried every call of the valle
 
 def post(server: Trunkline, path: str, **body: Any) -> Any:
     """The answer, its numbers as they were written."""
-    answer = httpx.post(server.base_url + path, json=body, timeout=300)
+    answer = http.post(server.base_url + path, json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     return json.loads(answer.text, parse_float=str)
 
@@ -29,13 +27,6 @@ def completion(server: Trunkline, prompt: str | list[int], **fields: Any) -> dic
     return choice
 
 
-@pytest.fixture(scope="module")
-def cutting() -> Iterator[Trunkline]:
-    """Cuts every prompt into chunks of at most 37 tokens, on one thread."""
-    with serving("--max-batch-prefill-tokens", "37", "--threads", "1") as running:
-        yield running
-
-
 def crowd(server: Trunkline, seed: int) -> None:
     noise = random.Random(seed)
     for _ in range(3):
@@ -43,8 +34,10 @@ def crowd(server: Trunkline, seed: int) -> None:
         server.complete(prompt, max_tokens=noise.randint(4, 30), echo=noise.random() < 0.5, logprobs=1)
 
 
-@pytest.mark.parametrize("others", [0, 7])
-@pytest.mark.parametrize("num_repeats", [1, 8])
+@pytest.mark.parametrize(
+    ("num_repeats", "others"),
+    [(1, 7), (8, 0), pytest.param(1, 0, marks=pytest.mark.full), pytest.param(8, 7, marks=pytest.mark.full)],
+)
 def test_a_prompts_logprobs_are_those_of_its_tokens_as_output(
     server: Trunkline, cutting: Trunkline, num_repeats: int, others: int
 ) -> None:

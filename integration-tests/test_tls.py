@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 from harness import START_DEADLINE_S, Trunkline, wait_for
-from test_processes import run_to_end
 
 
 def write_pair(folder: Path) -> str:
@@ -53,13 +52,3 @@ def test_a_server_with_a_certificate_is_ready_serves_and_takes_a_renewed_one(tmp
         assert "trunkline_tls_reloads_total 1" in get(server, "/metrics", second).text
     finally:
         server.stop()
-
-
-def test_a_key_of_another_certificate_ends_the_start(tmp_path: Path) -> None:
-    write_pair(tmp_path)
-    key = (tmp_path / "key.pem").read_bytes()
-    write_pair(tmp_path)
-    (tmp_path / "key.pem").write_bytes(key)
-    code, _, stderr, _ = run_to_end("serve", "--port", "0", *flags(tmp_path))
-    assert code == 2
-    assert "is not that of the certificate in" in stderr.splitlines()[-1], stderr

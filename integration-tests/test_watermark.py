@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from harness import ROOT, Trunkline, serving, sse_events
+from harness import ALL_TIERS, ROOT, Trunkline, http, serving, sse_events
 
 KEY = 0xC0FF_EE15_600D_5EED
+# A score grows with the root of the number of tokens.
 NUM_TOKENS = 200
+SEEDS = (1, 2, 3) if ALL_TIERS else (1,)
 TIMEOUT_S = 120.0
 PYTHON = ROOT / ".venv/bin/python"
 # What an attacker, and the tests of a text without a mark, have.
@@ -41,7 +42,7 @@ def generate(server: Trunkline, seed: int, **parameters: Any) -> dict[str, Any]:
     """Text of a story at temperature 1; the answer of TGI's route."""
     given = {"do_sample": True, "seed": seed, "max_new_tokens": NUM_TOKENS, "ignore_eos_token": True, "details": True}
     body = {"inputs": f"Once upon a time in year {seed} there was", "parameters": given | parameters}
-    answer = httpx.post(f"{server.base_url}/generate", json=body, timeout=TIMEOUT_S)
+    answer = http.post(f"{server.base_url}/generate", json=body, timeout=TIMEOUT_S)
     assert answer.status_code == 200, answer.text
     parsed: dict[str, Any] = answer.json()
     return parsed
@@ -50,7 +51,7 @@ def generate(server: Trunkline, seed: int, **parameters: Any) -> dict[str, Any]:
 def streamed(server: Trunkline, seed: int, **parameters: Any) -> str:
     given = {"do_sample": True, "seed": seed, "max_new_tokens": NUM_TOKENS, "ignore_eos_token": True}
     body = {"inputs": f"Once upon a time in year {seed} there was", "parameters": given | parameters}
-    with httpx.stream("POST", f"{server.base_url}/generate_stream", json=body, timeout=TIMEOUT_S) as answer:
+    with http.stream("POST", f"{server.base_url}/generate_stream", json=body, timeout=TIMEOUT_S) as answer:
         assert answer.status_code == 200, answer.read()
         text: str = list(sse_events(answer.iter_lines()))[-1]["generated_text"]
         return text
@@ -66,12 +67,12 @@ def score(tokens: Any, *arguments: str) -> dict[str, float]:
 
 
 def tokenize(server: Trunkline, text: str) -> Any:
-    return httpx.post(f"{server.base_url}/tokenize", json={"inputs": text}, timeout=TIMEOUT_S).json()
+    return http.post(f"{server.base_url}/tokenize", json={"inputs": text}, timeout=TIMEOUT_S).json()
 
 
 def test_marked_texts_are_found_and_others_are_not(marking: Trunkline, key_file: Path) -> None:
     key = ("--key-file", str(key_file))
-    for seed in (1, 2, 3):
+    for seed in SEEDS:
         marked = generate(marking, seed, watermark=True)
         plain = generate(marking, seed)
         # By the tokens as they were sampled, and by the text alone.
@@ -88,11 +89,14 @@ def test_a_server_without_a_key_has_tgis(server: Trunkline) -> None:
 
 
 def test_a_marked_reply_is_the_same_alone_and_among_others(marking: Trunkline) -> None:
-    requests = list(itertools.product((7, 8), (False, True), ({}, {"repetition_penalty": 1.2, "top_p": 0.9})))
+    seeds = (7, 8) if ALL_TIERS else (7,)
+    settings: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.2, "top_p": 0.9}]
+    requests = list(itertools.product(seeds, (False, True), settings))
 
     def texts(workers: int) -> list[str]:
-        def one(request: tuple[int, bool, dict[str, float]]) -> str:
+        def one(request: tuple[int, bool, dict[str, Any]]) -> str:
             seed, watermark, extra = request
+            extra = extra | {"max_new_tokens": 60}
             text: str = generate(marking, seed, watermark=watermark, **extra)["generated_text"]
             assert streamed(marking, seed, watermark=watermark, **extra) == text
             return text
@@ -117,20 +121,13 @@ def test_logprobs_are_of_the_model_and_grammars_hold(marking: Trunkline) -> None
 
 def test_the_key_is_nowhere_shown(marking: Trunkline) -> None:
     generate(marking, 10, max_new_tokens=2, watermark=True)
-    shown = [marking.log(), *marking.pids_commands(), httpx.get(f"{marking.base_url}/metrics").text]
+    shown = [marking.log(), *marking.pids_commands(), http.get(f"{marking.base_url}/metrics").text]
     for text in shown:
         assert f"{KEY:x}" not in text.lower() and str(KEY) not in text
 
 
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        ({"TRUNKLINE_WATERMARK_KEY": "open sesame"}, "`TRUNKLINE_WATERMARK_KEY` is no key"),
-        ({"TRUNKLINE_WATERMARK_GAMMA": "1"}, "`--watermark-gamma` is 1, expected 0.01 to 0.99"),
-    ],
-)
-def test_what_is_no_key_or_no_part_is_a_users_mistake(env: dict[str, str], words: str) -> None:
-    failing = Trunkline(env=env)
+def test_what_is_no_key_is_a_users_mistake_and_is_not_quoted() -> None:
+    failing = Trunkline(env={"TRUNKLINE_WATERMARK_KEY": "open sesame"})
     assert failing.process.wait(60) == 2
     failing.close()
-    assert words in failing.log() and "sesame" not in failing.log()
+    assert "`TRUNKLINE_WATERMARK_KEY` is no key" in failing.log() and "sesame" not in failing.log()
