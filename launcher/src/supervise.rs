@@ -125,7 +125,9 @@ impl<'a> Supervisor<'a> {
 
     /// Supervises until a signal asks to stop or a child cannot be kept running; no child is left afterwards.
     ///
-    /// `announce` gets the two lines that tell the user that the server is ready, once. Returns the exit code of a drain.
+    /// `announce` gets the two lines that tell the user that the server is ready, once.
+    ///
+    /// Returns the exit code of a drain.
     pub fn run(mut self, mut announce: impl FnMut(&str) -> io::Result<()>) -> Result<i32, LauncherError> {
         loop {
             match self.next_event() {
