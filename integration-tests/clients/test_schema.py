@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 EVENTS = "text/event-stream"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 # Requests of each operation, beside those that the document shows.
-EXAMPLES = 30 if os.environ.get("TRUNKLINE_TEST_ALL") == "1" else 6
+EXAMPLES = 30 if os.environ.get("TRUNKLINE_TEST_ALL") == "1" else 4
 TIMEOUT_S = 30.0
 # A stream without an end.
 ENDLESS = "/v1/kv/events"
