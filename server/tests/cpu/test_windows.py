@@ -36,8 +36,8 @@ PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
 LONG_PROMPT = np.random.default_rng(4).integers(0, VOCAB_SIZE, 120).tolist()
 # Random, so that the tokens do not run in circles.
 SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
-# K and V in f16.
-LOGPROB_BOUND = 0.005
+# K and V in f16; measured is 0.00041.
+LOGPROB_BOUND = 0.0006
 NUM_LONG = 20_000
 # Longest wait for an outcome; reached only by a failure.
 DEADLINE_S = 20.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.cuda.kv_oracle import first_keys, hadamard, make_scene, stored
 from tests.models.tiny import TinyModels
-from tests.tiers import first, matrix
+from tests.tiers import first, full
 from trunkline_server.backends.cuda import calibrate
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv
@@ -104,7 +104,19 @@ def test_heads_without_keys_are_left_as_they_are(device: str) -> None:
     assert (scaling.factors[0, :, 1] != 1.0).any() and scaling.means[0, 1].any()
 
 
-@pytest.mark.parametrize(("entry", "window"), matrix([(150, 150), (300, 1), (64, 1), (5, 5)], [None, 40]))
+@pytest.mark.parametrize(
+    ("entry", "window"),
+    [
+        ((150, 150), 40),
+        ((300, 1), None),
+        full((150, 150), None),
+        full((300, 1), 40),
+        full((64, 1), None),
+        full((64, 1), 40),
+        full((5, 5), None),
+        full((5, 5), 40),
+    ],
+)
 def test_attention_is_the_same_with_and_without(entry: tuple[int, int], window: int | None, device: str) -> None:
     """In f32, where nothing is rounded to a few bits: what is taken from keys comes back in scores."""
     context, _ = entry

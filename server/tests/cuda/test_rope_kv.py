@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.cuda.kv_oracle import activation_dtype, hadamard, stored
+from tests.tiers import matrix
 from trunkline_server.backends.cuda.kernels.hadamard import turn_heads
 from trunkline_server.backends.cuda.kernels.rope_kv import rope, rope_and_write_kv, rope_tables
 from trunkline_server.backends.cuda.kv_pool import KvPool
@@ -56,8 +57,7 @@ def test_rotation_is_not_in_place(device: str) -> None:
         rope(x, i32([0], device), rope_tables(make_rope(32), 4, device), 32, out=x)
 
 
-@pytest.mark.parametrize("head_size", [32, 80])
-@pytest.mark.parametrize("format", ["f32", "f16", "bf16", "fp8", "int8", "int4"])
+@pytest.mark.parametrize(("format", "head_size"), matrix(["f32", "f16", "bf16", "fp8", "int8", "int4"], [32, 80]))
 def test_what_is_stored_is_near_what_was_given(format: str, head_size: int, device: str) -> None:
     dtype, rotary = activation_dtype(format), make_rope(head_size)
     num_heads, num_kv_heads, slots = 3, 2, [40, 41, -1, 0, 17]

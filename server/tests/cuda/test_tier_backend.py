@@ -228,6 +228,8 @@ def test_a_history_goes_on_with_the_same_bits_after_a_restart(
     assert shard.restore([keys[0], keys[0]]) == 1
 
 
+# Tiers alone are tested with less memory than disk in test_tiers.py.
+@pytest.mark.full
 def test_pinned_memory_smaller_than_the_disk_keeps_what_was_used_last(
     checkpoint: Checkpoint, tmp_path: Path, device: str
 ) -> None:
@@ -324,6 +326,8 @@ def test_sizes_that_do_not_fit_are_one_line(checkpoint: Checkpoint, device: str)
         open_backend(checkpoint, device, 1 << 50)
 
 
+# What is pinned for a block of each size is tested in test_tiers.py.
+@pytest.mark.full
 def test_a_disk_for_one_block_has_pinned_memory_for_one(tiny_model: TinyModels, tmp_path: Path, device: str) -> None:
     """A block is no power of two bytes: what the disk holds alone would be refused as too little to pin."""
     # Three layers.

@@ -65,8 +65,8 @@ def test_tiny_model_generates_the_tokens_of_transformers(
 ) -> None:
     expected = recorded[f"{case} greedy"].tolist()
     assert len(set(expected)) > 2, "the output is too monotonous to tell right from wrong"
-    backend = ReferenceBackend(open_checkpoint(tiny_model(case).folder))
-    assert generate_greedily(backend, recorded["prompt"][:21].tolist(), len(expected)) == expected
+    backend, count = ReferenceBackend(open_checkpoint(tiny_model(case).folder)), len(expected) if IS_FULL else 12
+    assert generate_greedily(backend, recorded["prompt"][:21].tolist(), count) == expected[:count]
 
 
 @pytest.mark.parametrize("case", GGUF_CASES)
