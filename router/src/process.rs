@@ -31,13 +31,18 @@ const POD_VARIABLE: &str = "POD_NAME";
 /// This machine's name, or the container's.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
+/// Opens a store of one of the schemes `s3`, `gs` and `az`.
+pub type OpenCloud = fn(&Location) -> Result<Remote, LocationError>;
+/// Starts to publish KV events; the error is a line for the user.
+pub type StartPublisher = fn(Endpoint, Topic) -> BoxFuture<'static, Result<Publish, String>>;
+
 /// Capabilities that an executable may lack, because their libraries take long to compile and few users need them.
 #[derive(Clone, Copy, Default)]
 pub struct Extensions {
-    /// Opens a store of the scheme `s3`, `gs` or `az` for `--kv-object-store`.
-    pub open_cloud: Option<fn(&Location) -> Result<Remote, LocationError>>,
-    /// Starts to publish KV events for `--kv-events-endpoint`; the error is a line for the user.
-    pub start_publisher: Option<fn(Endpoint, Topic) -> BoxFuture<'static, Result<Publish, String>>>,
+    /// For `--kv-object-store`.
+    pub open_cloud: Option<OpenCloud>,
+    /// For `--kv-events-endpoint`.
+    pub start_publisher: Option<StartPublisher>,
 }
 
 /// Runs the router with the arguments of this process until it is told to end; returns the process's exit code.

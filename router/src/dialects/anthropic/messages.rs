@@ -109,7 +109,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let choices = app.generate(vec![request], 1, admitted.permit).await?;
     if body.stream == Some(true) {
         let render = MessageStream::new(head, stops, &reply);
-        return Ok(sse::stream(choices, render, &app));
+        return Ok(sse::stream(choices, render, app));
     }
     let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
     let output =

@@ -136,7 +136,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let choices = app.generate(vec![request], num_choices, admitted.permit).await?;
     if body.stream == Some(true) {
         let render = ChatStream::new(head, tokenizer, num_choices, shown);
-        return Ok(sse::stream(choices, render, &app));
+        return Ok(sse::stream(choices, render, app));
     }
     let keep = if shown.logprobs { KeepTokens::Yes } else { KeepTokens::No };
     let (mut folded, usage) = sse::fold(choices, keep).await?;

@@ -108,7 +108,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let shown = Shown { echo, logprobs, prompt_logprobs, usage: include_usage, stops };
     if is_stream {
         let render = CompletionStream::new(head, tokenizer, echoed, num_choices.computed, shown);
-        return Ok(sse::stream(choices, render, &app));
+        return Ok(sse::stream(choices, render, app));
     }
     let keep = if logprobs.is_some() || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
     let (mut folded, usage) = sse::fold(choices, keep).await?;

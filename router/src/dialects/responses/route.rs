@@ -134,7 +134,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let writer = ResponseWriter::new(response, &reply, keeping);
     let choices = app.generate(vec![request], 1, admitted.permit).await?;
     if is_stream {
-        return Ok(sse::stream(choices, writer, &app));
+        return Ok(sse::stream(choices, writer, app));
     }
     let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
     let output =

@@ -172,7 +172,7 @@ async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response
     if as_events {
         let end_token_id = app.model.text.end_token_ids.first().copied().unwrap_or_default();
         let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0, end_token_id };
-        let events = sse::stream(choices, render, &app);
+        let events = sse::stream(choices, render, app);
         return Ok((timings.headers(), events).into_response());
     }
     let keep = if details || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
