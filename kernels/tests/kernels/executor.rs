@@ -9,9 +9,10 @@ mod sequence;
 mod shares;
 mod window_parts;
 
-use self::model::{ALL, BLOCK_SIZE, GEMMA, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
+use self::model::{ALL, BLOCK_SIZE, GEMMA, INT4, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
 use trunkline_kernels::executor::{Chunk, Executor, LateMasks, SequenceFailure, SequenceResult};
 use trunkline_kernels::isa::Isa;
+use trunkline_kernels::kv_pool::KvDtype;
 use trunkline_kernels::sampling::{SampledToken, SamplingParams, TokenScore};
 
 use crate::random::{Random, bits};
@@ -88,6 +89,11 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
         let spread = expected.iter().fold(0.0f32, |a, x| a.max(x.abs()));
         assert!(spread > 0.1, "the model says nothing: {spread}");
         for (isa, at) in Isa::available().into_iter().zip(first_threads..) {
+            // Without vectors, measuring the scaling of int4's keys takes half a second.
+            if isa == Isa::SCALAR && recipe.dtype == KvDtype::Int4 && recipe.seed != INT4.seed && !runs_all()
+            {
+                continue;
+            }
             // Each recipe and each set has another number of threads, or all of them.
             let threads = if runs_all() { vec![1, 2, 3] } else { vec![1 + at % 3] };
             for threads in threads {

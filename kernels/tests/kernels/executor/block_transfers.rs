@@ -164,14 +164,16 @@ fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
 fn a_step_waits_for_a_disk_that_keeps_up_and_not_for_one_that_is_behind() {
     let mut bench = Bench::new(PLAIN);
     let gate = bench.gate.clone();
+    // While the gate is held no store ends.
     let held = gate.lock().unwrap();
-    // The disk has nothing to do, so the step counts on it: in vain.
-    assert!(bench.time_to_store(0) >= STORE_WAIT, "nobody waited");
-    assert!(bench.transfers.is_storing());
-    // Now it is behind. The shortest of many times, since others use this machine, too.
-    let shortest = (1..16).map(|slot| bench.time_to_store(slot)).min().unwrap();
-    assert!(shortest < STORE_WAIT, "every step waited, {shortest:?} at least");
+    let idle = bench.time_to_store(0);
+    let is_storing = bench.transfers.is_storing();
+    let behind = (1..16).map(|slot| bench.time_to_store(slot)).min().unwrap();
     drop(held);
+    // A disk that had nothing to do was counted on: in vain.
+    assert!(idle >= STORE_WAIT && is_storing, "nobody waited, but {idle:?}");
+    // Then it is behind. The shortest of many times, since others use this machine, too.
+    assert!(behind < STORE_WAIT, "every step waited, {behind:?} at least");
     let outcomes = bench.outcomes(16).stores;
     assert!(outcomes.iter().all(|outcome| outcome.is_stored), "{outcomes:?}");
 }
