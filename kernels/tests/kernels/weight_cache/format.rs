@@ -11,12 +11,14 @@ const REMEDY: &str = "files that older versions wrote now hold something else: r
 /// [`LAYOUT_VERSION`] and the XXH3-64 of the file of this test's program.
 const FILE: (u32, u64) = (1, 0x6ad92cdd3cddeb8a);
 
-/// Of the entries: format, rows, columns, offset in the image, bytes, parts.
-const ENTRIES: [(&str, u64, u64, u64, u64, &[u32]); 4] = [
-    ("Q8_0", 70, 64, 0, 5440, &[0]),
-    ("Q8_0", 64, 64, 5440, 4352, &[1]),
-    ("Q8_0", 64, 64, 9792, 4352, &[2, 3]),
-    ("F32", 1, 64, 14144, 256, &[4]),
+/// Format; rows and columns; offset in the image and bytes; parts.
+type Row<'a> = (&'a str, [u64; 2], [u64; 2], &'a [u32]);
+
+const ENTRIES: [Row<'_>; 4] = [
+    ("Q8_0", [70, 64], [0, 5440], &[0]),
+    ("Q8_0", [64, 64], [5440, 4352], &[1]),
+    ("Q8_0", [64, 64], [9792, 4352], &[2, 3]),
+    ("F32", [1, 64], [14144, 256], &[4]),
 ];
 
 #[test]
@@ -26,10 +28,10 @@ fn a_file_is_as_its_layout_says() {
     let header = Header::read(&file);
     assert_eq!(header.layout_version, LAYOUT_VERSION);
     assert_eq!((header.image_offset, header.key, &header.note[..]), (4096, [7; KEY_BYTES], NOTE));
-    let seen: Vec<_> = header
+    let seen: Vec<Row<'_>> = header
         .entries
         .iter()
-        .map(|e| (&e.format[..], e.rows, e.columns, e.offset, e.num_bytes, &e.parts[..]))
+        .map(|e| (&e.format[..], [e.rows, e.columns], [e.offset, e.num_bytes], &e.parts[..]))
         .collect();
     assert_eq!(seen, ENTRIES, "{REMEDY}");
     for entry in &header.entries {
