@@ -13,7 +13,7 @@ use trunkline_scheduler::{EndReason, Millis, SchedulerConfig, SequenceId, ShardL
 /// The seeds of this run; see `draw`.
 pub fn seeds() -> Range<u64> {
     let first = draw::first_seed();
-    first..first + draw::count("TRUNKLINE_SIM_SEEDS", 600, 20_000)
+    first..first + draw::count("TRUNKLINE_SIM_SEEDS", 600, 10_000)
 }
 
 /// Whether something was met in at least one of 200 runs, on average.
