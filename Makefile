@@ -19,6 +19,9 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 export UV_PYTHON_PREFERENCE = only-system
 export UV_NO_CONFIG = 1
+# Compiled Python is kept, also where the environment says otherwise: each process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CARGO_TARGET_DIR)/pycache
 BIN := $(CARGO_TARGET_DIR)/release
 ROUTER := trunkline-router$(if $(FULL),-full)
 UV := .tools/bin/uv
@@ -106,7 +109,7 @@ environments: .venv-test/.stamp .venv-clients/.stamp
 
 .PHONY: build-tests
 build-tests:
-	cargo test --release --workspace --quiet --lib --bins --tests --no-run
+	cargo test --release --workspace --quiet --tests --no-run
 
 .PHONY: lint
 lint: .venv-test/.stamp ## rustfmt, clippy, ruff, mypy, proto lint, tidy
@@ -118,7 +121,8 @@ lint: .venv-test/.stamp ## rustfmt, clippy, ruff, mypy, proto lint, tidy
 	.venv-test/bin/buf lint proto
 	$(TEST_PYTHON) scripts/features.py
 	.venv-test/bin/mypy --no-error-summary
-	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --release --workspace --quiet -- -D warnings
+	cargo clippy --release --workspace --tests --examples --benches --quiet -- -D warnings
 
 .PHONY: fmt
 fmt: .venv-test/.stamp ## format Rust, Python and proto
@@ -128,14 +132,16 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto
 	.venv-test/bin/buf format -w proto
 
 # Property tests draw the same cases each time, so that a change is judged by what it changes; `make test-all` draws anew.
-# The examples are left out: lint has compiled them.
+# Only --tests: with --lib or --bins cargo compiles libraries as test programs that have no tests. Lint has compiled the
+# examples.
 .PHONY: test-rust
 test-rust: .venv/.stamp ## unit, property and simulation tests of the crates (TESTS="-p trunkline-kv-tests")
 	export TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" RUST_BACKTRACE=1
 	[ -n "$${TRUNKLINE_TEST_ALL:-}" ] || export PROPTEST_RNG_SEED=1
 	run="cargo test --release --workspace --quiet"
 	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
-	$$run --lib --bins --tests -- $(if $(TRUNKLINE_TEST_ALL),--include-ignored --skip from_s3)
+	$$run --tests
+	[ -z "$${TRUNKLINE_TEST_ALL:-}" ] || $$run --test grammar --test launcher -- --ignored
 
 .PHONY: test-s3
 test-s3: ## the object tier against an S3-compatible server (installs one)

@@ -119,6 +119,8 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TRUNKLINE_PYTHON": sys.executable,
         "TRUNKLINE_WEIGHTS_CACHE": "off",
+        # On a card the whole matrices run, not the part that `make test` runs in the interpreter.
+        "TRUNKLINE_TEST_ALL": "1",
         "TRITON_CACHE_DIR": os.environ.get("TRITON_CACHE_DIR", str(Path(tempfile.gettempdir()) / "trunkline-triton")),
         "TOKENIZERS_PARALLELISM": "false",
     }

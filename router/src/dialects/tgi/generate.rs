@@ -94,6 +94,8 @@ pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> R
     responses(
         (status = 200, description = "The output; with `stream` as events", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 429, description = "Too many requests", body = ErrorResponse),
+        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
     )
 )]
 pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
