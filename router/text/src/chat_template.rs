@@ -141,8 +141,21 @@ fn environment() -> Environment<'static> {
     environment.set_fuel(Some(TEMPLATE_FUEL));
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out, _, value| python::write(out, value));
+    environment.add_test("divisibleby", is_divisible);
     environment.add_filter("tojson", |value: &Variable, options: Kwargs| python::to_json(value, &options));
     environment
+}
+
+/// The test `divisibleby`. The library's own panics on integers if the divisor is 0.
+fn is_divisible(value: &Variable, by: &Variable) -> Result<bool, minijinja::Error> {
+    let (Ok(dividend), Ok(divisor)) = (i128::try_from(value.clone()), i128::try_from(by.clone())) else {
+        return Ok(minijinja::tests::is_divisibleby(value, by));
+    };
+    if divisor == 0 {
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "division by zero"));
+    }
+    // The smallest integer has no remainder that fits if it is divided by -1.
+    Ok(dividend.checked_rem(divisor).unwrap_or(0) == 0)
 }
 
 /// A template's own words when it refuses.

@@ -185,3 +185,19 @@ fn generation_tags_print_nothing_and_strip_alike() {
         assert_eq!(without_generation_tags(unclosed), unclosed);
     }
 }
+
+#[test]
+fn a_divisor_of_zero_fails_the_template_and_nothing_else() {
+    let rendered = |test: &str| render(&format!("{{{{ {test} }}}}"), &hi());
+    for (test, wanted) in [
+        ("6 is divisibleby 3", "True"),
+        ("7 is divisibleby(3)", "False"),
+        ("1.5 is divisibleby 0.5", "True"),
+    ] {
+        assert_eq!(rendered(test).unwrap(), wanted, "{test}");
+    }
+    for test in ["0 is divisibleby 0", "6 is divisibleby false", "messages|length is divisibleby 0"] {
+        let error = rendered(test).unwrap_err();
+        assert!(matches!(error, TextError::TemplateFailed { .. }), "{test}: {error}");
+    }
+}
