@@ -170,7 +170,7 @@ test-clients: .venv-clients/.stamp ## packages that others wrote, against a real
 
 .PHONY: test-schemas
 test-schemas: build .venv-test/.stamp ## structured output under every real schema of the sample (TRUNKLINE_SCHEMAS=file.jsonl.gz)
-	$(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
+	TRUNKLINE_TEST_ALL=1 $(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
 
 # Coverage by the compiler's own flags, so that the stable toolchain does; a folder of its own, as all is built with them.
 .PHONY: fuzz

@@ -189,11 +189,9 @@ fn generation_tags_print_nothing_and_strip_alike() {
 #[test]
 fn a_divisor_of_zero_fails_the_template_and_nothing_else() {
     let rendered = |test: &str| render(&format!("{{{{ {test} }}}}"), &hi());
-    for (test, wanted) in [
-        ("6 is divisibleby 3", "True"),
-        ("7 is divisibleby(3)", "False"),
-        ("1.5 is divisibleby 0.5", "True"),
-    ] {
+    for (test, wanted) in
+        [("6 is divisibleby 3", "True"), ("7 is divisibleby(3)", "False"), ("1.5 is divisibleby 0.5", "True")]
+    {
         assert_eq!(rendered(test).unwrap(), wanted, "{test}");
     }
     for test in ["0 is divisibleby 0", "6 is divisibleby false", "messages|length is divisibleby 0"] {
