@@ -80,13 +80,15 @@ class Shard:
         """So many of each; they come one by one, or together. Fails at the deadline."""
         assert self.backend.store is not None
         found, deadline = Transfers([], []), time.monotonic() + DEADLINE_S
-        while len(found.stores) < num_stores or len(found.restores) < num_restores:
+        while True:
+            # A quick one came with the step that asked for it, and is waited for in vain.
+            if (transfers := self.engine.take_transfers()) is not None:
+                found = Transfers([*found.stores, *transfers.stores], [*found.restores, *transfers.restores])
+            if len(found.stores) >= num_stores and len(found.restores) >= num_restores:
+                return found
             rest = deadline - time.monotonic()
             assert rest > 0, f"only {found} came"
             self.backend.store.wait_outcomes(rest)
-            if (transfers := self.engine.take_transfers()) is not None:
-                found = Transfers([*found.stores, *transfers.stores], [*found.restores, *transfers.restores])
-        return found
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """The prompt from position `first` on."""
