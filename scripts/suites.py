@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs test suites in order, each a make target, and leaves out those that nothing has changed since they passed.
+"""Runs test suites, each a make target, and leaves out those that nothing has changed since they passed.
 
     scripts/suites.py [--force] SUITE...
 
@@ -19,6 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = ROOT / "target" / "passed"
+REPORTS = ROOT / "target" / "reports"
+# Suites that use one core, and so run beside lint and the tests of the parts.
+BESIDE = ("test-clients",)
 # Suite -> folders that cannot affect it. Lint looks at every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
@@ -61,27 +64,67 @@ def digest(suite: str, names: list[str]) -> str:
     return hasher.hexdigest()
 
 
+class Run:
+    """A suite under way. One that runs beside others writes to a file, which is printed when it is done."""
+
+    def __init__(self, suite: str, wanted: str) -> None:
+        self.suite, self._wanted, self._begin = suite, wanted, time.monotonic()
+        self._log = REPORTS / f"{suite}.log" if suite in BESIDE else None
+        print(
+            f"==== {suite}" + (f" (beside the others, to {self._log.relative_to(ROOT)})" if self._log else ""),
+            flush=True,
+        )
+        command = ["make", "--no-print-directory", suite]
+        if self._log is None:
+            self._process = subprocess.Popen(command, cwd=ROOT)
+        else:
+            REPORTS.mkdir(parents=True, exist_ok=True)
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait(self) -> int:
+        """Waits for the end, keeps the digest of a suite that passed, and returns the exit status."""
+        status = self._process.wait()
+        if self._log is not None:
+            print(self._log.read_text(errors="replace"), end="")
+        seconds = time.monotonic() - self._begin
+        print(f"==== {self.suite} {'failed' if status else 'passed'} after {seconds:.0f} s", flush=True)
+        if status == 0:
+            PASSED.mkdir(parents=True, exist_ok=True)
+            (PASSED / self.suite).write_text(self._wanted)
+        return status
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="run every suite")
     parser.add_argument("suites", nargs="+", choices=UNRELATED, metavar="SUITE")
     args = parser.parse_args()
     names = files()
+    wanted = {suite: digest(suite, names) for suite in args.suites}
+    due = [suite for suite in args.suites if args.force or not is_unchanged(suite, wanted[suite])]
     for suite in args.suites:
-        wanted, stamp = digest(suite, names), PASSED / suite
-        if not args.force and UNRELATED[suite] and stamp.exists() and stamp.read_text() == wanted:
+        if suite not in due:
             print(f"==== {suite}: nothing it depends on has changed since it passed (make test FORCE=1 runs it again)")
+    beside = [Run(suite, wanted[suite]) for suite in due if suite in BESIDE]
+    status = 0
+    for suite in due:
+        if suite in BESIDE:
             continue
-        print(f"==== {suite}", flush=True)
-        begin = time.monotonic()
-        status = subprocess.run(["make", "--no-print-directory", suite], cwd=ROOT).returncode
-        if status != 0:
-            print(f"==== {suite} failed after {time.monotonic() - begin:.0f} s", file=sys.stderr)
-            return status
-        PASSED.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(wanted)
-        print(f"==== {suite} passed in {time.monotonic() - begin:.0f} s", flush=True)
-    return 0
+        # Tests of the whole system fill both cores and measure: nothing runs beside them.
+        while suite == "test-system" and beside:
+            status = status or beside.pop().wait()
+        status = status or Run(suite, wanted[suite]).wait()
+        if status:
+            break
+    while beside:
+        status = beside.pop().wait() or status
+    return status
+
+
+def is_unchanged(suite: str, wanted: str) -> bool:
+    stamp = PASSED / suite
+    return bool(UNRELATED[suite]) and stamp.exists() and stamp.read_text() == wanted
 
 
 if __name__ == "__main__":
