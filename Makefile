@@ -135,7 +135,7 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto
 # Only --tests: with --lib or --bins cargo compiles libraries as test programs that have no tests. Lint has compiled the
 # examples.
 .PHONY: test-rust
-test-rust: .venv/.stamp ## unit, property and simulation tests of the crates (TESTS="-p trunkline-kv-tests")
+test-rust: .venv/.stamp ## unit, property and simulation tests of the crates (TESTS="--test kv")
 	export TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" RUST_BACKTRACE=1
 	[ -n "$${TRUNKLINE_TEST_ALL:-}" ] || export PROPTEST_RNG_SEED=1
 	run="cargo test --release --workspace --quiet"
@@ -244,10 +244,10 @@ bench-eviction: ## hit rate of the prefix cache by policy on made traces and on 
 .PHONY: torture
 torture: build .venv-test/.stamp ## the tests with kills, faults and random histories, many times over (TRUNKLINE_SEED=n: from another seed)
 	export TRUNKLINE_TEST_ALL=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)"
-	TRUNKLINE_KILLS=5000 cargo test --release -p trunkline-store-tests
-	TRUNKLINE_CASES=100000 cargo test --release -p trunkline-kv-tests --test kv -- model:: store::
-	for round in {1..50}; do cargo test --release --quiet -p trunkline-reply-tests -p trunkline-text-tests; done
-	TRUNKLINE_SIM_SEEDS=200000 cargo test --release -p trunkline-scheduler-tests --test scheduler -- every
+	TRUNKLINE_KILLS=5000 cargo test --release --workspace --test store
+	TRUNKLINE_CASES=100000 cargo test --release --workspace --test kv -- model:: store::
+	for round in {1..50}; do cargo test --release --quiet --workspace --test reply --test text; done
+	TRUNKLINE_SIM_SEEDS=200000 cargo test --release --workspace --test scheduler -- every
 	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
 .PHONY: bench-restart

@@ -1,4 +1,4 @@
-//! What a store of objects has to do for the tier. Implemented here by a folder, and by S3, GCS and Azure in the crate
+//! The interface of an object store. A folder implements it here; S3, GCS and Azure do so in the crate
 //! `trunkline-object-cloud`, which a build without them does not compile.
 
 use std::fmt::Debug;

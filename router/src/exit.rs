@@ -1,4 +1,4 @@
-//! Why the process ends unasked, and with which code.
+//! The reasons for which the process ends by itself, and their exit codes.
 
 use crate::server::DriverEnded;
 
