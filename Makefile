@@ -50,7 +50,8 @@ setup: .venv/.stamp ## make the serving environment in .venv
 # One cargo call, so that both cores have work until the end; the environment is made beside it.
 .PHONY: build
 build: ## build the release binaries and kernels; leaves .venv/bin/trunkline (FULL=1: with cloud stores and ZeroMQ)
-	@scripts/require.sh cargo cc python disk
+	@scripts/require.sh cargo cc python
+	[ -e .venv/.stamp ] || MIN_FREE_MB=3000 scripts/require.sh disk
 	$(MAKE) .venv/.stamp & environment=$$!
 	cargo build --release -p trunkline-launcher -p $(ROUTER) -p trunkline-kernels-python || { kill $$environment; exit 1; }
 	wait $$environment
@@ -90,7 +91,8 @@ SUITES := lint test-rust test-server test-system test-clients
 # The environments are made while cargo works. A suite is left out if nothing that it depends on changed since it passed.
 .PHONY: test
 test: ## what each change needs: lint, Rust, server, whole-system and client tests (FORCE=1: unchanged suites too)
-	@scripts/require.sh cargo cc python disk
+	@scripts/require.sh cargo cc python
+	[ -e .venv-test/.stamp ] || MIN_FREE_MB=12000 scripts/require.sh disk
 	$(MAKE) environments & environments=$$!
 	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments; exit 1; }
 	wait $$environments

@@ -1,5 +1,6 @@
 #!/bin/sh
-# require.sh NAME...: fails with one line that says what to install when a prerequisite is missing.
+# require.sh NAME...: fails with one line that says what to install when a prerequisite is missing. `disk` is room for
+# MIN_FREE_MB megabytes.
 set -eu
 fail() {
     echo "error: $1; hint: $2" >&2
@@ -26,8 +27,8 @@ for name in "$@"; do
         ;;
     disk)
         free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
-        [ "$free_mb" -ge "${MIN_FREE_MB:-3000}" ] ||
-            fail "only $free_mb MB are free on this disk, needed are ${MIN_FREE_MB:-3000}" "free some, or build elsewhere with CARGO_TARGET_DIR=/path"
+        [ "$free_mb" -ge "$MIN_FREE_MB" ] ||
+            fail "only $free_mb MB are free on this disk, needed are $MIN_FREE_MB" "free some, or use a checkout on another disk"
         ;;
     *) fail "unknown prerequisite \`$name\`" "see scripts/require.sh" ;;
     esac
