@@ -183,7 +183,7 @@ def main() -> int:
         finally:
             server.stop()
     setup = (
-        f"`make bench-fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({flood.num_done} were "
+        f"`make bench NAME=fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({flood.num_done} were "
         f"done, {flood.num_refused} refused), B sends {args.chats} chats of {args.prompt_tokens} tokens one after "
         f"another; weights are equal. {int(preempted)} of A's sequences gave way. "
         f"{os.cpu_count()} CPUs ({platform.machine()}). "

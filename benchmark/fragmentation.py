@@ -1,4 +1,4 @@
-"""Slots of KV blocks that hold nothing, on a trace: `make bench-fragmentation TRACE=trace.jsonl.gz`.
+"""Slots of KV blocks that hold nothing, on a trace: `make bench NAME=fragmentation TRACE=trace.jsonl.gz`.
 
 A sequence has blocks for what it has computed and the token that comes next; all but the last are full. Weighed by the
 steps that each request decodes for, so that long answers count for as long as they hold their blocks; blocks that

@@ -146,7 +146,7 @@ def main() -> int:
             server.stop()
     figures = summary(times)
     setup = (
-        f"`make bench-isolation`, seed {args.seed}: {args.trials} requests of each class, alternating at random, one "
+        f"`make bench NAME=isolation`, seed {args.seed}: {args.trials} requests of each class, alternating at random, one "
         f"at a time, prompts of {args.prompt_tokens} random tokens, {os.cpu_count()} CPUs ({platform.machine()})."
     )
     text = report(figures, times, setup)

@@ -183,7 +183,7 @@ def main():
     arguments = parser.parse_args()
     rows = measure(arguments.dtypes.split(","), arguments.windows)
     text = (
-        "# K and V by dtype\n\n`make bench-kv-dtypes`: the embedded model on the CPU backend, "
+        "# K and V by dtype\n\n`make bench NAME=kv-dtypes`: the embedded model on the CPU backend, "
         f"{rows[0]['scored_tokens']:,} tokens of prose in windows of {WINDOW_TOKENS:,}, {NUM_PROMPTS} prompts of "
         f"{PROMPT_TOKENS} tokens with {OUTPUT_TOKENS} greedy tokens each, the fastest decode step of one sequence with "
         f"the dtypes taking turns. Compared with {rows[0]['dtype']}.\n\n{table(rows)}\n"

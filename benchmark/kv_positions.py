@@ -96,7 +96,7 @@ def main():
     arguments = parser.parse_args()
     rows = measure(arguments.dtypes.split(","))
     text = (
-        "# K and V by dtype and position\n\n`make bench-kv-positions`: the embedded model on the CPU backend, two "
+        "# K and V by dtype and position\n\n`make bench NAME=kv-positions`: the embedded model on the CPU backend, two "
         f"windows of {WINDOW_TOKENS:,} tokens (its whole context) of prose, code and other languages, "
         f"{rows[0]['all']['scored_tokens']:,} scored tokens. {rows[0]['dtype']}: perplexity at these positions; the "
         "others: its change ± standard error (mean |Δ logprob|).\n\n" + table(rows) + "\n"

@@ -1,4 +1,4 @@
-"""What a restart costs a long history: `make bench-restart`.
+"""What a restart costs a long history: `make bench NAME=restart`.
 
 A prompt of some thousand tokens is read cold; the server is killed (SIGKILL to every process) and started again on
 the same folder; the prompt comes again with a little more. Rounds in folders of their own; medians. Beside it what the
@@ -85,7 +85,7 @@ def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, A
     compute_8b = length * SHAPE_8B["operations_per_token"] / operations_per_s
     read_8b = length * SHAPE_8B["kv_bytes_per_token"] / bytes_per_s
     lines = [
-        f"Time to first token of {length:,} tokens, medians of {len(rounds)} (`make bench-restart`)",
+        f"Time to first token of {length:,} tokens, medians of {len(rounds)} (`make bench NAME=restart`)",
         "",
         "| | seconds | part of cold |",
         "|---|---|---|",

@@ -1,4 +1,4 @@
-"""Whether other streams feel the store: `make bench-spill`.
+"""Whether other streams feel the store: `make bench NAME=spill`.
 
 Some clients stream while another one sends long prompts, one after the other: with nothing beside, with prompts and no
 store, with prompts whose blocks go to the store, and with the same prompts read back from it after a restart. What
@@ -157,7 +157,7 @@ def main() -> None:
     phases = [alone, beside, written, read]
     lines = [
         f"Time between two tokens of {args.streams} streams beside {args.prompts} prompts of {args.tokens:,} tokens, "
-        f"one after the other; with and without a store in turns of {args.round} prompts (`make bench-spill`)",
+        f"one after the other; with and without a store in turns of {args.round} prompts (`make bench NAME=spill`)",
         "",
         "| beside | seconds | p50 ms | p99 ms | p99 of each turn | longest ms |",
         "|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 """What a grammar costs a step: streams under one beside free ones, in turns.
 
-    make bench-structured [ARGS="--streams 8 --repeat 9"]
+    make bench NAME=structured [ARGS="--streams 8 --repeat 9"]
 
 Each stream generates the same number of tokens from a random prompt. Under the grammars nearly every token is sampled,
 so that each step needs the masks of all streams. A turn measures free streams and each grammar, in any order; ratios

@@ -1,4 +1,4 @@
-"""`make bench-structured` takes many minutes: it says how far it is."""
+"""`make bench NAME=structured` takes many minutes: it says how far it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures Trunkline and its peers in turn: make bench-peers [ARGS="--quick --peers trunkline,openvino"]
+"""Measures Trunkline and its peers in turn: make bench NAME=peers [ARGS="--quick --peers trunkline,openvino"]
 
 Installs what is missing (llama.cpp compiles for ten minutes), then visits the peers round by round. Each measurement is
 kept as it is made: an interrupted run goes on with --resume. Nothing here is an assertion.

@@ -34,7 +34,7 @@ def describe(threads: int) -> str:
 def limits(path: Path) -> str:
     """The machine's limits as `kernels/examples/limits` wrote them, a row each; says so when nobody measured them."""
     if not path.is_file():
-        return "The machine's own limits were not measured; hint: make bench-limits"
+        return "The machine's own limits were not measured; hint: make bench NAME=limits"
     measured = json.loads(path.read_text())
     rows = [(f"read {read['level']}", read, "GB/s") for read in measured["read"]]
     rows += [
@@ -42,7 +42,7 @@ def limits(path: Path) -> str:
     ]
     table = [f"| {name} | {row['one_thread']:,.0f} | {row['all_threads']:,.0f} | {unit} |" for name, row, unit in rows]
     head = [
-        "The machine's own limits (`make bench-limits`):",
+        "The machine's own limits (`make bench NAME=limits`):",
         "",
         "| | one thread | all threads | |",
         "|---|---|---|---|",

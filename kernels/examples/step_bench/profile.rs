@@ -19,7 +19,7 @@ pub struct Limits {
 impl Limits {
     pub fn read(path: &str) -> Result<Self> {
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("read `{path}`; hint: `make bench-limits` writes it"))?;
+            .with_context(|| format!("read `{path}`; hint: `make bench NAME=limits` writes it"))?;
         let json: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("`{path}`"))?;
         let best = |list: &str, key: &str, value: &str| {
             let entries = json[list].as_array().into_iter().flatten();

@@ -2,7 +2,7 @@
 //!
 //! Three processes' worth of work share the machine, as they would with a real shard: the router, the mock shard and
 //! the client (both in this process, a thread each). In the same run a bare axum loop that streams the same events
-//! gives the yardstick. `make bench-router`; results are printed as a Markdown table.
+//! gives the yardstick. `make bench NAME=router`; results are printed as a Markdown table.
 
 // A benchmark ends with what went wrong; nothing catches it.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -23,7 +23,7 @@ use clap::Parser;
 
 /// The benchmark's arguments.
 #[derive(Debug, Parser)]
-#[command(name = "bench-router")]
+#[command(name = "router")]
 struct Args {
     /// Write the results to `benchmark/results/router.json`, too.
     #[arg(long)]

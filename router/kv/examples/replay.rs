@@ -1,4 +1,4 @@
-//! Replays requests through the KV cache with every policy of eviction: `make bench-eviction`.
+//! Replays requests through the KV cache with every policy of eviction: `make bench NAME=eviction`.
 //!
 //! Standard input: a request a line, its blocks as numbers; equal numbers mean an equal prefix up to there. Arguments:
 //! capacities in blocks, and names of policies if not all. Standard output, tab-separated: capacity, policy, blocks
