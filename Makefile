@@ -82,7 +82,7 @@ SUITES := lint test-rust test-server test-system test-clients
 
 # Creates the environments while cargo builds. Skips a suite if nothing it depends on has changed since it last passed.
 .PHONY: test
-test: ## run lint and the test suites that a change affects (FORCE=1: all)
+test: ## run lint and the suites that a change affects (FORCE=1: all)
 	@scripts/require.sh cargo cc python
 	[ -e .venv-test/.stamp ] || MIN_FREE_MB=12000 scripts/require.sh disk
 	$(MAKE) environments & environments=$$!
