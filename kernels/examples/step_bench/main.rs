@@ -7,7 +7,7 @@
 //!
 //! `--profile` adds a table for each case: mean time per step of each kind of kernel over all threads and rounds, the
 //! time that threads waited before it, its rates, and, with `--limits` (written by `make bench NAME=limits`), the share
-//! of the roof: the time that its multiply-adds or its bytes must take at least, whichever is more, by the time it took.
+//! of the roof: the time that its multiply-adds or its bytes must take at least, whichever is more, by the time taken.
 //! The roof of integer products is the rate of 8-bit dot products, that of attention the rate of f32 multiply-adds;
 //! bytes are those of weights, or of K and V, read once from memory.
 #![allow(clippy::print_stdout)] // a report is what it is for
