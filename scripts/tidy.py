@@ -72,6 +72,8 @@ MACHINE = re.compile(
     r"(?<![\w./{}$-])/(root|home|work|Users)/\w|pypi\.org|crates\.io/|registry\.npmjs|files\.pythonhosted"
 )
 TODO = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+MARKDOWN_CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def tracked() -> list[Path]:
@@ -127,6 +129,27 @@ def check_text(path: Path, text: str) -> list[str]:
         lines = len(production_lines(path, text))
         if lines > MAX_FILE_LINES:
             found.append(f"{name}: {lines} lines, at most {MAX_FILE_LINES}: is there a second noun in it?")
+    return found
+
+
+def anchors(text: str) -> set[str]:
+    """Returns the anchors that GitHub gives the headings of a Markdown page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_links(path: Path, text: str) -> list[str]:
+    """Checks that relative links in a Markdown page name existing files, and their fragments existing headings."""
+    found = []
+    for link in MARKDOWN_LINK.findall(MARKDOWN_CODE.sub("", text)):
+        target, _, fragment = link.partition("#")
+        file = path.parent / target if target else path
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        if not file.exists():
+            found.append(f"{path.relative_to(ROOT)}: `{link}` leads nowhere")
+        elif fragment and file.suffix == ".md" and fragment not in anchors(file.read_text()):
+            found.append(f"{path.relative_to(ROOT)}: `{link}` names no heading of {file.name}")
     return found
 
 
@@ -216,6 +239,8 @@ def main() -> int:
         found += check_text(path, text)
         if path.suffix == ".py" and not generated(path):
             found += check_python(path, text)
+        if path.suffix == ".md":
+            found += check_links(path, text)
         found += check_pure(path, text)
     for line in found:
         print(line)
