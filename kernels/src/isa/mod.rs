@@ -3,23 +3,29 @@
 //! Every file has the same functions, and every function gives the same bits in every file: integer sums are exact,
 //! float operations follow the one order that [`crate::linear`] states. `scalar` is the oracle.
 
+// A build for one machine leaves most sets unused (`build.rs`). They are type-checked all the same.
 #[cfg(target_arch = "x86_64")]
-#[doc(hidden)]
-pub mod amx;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 mod avx512_quantize;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod neon;
 #[cfg(target_arch = "aarch64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod neon_i8mm;
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod x86;
 
 use std::fmt;
@@ -39,8 +45,6 @@ pub enum IsaKind {
     AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// `Avx512` and AMX with bytes. Only by name: no processor that has it has run it yet.
-    Amx,
     /// NEON of AArch64 with its dot products.
     Neon,
     /// `Neon` and the products of matrices of bytes (I8MM).
@@ -49,12 +53,11 @@ pub enum IsaKind {
 
 impl IsaKind {
     /// All of them, slowest first.
-    pub const ALL: [IsaKind; 7] = [
+    pub const ALL: [IsaKind; 6] = [
         IsaKind::Scalar,
         IsaKind::Avx2,
         IsaKind::AvxVnni,
         IsaKind::Avx512,
-        IsaKind::Amx,
         IsaKind::Neon,
         IsaKind::NeonI8mm,
     ];
@@ -66,9 +69,20 @@ impl IsaKind {
             IsaKind::Avx2 => "avx2",
             IsaKind::AvxVnni => "avx_vnni",
             IsaKind::Avx512 => "avx512",
-            IsaKind::Amx => "amx",
             IsaKind::Neon => "neon",
             IsaKind::NeonI8mm => "neon_i8mm",
+        }
+    }
+
+    /// True if this build contains the kernels of the set; `build.rs` chooses them.
+    fn is_compiled(self) -> bool {
+        match self {
+            IsaKind::Scalar => cfg!(isa = "scalar"),
+            IsaKind::Avx2 => cfg!(isa = "avx2"),
+            IsaKind::AvxVnni => cfg!(isa = "avx_vnni"),
+            IsaKind::Avx512 => cfg!(isa = "avx512"),
+            IsaKind::Neon => cfg!(isa = "neon"),
+            IsaKind::NeonI8mm => cfg!(isa = "neon_i8mm"),
         }
     }
 
@@ -90,7 +104,6 @@ impl IsaKind {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            IsaKind::Amx => IsaKind::Avx512.is_supported() && amx::is_supported(),
             IsaKind::Neon | IsaKind::NeonI8mm => false,
         }
     }
@@ -103,7 +116,7 @@ impl IsaKind {
             IsaKind::NeonI8mm => {
                 IsaKind::Neon.is_supported() && std::arch::is_aarch64_feature_detected!("i8mm")
             }
-            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 | IsaKind::Amx => false,
+            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 => false,
         }
     }
 
@@ -117,18 +130,17 @@ impl IsaKind {
 macro_rules! call_isa {
     ($isa:expr, $kernel:ident $(::<$format:ident>)? ($($argument:expr),* $(,)?)) => {
         match $isa.kind() {
+            #[cfg(isa = "scalar")]
             $crate::isa::IsaKind::Scalar => $crate::isa::scalar::$kernel $(::<$format>)?($($argument),*),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx2")]
             $crate::isa::IsaKind::Avx2 => $crate::isa::avx2::$kernel $(::<$format>)?($($argument),*),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx_vnni")]
             $crate::isa::IsaKind::AvxVnni => $crate::isa::avx_vnni::$kernel $(::<$format>)?($($argument),*),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx512")]
             $crate::isa::IsaKind::Avx512 => $crate::isa::avx512::$kernel $(::<$format>)?($($argument),*),
-            #[cfg(target_arch = "x86_64")]
-            $crate::isa::IsaKind::Amx => $crate::isa::amx::$kernel $(::<$format>)?($($argument),*),
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(isa = "neon")]
             $crate::isa::IsaKind::Neon => $crate::isa::neon::$kernel $(::<$format>)?($($argument),*),
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(isa = "neon_i8mm")]
             $crate::isa::IsaKind::NeonI8mm => $crate::isa::neon_i8mm::$kernel $(::<$format>)?($($argument),*),
             kind => unreachable!("{kind:?}: an `Isa` exists only if the CPU has it"),
         }
@@ -156,6 +168,18 @@ pub enum IsaError {
         /// The set asked for.
         kind: IsaKind,
     },
+    /// The build contains only the fastest set of the machine that compiled it, and this CPU lacks that.
+    #[error("this build has no kernels for this CPU; hint: build on this machine, or anywhere with `make build FULL=1`")]
+    NoneUsable,
+    /// The build does not contain the set that was asked for.
+    #[error(
+        "this build lacks the kernels for `{}`; hint: unset `{ISA_VARIABLE}`, or build with `make build FULL=1`",
+        kind.name()
+    )]
+    NotCompiled {
+        /// The set asked for.
+        kind: IsaKind,
+    },
 }
 
 /// For messages.
@@ -164,22 +188,24 @@ fn known_names() -> String {
 }
 
 impl Isa {
-    /// Portable code: everywhere.
+    /// Portable code, which runs everywhere.
+    #[cfg(isa = "scalar")]
     pub const SCALAR: Isa = Isa(IsaKind::Scalar);
 
-    /// `kind`, if this CPU has it.
+    /// Returns `kind` if this CPU has it and this build contains its kernels.
     pub fn new(kind: IsaKind) -> Result<Self, IsaError> {
-        if kind.is_supported() { Ok(Self(kind)) } else { Err(IsaError::Unsupported { kind }) }
+        match (kind.is_compiled(), kind.is_supported()) {
+            (true, true) => Ok(Self(kind)),
+            (false, true) => Err(IsaError::NotCompiled { kind }),
+            (_, false) => Err(IsaError::Unsupported { kind }),
+        }
     }
 
-    /// The best set of this CPU, or the one that [`ISA_VARIABLE`] names. [`IsaKind::Amx`] has to be named.
+    /// Returns the fastest set of this CPU, or the one that [`ISA_VARIABLE`] names.
     pub fn detect() -> Result<Self, IsaError> {
         match std::env::var_os(ISA_VARIABLE) {
             Some(name) => Self::named(&name.to_string_lossy()),
-            None => {
-                let tried = |isa: &Self| isa.kind() != IsaKind::Amx;
-                Ok(Self::available().into_iter().rfind(tried).unwrap_or(Self::SCALAR))
-            }
+            None => Self::available().pop().ok_or(IsaError::NoneUsable),
         }
     }
 

@@ -75,8 +75,10 @@ pub trait Lanes: Copy {
 
 /// The portable instantiation and the oracle: plain arrays.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(isa = "scalar"), allow(dead_code))]
 pub struct ScalarLanes([f32; LANES]);
 
+#[cfg_attr(not(isa = "scalar"), allow(dead_code))]
 impl ScalarLanes {
     #[inline]
     fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
@@ -210,6 +212,7 @@ impl Lanes for ScalarLanes {
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "every-isa"), allow(unused_imports))]
 pub use x86::{Avx2Lanes, Avx512Lanes};
 
 /// `each_vector!(n, |i, lanes| body)` runs `body` for each vector of `n` elements: `i` is its first, `lanes` how many
@@ -249,46 +252,48 @@ macro_rules! simd_entry {
     };
     (@ [$($head:tt)*] $name:ident $generic:ident ( $($arg:ident : $ty:ty),* $(,)? ) [$($ret:ty)?]) => {
         $($head)* fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx512")]
             #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: this function's own features are those that the instantiation needs; the rest is the entry's
                 // condition.
                 unsafe { $generic::<$crate::ops::vector::Avx512Lanes>($($arg),*) }
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(isa = "avx2", isa = "avx_vnni"))]
             #[target_feature(enable = "avx2,fma,f16c")]
             fn avx2($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
                 unsafe { $generic::<$crate::ops::vector::Avx2Lanes>($($arg),*) }
             }
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(isa = "neon")]
             #[target_feature(enable = "neon,dotprod")]
             fn neon($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
                 unsafe { $generic::<$crate::ops::vector::neon::NeonLanes<false>>($($arg),*) }
             }
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(isa = "neon_i8mm")]
             #[target_feature(enable = "neon,dotprod")]
             fn neon_i8mm($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above; products of matrices are written as instructions.
                 unsafe { $generic::<$crate::ops::vector::neon::NeonLanes<true>>($($arg),*) }
             }
             match isa.kind() {
-                #[cfg(target_arch = "x86_64")]
+                #[cfg(isa = "avx512")]
                 // SAFETY: an `Isa` is only made for a CPU that has its features.
-                $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Amx => unsafe { avx512($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
+                $crate::isa::IsaKind::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(any(isa = "avx2", isa = "avx_vnni"))]
                 // SAFETY: as above.
                 $crate::isa::IsaKind::Avx2 | $crate::isa::IsaKind::AvxVnni => unsafe { avx2($($arg),*) },
-                #[cfg(target_arch = "aarch64")]
+                #[cfg(isa = "neon")]
                 // SAFETY: as above.
                 $crate::isa::IsaKind::Neon => unsafe { neon($($arg),*) },
-                #[cfg(target_arch = "aarch64")]
+                #[cfg(isa = "neon_i8mm")]
                 // SAFETY: as above.
                 $crate::isa::IsaKind::NeonI8mm => unsafe { neon_i8mm($($arg),*) },
+                #[cfg(isa = "scalar")]
                 // SAFETY: the scalar instantiation needs no features.
-                _ => unsafe { $generic::<$crate::ops::vector::ScalarLanes>($($arg),*) },
+                $crate::isa::IsaKind::Scalar => unsafe { $generic::<$crate::ops::vector::ScalarLanes>($($arg),*) },
+                kind => unreachable!("{kind:?}: an `Isa` exists only for a CPU and a build that have it"),
             }
         }
     };

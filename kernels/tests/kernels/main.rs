@@ -6,7 +6,6 @@
 
 mod aligned;
 #[cfg(target_arch = "x86_64")]
-mod amx;
 mod cpus;
 mod digest;
 mod executor;

@@ -17,7 +17,7 @@ from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.tensor import FORMATS
 
-ISAS = ("scalar", "avx2", "avx_vnni", "avx512", "amx", "neon", "neon_i8mm")
+ISAS = ("scalar", "avx2", "avx_vnni", "avx512", "neon", "neon_i8mm")
 NUM_TOKENS = 200
 # Mean absolute difference of the log-probabilities of all tokens at all positions. Activations are 8-bit numbers beside
 # integer weights; beside floats only K and V are rounded. Measured are 0.00038 and 0.0161 at most.
