@@ -14,7 +14,8 @@ fn main() {
     for set in [X86_64, AARCH64].concat() {
         println!("cargo::rustc-check-cfg=cfg(isa, values(\"{set}\"))");
     }
-    let is_native = env::var("HOST") == env::var("TARGET") && env::var_os("CARGO_FEATURE_EVERY_ISA").is_none();
+    let is_native =
+        env::var("HOST") == env::var("TARGET") && env::var_os("CARGO_FEATURE_EVERY_ISA").is_none();
     let sets = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => X86_64,
         Ok("aarch64") => AARCH64,
@@ -29,8 +30,9 @@ fn main() {
 /// The set that `Isa::detect` would choose on this machine.
 #[cfg(target_arch = "x86_64")]
 fn fastest() -> &'static str {
-    let has_avx2 =
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    let has_avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
     let has_avx512_vnni = is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512vnni");
     let has_avx512 = has_avx512_vnni
         && is_x86_feature_detected!("avx512f")

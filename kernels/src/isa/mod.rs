@@ -53,14 +53,8 @@ pub enum IsaKind {
 
 impl IsaKind {
     /// All of them, slowest first.
-    pub const ALL: [IsaKind; 6] = [
-        IsaKind::Scalar,
-        IsaKind::Avx2,
-        IsaKind::AvxVnni,
-        IsaKind::Avx512,
-        IsaKind::Neon,
-        IsaKind::NeonI8mm,
-    ];
+    pub const ALL: [IsaKind; 6] =
+        [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Neon, IsaKind::NeonI8mm];
 
     /// As [`ISA_VARIABLE`] takes it.
     pub fn name(self) -> &'static str {
@@ -169,7 +163,9 @@ pub enum IsaError {
         kind: IsaKind,
     },
     /// The build contains only the fastest set of the machine that compiled it, and this CPU lacks that.
-    #[error("this build has no kernels for this CPU; hint: build on this machine, or anywhere with `make build FULL=1`")]
+    #[error(
+        "this build has no kernels for this CPU; hint: build on this machine, or anywhere with `make build FULL=1`"
+    )]
     NoneUsable,
     /// The build does not contain the set that was asked for.
     #[error(
