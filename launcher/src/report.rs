@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::system::uname;
 
-use crate::args::high::ModelRef;
+use crate::args::resolved::ModelRef;
 use crate::programs;
 use crate::resolve;
 

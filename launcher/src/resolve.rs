@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::args::high::ModelRef;
+use crate::args::resolved::ModelRef;
 use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::process::{Event, Exit, Process, Role};

@@ -9,8 +9,8 @@ use std::process::Command;
 use clap::{Arg, CommandFactory};
 use rustix::process::Signal;
 use serde_json::Value;
-use trunkline_launcher::args::high::{Request, ServeConfig};
-use trunkline_launcher::args::low::LowArgs;
+use trunkline_launcher::args::parsed::ParsedArgs;
+use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::listen::Address;
 use trunkline_launcher::pace::Pace;
@@ -165,15 +165,15 @@ fn words(command: &Command) -> Vec<String> {
 /// The command lines of resolver, shard and router.
 fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<String>; 3] {
     plan.config = config;
-    plan.address = Address::check(&config.hostname, 0).unwrap();
-    plan.address.port = config.port;
+    plan.address = Address::check(&config.server.hostname, 0).unwrap();
+    plan.address.port = config.server.port;
     let resolver = programs::resolver_command(&plan.python, &config.model);
     [words(&resolver), words(&plan.command(Role::Shard)), words(&plan.command(Role::Router))]
 }
 
 #[test]
 fn every_flag_has_a_case() {
-    let mut command = LowArgs::command();
+    let mut command = ParsedArgs::command();
     command.build();
     let flags = command.find_subcommand(SERVE).unwrap().get_arguments().filter_map(Arg::get_long);
     let flags: BTreeSet<&str> = flags.filter(|flag| !["help", CONFIG].contains(flag)).collect();
@@ -193,7 +193,7 @@ fn each_flag_reaches_its_child_and_no_other() {
         python: "python".into(),
         router: "trunkline-router".into(),
         model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
-        address: Address::check(&defaults.hostname, 0).unwrap(),
+        address: Address::check(&defaults.server.hostname, 0).unwrap(),
         runtime_dir,
         pace: Pace::default(),
     };

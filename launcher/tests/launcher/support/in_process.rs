@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use rustix::process::Signal;
-use trunkline_launcher::args::high::{Request, ServeConfig};
+use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::error::LauncherError;
 use trunkline_launcher::listen::Address;
@@ -40,7 +40,7 @@ impl Bench {
                 python,
                 router,
                 model: ResolvedModel { path: model, model_id: "fake/model".into(), revision: None },
-                address: Address::check(&config.hostname, config.port)?,
+                address: Address::check(&config.server.hostname, config.server.port)?,
                 runtime_dir: RuntimeDir::create(&[folder], &config.log())?,
                 pace,
             };
