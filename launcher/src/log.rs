@@ -65,7 +65,13 @@ pub fn write_line(line: &[u8]) {
 }
 
 /// Renders a log line, including its newline.
-pub fn render(format: Format, now: SystemTime, level: LogLevel, message: &str, fields: &[Field<'_>]) -> String {
+pub fn render(
+    format: Format,
+    now: SystemTime,
+    level: LogLevel,
+    message: &str,
+    fields: &[Field<'_>],
+) -> String {
     let timestamp = humantime::format_rfc3339_millis(now).to_string();
     let name = level.name().to_uppercase();
     match format {

@@ -26,7 +26,7 @@ use crate::runtime_dir::RuntimeDir;
 /// Everything needed to start the two children.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// The user's configuration.
+    /// The configuration of `trunkline serve`.
     pub config: &'a ServeConfig,
     /// The interpreter with the server package.
     pub python: PathBuf,

@@ -1,39 +1,39 @@
-//! Settings whose value is one of a few names.
+//! The types of settings whose value is one of a few names.
 
 use crate::macros::choices;
 
 choices! {
     /// The implementation of the model's operations.
     Backend {
-        /// Rust kernels.
+        /// Rust kernels on the CPU.
         Cpu = "cpu";
         /// Triton kernels on an NVIDIA GPU.
         Cuda = "cuda";
-        /// PyTorch in fp32.
+        /// PyTorch operations in fp32.
         Reference = "reference";
     }
 
-    /// What may influence the bits of a result on the cuda backend.
+    /// The guarantee for the bits of a result on the cuda backend.
     Numerics {
-        /// Only the request itself.
+        /// The bits depend only on the request itself.
         Exact = "exact";
-        /// Also the other requests computed at the same time, since PyTorch's matrix products depend on their number.
+        /// The bits may also depend on other requests in the same step.
         Fast = "fast";
     }
 
-    /// Whether each thread is pinned to a core.
+    /// The condition under which each thread is pinned to a core.
     PinThreads {
-        /// When the threads use every core.
+        /// Pin them when the threads use every core.
         Auto = "auto";
-        /// Always.
+        /// Always pin them.
         On = "on";
-        /// Never.
+        /// Never pin them.
         Off = "off";
     }
 
-    /// How keys and values are stored.
+    /// The format of stored keys and values.
     KvCacheDtype {
-        /// The backend's recommendation.
+        /// The default of the backend.
         Auto = "auto";
         /// 8-bit floating point (e4m3) with a scale per token and head; cuda backend only.
         Fp8 = "fp8";
@@ -41,33 +41,33 @@ choices! {
         Int8 = "int8";
         /// 4-bit integers with a scale per token and head.
         Int4 = "int4";
-        /// IEEE half precision.
+        /// IEEE 754 half precision.
         F16 = "f16";
-        /// bfloat16.
+        /// bfloat16, with the range of fp32.
         Bf16 = "bf16";
     }
 
-    /// What layers with a sliding window keep.
+    /// The tokens that layers with a sliding window keep.
     KvWindows {
-        /// Little more than the window, when that saves memory.
+        /// Little more than the window, if that saves memory.
         Auto = "auto";
-        /// Every token.
+        /// All tokens, like other layers.
         Off = "off";
     }
 
-    /// Which cached prefixes are evicted first.
+    /// The order in which cached prefixes are evicted.
     EvictionPolicy {
-        /// The least recently used.
+        /// Least recently used first.
         Lru = "lru";
-        /// The least likely to be reused, judged by past reuse of similar prefixes.
+        /// Least likely to be reused first, judged by past reuse of similar prefixes.
         Worth = "worth";
-        /// Chosen by `lru` or `worth`, whichever has had more hits recently.
+        /// Whichever of `lru` and `worth` has had more hits recently.
         Adaptive = "adaptive";
     }
 
-    /// How the model writes tool calls.
+    /// The format of the model's tool calls.
     ToolCallParser {
-        /// As the chat template shows.
+        /// The format that the chat template shows.
         Auto = "auto";
         /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
         Hermes = "hermes";
@@ -83,9 +83,9 @@ choices! {
         Off = "off";
     }
 
-    /// How the model marks its reasoning.
+    /// The format of the model's reasoning.
     ReasoningParser {
-        /// As the chat template shows.
+        /// The format that the chat template shows.
         Auto = "auto";
         /// Between `<think>` and `</think>`.
         Think = "think" | "deepseek_r1" | "qwen3";
@@ -93,7 +93,7 @@ choices! {
         Off = "off";
     }
 
-    /// How much is logged.
+    /// The most detailed level that is logged.
     LogLevel {
         /// Failures that end something.
         Error = "error";
@@ -103,7 +103,7 @@ choices! {
         Info = "info";
         /// Details that help to find a fault.
         Debug = "debug";
-        /// Everything.
+        /// All available details.
         Trace = "trace";
     }
 }

@@ -1,4 +1,4 @@
-//! What the values of a setting look like.
+//! The form of a setting's values.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -6,7 +6,7 @@ use crate::value::{Bytes, Named, Value};
 
 /// Longest name in bytes.
 const MAX_NAME_BYTES: usize = 4096;
-/// Every origin.
+/// Stands for every origin.
 const ANY_ORIGIN: &str = "*";
 
 /// The form and range of a setting's values.
@@ -14,34 +14,34 @@ const ANY_ORIGIN: &str = "*";
 pub enum Form {
     /// A flag without a value; elsewhere `true` or `false`.
     Switch,
-    /// A whole number.
+    /// A whole number within a range.
     Number {
         /// Placeholder in the help text, which is also the unit.
         unit: &'static str,
-        /// Smallest valid number.
+        /// The smallest valid number.
         min: u64,
-        /// Largest valid number.
+        /// The largest valid number.
         max: u64,
     },
     /// A number with a fraction.
     Decimal {
         /// Placeholder in the help text.
         unit: &'static str,
-        /// Valid numbers.
+        /// Bounds of the valid numbers.
         range: (Bound<f32>, Bound<f32>),
     },
     /// A number of bytes with a unit, such as `10GiB`.
     Size {
-        /// Smallest valid number of bytes.
+        /// The smallest valid number of bytes.
         min: u64,
-        /// Largest valid number of bytes.
+        /// The largest valid number of bytes.
         max: u64,
     },
     /// One of a few names.
     Choice {
         /// Placeholder in the help text.
         what: &'static str,
-        /// The names.
+        /// The names to choose from.
         named: &'static [Named],
     },
     /// A name that other processes get on their command line.
@@ -61,7 +61,7 @@ pub enum Form {
     Origins,
     /// A URL of an object store.
     ObjectStore,
-    /// A ZeroMQ endpoint.
+    /// A ZeroMQ endpoint over TCP.
     Endpoint,
 }
 
@@ -151,7 +151,8 @@ impl Form {
             Self::Folder => "a path to a folder".into(),
             Self::FolderOrOff => "a path to a folder, or `off`".into(),
             Self::Origins => {
-                "origins without a path, such as `https://chat.example.com`, separated by commas, or `*`".into()
+                "origins without a path, such as `https://chat.example.com`, separated by commas, or `*`"
+                    .into()
             }
             Self::ObjectStore => "a URL, such as `s3://bucket/prefix`".into(),
             Self::Endpoint => {

@@ -12,7 +12,7 @@ use crate::form::Form;
 use crate::macros::settings;
 use crate::value::{Bytes, Choice, WeightsCache};
 
-/// Most open requests.
+/// Upper bound of the number of open requests.
 const MAX_REQUESTS: u64 = 1 << 16;
 /// Size of a store of K and V; a smaller one holds hardly a conversation.
 const STORE_SIZE: Form = Form::Size { min: 16 << 20, max: 1 << 50 };
@@ -20,7 +20,7 @@ const STORE_SIZE: Form = Form::Size { min: 16 << 20, max: 1 << 50 };
 settings! {
     /// The model to serve. Only the launcher reads it.
     "Model" => Model {
-        /// Same as MODEL.
+        /// Alternative to the argument MODEL.
         model_id: Option<String> = None, Form::Name { what: "MODEL" };
         /// Branch, tag or commit on the Hub.
         revision: Option<String> = None, Form::Name { what: "REVISION" };
@@ -28,7 +28,7 @@ settings! {
         served_model_name: Option<String> = None, Form::Name { what: "NAME" };
     }
 
-    /// Where the router listens and who may call it.
+    /// The router's address, and access to it.
     "Server" => Server {
         /// Address to listen on; 0.0.0.0 opens the server to the network.
         hostname: String = "127.0.0.1".into(), Form::Host;
@@ -98,14 +98,14 @@ settings! {
     "Limits" => StepLimits {
         /// Maximum number of tokens computed in one step [default: chosen by the backend].
         max_batch_prefill_tokens: Option<u32> = None, Form::Number { unit: "TOKENS", min: 1, max: 1 << 16 };
-        /// Size of the KV cache [default: 131072, or fewer if these would take more than a quarter of the available
-        /// memory].
+        /// Size of the KV cache in tokens [default: 131072, or as many as fit into a quarter of the available memory if
+        /// that is less].
         max_batch_total_tokens: Option<u32> = None, Form::tokens(2);
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
     }
 
-    /// How the router parses and watermarks replies.
+    /// Parsing and watermarking of replies in the router.
     "Replies" => Replies {
         /// Format of the model's tool calls.
         tool_call_parser: ToolCallParser = ToolCallParser::Auto,
@@ -125,16 +125,16 @@ settings! {
         watermark_key_file: Option<PathBuf> = None, Form::File;
     }
 
-    /// How the shard computes.
+    /// The shard's computation.
     "Compute" => Compute {
         /// Implementation of the model. `cuda` needs an NVIDIA GPU, PyTorch and Triton; `reference` is slow and needs
         /// PyTorch.
         backend: Backend = Backend::Cpu, Form::Choice { what: "BACKEND", named: Backend::NAMED };
-        /// What may influence the bits of a reply on the cuda backend; the other backends are always exact.
+        /// Guarantee for the bits of a reply on the cuda backend; other backends are always exact.
         numerics: Numerics = Numerics::Exact, Form::Choice { what: "NUMERICS", named: Numerics::NAMED };
         /// Threads of the CPU backend [default: one per physical core within the CPU quota, at most 64].
         threads: Option<u32> = None, Form::count(1, 1024);
-        /// Whether to pin each thread to its own core.
+        /// Pins each thread of the CPU backend to its own core.
         pin_threads: PinThreads = PinThreads::Off, Form::Choice { what: "WHEN", named: PinThreads::NAMED };
         /// Folder for packed weights, which make the next start faster, or `off` [default: trunkline/weights in the
         /// user's cache folder].
@@ -146,7 +146,7 @@ settings! {
         /// Format of keys and values; `auto` is int8 on the CPU.
         kv_cache_dtype: KvCacheDtype = KvCacheDtype::Auto,
             Form::Choice { what: "DTYPE", named: KvCacheDtype::NAMED };
-        /// What layers with a sliding window keep.
+        /// Tokens whose keys and values layers with a sliding window keep.
         kv_windows: KvWindows = KvWindows::Auto, Form::Choice { what: "MODE", named: KvWindows::NAMED };
         /// Folder that keeps the KV cache on disk, so that it survives restarts and crashes. It contains conversation
         /// content [default: not kept].
@@ -154,13 +154,13 @@ settings! {
         /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB [default: 10GiB].
         kv_disk_size: Option<Bytes> = None, STORE_SIZE;
         /// Pinned host memory that extends the KV cache of the cuda backend, such as 64GiB. With `--kv-disk-path`, it
-        /// keeps the most recently used part of the cache on disk [default: none; with `--kv-disk-path` 1GiB].
+        /// holds the most recently used blocks of the disk [default: none; with `--kv-disk-path` 1GiB].
         kv_host_size: Option<Bytes> = None, STORE_SIZE;
     }
 
     /// The router's part of the KV cache.
     "KV cache" => RouterCache {
-        /// Which cached prefixes are evicted first.
+        /// Order in which cached prefixes are evicted when the KV cache is full.
         eviction_policy: EvictionPolicy = EvictionPolicy::Adaptive,
             Form::Choice { what: "POLICY", named: EvictionPolicy::NAMED };
         /// Maximum share of the KV cache that requests may pin, in percent.

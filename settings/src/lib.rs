@@ -31,8 +31,8 @@ pub use crate::choices::{
 };
 pub use crate::form::Form;
 pub use crate::groups::{
-    Compute, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, Model, Replies, RouterCache, Server, ShardCache,
-    StepLimits,
+    Compute, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, Model, Replies, RouterCache, Server,
+    ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
 pub use crate::value::{Bytes, Choice, Named, Value, WeightsCache};
@@ -66,19 +66,19 @@ pub struct RouterSettings {
     pub model_path: PathBuf,
     /// Name of the model in answers.
     pub served_model_name: String,
-    /// Where and how to listen.
+    /// The address to listen on, and access to it.
     #[serde(default)]
     pub server: Server,
-    /// Limits on requests.
+    /// The limits on requests.
     #[serde(default)]
     pub limits: Limits,
-    /// How replies are parsed and watermarked.
+    /// Parsing and watermarking of replies.
     #[serde(default)]
     pub replies: Replies,
     /// The router's part of the KV cache.
     #[serde(default)]
     pub cache: RouterCache,
-    /// What to log.
+    /// The format and level of the log.
     #[serde(default)]
     pub logging: Logging,
 }

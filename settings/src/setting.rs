@@ -20,7 +20,7 @@ pub struct Setting {
     pub heading: &'static str,
     /// Lines of the help text, each with the blank that starts a comment's line.
     pub help: &'static [&'static str],
-    /// What values look like and which are valid.
+    /// Form and range of valid values.
     pub form: Form,
 }
 

@@ -47,7 +47,7 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// Whole seconds.
+/// Durations are written as whole seconds.
 impl Value for Duration {
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok().map(Self::from_secs)
@@ -113,13 +113,13 @@ impl Value for Bytes {
     }
 }
 
-/// Where packed weights are kept.
+/// The location of packed weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightsCache {
-    /// Nowhere.
+    /// Packed weights are not kept.
     Off,
-    /// In this folder.
+    /// Packed weights are kept in this folder.
     Folder(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! Every flag of `trunkline serve`, by whichever way it is given, reaches the child that it concerns.
+//! Every setting of `trunkline serve` reaches the right child, whether set by flag, variable or file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,8 +22,8 @@ use trunkline_launcher::supervise::Plan;
 
 use crate::support::Bench;
 
-/// Flags as they are typed, and what they add to the command line of each child. No two values are alike, so that a
-/// value in a neighbour's place is found. A flag that changes nothing but the named words has no other effect.
+/// Flags as typed, and the words that they add to the command line of each child. All values differ, so that swapped
+/// values are found.
 struct Case {
     typed: &'static str,
     resolver: &'static [&'static str],
@@ -33,17 +33,17 @@ struct Case {
 
 const NOTHING: &[&str] = &[];
 
-/// The router gets the flag as it is typed.
+/// Returns a case in which the router gets the flag as typed.
 const fn router(typed: &'static [&'static str; 1]) -> Case {
     Case { typed: typed[0], resolver: NOTHING, shard: NOTHING, router: typed }
 }
 
-/// The shard gets the flag as it is typed.
+/// Returns a case in which the shard gets the flag as typed.
 const fn shard(typed: &'static [&'static str; 1]) -> Case {
     Case { typed: typed[0], resolver: NOTHING, shard: typed, router: NOTHING }
 }
 
-/// Both get the flag as it is typed.
+/// Returns a case in which both get the flag as typed.
 const fn both(typed: &'static [&'static str; 1]) -> Case {
     Case { typed: typed[0], resolver: NOTHING, shard: typed, router: typed }
 }
@@ -120,11 +120,11 @@ const CASES: &[Case] = &[
     both(&["--log-level debug"]),
 ];
 
-/// Names the file of the other flags; `a_file_sets_every_other_flag` gives it.
+/// The flag of the configuration file, which `a_file_sets_every_other_flag` uses.
 const CONFIG: &str = "config";
 
-/// Flag and value of everything that `CASES` types; the value of a switch is empty. A port that is asked for may be
-/// taken, so it is 0 here.
+/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be in
+/// use.
 fn typed() -> Vec<(String, String)> {
     let words = CASES.iter().flat_map(|case| with_values(case.typed.split(' ')));
     let pairs = words.map(|words| match words.split_once(' ') {
@@ -162,7 +162,7 @@ fn words(command: &Command) -> Vec<String> {
     with_values(command.get_args().map(|word| word.to_str().unwrap()))
 }
 
-/// The command lines of resolver, shard and router.
+/// Returns the command lines of resolver, shard and router.
 fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<String>; 3] {
     plan.config = config;
     plan.address = Address::check(&config.server.hostname, 0).unwrap();
@@ -210,8 +210,8 @@ fn each_flag_reaches_its_child_and_no_other() {
     }
 }
 
-/// Runs the launcher and compares what the children were given. The fake router speaks no TLS, hence nothing is ever
-/// ready.
+/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does not
+/// accept TLS.
 fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let mut command = bench.command(&[&[SERVE], args].concat());
     command.env("TRUNKLINE_API_KEY", "a-key").env("TRUNKLINE_WATERMARK_KEY", "7");

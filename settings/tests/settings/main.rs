@@ -25,7 +25,10 @@ fn names_are_unique_and_defaults_are_valid() {
         }
         let help = setting.help_text();
         assert!(!help.is_empty() && !help.ends_with('.') && !help.contains("  "), "{help}");
-        assert_eq!(setting.variable(), format!("TRUNKLINE_{}", setting.key().to_uppercase().replace('-', "_")));
+        assert_eq!(
+            setting.variable(),
+            format!("TRUNKLINE_{}", setting.key().to_uppercase().replace('-', "_"))
+        );
     }
 }
 

@@ -90,7 +90,10 @@ fn a_watermark_is_within_its_bounds() {
         (["--watermark-gamma", "1"], "`--watermark-gamma` is `1`; expected a number from 0.01 to 0.99"),
         (["--watermark-gamma", "NaN"], "`--watermark-gamma` is `NaN`; expected a number from 0.01 to 0.99"),
         (["--watermark-delta", "0"], "`--watermark-delta` is `0`; expected a number above 0 and at most 100"),
-        (["--watermark-delta", "inf"], "`--watermark-delta` is `inf`; expected a number above 0 and at most 100"),
+        (
+            ["--watermark-delta", "inf"],
+            "`--watermark-delta` is `inf`; expected a number above 0 and at most 100",
+        ),
     ] {
         assert_eq!(serve(&args).unwrap_err(), wanted);
     }
@@ -139,12 +142,18 @@ fn invalid_values_name_flag_value_and_what_is_valid() {
             "`--max-total-tokens` is `1`; expected a number of tokens from 2 to 2147483648",
         ),
         (&["--kv-disk-size", "1MB"], "`--kv-disk-size` is `1MB`; expected a size from 16MiB to 1024TiB"),
-        (&["--kv-events-endpoint", "*:5557"], "`--kv-events-endpoint` is `*:5557`; expected `tcp://HOST:PORT`"),
+        (
+            &["--kv-events-endpoint", "*:5557"],
+            "`--kv-events-endpoint` is `*:5557`; expected `tcp://HOST:PORT`",
+        ),
         (&["--api-keys", ""], "`--api-keys` is ``; expected a path to a file"),
         (&["--model-id="], "`--model-id` is ``; expected 1 to 4096 bytes of text"),
         (&["--model-id=-x"], "`--model-id` is `-x`; expected 1 to 4096 bytes of text"),
         (&["--", "-x"], "MODEL is `-x`; expected 1 to 4096 bytes of text"),
-        (&["--served-model-name=a\nb"], "`--served-model-name` is `a\u{fffd}b`; expected 1 to 4096 bytes of text"),
+        (
+            &["--served-model-name=a\nb"],
+            "`--served-model-name` is `a\u{fffd}b`; expected 1 to 4096 bytes of text",
+        ),
     ] {
         let error = serve(args).unwrap_err();
         assert!(error.contains(wanted), "{args:?}: {error}");

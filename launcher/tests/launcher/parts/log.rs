@@ -9,8 +9,13 @@ fn at_2026() -> SystemTime {
 
 #[test]
 fn text_line_has_the_shape_of_the_page() {
-    let line =
-        render(Format::Text, at_2026(), LogLevel::Info, "shard ended", &[("exit", &"exit code 3"), ("pid", &7)]);
+    let line = render(
+        Format::Text,
+        at_2026(),
+        LogLevel::Info,
+        "shard ended",
+        &[("exit", &"exit code 3"), ("pid", &7)],
+    );
     assert_eq!(line, "2026-01-31T12:00:00.007Z  INFO launcher: shard ended exit=\"exit code 3\" pid=7\n");
 }
 
@@ -29,5 +34,9 @@ fn json_line_is_one_object_with_numbers_as_numbers() {
 
 #[test]
 fn levels_order_from_quiet_to_loud() {
-    assert!(LogLevel::Error < LogLevel::Warn && LogLevel::Info < LogLevel::Debug && LogLevel::Debug < LogLevel::Trace);
+    assert!(
+        LogLevel::Error < LogLevel::Warn
+            && LogLevel::Info < LogLevel::Debug
+            && LogLevel::Debug < LogLevel::Trace
+    );
 }

@@ -1,4 +1,4 @@
-//! The modules of the launcher one by one, without processes.
+//! Tests of single modules of the launcher, without processes.
 
 mod args;
 mod cache_forest;
