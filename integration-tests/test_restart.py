@@ -197,10 +197,10 @@ def _num_slots(records: Path) -> int:
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        ("header", "the store of KV blocks begins anew: "),
+        ("header", "KV block store starts empty: "),
         pytest.param("records cut", "num_blocks=0 num_damaged=1 ", marks=pytest.mark.full),
-        pytest.param("blocks cut", "11 damaged blocks of the store are lost", marks=pytest.mark.full),
-        pytest.param("not a store", "the store of KV blocks begins anew: ", marks=pytest.mark.full),
+        pytest.param("blocks cut", "dropped 11 damaged blocks from the KV block store", marks=pytest.mark.full),
+        pytest.param("not a store", "KV block store starts empty: ", marks=pytest.mark.full),
     ],
 )
 def test_a_damaged_store_is_a_cold_start_with_a_line_in_the_log(

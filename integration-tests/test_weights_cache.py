@@ -25,7 +25,7 @@ def test_the_second_start_maps_the_weights_and_answers_the_same(tmp_path: Path) 
     try:
         expected = answer(first)
         # A thread that runs only when nothing else does writes it.
-        wait_for(lambda: "packed weights kept" in first.log(), "the file of packed weights", START_DEADLINE_S)
+        wait_for(lambda: "packed weights cached" in first.log(), "the file of packed weights", START_DEADLINE_S)
         assert "weights packed" in first.log()
         # Beside the first one, which goes on.
         second = Trunkline(env={"TRUNKLINE_WEIGHTS_CACHE": str(folder)}).wait_ready()
@@ -48,7 +48,7 @@ def test_the_second_start_maps_the_weights_and_answers_the_same(tmp_path: Path) 
         raw.write(bytes([byte ^ 16]))
     third = Trunkline("--weights-cache", str(folder)).wait_ready()
     try:
-        assert "WARN shard: the cache of packed weights is of no use" in third.log()
+        assert "WARN shard: ignoring the cache of packed weights" in third.log()
         assert answer(third) == expected
     finally:
         third.stop()

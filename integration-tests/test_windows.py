@@ -119,7 +119,7 @@ def generate(server: Trunkline, num_tokens: int) -> tuple[list[int], list[int]]:
 @pytest.fixture(scope="module")
 def windowed(mistral: Path) -> Iterator[Trunkline]:
     with serving(*options(POOL_TOKENS), model=str(mistral)) as server:
-        assert "layers with a window are kept apart" in server.log()
+        assert "window parts enabled" in server.log()
         yield server
 
 
@@ -200,7 +200,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mixed(gemma: Path) -> Iterator[Trunkline]:
     """A server with a small pool, on a model with and without windows."""
     with serving(*options(2048), model=str(gemma)) as server:
-        assert "layers with a window are kept apart" in server.log()
+        assert "window parts enabled" in server.log()
         yield server
 
 
@@ -216,7 +216,7 @@ def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path,
             return list(pool.map(complete, prompts))
 
     apart = [texts(mixed), texts(mixed)]
-    wait_for(mixed.quiet, "the end of all")
+    wait_for(mixed.is_idle, "the end of all")
     parts = window_parts(mixed)
     # Nobody runs; what is in use serves later hits.
     assert (parts["needed"], parts["dropped"] > 0, 0 <= parts["free"] < parts["total"]) == (0, True, True)
@@ -226,7 +226,7 @@ def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path,
     assert taken == totals["device"]["used_bytes"] <= totals["device"]["bytes"]
     assert taken < sum(node["blocks"] for node in nodes) * totals["block_bytes"], "parts were dropped"
     with serving(*options(8192), "--kv-windows", "off", model=str(gemma)) as server:
-        assert "layers with a window are kept apart" not in server.log()
+        assert "window parts enabled" not in server.log()
         assert set(window_parts(server).values()) == {0}
         whole = texts(server)
     assert apart == [whole, whole]
@@ -244,7 +244,7 @@ def test_a_history_is_there_after_a_kill_and_goes_on_with_the_same_bits(
     expected = without_store.complete(history, **fields)["choices"]
     store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
     with serving(*options(2048), *store, model=str(folder)) as server:
-        assert "layers with a window are kept apart" in server.log()
+        assert "window parts enabled" in server.log()
         assert server.complete(history, **fields)["choices"] == expected
         os.kill(server.shard_pid(), signal.SIGKILL)
         wait_for(lambda: is_restored(server, history, fields, expected), "the history from the disk")

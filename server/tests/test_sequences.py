@@ -43,8 +43,8 @@ def table_of(*sequence_ids: int, num_tokens: int = 6) -> SequenceTable[RunningSe
         (replace(CHUNK, new_block_ids=[0, -1]), "not below 8"),
         (replace(CHUNK, new_block_ids=[0]), "1 blocks of 4 positions cannot hold 6"),
         (replace(CHUNK, allowed_tokens=bytes(2)), "2 bytes, expected 3"),
-        (replace(CHUNK, num_tokens=11), "has 11 tokens, the limit is 10"),
-        (replace(CHUNK, score=True), "logits of 5 positions, the limit is 4"),
+        (replace(CHUNK, num_tokens=11), "has 11 tokens, but the limit is 10"),
+        (replace(CHUNK, score=True), "logits of 5 positions, but the limit is 4"),
     ],
 )
 def test_a_chunk_that_cannot_be_computed_changes_nothing(chunk: Chunk, problem: str) -> None:
@@ -67,7 +67,7 @@ def test_a_step_takes_so_many_chunks_and_tokens_and_each_sequence_once() -> None
     assert (taken.num_tokens, taken.num_rows) == (5, 4)
     for chunk, problem in (
         (replace(CHUNK, first_position=5, num_tokens=1), "two chunks in one step"),
-        (replace(CHUNK, sequence_id=2, new_block_ids=[2, 3]), "11 tokens, the limit is 10"),
+        (replace(CHUNK, sequence_id=2, new_block_ids=[2, 3]), "11 tokens, but the limit is 10"),
     ):
         message = taken.take(chunk)
         assert message is not None
@@ -99,7 +99,7 @@ def test_appended_tokens_of_a_sequence_that_is_not_started_are_nobodys() -> None
 def test_a_text_is_scored_that_the_pool_holds(num_tokens: int) -> None:
     table = table_of()
     table.check_score(32)
-    with pytest.raises(InvalidArgument, match=f"cannot score {num_tokens} tokens, the pool holds 32"):
+    with pytest.raises(InvalidArgument, match=f"cannot score {num_tokens} tokens, but the pool holds 32"):
         table.check_score(num_tokens)
 
 

@@ -43,7 +43,7 @@ def test_the_smallest_pool_is_given_and_one_byte_less_refused() -> None:
         pool_tokens(smallest - 1)
     assert str(refusal.value) == (
         "weights and activations take 110 MiB and the smallest KV pool (512 tokens) 16 MiB, but 126 MiB of memory are "
-        "available; hint: choose a smaller model or a stronger quantisation, or set `--max-batch-total-tokens` lower"
+        "available; hint: choose a smaller or more quantised model, or lower `--max-batch-total-tokens`"
     )
 
 

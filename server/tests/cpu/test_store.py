@@ -206,16 +206,16 @@ def test_a_folder_that_cannot_be_used_is_a_warning(
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     message = record.getMessage()
     assert message.startswith(f"KV blocks are not kept on disk: cannot make the folder `{path}")
-    assert "hint: let `--kv-disk-path` be a folder" in message
+    assert "hint: set `--kv-disk-path` to a writable folder" in message
 
 
 def test_a_size_below_one_block_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 100 bytes, but one block of this model has"):
+    with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 100 bytes, but one block of this model takes"):
         open_backend(checkpoint, None, store=StoreOptions(path=tmp_path, max_bytes=100))
 
 
 def test_the_reference_backend_has_no_store(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="the reference backend keeps no blocks on disk"):
+    with pytest.raises(InvalidArgument, match="the reference backend does not support it"):
         registry.build("reference", checkpoint, registry.BackendOptions(kv_disk=(tmp_path, 1 << 20)))
 
 

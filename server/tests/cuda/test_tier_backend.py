@@ -318,7 +318,7 @@ def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) 
 
 
 def test_sizes_that_do_not_fit_are_one_line(checkpoint: Checkpoint, device: str) -> None:
-    with pytest.raises(InvalidArgument, match="the cpu backend keeps its blocks in the host's memory anyway"):
+    with pytest.raises(InvalidArgument, match="the cpu backend already keeps its blocks in host memory"):
         registry.build("cpu", checkpoint, registry.BackendOptions(kv_host_bytes=1 << 30))
     with pytest.raises(DoesNotFit, match=r"`--kv-host-size` is 100 bytes, but at least \d+ are pinned for a block"):
         open_backend(checkpoint, device, 100)

@@ -271,7 +271,7 @@ def test_limits_below_one_are_refused(checkpoint: Checkpoint) -> None:
 
 
 def test_a_dtype_of_k_and_v_that_it_has_not_is_refused_by_name(checkpoint: Checkpoint) -> None:
-    message = "`--kv-cache-dtype` is bf16, but the reference backend has f32, int8, int4; hint: leave it at auto"
+    message = "`--kv-cache-dtype` is bf16, but the reference backend supports f32, int8, int4; hint: use auto"
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         ReferenceBackend(checkpoint, kv_cache_dtype="bf16")
     assert ReferenceBackend(checkpoint, kv_cache_dtype="f32").info.kv_dtype == "f32"

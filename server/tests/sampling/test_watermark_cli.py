@@ -65,11 +65,11 @@ def test_the_key_comes_from_a_file_or_the_environment(
     assert run(tokens) == found
     code, error = run(tokens, "--key-file", str(path))
     assert (code, error) == (
-        2, "`TRUNKLINE_WATERMARK_KEY` is set beside `--key-file`; hint: leave one of them out"
+        2, "both `TRUNKLINE_WATERMARK_KEY` and `--key-file` are set; hint: set only one of them"
     )  # fmt: skip
     for bad in ("secret", "-1", "0x", str(2**64), "1" * 65, "\u0663"):
         monkeypatch.setenv("TRUNKLINE_WATERMARK_KEY", bad)
-        assert run(tokens)[1].startswith("`TRUNKLINE_WATERMARK_KEY` is no key; hint: a whole number below 2^64")
+        assert run(tokens)[1].startswith("`TRUNKLINE_WATERMARK_KEY` is not a key; hint: a whole number below 2^64")
     monkeypatch.delenv("TRUNKLINE_WATERMARK_KEY")
     path.write_bytes(b"\xff secret")
     assert run(tokens, "--key-file", str(path))[1].startswith(f"`--key-file`: `{path}` holds no key; hint: ")

@@ -196,7 +196,7 @@ def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> No
     assert process.wait() == 70
     entries = [json.loads(line) for line in process.log]
     assert entries[-1]["level"] == "ERROR"
-    assert entries[-1]["message"] == "the engine loop failed (step 1, 1 chunks, 1 sequences)"
+    assert entries[-1]["message"] == "engine loop failed (step 1, 1 chunks, 1 sequences)"
     assert "PanicException" in entries[-1]["traceback"]
     assert all({"timestamp", "level", "target", "message"} <= entry.keys() for entry in entries)
 
@@ -221,14 +221,17 @@ def test_a_mistake_is_one_line_and_exit_code_two(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--threads=0"], "argument --threads: `0` is not a number from 1 to 1024"),
-        (["--max-step-tokens=1e9"], "argument --max-step-tokens: `1e9` is not a number from 1 to 65536"),
+        (["--threads=0"], "argument --threads: `0` is not a whole number from 1 to 1024"),
+        (["--max-step-tokens=1e9"], "argument --max-step-tokens: `1e9` is not a whole number from 1 to 65536"),
         (["--backend=gpu"], "argument --backend: invalid choice: 'gpu'"),
         (["--nope"], "unrecognized arguments: --nope"),
         (["--thr=1"], "unrecognized arguments: --thr=1"),
-        (["--kv-disk-path=kv", "--kv-disk-size=10GB"], "`10GB` is not a size up to 1024TiB; hint: write it as `10GiB`"),
-        (["--kv-disk-path=kv", "--kv-disk-size=0"], "`0` is not a size up to 1024TiB"),
-        (["--kv-disk-path=kv", "--kv-disk-size=2000TiB"], "`2000TiB` is not a size up to 1024TiB"),
+        (
+            ["--kv-disk-path=kv", "--kv-disk-size=10GB"],
+            "`10GB` is not a size from 1 byte to 1024TiB; hint: write it as in `10GiB`",
+        ),
+        (["--kv-disk-path=kv", "--kv-disk-size=0"], "`0` is not a size from 1 byte to 1024TiB"),
+        (["--kv-disk-path=kv", "--kv-disk-size=2000TiB"], "`2000TiB` is not a size from 1 byte to 1024TiB"),
     ],
 )
 def test_flags_that_cannot_be_are_one_line(flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,4 +261,4 @@ def test_a_socket_that_cannot_be_is_a_mistake(start: Start, socket_folder: Path)
 def test_a_size_of_the_store_without_its_folder_is_a_mistake(start: Start) -> None:
     process = start("--kv-disk-size=10GiB")
     assert process.wait() == 2
-    assert "`--kv-disk-size` is given without `--kv-disk-path`; hint: name the folder" in process.log[-1]
+    assert "`--kv-disk-size` needs `--kv-disk-path`; hint: set `--kv-disk-path`" in process.log[-1]

@@ -45,7 +45,7 @@ def test_a_socket_in_use_is_refused(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("x" * 120, "the system allows 107"), ("missing/shard.sock", "there is no folder")]
+    ("name", "expected"), [("x" * 120, "but the system allows 107"), ("missing/shard.sock", "does not exist")]
 )
 def test_paths_that_cannot_hold_a_socket_are_refused(socket_folder: Path, name: str, expected: str) -> None:
     with pytest.raises(InvalidArgument, match=expected), serve(FakeBackend(), socket_folder / name):

@@ -216,7 +216,7 @@ def test_a_plan_that_cannot_be_ends_the_stream_after_the_results_before_it(
 def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None:
     stream = client.open()
     stream.send_raw(pb.StepRequest())
-    assert stream.error().details() == "step request holds neither `plan` nor `late_masks`"
+    assert stream.error().details() == "step request has neither `plan` nor `late_masks`"
 
 
 @pytest.mark.parametrize(

@@ -147,16 +147,16 @@ BAD_PLANS = {
     "restored slot": (restore_plan(1, 5), "names slot 5, but the store has 4"),
     "block not full": (
         changed(lambda plan: plan.chunks[0].stores.add(block_index=1, slot=1)),
-        "stores block 1 of sequence 1, of which 1 are full",
+        "stores block 1 of sequence 1, but only 1 of its blocks are full",
     ),
     "slot twice": (
         changed(lambda plan: plan.chunks[0].stores.add(block_index=0, slot=2)),
-        "has one slot in two transfers",
+        "names one slot in two transfers",
     ),
-    "slot stored and discarded": (changed(lambda plan: plan.discards.append(2)), "has one slot in two transfers"),
+    "slot stored and discarded": (changed(lambda plan: plan.discards.append(2)), "names one slot in two transfers"),
     "slot read and emptied": (
         pb.StepPlan(step_id=1, restores=restore_plan(1, 2).restores, discards=[2]),
-        "has one slot in two transfers",
+        "names one slot in two transfers",
     ),
     "key": (restore_plan(1, 2, key=b"short"), "restore 7 has a key of 5 bytes, expected 16"),
     "root key": (

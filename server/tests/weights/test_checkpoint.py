@@ -182,6 +182,6 @@ def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path)
     with pytest.raises(UnsupportedArchitecture) as caught:
         open_checkpoint(tmp_path)
     assert "architecture `mamba`" in str(caught.value)
-    assert "hint: supported are gemma2, gemma3_text, llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
+    assert "hint: supported: gemma2, gemma3_text, llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
     assert isinstance(caught.value, TrunklineError)
     assert caught.value.code == "unsupported_architecture"
