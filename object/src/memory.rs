@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 /// A bounded set of keys that forgets: the oldest when it is full, each after its time.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 /// Why a store cannot be opened. What is *in* its files is never a reason: then it starts anew.
 #[derive(Debug, thiserror::Error)]

@@ -1,23 +1,23 @@
-//! What names a block wherever it is kept: the tokens from a salt's root up to its end.
-
 use std::fmt;
 
-use crate::history::PathHash;
-
-/// Separates these hashes from all others made with BLAKE3.
+/// Separates these hashes from all other uses of BLAKE3.
 const CONTEXT: &str = "trunkline 2026-11-21 kv block key";
 
-/// Bytes of a [`BlockKey`].
+/// The size of a [`BlockKey`] in bytes.
 pub const KEY_BYTES: usize = 16;
 
-/// The first 16 bytes of a BLAKE3 hash over the key before and the tokens of a block; before the first block stands the
-/// salt's root. Equal keys mean equal tokens under an equal salt: to find another prompt with a given key takes 2^128
-/// tries. Tiers that do not keep tokens in memory find blocks by it, and machines that share a tier agree on it.
+/// Names a block in every tier by the tokens from the root of its salt up to the end of the block.
+///
+/// The key is the first 16 bytes of a BLAKE3 hash over the key of the preceding block and the block's tokens. The first
+/// block of a path follows the root key of its salt. Equal keys mean equal tokens under an equal salt: finding another
+/// prompt with a given key takes 2^128 tries. Tiers that keep no tokens in memory find blocks by their keys, and
+/// machines that share a tier agree on them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockKey([u8; KEY_BYTES]);
 
 impl BlockKey {
-    /// The key before the first block of the salt made of `parts`; `["ab", "c"]` and `["a", "bc"]` differ.
+    /// Returns the key that precedes the first block of a salt made of `parts`. `["ab", "c"]` and `["a", "bc"]` have
+    /// different keys.
     pub fn root<'a>(parts: impl Iterator<Item = &'a str>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
         for part in parts {
@@ -26,7 +26,7 @@ impl BlockKey {
         Self::truncate(&hasher)
     }
 
-    /// The key of the block of `tokens` that follows the one with this key. Cost: some 0.4 µs for 64 tokens.
+    /// Returns the key of the block of `tokens` that follows this one. It costs about 0.4 µs for 64 tokens.
     #[must_use]
     pub fn extend(self, tokens: &[u32]) -> Self {
         let mut hasher = blake3::Hasher::new();
@@ -41,20 +41,14 @@ impl BlockKey {
         Self::truncate(&hasher)
     }
 
-    /// The key with these bytes.
+    /// Makes a key of bytes that [`BlockKey::as_bytes`] returned, here or in another process.
     pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// Returns the bytes that files, object names and the protocol with the shard hold.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
-    }
-
-    /// Its first half: enough for statistics.
-    pub(crate) fn path_hash(self) -> PathHash {
-        let (half, _) = self.0.split_at(size_of::<PathHash>());
-        PathHash::from_le_bytes(half.try_into().expect("half of the bytes"))
     }
 
     fn truncate(hasher: &blake3::Hasher) -> Self {
