@@ -15,7 +15,7 @@
 //! Checksums find what accidents do. They are no proof against somebody who may write to the store.
 
 use bytes::{Bytes, BytesMut};
-use trunkline_contract::{BlockKey, KEY_BYTES};
+use trunkline_kv::{BlockKey, KEY_BYTES};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Changes with the meaning of any byte.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use trunkline_contract::BlockKey;
+use trunkline_kv::BlockKey;
 
 /// A bounded set of keys that forgets: the oldest when it is full, each after its time.
 #[derive(Debug)]

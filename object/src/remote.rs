@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use trunkline_contract::BlockKey;
+use trunkline_kv::BlockKey;
 
 use crate::format::{Block, BlockShape, FormatError};
 use crate::objects::{Objects, Refusal};
