@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the two ranges overlap."""
+        """True if the two ranges overlap."""
         return len(self.base) > 1 and min(self.base) <= max(self.head) and min(self.head) <= max(self.base)
 
     def row(self) -> str:

@@ -45,5 +45,5 @@ def test_replies_do_not_change_with_other_requests_or_after_a_kill(
     assert [check["name"].split(": ", 2)[2] for check in checks] == [
         "recorded alone", "from the prefix cache", "all at once", "among 2 others, turn 1", "others were answered",
         "after the shard was killed, among others", "a shard was killed",
-        "after the shard was killed, one at a time", "nothing is held when nobody asks",
+        "after the shard was killed, one at a time", "nothing is held without requests",
     ]  # fmt: skip

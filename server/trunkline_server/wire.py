@@ -137,7 +137,6 @@ def encode_response(response: StepResponse) -> shard_pb2.StepResponse:
 
 
 def encode_result(result: StepResult) -> shard_pb2.StepResponse:
-    """Encodes one result."""
     response = shard_pb2.StepResponse()
     message = response.result
     message.step_id = result.step_id

@@ -24,35 +24,20 @@ const FILE_MODE: u32 = 0o600;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// The system refuses.
     #[error("cannot {what} `{path}`: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, path: PathBuf, source: io::Error },
     /// A block of the store is not as it was written.
     #[error(transparent)]
     Block(#[from] ReadError),
     /// It is no archive, or a damaged one.
     #[error("`{path}` {what}")]
-    Damaged {
-        /// The archive.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
     /// It is of another model, dtype or version of the kernels.
     #[error(
         "`{path}` holds {found}, but the store {expected}; hint: blocks fit only where weights, dtype and kernels are the same"
     )]
     Foreign {
-        /// The archive.
         path: PathBuf,
-        /// What it holds.
         found: String,
         /// What the store holds.
         expected: String,
@@ -61,12 +46,7 @@ pub enum ArchiveError {
     #[error(
         "the store has {free} free slots, the archive {needed} blocks that it lacks; hint: a larger `--kv-disk-size`"
     )]
-    Full {
-        /// Free slots.
-        free: usize,
-        /// Blocks to import.
-        needed: usize,
-    },
+    Full { free: usize, needed: usize },
     /// A block could not be written.
     #[error(transparent)]
     Write(#[from] crate::error::WriteError),

@@ -31,9 +31,7 @@ use crate::error::OpenError;
 pub const FORMAT_VERSION: u32 = 1;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 4096;
-/// Longest fingerprint.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
-/// Largest block: positions.
 pub const MAX_BLOCK_SIZE: u32 = 4096;
 /// Largest block: bytes.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 34;
@@ -160,9 +158,7 @@ impl Geometry {
 /// What a slot holds, without the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// Which slot.
     pub slot: u32,
-    /// The block's key.
     pub key: BlockKey,
     /// The key before it: its parent's, or the root key.
     pub parent: BlockKey,
@@ -178,7 +174,6 @@ pub struct StoredBlock {
     pub sequence: u64,
 }
 
-/// A whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) block: StoredBlock,

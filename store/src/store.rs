@@ -25,7 +25,6 @@ pub const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// A block that is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBlock<'a> {
-    /// Its key.
     pub key: BlockKey,
     /// The key before it.
     pub parent: BlockKey,
@@ -48,7 +47,6 @@ pub struct Found {
     pub lost: Option<String>,
 }
 
-/// An open store.
 #[derive(Debug)]
 pub struct Store {
     geometry: Geometry,
@@ -147,7 +145,6 @@ impl Store {
         Ok((store, Found { lost, ..Found::default() }))
     }
 
-    /// Empties both files.
     fn begin_anew(&self) -> io::Result<()> {
         // In this order: without a header nothing else counts.
         self.records.set_num_bytes(0)?;
@@ -190,7 +187,6 @@ impl Store {
         Ok(found)
     }
 
-    /// Its sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -7,9 +7,7 @@ use trunkline_kv::BlockKey;
 /// A block to write.
 #[derive(Debug)]
 pub struct StoreBlock {
-    /// Where to.
     pub slot: u32,
-    /// Its key.
     pub key: BlockKey,
     /// The key before it.
     pub parent: BlockKey,
@@ -26,7 +24,6 @@ pub struct StoreBlock {
 pub struct Piece {
     /// Where it begins in the block.
     pub offset: usize,
-    /// Its length.
     pub num_bytes: usize,
     /// So many bytes.
     pub destination: *mut u8,
@@ -35,7 +32,6 @@ pub struct Piece {
 /// A block to read.
 #[derive(Clone, Debug)]
 pub struct RestoreBlock {
-    /// Where from.
     pub slot: u32,
     /// What must be there.
     pub key: BlockKey,
@@ -46,7 +42,6 @@ pub struct RestoreBlock {
 /// What became of a block that was to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOutcome {
-    /// Where to.
     pub slot: u32,
     /// False: the slot holds nothing.
     pub is_stored: bool,
@@ -55,7 +50,6 @@ pub struct StoreOutcome {
 /// What became of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreOutcome {
-    /// Which.
     pub restore_id: u64,
     /// So many blocks, from the first on, are what they should be.
     pub num_blocks: u32,
@@ -63,7 +57,6 @@ pub struct RestoreOutcome {
     pub time: Duration,
 }
 
-/// Transfers that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// In the order of the calls.
@@ -84,18 +77,10 @@ impl Outcomes {
 pub enum TransferError {
     /// The store has no such slot.
     #[error("slot {slot} does not exist, the store has {num_slots}")]
-    UnknownSlot {
-        /// Slot named.
-        slot: u32,
-        /// Slots there.
-        num_slots: u32,
-    },
+    UnknownSlot { slot: u32, num_slots: u32 },
     /// Another transfer is not done with it.
     #[error("slot {slot} is in another transfer")]
-    InTransfer {
-        /// Which slot.
-        slot: u32,
-    },
+    InTransfer { slot: u32 },
 }
 
 /// Why a transfer was not even begun.
@@ -105,7 +90,6 @@ pub(crate) struct QueueFull {
     pub(crate) most: usize,
 }
 
-/// As little.
 #[derive(Debug, thiserror::Error)]
 #[error("a block was not stored as its step failed")]
 pub(crate) struct NotComputed;

@@ -97,7 +97,6 @@ struct Shared {
     state: Mutex<State>,
     store_queued: Condvar,
     restore_queued: Condvar,
-    /// A job ended.
     ended: Condvar,
     /// There are outcomes that nobody is about to take.
     outcome: Condvar,
@@ -122,7 +121,6 @@ impl std::fmt::Debug for Transfers {
 }
 
 impl Transfers {
-    /// Starts the threads.
     pub fn start(store: Store) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             store,
@@ -303,7 +301,6 @@ impl Transfers {
         drop(self.shared.ended.wait_while(state, |state| !state.is_idle()).expect("as in `lock`"));
     }
 
-    /// Blocks so far.
     pub fn counts(&self) -> Counts {
         self.shared.lock().counts
     }

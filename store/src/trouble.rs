@@ -8,11 +8,9 @@ const LINE_INTERVAL: Duration = Duration::from_secs(60);
 /// Blocks since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Written.
     pub stored: u64,
     /// Not written: the disk refused, or the queue was full.
     pub not_stored: u64,
-    /// Read, and right.
     pub restored: u64,
     /// Asked for and not there, damaged, or not read. Those behind them in the same restore are not counted.
     pub not_restored: u64,
@@ -27,7 +25,6 @@ pub struct Troubles {
 }
 
 impl Troubles {
-    /// One more.
     pub fn note(&mut self, failure: &dyn std::error::Error) {
         self.num_untold += 1;
         self.last = failure.to_string();

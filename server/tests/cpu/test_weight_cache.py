@@ -1,4 +1,4 @@
-"""The second start maps what the first one packed, to the bit; whatever is wrong with the cache is a miss."""
+"""The second start maps what the first one packed, with the same bits; any fault of the cache is a miss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE_S = 30.0
 
 @pytest.fixture
 def model(tiny_model: TinyModels) -> Path:
-    """A model whose files are old enough to be kept."""
+    """Returns a model whose files are old enough to be cached."""
     path = tiny_model("llama3").folder
     deadline = time.monotonic() + DEADLINE_S
     while not open_checkpoint(path).identity().is_settled:
@@ -58,7 +58,7 @@ def test_the_second_start_maps_and_gives_the_same_bits(
     second = start(model, folder)
     assert messages(caplog) == ["weights mapped"]
     assert same_bits(first, without) and same_bits(second, without)
-    # Threads and limits of a step are no part of what is packed.
+    # Threads and limits of a step do not affect the packed weights.
     assert start(model, folder, threads=2, max_step_tokens=64).info.weight_bytes == first.info.weight_bytes
     assert messages(caplog) == ["weights mapped"]
 
@@ -101,7 +101,7 @@ def test_a_changed_model_is_packed_again(
     assert same_bits(after, start(copy, None))
 
 
-def test_a_model_that_changes_while_it_is_loaded_is_not_kept(
+def test_a_model_that_changes_while_loading_is_not_cached(
     tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     import shutil
@@ -117,7 +117,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_not_kept(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_file_that_is_no_good_is_a_warning_and_is_replaced(
+def test_a_damaged_file_is_a_warning_and_is_replaced(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = start(model, tmp_path)
@@ -135,11 +135,11 @@ def test_a_file_that_is_no_good_is_a_warning_and_is_replaced(
         assert file.read_bytes() == whole
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_cache(
+def test_an_unwritable_folder_only_disables_the_cache(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    # A system file system takes no files, from root neither.
+    # Even root cannot create files in such a system file system.
     for folder in (tmp_path / "file", Path("/proc/self/fdinfo"), Path("/proc/self/fdinfo/below")):
         assert same_bits(start(model, folder), start(model, None))
         assert any(line.startswith("cannot cache the packed weights: ") for line in messages(caplog))
@@ -155,7 +155,7 @@ def test_a_read_only_folder_is_read(model: Path, tmp_path: Path, caplog: pytest.
 
 
 def test_a_full_disk_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: the system refuses in the same places."""
+    """A limit on the size of files simulates a full disk: the system refuses the same writes."""
     folder = tmp_path / "cache"
     program = """
 import logging, resource, sys
@@ -185,7 +185,7 @@ def test_two_starts_at_once_share_one_file(model: Path, tmp_path: Path, caplog: 
     assert same_bits(*both)
 
 
-def test_the_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_belongs_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/u")
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
     assert default_folder() == Path("/c/trunkline/weights")

@@ -1,4 +1,4 @@
-"""What `config.json` and GGUF metadata may say, and how what they may not is refused."""
+"""Valid values of `config.json` and GGUF metadata, and the refusal of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(**changes: Any) -> ModelConfig:
     return config_from_json(Path("m/config.json"), {**LLAMA, **changes})
 
 
-def test_absent_keys_mean_what_transformers_takes_them_for() -> None:
+def test_absent_keys_have_the_defaults_of_transformers() -> None:
     config = read()
     assert (config.head_size, config.rms_norm_eps, config.rope_theta) == (16, 1e-6, 10_000.0)
     assert not config.tie_word_embeddings
@@ -59,13 +59,13 @@ def test_biases_are_those_of_the_architecture() -> None:
     [
         {"model_type": "mistral", "sliding_window": None},
         {"model_type": "mistral", "sliding_window": 2048},
-        {"model_type": "mistral"},  # transformers' default of 4,096 is beyond this context
+        {"model_type": "mistral"},  # transformers' default of 4,096 exceeds this context
         {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False},
         {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention"] * 2},
         {"model_type": "qwen2", "sliding_window": None, "use_sliding_window": True},
     ],
 )
-def test_a_window_that_cannot_matter_is_accepted(changes: dict[str, Any]) -> None:
+def test_a_window_without_effect_is_accepted(changes: dict[str, Any]) -> None:
     assert read(**changes).windows == ()
 
 
@@ -97,7 +97,7 @@ def test_windows_of_qwen_begin_at_a_layer_and_are_off_by_default() -> None:
         on = {"model_type": model_type, "use_sliding_window": True}
         assert windows(**on, max_window_layers=1) == (None, 128, 128, 128)
         assert windows(**on, max_window_layers=0) == (128,) * 4
-        # transformers' default of 28 is beyond these layers.
+        # transformers' default of 28 exceeds the number of layers.
         assert windows(**on) == windows(**on, max_window_layers=4) == ()
         kinds = ["full_attention", "sliding_attention"] * 2
         assert windows(**on, max_window_layers=4, layer_types=kinds) == (None, 128, None, 128)
@@ -130,7 +130,7 @@ def test_rotary_embeddings_of_gemma3_are_read_in_both_spellings() -> None:
         {"model_type": "smollm3", "sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]},
     ],
 )
-def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> None:
+def test_a_window_with_an_effect_is_refused_by_name(changes: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedArchitecture, match=r"a sliding window of \d+ tokens"):
         read(**changes)
 
@@ -166,7 +166,7 @@ def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> No
         ({"model_type": "smollm3", "no_rope_layers": [1]}, DamagedFile, "not a list of 2 zeros and ones"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_an_impossible_config_is_refused_by_name(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error) as caught:
         read(**changes)
     assert says in str(caught.value)
@@ -226,14 +226,14 @@ def test_gguf_metadata_is_read() -> None:
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": 0.0}, DamagedFile, "scaling factor is 0.0"),
     ],
 )
-def test_gguf_metadata_that_cannot_be_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_impossible_gguf_metadata_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error) as caught:
         read_gguf(changes)
     assert says in str(caught.value)
     assert "m.gguf" in str(caught.value)
 
 
-def test_gguf_tensors_that_contradict_are_refused() -> None:
+def test_contradictory_gguf_tensors_are_refused() -> None:
     with pytest.raises(DamagedFile, match=r"token_embd\.weight` is missing"):
         read_gguf({}, vocab_rows=None)
     with pytest.raises(DamagedFile, match="3 rope factors for 8 frequencies"):

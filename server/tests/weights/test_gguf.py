@@ -1,4 +1,4 @@
-"""The GGUF reader on files that the `gguf` package writes, and on headers made by hand to be wrong."""
+"""The GGUF reader on files from the `gguf` package, and on invalid headers made by hand."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.tensor import FORMATS
 
 MAX_ALLOCATED_BYTES = 4 << 20
-# The package only dequantises the K formats; random bits stand in for what it cannot write.
+# The package can only dequantise the K formats, so random bits replace what it cannot write.
 K_FORMATS = ("Q4_K", "Q5_K", "Q6_K")
 
 
 def raw_matrix(format_name: str, rows: int, columns: int) -> np.ndarray:
-    """Bytes [rows, row_bytes] of a random matrix stored in a format."""
+    """Returns bytes [rows, row_bytes] of a random matrix in a format."""
     generator = np.random.default_rng(3)
     if format_name in K_FORMATS:
         stored_as = FORMATS[format_name]
@@ -180,7 +180,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
 
 
 def assert_refused(path: Path, error: type[Exception], says: str, read: Callable[[Path], object] = GgufFile) -> None:
-    """Reading fails with `error` that names the file and `says`, on one line, without much memory."""
+    """Asserts that reading fails with `error`, in one line with the file and `says`, and without much memory."""
     tracemalloc.start()
     try:
         with pytest.raises(error) as caught:

@@ -1,4 +1,4 @@
-"""`quantization_config` is one of the schemes that are read, or refused by name; parts are checked at the start."""
+"""`quantization_config` states a supported scheme or is refused by name; parts are checked at the start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def parse(config: object) -> Quantization | None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_scheme_is_told_from_its_config(case: str) -> None:
+def test_every_scheme_is_parsed_from_its_config(case: str) -> None:
     assert parse(CASES[case][0]) == EXPECTED[case]
 
 
@@ -117,7 +117,7 @@ def test_an_impossible_value_is_damage(config: object, says: str) -> None:
         parse(config)
 
 
-def test_a_quantised_weight_has_parts_and_is_no_tensor(tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_a_quantised_weight_has_parts_and_is_not_a_tensor(tiny_model: TinyModels, tmp_path: Path) -> None:
     write_quantized(tiny_model("llama2").folder, tmp_path, "gptq")
     checkpoint = open_checkpoint(tmp_path)
     name = "model.layers.1.mlp.down_proj.weight"

@@ -1,4 +1,4 @@
-"""The safetensors reader on files of the `safetensors` package, and on headers made by hand to be wrong."""
+"""The safetensors reader on files of the `safetensors` package, and on invalid headers made by hand."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_refused_with_what_is_wrong(case: str, tmp_path: Path)
     assert len(str(caught.value)) < 600 + len(str(path))
 
 
-def test_a_dtype_of_another_time_is_named(tmp_path: Path) -> None:
+def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
     path = tmp_path / "new.safetensors"
     path.write_bytes(pack({"a": entry(dtype="F4")}))
     with pytest.raises(UnsupportedFormat, match="stored as `F4`"):

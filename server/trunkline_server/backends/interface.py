@@ -108,7 +108,7 @@ class Chunk:
     sample: bool
     stores: Sequence[BlockStore] = ()
     appended_token_ids: Sequence[int] = ()
-    # Empty: any token.
+    # Empty allows any token.
     allowed_tokens: bytes = b""
     score: bool = False
     # If not None, the mask arrives there while the step runs.
@@ -233,7 +233,7 @@ class Backend(Protocol):
     """
 
     info: BackendInfo
-    # None if blocks are kept only in the device pool.
+    # Absent (None) if blocks are kept only in the device pool.
     store: Store | None
 
     def after_start(self) -> None:

@@ -12,7 +12,7 @@ from trunkline_server.errors import InvalidArgument
 
 @dataclass(slots=True, eq=False)
 class RunningSequence:
-    """A started sequence.
+    """The state of a started sequence.
 
     token_ids: all known tokens, prompt and output; block_ids: the block table, in order.
     num_computed: tokens whose K and V are stored or being stored; None until the first chunk, which begins behind the

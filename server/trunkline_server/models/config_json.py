@@ -187,7 +187,7 @@ def _gemma_fields(keys: _Keys, architecture: _Architecture) -> dict[str, Any]:
 
 
 def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
-    # Gemma ignores `hidden_act`.
+    # Gemma's models ignore `hidden_act`.
     key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if architecture.is_gemma else ("hidden_act", _SILU)
     activation = keys.get(key)
     if activation is not None and activation not in known:

@@ -33,7 +33,7 @@ def transform(x: torch.Tensor) -> torch.Tensor:
 
 
 def untransform(x: torch.Tensor) -> torch.Tensor:
-    """Inverts `transform`."""
+    """Inverts `transform` up to rounding."""
     size = x.shape[-1]
     return transform(x) / (size & -size)
 

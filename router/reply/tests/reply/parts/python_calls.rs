@@ -1,7 +1,7 @@
-//! Calls in the form of Python.
+//! Calls written as Python lists.
 
 use serde_json::json;
-use trunkline_reply::pythonic::{ListEnd, ListScanner, parse};
+use trunkline_reply::python_calls::{ListScan, ListScanner, parse};
 
 #[test]
 fn python_literals_become_json() {
@@ -32,7 +32,7 @@ fn python_literals_become_json() {
 }
 
 #[test]
-fn values_are_what_python_takes_them_for() {
+fn values_are_read_as_python_reads_them() {
     for (value, wanted) in [
         ("123456789012345678901234567890", "123456789012345678901234567890"),
         ("-9007199254740993", "-9007199254740993"),
@@ -50,7 +50,7 @@ fn values_are_what_python_takes_them_for() {
         (r"'\ud83d\ude00'", "\"😀\""),
     ] {
         let list = format!("[f(x={value},), f(x={value}),]");
-        assert_eq!(ListScanner::new(0).read(&list), ListEnd::At(list.len()), "{list}");
+        assert_eq!(ListScanner::new(0).read(&list), ListScan::Complete(list.len()), "{list}");
         let call = ("f".to_owned(), format!("{{\"x\":{wanted}}}"));
         assert_eq!(parse(&list), Some(vec![call.clone(), call]), "{list}");
     }
@@ -58,7 +58,7 @@ fn values_are_what_python_takes_them_for() {
 
 #[test]
 fn lists_end_at_their_own_bracket() {
-    assert_eq!(ListScanner::new(0).read(" [f(x=']', y=[1])] more"), ListEnd::At(18));
-    assert_eq!(ListScanner::new(0).read("[f(x='\\']'"), ListEnd::Open);
-    assert_eq!(ListScanner::new(0).read("f()"), ListEnd::NoList);
+    assert_eq!(ListScanner::new(0).read(" [f(x=']', y=[1])] more"), ListScan::Complete(18));
+    assert_eq!(ListScanner::new(0).read("[f(x='\\']'"), ListScan::Incomplete);
+    assert_eq!(ListScanner::new(0).read("f()"), ListScan::NotAList);
 }

@@ -1,18 +1,18 @@
-//! Loose JSON, as models write it, becomes JSON.
+//! The mistakes of models become valid JSON.
 
-use super::json::json as any_json;
+use super::json_scanner::json as any_json;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use trunkline_reply::json::Scan;
-use trunkline_reply::loose::LooseScanner;
+use trunkline_reply::json_scanner::Scan;
+use trunkline_reply::lenient_json::LenientScanner;
 
-/// The JSON, and how it went on; the same however the text is cut.
+/// Reads a text whole and by characters, checks that both agree, and returns the JSON and the result.
 fn read(text: &str) -> (String, Scan) {
     let mut whole = String::new();
-    let scan = LooseScanner::new(0).read(text, &mut whole);
-    let (mut scanner, mut out, mut last) = (LooseScanner::new(0), String::new(), Scan::Open);
+    let scan = LenientScanner::new(0).read(text, &mut whole);
+    let (mut scanner, mut out, mut last) = (LenientScanner::new(0), String::new(), Scan::Incomplete);
     for end in text.char_indices().map(|(at, _)| at).chain([text.len()]) {
-        if last == Scan::Open {
+        if last == Scan::Incomplete {
             last = scanner.read(&text[..end], &mut out);
         }
     }
@@ -21,7 +21,7 @@ fn read(text: &str) -> (String, Scan) {
 }
 
 #[test]
-fn what_models_write_becomes_json() {
+fn mistakes_of_models_are_repaired() {
     for (text, wanted) in [
         ("{\"a\": \"1\n\t2\r\x01\"}", json!({"a": "1\n\t2\r\x01"})),
         ("{\"a\n\": 1}", json!({"a\n": 1})),
@@ -40,13 +40,13 @@ fn what_models_write_becomes_json() {
         ("None", Value::Null),
     ] {
         let (json, scan) = read(text);
-        assert_eq!(scan, Scan::Ended(text.len()), "{text}");
+        assert_eq!(scan, Scan::Complete(text.len()), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), wanted, "{text}");
     }
 }
 
 #[test]
-fn what_is_broken_is_so_from_what_was_held_on() {
+fn text_is_invalid_from_the_first_held_byte_on() {
     for (text, json, at) in [
         (r#"{"a": oops}"#, r#"{"a": "#, 6),
         (r#"{"a": Nan}"#, r#"{"a": "#, 6),
@@ -55,10 +55,10 @@ fn what_is_broken_is_so_from_what_was_held_on() {
         (r"{,}", "{", 1),
         ("[1,\n}", "[1,\n", 4),
     ] {
-        assert_eq!(read(text), (json.to_owned(), Scan::Broken(at)), "{text}");
+        assert_eq!(read(text), (json.to_owned(), Scan::Invalid(at)), "{text}");
     }
-    assert_eq!(read("5 "), ("5".to_owned(), Scan::Ended(1)));
-    assert_eq!(read("{\"a\": \"\\"), ("{\"a\": \"".to_owned(), Scan::Open));
+    assert_eq!(read("5 "), ("5".to_owned(), Scan::Complete(1)));
+    assert_eq!(read("{\"a\": \"\\"), ("{\"a\": \"".to_owned(), Scan::Incomplete));
 }
 
 proptest! {
@@ -66,21 +66,21 @@ proptest! {
 
     #[test]
     fn escapes_become_json(text in r#"(\\u(d8|DE|d|00)?|[0-9a-f]{0,3}|[\\n'x]){0,8}"#) {
-        if let (json, Scan::Ended(_)) = read(&format!("[\"{text}\"]")) {
+        if let (json, Scan::Complete(_)) = read(&format!("[\"{text}\"]")) {
             prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json:?}");
         }
     }
 
     #[test]
-    fn json_stays_as_it_is(value in any_json(), is_pretty: bool) {
+    fn json_is_unchanged(value in any_json(), is_pretty: bool) {
         let text = if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
         let text = text.unwrap();
-        prop_assert_eq!(read(&format!("{text} ,")), (text.clone(), Scan::Ended(text.len())));
+        prop_assert_eq!(read(&format!("{text} ,")), (text.clone(), Scan::Complete(text.len())));
     }
 
     #[test]
-    fn what_ends_is_json(text in r#"[\[\{]["a,: \n]{0,3}["\[\]{},:0-9TFNrueon\\' \n\t]{0,16}"#) {
-        if let (json, Scan::Ended(_)) = read(&text) {
+    fn complete_values_are_json(text in r#"[\[\{]["a,: \n]{0,3}["\[\]{},:0-9TFNrueon\\' \n\t]{0,16}"#) {
+        if let (json, Scan::Complete(_)) = read(&text) {
             prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json:?}");
         }
     }
@@ -88,7 +88,7 @@ proptest! {
     #[test]
     fn strings_end_as_json_whatever_they_hold(text in "(\\PC|[\\x00-\\x1f]){0,8}") {
         let text = text.replace('"', "'");
-        if let (json, Scan::Ended(_)) = read(&format!("[\"{text}\"]")) {
+        if let (json, Scan::Complete(_)) = read(&format!("[\"{text}\"]")) {
             prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Calls as a Python list: `[name(key=value, ...), ...]`.
+//! Parses calls written as a Python list, `[name(key=value, ...), ...]`.
 
 use std::collections::HashSet;
 
@@ -6,39 +6,38 @@ use serde_json::Number;
 
 use crate::python_string::{self, StringScanner};
 
-/// Deepest nesting of values.
 const MAX_DEPTH: usize = 32;
 
-/// Where a list is known to end.
+/// The result of reading some text of a possible list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListEnd {
-    /// Not yet.
-    Open,
-    /// Before this byte.
-    At(usize),
-    /// It is no list.
-    NoList,
+pub enum ListScan {
+    /// All of the text belongs to the list, and more may follow.
+    Incomplete,
+    /// The list ended before this byte.
+    Complete(usize),
+    /// The text does not begin with a list.
+    NotAList,
 }
 
-/// Finds the end of a list by its brackets and strings.
+/// Finds the end of a list by counting brackets outside strings.
 #[derive(Debug, Clone, Default)]
 pub struct ListScanner {
-    at: usize,
+    pos: usize,
     depth: usize,
     strings: StringScanner,
 }
 
 impl ListScanner {
-    /// Before the list, which begins at this byte of the text.
-    pub fn new(at: usize) -> Self {
-        Self { at, ..Self::default() }
+    /// Creates a scanner of the list that begins at the byte `start` of the text.
+    pub fn new(start: usize) -> Self {
+        Self { pos: start, ..Self::default() }
     }
 
-    /// Goes on with `text`, which begins as it did the last time and has grown.
-    pub fn read(&mut self, text: &str) -> ListEnd {
-        for &byte in &text.as_bytes()[self.at..] {
-            self.at += 1;
-            if self.depth > 0 && self.strings.takes(byte) {
+    /// Continues with `text`, which is the text of the last call with more appended.
+    pub fn read(&mut self, text: &str) -> ListScan {
+        for &byte in &text.as_bytes()[self.pos..] {
+            self.pos += 1;
+            if self.depth > 0 && self.strings.is_in_string(byte) {
                 continue;
             }
             match byte {
@@ -46,18 +45,18 @@ impl ListScanner {
                 b']' | b')' | b'}' if self.depth > 0 => {
                     self.depth -= 1;
                     if self.depth == 0 {
-                        return ListEnd::At(self.at);
+                        return ListScan::Complete(self.pos);
                     }
                 }
-                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return ListEnd::NoList,
+                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return ListScan::NotAList,
                 _ => {}
             }
         }
-        ListEnd::Open
+        ListScan::Incomplete
     }
 }
 
-/// Whether this may be the beginning of a list of calls of known tools, as far as that can be seen: `[`, a name, `(`.
+/// Returns whether `text` may begin a list of calls of known tools, which starts with `[`, a name and `(`.
 pub fn may_be_calls(text: &str, tools: &[String]) -> bool {
     let Some(rest) = text.trim_start().strip_prefix('[') else { return text.trim_start().is_empty() };
     let rest = rest.trim_start();
@@ -67,7 +66,7 @@ pub fn may_be_calls(text: &str, tools: &[String]) -> bool {
     }
 }
 
-/// The calls of a whole list: names, and arguments as JSON objects; none if it is not one.
+/// Parses a complete list of calls into names and JSON objects of arguments. Returns `None` if it is anything else.
 pub fn parse(list: &str) -> Option<Vec<(String, String)>> {
     let mut parser = Parser { rest: list.trim() };
     parser.take("[")?;
@@ -98,22 +97,21 @@ impl Parser<'_> {
         (!name.is_empty()).then(|| name.to_owned())
     }
 
-    /// Items with commas between them, and behind the last one or not, up to what closes them; whether a comma stands
-    /// behind the last one.
+    /// Parses items separated by commas up to `close`, and returns whether a comma follows the last item.
     fn list(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<bool> {
-        let mut is_behind_comma = false;
+        let mut has_comma = false;
         while self.take(close).is_none() {
             item(self)?;
-            is_behind_comma = self.take(",").is_some();
-            if !is_behind_comma {
+            has_comma = self.take(",").is_some();
+            if !has_comma {
                 self.take(close)?;
                 break;
             }
         }
-        Some(is_behind_comma)
+        Some(has_comma)
     }
 
-    /// `name(key=value, ...)`.
+    /// Parses one call, `name(key=value, ...)`.
     fn call(&mut self) -> Option<(String, String)> {
         let name = self.name()?;
         self.take("(")?;
@@ -130,7 +128,7 @@ impl Parser<'_> {
         Some((name, arguments))
     }
 
-    /// A literal of Python's, as JSON: <https://docs.python.org/3/library/ast.html#ast.literal_eval>.
+    /// Parses a [Python literal](https://docs.python.org/3/library/ast.html#ast.literal_eval) and writes it as JSON.
     fn value(&mut self, depth: usize, out: &mut String) -> Option<()> {
         if depth == MAX_DEPTH {
             return None;
@@ -160,20 +158,20 @@ impl Parser<'_> {
         }
     }
 
-    /// A list or a tuple; a single value in parentheses is that value.
+    /// Parses a list or a tuple. A single value in parentheses is that value.
     fn items(&mut self, open: &str, close: &str, depth: usize, out: &mut String) -> Option<()> {
         self.take(open)?;
         let start = out.len();
         let mut num_items = 0;
         out.push('[');
-        let is_behind_comma = self.list(close, |parser| {
+        let has_trailing_comma = self.list(close, |parser| {
             if num_items > 0 {
                 out.push(',');
             }
             num_items += 1;
             parser.value(depth + 1, out)
         })?;
-        if open == "(" && num_items == 1 && !is_behind_comma {
+        if open == "(" && num_items == 1 && !has_trailing_comma {
             out.remove(start);
         } else {
             out.push(']');
@@ -194,7 +192,7 @@ impl Parser<'_> {
         Some(())
     }
 
-    /// As JSON; integers have all their digits.
+    /// Parses a number and returns it as JSON. An integer keeps all its digits.
     fn number(&mut self) -> Option<String> {
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E' | '_');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
@@ -212,7 +210,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Strings that follow each other are one.
+    /// Parses a string. Adjacent literals are one string, as in Python.
     fn text(&mut self) -> Option<String> {
         let mut text = String::new();
         loop {
@@ -226,7 +224,8 @@ impl Parser<'_> {
     }
 }
 
-/// A member's name behind those before it.
+/// Appends a key to a JSON object, after a comma if it is not the first.
+
 fn push_key(key: &str, out: &mut String) -> Option<()> {
     if !out.ends_with('{') {
         out.push(',');
