@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2_000)
     parser.add_argument("--save", action="store_true", help="write benchmark/results/spill.{md,svg}")
     args = parser.parse_args()
-    alone, beside = Phase("nothing beside"), Phase("prompts, no store")
+    alone, beside = Phase("no prompts"), Phase("prompts, no store")
     written, read = Phase("prompts, written to the store"), Phase("prompts, read from the store")
     rounds = [range(first, min(first + args.round, args.prompts)) for first in range(0, args.prompts, args.round)]
     with tempfile.TemporaryDirectory(prefix="kv-") as folder:

@@ -91,7 +91,7 @@ def test_documented_routes_are_those_of_the_server(server: Trunkline, openapi: d
 
 @pytest.mark.parametrize("source", REFUSED)
 def test_every_refused_field_is_in_its_table(source: str) -> None:
-    text = (ROOT / "router/src/dialects" / source).read_text()
+    text = (ROOT / "router/src/api" / source).read_text()
     fields = set(re.findall(r'Refused \{\s*field: "(\w+)"', text))
     assert fields, "no refused fields found in the source"
     for header in REFUSED[source]:

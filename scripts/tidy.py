@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto/trunkline/shard/v1/shard.proto"
-RUST_TYPES = ROOT / "router/src/shard/generated/trunkline.shard.v1.rs"
+RUST_TYPES = ROOT / "router/src/engine/shard/generated/trunkline.shard.v1.rs"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_LINE_CHARACTERS = 120
