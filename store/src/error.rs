@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use trunkline_contract::BlockKey;
+use trunkline_kv::BlockKey;
 
 /// Why a store cannot be opened. What is *in* its files is never a reason: then it starts anew.
 #[derive(Debug, thiserror::Error)]

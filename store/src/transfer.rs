@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trunkline_contract::BlockKey;
+use trunkline_kv::BlockKey;
 
 /// A block to write.
 #[derive(Debug)]
