@@ -3,7 +3,8 @@
 //! Whoever calls these does the I/O. Slots from [`Scheduler::take_offers`] and [`Scheduler::reserve_adopted`] must come
 //! back, by [`Scheduler::end_offer`] and [`Scheduler::adopt`], before the next `Event::ShardReady`.
 
-use trunkline_kv::{BlockKey, Offer, Salt, SlotId};
+use trunkline_contract::{BlockKey, SlotId};
+use trunkline_kv::{Offer, Salt};
 
 use crate::scheduler::Scheduler;
 

@@ -1,6 +1,7 @@
 //! What happens in the KV index, for those who listen.
 
-use trunkline_kv::{BlockKey, KvEvent, Salt};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{KvEvent, Salt};
 
 use crate::scheduler::Scheduler;
 

@@ -1,6 +1,7 @@
 //! What people ask of the KV index: who has what, and prompts and nodes to be kept or removed.
 
-use trunkline_kv::{BlockKey, NodeId, PinOutcome, Salt, TenantUsage};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{NodeId, PinOutcome, Salt, TenantUsage};
 
 use crate::event::{Pinned, Update};
 use crate::scheduler::{Scheduler, Shard};

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use trunkline_kv::{KvCache, SlotId, StoreIndex, StorePins};
+use trunkline_contract::SlotId;
+use trunkline_kv::{KvCache, StoreIndex, StorePins};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
