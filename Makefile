@@ -54,7 +54,7 @@ build: ## build .venv/bin/trunkline (FULL=1: with cloud stores and ZeroMQ)
 	@scripts/require.sh cargo cc python
 	[ -e .venv/.stamp ] || MIN_FREE_MB=3000 scripts/require.sh disk
 	$(MAKE) .venv/.stamp & environment=$$!
-	cargo build --release $(PARTS) || { kill $$environment; exit 1; }
+	cargo build --release $(PARTS) || { kill $$environment 2>/dev/null || :; exit 1; }
 	wait $$environment
 	scripts/install-develop.sh $(BIN) $(ROUTER) .venv
 
@@ -80,7 +80,7 @@ test: ## run lint and the suites that a change affects (FORCE=1: all)
 	@scripts/require.sh cargo cc python
 	[ -e .venv-test/.stamp ] || MIN_FREE_MB=12000 scripts/require.sh disk
 	$(MAKE) environments & environments=$$!
-	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments; exit 1; }
+	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments 2>/dev/null || :; exit 1; }
 	wait $$environments
 	$(PYTHON) scripts/suites.py $(if $(FORCE),--force) $(SUITES)
 
