@@ -14,7 +14,7 @@ use tower::ServiceExt;
 use trunkline_router::api::app::Model;
 use trunkline_router::api::openapi::ApiDoc;
 use trunkline_router::http::serve::routes;
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::ServerLimits;
 use trunkline_router::server::Server;
 use trunkline_router::tenants::Access;
 use utoipa::OpenApi;
@@ -66,7 +66,7 @@ fn fixture() -> &'static Fixture {
         let plan =
             ShardPlan { replies: replies.map(bytes).to_vec(), keep_plans: false, ..ShardPlan::default() };
         let (server, shard) = runtime.block_on(async {
-            let server = Server::start(model, Limits::default(), Access::open(), socket.clone()).unwrap();
+            let server = Server::start(model, ServerLimits::default(), Access::open(), socket.clone()).unwrap();
             let shard = MockShard::start(&socket, plan);
             let mut status = server.app.shard.clone();
             tokio::time::timeout(DEADLINE, async {

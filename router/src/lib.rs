@@ -9,16 +9,16 @@
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use trunkline_router::{api::app::Model, limits::Limits, server::Server, tenants::Access};
+//! use trunkline_router::{api::app::Model, limits::ServerLimits, server::Server, tenants::Access};
 //! let model = Model::load("model.gguf".as_ref(), "my-model".into())?;
-//! let server = Server::start(model, Limits::default(), Access::open(), "/run/shard.sock".into())?;
+//! let server = Server::start(model, ServerLimits::default(), Access::open(), "/run/shard.sock".into())?;
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! server.run(listener, std::future::pending()).await?;
 //! # Ok(()) }
 //! ```
 
 pub mod api;
-pub mod args;
+pub mod command_line;
 pub mod engine;
 pub mod error;
 pub mod exit;

@@ -1,133 +1,116 @@
-//! Every limit that a request meets, in one place, each with its flag or constant, and the watermark that it may have.
+//! The server's limits: those that settings set, and constants.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::{PolicyKind, Watermark};
+use trunkline_settings::{EvictionPolicy, Replies, RouterCache, RouterSettings, Server};
+pub use trunkline_settings::{Limits, MAX_MESSAGE_PARTS, MAX_MESSAGES};
 
 use crate::error::ApiError;
-use crate::watermark::DEFAULT_WATERMARK;
+use crate::watermark::DEFAULT_KEY;
 
-/// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
+/// Most alternatives per token (`top_logprobs`, `logprobs`, `top_n_tokens`), which is also the shard's limit.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
-/// Most logprobs of a prompt in one answer: its tokens, each with the likeliest in its place.
+/// Most prompt logprobs in one answer, counting each token and its alternatives.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
-/// Most tokens that `logit_bias` names.
+/// Most tokens in `logit_bias`.
 pub const MAX_LOGIT_BIAS: usize = 1024;
-/// Most ids of `stop_token_ids`.
+/// Most ids in `stop_token_ids`.
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
 /// Longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
-/// Most messages in one chat, whatever `--max-messages` says.
-pub const MAX_MESSAGES: usize = 65_536;
-/// Most parts, or blocks, of one message, whatever `--max-message-parts` says.
-pub const MAX_PARTS: usize = 65_536;
-/// Most decoded tokens waiting for one client; more, and the request is aborted.
+/// Most decoded tokens waiting for one client, beyond which the request is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
-/// Bodies that are being received hold together as much as so many of the largest ones,
+/// Number of bodies of the largest size for which there is memory while they are received.
 pub const MAX_READING_BODIES: usize = 32;
-/// and at least so many bytes.
+/// Least memory for all bodies being received.
 pub const MIN_READING_BYTES: usize = 256 << 20;
 /// Longest wait for the body of a request.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for the header of a request on an open connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest TLS handshake.
+/// Longest duration of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a
-/// bare 431. The sum is also the most that is buffered of a connection's answers.
+/// Bytes beyond `--max-header-bytes` up to which a header is refused with an error that names the flag; a larger one gets
+/// a bare 431. The sum of both also bounds the answers buffered for a connection.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
 /// Most fields of a header.
 pub const MAX_HEADER_FIELDS: usize = 100;
-/// A header with more than this many gets a bare 431, others beyond `MAX_HEADER_FIELDS` an error that names the limit.
+/// Number of header fields up to which the error names the limit; a header with more gets a bare 431.
 pub const REFUSED_HEADER_FIELDS: usize = 512;
-/// Bytes of answers that the kernel keeps for one connection (it doubles the number for its own needs).
+/// Send buffer of a connection in the kernel, which doubles the number for its own needs.
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// Most bytes of a body that is too large that are read away, so that its client sees the answer.
+/// Most bytes of a too large body that are read and discarded, so that the client sees the answer.
 pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
-/// Pause between comments on a stream that has nothing to say, so that proxies keep it open.
+/// Pause between comments on an idle stream, which keep proxies from closing it.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Events of one stream that are ready together leave in writes of about so many bytes.
+/// Approximate size of one write that joins the ready events of a stream.
 pub const MAX_WRITE_BYTES: usize = 16 << 10;
-/// Time between two questions to the shard about its health.
+/// Time between two health checks of the shard.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest wait for a health answer.
+/// Longest wait for the answer to a health check.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before connecting to the shard again: first, and most (it doubles). The most is what a start may wait for
-/// nothing once the shard listens; an attempt on a socket that is not there costs some microseconds.
+/// First and longest pause before the router connects to the shard again; it doubles in between. The longest pause is the
+/// most that a start wastes after the shard listens. An attempt without a socket costs a few microseconds.
 pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
-/// Longest wait for connecting and `Describe`.
+/// Longest wait for a connection to the shard and its `Describe` answer.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most connections beyond the open requests (idle keep-alive ones, probes).
+/// Most connections beyond the open requests, for idle connections and probes.
 pub const SPARE_CONNECTIONS: usize = 1024;
-/// Texts longer than this are tokenized on the blocking pool rather than in the handler, in bytes.
+/// Length in bytes above which a text is tokenized on the blocking pool instead of in the handler.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
-/// Most grammars compiled at once, those included that were given up and still take their time; more wait for their
-/// turn.
+/// Most grammars compiled at once, including abandoned ones whose threads still run; further ones wait.
 pub const MAX_COMPILING_GRAMMARS: usize = 4;
-/// Of them of one tenant, where there are keys: nobody waits for what another one's grammars take.
+/// Most grammars of one tenant compiled at once, so that tenants do not wait for each other's grammars.
 pub const MAX_COMPILING_OF_TENANT: usize = 2;
-/// Longest wait for that turn.
+/// Longest wait until a grammar may be compiled.
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most compiled grammars kept for requests that ask for them again.
+/// Most compiled grammars kept for later requests.
 pub const MAX_CACHED_GRAMMARS: usize = 64;
-/// Most bytes of text that they were compiled from; compiled they take some ten times as much, and each up to 1 MiB for
-/// the table of an expression and as much for its masks.
+/// Most bytes of source text of all kept grammars. A compiled grammar takes about ten times its text, and up to 1 MiB each
+/// for an expression's table and its masks.
 pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
-/// Limits that flags set.
+/// Every limit of a server. Those on requests, which are most of them, are fields of the settings' [`Limits`].
 #[derive(Debug, Clone)]
-pub struct Limits {
-    /// Most requests open at once (`--max-concurrent-requests`).
-    pub max_concurrent_requests: usize,
-    /// Most sequences waiting for their first step (`--max-queued-requests`).
-    pub max_queued_requests: usize,
-    /// Most tokens of a prompt (`--max-input-tokens`); the context minus one if absent.
-    pub max_input_tokens: Option<u32>,
-    /// Most tokens of prompt and output (`--max-total-tokens`); the model's context if absent.
-    pub max_total_tokens: Option<u32>,
-    /// Most tokens one step computes (`--max-batch-prefill-tokens`); the shard's own limit if absent.
-    pub max_step_tokens: Option<u32>,
-    /// Most outputs computed for one prompt (`--max-best-of`).
-    pub max_best_of: u32,
-    /// Most messages of a chat (`--max-messages`).
-    pub max_messages: usize,
-    /// Most parts, or blocks, of a message (`--max-message-parts`).
-    pub max_message_parts: usize,
-    /// Most tools of a request (`--max-tools`).
-    pub max_tools: usize,
-    /// Most bytes of answers kept for requests that go on from them (`--max-response-store-bytes`).
-    pub max_response_store_bytes: usize,
-    /// Most stop strings of a request (`--max-stop-sequences`).
-    pub max_stop_sequences: usize,
-    /// Of structured output (`--max-schema-bytes`, `--max-schema-depth`, `--max-schema-properties`).
-    pub grammar: GrammarLimits,
-    /// Most bytes of a body (`--max-body-bytes`).
-    pub max_body_bytes: usize,
-    /// Most bytes of a header (`--max-header-bytes`).
-    pub max_header_bytes: usize,
-    /// Longest time for which a client may take nothing of its answer (`--client-stall-timeout`).
-    pub client_stall_timeout: Duration,
-    /// What goes when the prefix cache is full (`--eviction-policy`).
-    pub eviction_policy: PolicyKind,
-    /// Most of the pool that may be pinned, in percent (`--max-pinned-share`).
-    pub max_pinned_percent: u32,
-    /// Longest life of a request, queue included (`--request-timeout`).
-    pub request_timeout: Option<Duration>,
-    /// A step running longer than this makes the server not ready (`--stuck-step-timeout`).
-    pub stuck_step_timeout: Duration,
-    /// How long a drain waits for open requests (`--graceful-termination-timeout`).
+pub struct ServerLimits {
+    /// Limits on requests.
+    pub requests: Limits,
+    /// Longest wait of a drain for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
-    /// How long the server waits for clients, and they for it; no flag sets it.
-    pub timeouts: Timeouts,
-    /// Most connections beyond the open requests; no flag sets it.
-    pub spare_connections: usize,
-    /// What requests get that ask for a watermark (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
+    /// Order of eviction from the prefix cache (`--eviction-policy`).
+    pub eviction_policy: PolicyKind,
+    /// Largest share of the KV pool that may be pinned, in percent (`--max-pinned-share`).
+    pub max_pinned_percent: u32,
+    /// The watermark of requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
+    /// Time limits of connections, which no flag sets.
+    pub timeouts: Timeouts,
+    /// Most connections beyond the open requests, which no flag sets.
+    pub spare_connections: usize,
 }
 
-impl Limits {
-    /// Checks a chat's messages, which have so many parts each. `list`: what the client calls them.
+impl ServerLimits {
+    fn new(requests: Limits, server: &Server, replies: &Replies, cache: &RouterCache) -> Self {
+        let (gamma, delta) = (replies.watermark_gamma, replies.watermark_delta);
+        Self {
+            requests,
+            graceful_termination_timeout: server.graceful_termination_timeout,
+            eviction_policy: match cache.eviction_policy {
+                EvictionPolicy::Lru => PolicyKind::Lru,
+                EvictionPolicy::Worth => PolicyKind::Worth,
+                EvictionPolicy::Adaptive => PolicyKind::Adaptive,
+            },
+            max_pinned_percent: cache.max_pinned_share,
+            watermark: Watermark { gamma, delta, key: DEFAULT_KEY },
+            timeouts: Timeouts::default(),
+            spare_connections: SPARE_CONNECTIONS,
+        }
+    }
+
+    /// Checks the number of a chat's messages, and of the parts of each. `list` is the field's name in the request.
     pub fn check_messages(
         &self,
         list: &str,
@@ -149,52 +132,68 @@ impl Limits {
         Ok(())
     }
 
-    /// What bodies that are being received may hold together, in KiB.
+    /// Returns the number of sequences that may wait for their first step.
+    pub fn max_queued(&self) -> usize {
+        self.max_queued_requests.unwrap_or(self.max_concurrent_requests)
+    }
+
+    /// Returns the longest life of a request, including the queue; `None` is unlimited.
+    pub fn request_timeout(&self) -> Option<Duration> {
+        Some(self.requests.request_timeout).filter(|timeout| !timeout.is_zero())
+    }
+
+    /// Returns the limits on grammars.
+    pub fn grammar(&self) -> GrammarLimits {
+        GrammarLimits {
+            max_bytes: self.max_schema_bytes,
+            max_depth: self.max_schema_depth,
+            max_properties: self.max_schema_properties,
+            ..GrammarLimits::default()
+        }
+    }
+
+    /// Returns the memory for all bodies being received, in KiB.
     pub fn max_reading_kib(&self) -> usize {
         self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(MIN_READING_BYTES) / 1024
     }
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_concurrent_requests: 128,
-            max_queued_requests: 128,
-            max_input_tokens: None,
-            max_total_tokens: None,
-            max_step_tokens: None,
-            max_best_of: 128,
-            max_messages: 16_384,
-            max_message_parts: 1024,
-            max_tools: 128,
-            max_response_store_bytes: 64 << 20,
-            max_stop_sequences: 64,
-            grammar: GrammarLimits::default(),
-            max_body_bytes: 8 << 20,
-            max_header_bytes: 64 << 10,
-            client_stall_timeout: Duration::from_secs(30),
-            eviction_policy: PolicyKind::default(),
-            max_pinned_percent: 25,
-            request_timeout: None,
-            stuck_step_timeout: Duration::from_secs(60),
-            graceful_termination_timeout: Duration::from_secs(90),
-            timeouts: Timeouts::default(),
-            spare_connections: SPARE_CONNECTIONS,
-            watermark: DEFAULT_WATERMARK,
-        }
+impl Deref for ServerLimits {
+    type Target = Limits;
+
+    fn deref(&self) -> &Limits {
+        &self.requests
     }
 }
 
-/// Time limits of a connection.
+impl From<&RouterSettings> for ServerLimits {
+    fn from(settings: &RouterSettings) -> Self {
+        Self::new(settings.limits.clone(), &settings.server, &settings.replies, &settings.cache)
+    }
+}
+
+impl From<Limits> for ServerLimits {
+    fn from(requests: Limits) -> Self {
+        Self::new(requests, &Server::default(), &Replies::default(), &RouterCache::default())
+    }
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Limits::default().into()
+    }
+}
+
+/// Time limits of a connection, which no flag sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// See [`BODY_TIMEOUT`].
+    /// Longest wait for a body; by default [`BODY_TIMEOUT`].
     pub body: Duration,
-    /// See [`HEADER_TIMEOUT`].
+    /// Longest wait for a header; by default [`HEADER_TIMEOUT`].
     pub header: Duration,
-    /// See [`HANDSHAKE_TIMEOUT`].
+    /// Longest TLS handshake; by default [`HANDSHAKE_TIMEOUT`].
     pub handshake: Duration,
-    /// See [`KEEP_ALIVE`].
+    /// Pause between comments on an idle stream; by default [`KEEP_ALIVE`].
     pub keep_alive: Duration,
 }
 

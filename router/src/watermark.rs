@@ -1,49 +1,45 @@
-//! The watermark that requests may ask for: what the flags say of it, and its secret key.
+//! The secret key of the watermark that requests may ask for.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use trunkline_scheduler::Watermark;
-
-/// Name of the variable that holds the key.
+/// Name of the environment variable that contains the key.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
-/// TGI's key. Everybody knows it: whoever wants to keep others from finding or forging the mark takes another.
-const DEFAULT_KEY: u64 = 15_485_863;
-/// Most bytes of the key's file: a number, and what ends the line.
+/// TGI's key, which is public. Only with a secret key can nobody else find or forge the mark.
+pub const DEFAULT_KEY: u64 = 15_485_863;
+/// Most bytes of the key's file, enough for a number and a line end.
 const MAX_FILE_BYTES: u64 = 64;
-const HINT: &str = "hint: a whole number below 2^64, as 0x and the output of `openssl rand -hex 8`";
+const HINT: &str =
+    "hint: write a whole number below 2^64, such as 0x followed by the output of `openssl rand -hex 8`";
 
-/// As TGI's without variables.
-pub const DEFAULT_WATERMARK: Watermark = Watermark { gamma: 0.5, delta: 2.0, key: DEFAULT_KEY };
-
-/// Why there is no key. Never shows what was found in its place.
+/// An error in reading the key. It never shows the content of the file or variable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("`--watermark-key-file`: cannot read `{path}`: {source}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The file holds something else.
-    #[error("`--watermark-key-file`: `{path}` holds no key; {HINT}")]
+    /// The file contains no key.
+    #[error("`--watermark-key-file`: `{path}` contains no valid key; {HINT}")]
     NoKeyInFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The variable holds something else.
-    #[error("`{KEY_VARIABLE}` is no key; {HINT}")]
+    /// The variable contains no key.
+    #[error("`{KEY_VARIABLE}` contains no valid key; {HINT}")]
     NoKeyInVariable,
-    /// Which of them counts?
-    #[error("`{KEY_VARIABLE}` is set beside `--watermark-key-file`; hint: leave one of them out")]
+    /// Both the file and the variable are given.
+    #[error("`{KEY_VARIABLE}` and `--watermark-key-file` are both set; hint: remove one of them")]
     Both,
 }
 
-/// The key: of the file, or of the variable's text, or the one that everybody knows.
+/// Returns the key in the file or in the variable's text, or the public default.
 pub fn read_key(file: Option<&Path>, variable: Option<&str>) -> Result<u64, KeyError> {
     match (file, variable) {
         (None, None) => Ok(DEFAULT_KEY),

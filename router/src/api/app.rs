@@ -20,7 +20,7 @@ use crate::generation::admission::Place;
 use crate::generation::generate::{Generation, Surroundings};
 use crate::grammars::{Grammars, RequestGrammar};
 use crate::kv_events::KvEvents;
-use crate::limits::{INLINE_TOKENIZE_BYTES, Limits};
+use crate::limits::{INLINE_TOKENIZE_BYTES, ServerLimits};
 use crate::metrics::Metrics;
 use crate::request::ready::GenerationRequest;
 use crate::request::validate::{RawParams, Validator};
@@ -88,7 +88,7 @@ pub struct App {
     /// Who may come in.
     pub access: Access,
     /// Limits from the flags.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ServerLimits>,
     /// Submits sequences.
     pub driver: DriverHandle,
     /// What happens in the KV cache.

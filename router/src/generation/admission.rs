@@ -94,7 +94,7 @@ impl App {
         };
         let shard = self.serving()?;
         let permit = self.place(tenant, limiter.as_ref())?;
-        let flag_timeout = self.limits.request_timeout;
+        let flag_timeout = self.limits.request_timeout();
         Ok((Admitted { permit, shard, arrived, caller, header_timeout, flag_timeout }, body))
     }
 

@@ -19,7 +19,7 @@ use crate::error::ApiError;
 use crate::generation::admission::Place;
 use crate::generation::stops::Stops;
 use crate::grammars::CompiledGrammar;
-use crate::limits::{Limits, MAX_WAITING_TOKENS};
+use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::deadline::Deadline;
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
@@ -121,7 +121,7 @@ pub struct Generation {
     ends_at_once: bool,
     /// Ready when the drain took too long. Kept, so that a token does not register it again.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
-    limits: Arc<Limits>,
+    limits: Arc<ServerLimits>,
     /// The request counts as open until this is dropped.
     place: Place,
 }
@@ -135,7 +135,7 @@ pub struct Surroundings {
     /// Serving, draining, terminating.
     pub phase: watch::Receiver<Phase>,
     /// For messages.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ServerLimits>,
     /// Blocks that other replicas computed, if there is such a tier.
     pub objects: Option<Arc<ObjectTier>>,
 }

@@ -9,7 +9,7 @@ use trunkline_text::{GenerationDefaults, StopText};
 
 use crate::error::ApiError;
 use crate::grammars::RequestGrammar;
-use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
+use crate::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use crate::random;
 use crate::request::deadline::Deadline;
 use crate::request::ready::GenerationRequest;
@@ -137,7 +137,7 @@ pub struct Validator {
 impl Validator {
     /// From the flags, the model's context, what the KV pool can hold and the vocabulary.
     pub fn new(
-        limits: &Limits,
+        limits: &ServerLimits,
         model_context: u32,
         pool_tokens: u64,
         vocab_size: u32,

@@ -21,7 +21,7 @@ use crate::engine::shard::{Health, run_link, watch_health};
 use crate::engine::step_thread::StepThread;
 use crate::grammars::Grammars;
 use crate::http::serve::{self, Front};
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::shutdown::{Phase, Shutdown};
 use crate::tenants::Access;
@@ -48,22 +48,26 @@ pub struct DriverEnded;
 
 impl Server {
     /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
-    pub fn start(model: Model, limits: Limits, access: Access, shard_socket: PathBuf) -> io::Result<Self> {
+    pub fn start(
+        model: Model,
+        limits: ServerLimits,
+        access: Access,
+        shard_socket: PathBuf,
+    ) -> io::Result<Self> {
         Self::start_with_objects(model, limits, access, shard_socket, None)
     }
 
     /// The same with a tier of objects below the shard's store, if it has one.
     pub fn start_with_objects(
         model: Model,
-        limits: Limits,
+        limits: ServerLimits,
         access: Access,
         shard_socket: PathBuf,
         remote: Option<Remote>,
     ) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
-            max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
-            max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
+            max_queued_requests: u32::try_from(limits.max_queued()).unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
             max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
             shares: access.shares(),
@@ -81,7 +85,7 @@ impl Server {
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let model = Arc::new(model);
         let app = Arc::new(App {
-            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar, metrics.clone())),
+            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
             model,
             access,
             driver: ends.handle,

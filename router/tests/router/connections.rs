@@ -9,17 +9,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use trunkline_router::http::serve::Front;
 use trunkline_router::http::tls::Tls;
-use trunkline_router::limits::{Limits, Timeouts};
+use trunkline_router::limits::{Limits, ServerLimits, Timeouts};
 use trunkline_router::tenants::Access;
 
-use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{Connection, DEADLINE, Router, ShardPlan, write_model};
 
 /// Long enough to be told from no wait at all.
 const LIMIT: Duration = Duration::from_millis(60);
 
-fn limits(timeouts: Timeouts) -> Limits {
-    Limits { timeouts, ..Limits::default() }
+fn limits(timeouts: Timeouts) -> ServerLimits {
+    ServerLimits { timeouts, ..ServerLimits::default() }
 }
 
 /// What the server sends until it closes the connection, and how long that takes.
@@ -36,7 +36,7 @@ fn nobody_waits_for_ever_unless_told_so() {
     let seconds = Duration::from_secs;
     let wanted =
         Timeouts { body: seconds(30), header: seconds(30), handshake: seconds(10), keep_alive: seconds(10) };
-    assert_eq!(Limits::default().timeouts, wanted, "docs/api.md has the same numbers");
+    assert_eq!(ServerLimits::default().timeouts, wanted, "docs/api.md has the same numbers");
 }
 
 #[tokio::test]
@@ -117,7 +117,8 @@ async fn silent_streams_have_comments_that_keep_them_open() {
 
 #[tokio::test]
 async fn a_connection_beyond_the_cap_waits_until_one_closes() {
-    let limits = Limits { max_concurrent_requests: 1, spare_connections: 2, ..Limits::default() };
+    let requests = Limits { max_concurrent_requests: 1, ..Limits::default() };
+    let limits = ServerLimits { spare_connections: 2, ..requests.into() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let mut open = Vec::new();
     for _ in 0..3 {
@@ -142,7 +143,7 @@ async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
     write_model(folder.path());
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", PROGRAM]);
-    let process = Process::start(with_needed_flags(&mut command, folder.path()));
+    let process = Process::start(command.with_settings(folder.path(), &settings(folder.path())));
     let mut open = Vec::new();
     for _ in 0..80 {
         open.push(TcpStream::connect(process.address).await.unwrap());

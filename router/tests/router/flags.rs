@@ -1,7 +1,6 @@
-//! Every limit of a request that a flag sets is named by its flag where a request is refused for it.
+//! A request that exceeds a limit is refused with an error that names the limit's flag.
 
 use serde_json::{Value, json};
-use trunkline_grammar::GrammarLimits;
 use trunkline_router::limits::Limits;
 
 use crate::support::{Router, ShardPlan};
@@ -18,17 +17,14 @@ fn limits() -> Limits {
         max_concurrent_requests: 2,
         max_tools: 1,
         max_stop_sequences: 1,
-        grammar: GrammarLimits {
-            max_bytes: 200,
-            max_depth: 3,
-            max_properties: 4,
-            ..GrammarLimits::default()
-        },
+        max_schema_bytes: 200,
+        max_schema_depth: 3,
+        max_schema_properties: 4,
         ..Limits::default()
     }
 }
 
-/// A chat with these fields.
+/// Returns a chat request with these fields.
 fn chat(fields: Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -85,7 +81,7 @@ async fn every_refusal_names_its_flag() {
     for (path, body, flag, code) in cases() {
         let answer = router.post(path, &body).await;
         let whole = answer.json();
-        // TGI's form has no object around it.
+        // TGI's errors have no object around them.
         let (error, text) = match &whole["error"] {
             Value::String(text) => (&whole, text.as_str()),
             error => (error, error["message"].as_str().unwrap()),
@@ -98,7 +94,7 @@ async fn every_refusal_names_its_flag() {
         );
         assert!((400..500).contains(&answer.status), "{path} {flag}: {}", answer.status);
     }
-    // Nothing of it took a place, and what keeps the limits is served.
+    // Refused requests take no place, and a request within the limits is served.
     let message = json!({"role": "user", "content": "x"});
     router.post(CHAT, &json!({"messages": [message, message], "n": 2, "stop": "a"})).await.ok();
     router.wait_places().await;

@@ -18,7 +18,7 @@ use trunkline_router::http::tls::{Tls, TlsError};
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 
-use crate::support::process::PROGRAM;
+use crate::support::process::{PROGRAM, WithSettings, settings};
 use crate::support::{DEADLINE, Router};
 
 /// Certificates for localhost and their keys, which `certificates/make.sh` made.
@@ -219,17 +219,15 @@ fn what_no_client_would_take_is_refused_by_name() {
 fn one_flag_without_the_other_and_an_expired_pair_end_the_start() {
     let files = Files::new(EXPIRED);
     crate::support::write_model(files.folder.path());
-    for (flags, wanted) in [
-        (vec![("--tls-cert", files.cert())], "`--tls-cert` needs `--tls-key`"),
-        (vec![("--tls-key", files.key())], "`--tls-key` needs `--tls-cert`"),
-        (vec![("--tls-cert", files.cert()), ("--tls-key", files.key())], "expired at 2020-05-01T00:00:00"),
+    for (cert, key, wanted) in [
+        (Some(files.cert()), None, "`--tls-cert` needs `--tls-key`"),
+        (None, Some(files.key()), "`--tls-key` needs `--tls-cert`"),
+        (Some(files.cert()), Some(files.key()), "expired at 2020-05-01T00:00:00"),
     ] {
+        let mut settings = settings(files.folder.path());
+        (settings.server.tls_cert, settings.server.tls_key) = (cert, key);
         let mut command = Command::new(PROGRAM);
-        command.args(["--served-model-name", "m", "--port", "0", "--shard-socket", "/nonexistent/socket"]);
-        command.arg("--model-path").arg(files.folder.path());
-        for (flag, path) in flags {
-            command.arg(flag).arg(path);
-        }
+        command.with_settings(files.folder.path(), &settings);
         let done = command.output().unwrap();
         let stderr = String::from_utf8(done.stderr).unwrap();
         assert_eq!(done.status.code(), Some(2), "{stderr}");

@@ -9,7 +9,7 @@ use super::texts::Place;
 use crate::api::chat::prompt::Mark;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::{MAX_MESSAGES, MAX_PARTS};
+use crate::limits::{MAX_MESSAGE_PARTS, MAX_MESSAGES};
 use crate::request::retention::CacheControl;
 
 /// Text, or blocks of it and of other kinds.
@@ -76,7 +76,7 @@ impl Listed for Message {
 }
 
 impl Listed for Block {
-    const LIMIT: usize = MAX_PARTS;
+    const LIMIT: usize = MAX_MESSAGE_PARTS;
     const NAMES: &'static str = "blocks";
 }
 

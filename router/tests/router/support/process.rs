@@ -6,19 +6,32 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
+use trunkline_settings::RouterSettings;
+
 use super::{Connection, DEADLINE};
 
 /// The router's program.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
 
-/// Adds what every start needs: the model and the shard's socket in `folder`, any free port, a lifeline.
-pub fn with_needed_flags<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
-    command
-        .args(["--served-model-name", "m", "--port", "0", "--lifeline"])
-        .arg("--shard-socket")
-        .arg(folder.join("shard.sock"))
-        .arg("--model-path")
-        .arg(folder)
+/// Returns settings for the model and the shard's socket in `folder`, and any free port.
+pub fn settings(folder: &Path) -> RouterSettings {
+    let mut settings = RouterSettings::new(folder.join("shard.sock"), folder.into(), "m".into());
+    settings.server.port = 0;
+    settings
+}
+
+/// Starts routers with settings.
+pub trait WithSettings {
+    /// Writes `settings` into `folder` and adds them to the command, together with a lifeline.
+    fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self;
+}
+
+impl WithSettings for Command {
+    fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self {
+        let path = folder.join("router.json");
+        std::fs::write(&path, serde_json::to_vec(settings).unwrap()).unwrap();
+        self.arg("--settings").arg(path).arg("--lifeline")
+    }
 }
 
 /// A running router process; dropping it kills it.

@@ -15,7 +15,7 @@ mod api {
     }
     mod tgi;
 }
-mod args;
+mod limits;
 mod engine {
     mod driver;
     mod object {

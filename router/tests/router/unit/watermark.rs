@@ -1,4 +1,4 @@
-use trunkline_router::watermark::{DEFAULT_WATERMARK, KeyError, read_key};
+use trunkline_router::watermark::{DEFAULT_KEY, KeyError, read_key};
 
 #[test]
 fn keys_are_numbers_of_64_bits() {
@@ -28,13 +28,19 @@ fn the_key_comes_from_one_place_and_no_error_shows_it() {
     std::fs::write(&path, "0x2a\n").unwrap();
     assert_eq!(read_key(Some(&path), None).unwrap(), 42);
     assert_eq!(read_key(None, Some("43")).unwrap(), 43);
-    assert_eq!(read_key(None, None).unwrap(), DEFAULT_WATERMARK.key);
+    assert_eq!(read_key(None, None).unwrap(), DEFAULT_KEY);
     assert!(matches!(read_key(Some(&path), Some("43")), Err(KeyError::Both)));
     for bad in [b"secret words".to_vec(), vec![b'1'; 65], vec![0xff, 0xfe]] {
         std::fs::write(&path, bad).unwrap();
         let error = read_key(Some(&path), None).unwrap_err().to_string();
-        assert!(error.contains("holds no key; hint: a whole number") && !error.contains("secret"), "{error}");
+        assert!(
+            error.contains("contains no valid key; hint: write a whole number") && !error.contains("secret"),
+            "{error}"
+        );
     }
     let error = read_key(None, Some("secret words")).unwrap_err().to_string();
-    assert!(error.starts_with("`TRUNKLINE_WATERMARK_KEY` is no key") && !error.contains("secret"), "{error}");
+    assert!(
+        error.starts_with("`TRUNKLINE_WATERMARK_KEY` contains no valid key") && !error.contains("secret"),
+        "{error}"
+    );
 }

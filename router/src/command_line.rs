@@ -1,0 +1,93 @@
+//! The command line: the file with the settings, and whether a launcher holds the lifeline.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use trunkline_reply::ToolFormat;
+use trunkline_settings::{ReasoningParser, RouterSettings, ToolCallParser};
+
+use crate::api::chat::reply::Choice;
+
+const HELP: &str = "\
+The HTTP front of Trunkline, started by `trunkline serve`
+
+Usage: trunkline-router --settings <FILE> [--lifeline]
+
+Options:
+      --settings <FILE>  JSON file with the settings, written by the launcher
+      --lifeline         Exit at once when standard input ends, and ignore SIGINT
+      --version          Print the version
+      --help             Print this help
+";
+const HINT: &str = "hint: start the router with `trunkline serve`";
+
+/// The command that the arguments name.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve with the settings of this file.
+    Serve {
+        /// Path of the settings.
+        settings: PathBuf,
+        /// Whether the end of standard input ends the process.
+        lifeline: bool,
+    },
+    /// Print this text.
+    Print(String),
+}
+
+/// Parses the arguments after the program's name.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Command> {
+    let mut arguments = arguments.into_iter();
+    let (mut settings, mut lifeline) = (None, false);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--settings") => {
+                let path = arguments.next().with_context(|| format!("`--settings` needs a file; {HINT}"))?;
+                settings = Some(PathBuf::from(path));
+            }
+            Some("--lifeline") => lifeline = true,
+            Some("--version") => {
+                return Ok(Command::Print(format!("trunkline-router {}\n", env!("CARGO_PKG_VERSION"))));
+            }
+            Some("--help") => return Ok(Command::Print(HELP.to_owned())),
+            _ => bail!("unknown argument `{}`; {HINT}", argument.display()),
+        }
+    }
+    let settings = settings.with_context(|| format!("`--settings` is missing; {HINT}"))?;
+    Ok(Command::Serve { settings, lifeline })
+}
+
+/// Reads and checks the settings in the file at `path`.
+pub fn read_settings(path: &Path) -> anyhow::Result<RouterSettings> {
+    let fail = |problem: &dyn std::fmt::Display, hint: &str| {
+        anyhow!("cannot read the settings `{}`: {problem}{hint}", path.display())
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| fail(&error, ""))?;
+    let settings: RouterSettings = serde_json::from_str(&text)
+        .map_err(|error| fail(&error, "; hint: check that launcher and router have the same version"))?;
+    settings.check()?;
+    Ok(settings)
+}
+
+/// Returns the chosen format of tool calls.
+pub fn tool_format(parser: ToolCallParser) -> Choice<ToolFormat> {
+    match parser {
+        ToolCallParser::Auto => Choice::Auto,
+        ToolCallParser::Hermes => Choice::Is(ToolFormat::HERMES),
+        ToolCallParser::Llama3 => Choice::Is(ToolFormat::LLAMA3),
+        ToolCallParser::Mistral => Choice::Is(ToolFormat::MISTRAL),
+        ToolCallParser::Pythonic => Choice::Is(ToolFormat::PYTHONIC),
+        ToolCallParser::Json => Choice::Is(ToolFormat::JSON),
+        ToolCallParser::Off => Choice::Off,
+    }
+}
+
+/// Returns the chosen format of reasoning.
+pub fn reasoning_format(parser: ReasoningParser) -> Choice<()> {
+    match parser {
+        ReasoningParser::Auto => Choice::Auto,
+        ReasoningParser::Think => Choice::Is(()),
+        ReasoningParser::Off => Choice::Off,
+    }
+}
