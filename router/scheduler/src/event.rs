@@ -25,6 +25,10 @@ impl Millis {
     }
 }
 
+/// Names a lane, the place of one shard in the scheduler. There is one lane today.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub u32);
+
 /// Names one sequence between router and scheduler. Chosen by the router, used once, stable across preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
