@@ -10,7 +10,7 @@ use crate::config::SchedulerConfig;
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
 use crate::lane::Lane;
 use crate::plan::{SequenceError, SequenceErrorCode};
-use crate::sequence::{Phase, SequenceKey, Waiter};
+use crate::sequence::{Phase, Run, SequenceKey, Waiter};
 use crate::sequences::Sequences;
 use crate::stats::Stats;
 
@@ -172,10 +172,12 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// Starts everything anew after the lane has lost its shard. Sequences that have not started go back to the queue,
-    /// and all others end.
+    /// Ends the lane's runs after it has lost its shard. Sequences that have not started go back to the queue; all others
+    /// end.
     pub(crate) fn restart_after_loss(&mut self) {
-        let keys = self.sequences.keys_by_arrival();
+        let mut keys = self.sequences.keys_by_arrival();
+        let is_concerned = |run: &Run| run.lane == self.lane.id;
+        keys.retain(|&key| self.sequences[key].run.as_ref().is_none_or(is_concerned));
         // All sequences leave the queue before any is removed, because a parked sequence names the one that it waits for.
         for &key in &keys {
             if self.sequences[key].run.is_none() {

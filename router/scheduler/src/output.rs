@@ -1,6 +1,6 @@
 //! Growth of a sequence's output: sampled tokens, forced tokens, and the answers of its grammar.
 
-use crate::event::{Allowed, EndReason, NextTokens, SequenceId, Update};
+use crate::event::{Allowed, EndReason, NextTokens, Update};
 use crate::fairness::PROMPT_TOKEN_COST;
 use crate::lifecycle::Lifecycle;
 use crate::plan::{SampledToken, SequenceError, SequenceErrorCode};
@@ -27,16 +27,16 @@ pub(crate) fn append_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: S
     true
 }
 
-/// Takes a grammar's answer for a sequence. Ids of sequences that have ended are ignored.
+/// Takes a grammar's answer for a sequence. It is ignored if the sequence has ended.
 ///
 /// Panics if the sequence does not wait for an answer, which is a bug of the caller.
-pub(crate) fn allow(parts: &mut Lifecycle<'_>, id: SequenceId, allowed: Allowed) {
-    let Some(key) = parts.sequences.key(id) else { return };
+pub(crate) fn allow(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowed) {
     let sequence = &mut parts.sequences[key];
     if sequence.is_ending() {
         return;
     }
-    assert!(is_answer_due(sequence), "a grammar's answer is for a sequence that waits for it: {}", id.0);
+    let id = sequence.id.0;
+    assert!(is_answer_due(sequence), "a grammar's answer is for a sequence that waits for it: {id}");
     let constraint = sequence.constraint.as_mut().expect("the sequence is constrained");
     constraint.end_awaiting(allowed.is_slow);
     let allowed = match (allowed.into_mask(), &mut sequence.run) {

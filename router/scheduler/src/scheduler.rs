@@ -9,25 +9,30 @@ use crate::event::{
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::lower_tier::LowerTier;
-use crate::output::allow;
+use crate::output;
 use crate::pins::Nodes;
 use crate::plan::{LateMask, StepPlan};
 use crate::planner::make_plan;
 use crate::refusal::{refusal, reject};
 use crate::results::take_result;
+use crate::sequence::SequenceKey;
 use crate::sequences::Sequences;
 use crate::stats::Stats;
 use crate::transfers::{abandon_overdue_restores, take_transfers};
 use crate::{invariants, shard::Shard};
 
-/// Queue, token budget and KV index of one shard. One task owns it; it never waits, reads no clock and does no I/O.
+/// The lane of sequences that wait. There is one lane today.
+const FIRST_LANE: LaneId = LaneId(0);
+
+/// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads no
+/// clock and does no I/O.
 ///
 /// ```
 /// use trunkline_scheduler::*;
 ///
 /// let mut scheduler = Scheduler::new(SchedulerConfig::default());
 /// let mut updates = Vec::new();
-/// scheduler.handle(Millis(0), Event::ShardReady(ShardLimits {
+/// scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), ShardLimits {
 ///     block_size: 16, num_blocks: 8, max_step_tokens: 64, max_step_sequences: 4, vocab_size: 100,
 ///     windows: None,
 /// }), &mut updates);
@@ -36,10 +41,10 @@ use crate::{invariants, shard::Shard};
 ///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
 ///     retention: Retention::default(), constrained: false,
 /// })), &mut updates);
-/// let plan = scheduler.plan(Millis(1), &mut updates).unwrap();
+/// let plan = scheduler.plan(LaneId(0), Millis(1), &mut updates).unwrap();
 /// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
 /// let token = SampledToken { token_id: 4, ..Default::default() };
-/// scheduler.handle(Millis(2), Event::StepResult(StepResult {
+/// scheduler.handle(Millis(2), Event::StepResult(LaneId(0), StepResult {
 ///     step_id: plan.step_id,
 ///     sequences: vec![SequenceResult {
 ///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
@@ -55,7 +60,8 @@ use crate::{invariants, shard::Shard};
 pub struct Scheduler {
     config: SchedulerConfig,
     sequences: Sequences,
-    lane: Lane,
+    /// There is one lane today.
+    lanes: Vec<Lane>,
     counters: Stats,
     records_kv_events: bool,
     /// A shard was lost with its KV index, and [`Scheduler::take_kv_events`] has not reported it yet.
@@ -68,7 +74,7 @@ impl Scheduler {
         Self {
             sequences: Sequences::new(&config),
             config,
-            lane: Lane::new(LaneId::default()),
+            lanes: vec![Lane::new(LaneId(0))],
             counters: Stats::default(),
             records_kv_events: false,
             was_cleared: false,
@@ -79,25 +85,33 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// Panics if a `Submit` uses the id of a sequence that has not ended, which is a bug of the caller.
+    /// Panics if a `Submit` uses the id of a sequence that has not ended, or an event names a lane that does not exist.
+    /// Both are bugs of the caller.
     pub fn handle(&mut self, now: Millis, event: Event, updates: &mut Vec<Update>) {
         self.set_now(now);
         match event {
-            Event::ShardReady(limits) => self.shard_ready(now, limits, updates),
-            Event::ShardLost => self.shard_lost(now, updates),
-            Event::StoreReady(contents) => {
-                if self.lane.open_store(contents, &self.config) {
-                    self.parts(now, updates).requeue_all();
+            Event::ShardReady(lane, limits) => self.shard_ready(lane, now, limits, updates),
+            Event::ShardLost(lane) => self.shard_lost(lane, now, updates),
+            Event::StoreReady(lane, contents) => {
+                let mut parts = self.parts(lane, now, updates);
+                if parts.lane.open_store(contents, parts.config) {
+                    parts.requeue_all();
                 }
             }
-            Event::Submit(request) => submit(&mut self.parts(now, updates), *request),
-            Event::Allow { id, allowed } => allow(&mut self.parts(now, updates), id, allowed),
-            Event::Finish(id) => end_by_id(&mut self.parts(now, updates), id, EndReason::Finished),
-            Event::Abort(id) => end_by_id(&mut self.parts(now, updates), id, EndReason::Aborted),
-            Event::StepResult(result) => take_result(&mut self.parts(now, updates), result),
-            Event::Transfers(transfers) => take_transfers(&mut self.parts(now, updates), &transfers),
+            Event::StepResult(lane, result) => take_result(&mut self.parts(lane, now, updates), result),
+            Event::Transfers(lane, transfers) => {
+                take_transfers(&mut self.parts(lane, now, updates), &transfers);
+            }
+            Event::Submit(request) => submit(&mut self.parts(FIRST_LANE, now, updates), *request),
+            Event::Allow { id, allowed } => {
+                if let Some(key) = self.sequences.key(id) {
+                    output::allow(&mut self.parts_of(key, now, updates), key, allowed);
+                }
+            }
+            Event::Finish(id) => self.end(id, EndReason::Finished, now, updates),
+            Event::Abort(id) => self.end(id, EndReason::Aborted, now, updates),
             Event::Shares(shares) => {
-                if let Some(shard) = &mut self.lane.shard {
+                for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
                     shard.kv.set_shares(&shares);
                 }
                 self.config.shares = shares;
@@ -110,61 +124,67 @@ impl Scheduler {
         self.settle();
     }
 
-    /// Returns the next plan, or none if run-ahead is full or there is nothing to do. Call it until it returns none:
-    /// after every event, and at [`Scheduler::next_wakeup`].
-    pub fn plan(&mut self, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
+    /// Returns the lane's next plan, or none if run-ahead is full or there is nothing to do. Call it until it returns
+    /// none: after every event, and at [`Scheduler::next_wakeup`].
+    pub fn plan(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
         self.set_now(now);
-        let parts = &mut self.parts(now, updates);
-        while let Some(key) = parts.sequences.first_expired(now) {
-            parts.end(key, EndReason::DeadlineExceeded);
+        while let Some(key) = self.sequences.first_expired(now) {
+            self.parts_of(key, now, updates).end(key, EndReason::DeadlineExceeded);
         }
+        let parts = &mut self.parts(lane, now, updates);
         abandon_overdue_restores(parts);
         let plan = make_plan(parts);
         self.settle();
         plan
     }
 
-    /// Returns the masks that steps in flight wait for, to be sent to the shard at once. Call it after every event and
-    /// every plan.
-    pub fn take_late_masks(&mut self) -> Vec<LateMask> {
-        self.lane.shard.as_mut().map(|shard| shard.outbox.take_late_masks()).unwrap_or_default()
+    /// Returns the masks that the lane's steps in flight wait for, to be sent to its shard at once. Call it after every
+    /// event and every plan.
+    pub fn take_late_masks(&mut self, lane: LaneId) -> Vec<LateMask> {
+        let shard = self.lane_mut(lane).shard.as_mut();
+        shard.map(|shard| shard.outbox.take_late_masks()).unwrap_or_default()
     }
 
     /// The earliest deadline. Call [`Scheduler::plan`] then, even if no event came.
     pub fn next_wakeup(&self) -> Option<Millis> {
-        let of_restores = self.lane.shard.as_ref().and_then(|shard| shard.restores.next_deadline());
+        let shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        let of_restores = shards.filter_map(|shard| shard.restores.next_deadline());
         self.sequences.next_deadline().into_iter().chain(of_restores).min()
     }
 
-    /// The KV index, for reading; none while there is no shard.
+    /// The first lane's KV index, for reading; none while there is no shard.
     pub fn kv(&self) -> Option<&KvCache> {
-        self.lane.kv()
+        self.lanes[0].kv()
     }
 
-    /// Each tenant's use of the pool, in the order in which the tenants came; nothing while there is no shard.
+    /// Each tenant's use of the first lane's pool, in the order in which the tenants came; nothing while there is no
+    /// shard.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
         self.kv().into_iter().flat_map(KvCache::tenants)
     }
 
-    /// The nodes of the KV index, for users who pin or remove them.
+    /// The nodes of the first lane's KV index, for users who pin or remove them.
     pub fn nodes(&mut self) -> Nodes<'_> {
-        Nodes::new(self.lane.shard.as_mut())
+        Nodes::new(self.lanes[0].shard.as_mut())
     }
 
-    /// The store, for the tier below it.
+    /// The first lane's store, for the tier below it.
     pub fn lower_tier(&mut self) -> LowerTier<'_> {
-        LowerTier::new(self.lane.shard.as_mut(), &self.lane.throughput)
+        let lane = &mut self.lanes[0];
+        LowerTier::new(lane.shard.as_mut(), &lane.throughput)
     }
 
     /// Gauges and counters. O(1).
     pub fn stats(&self) -> Stats {
         let mut stats = self.counters;
         stats.num_waiting = self.sequences.queue().num_waiting() as u64;
-        stats.num_running = self.lane.running.len() as u64;
-        stats.run_ms = self.lane.throughput.mean_run_ms();
-        if let Some(shard) = &self.lane.shard {
-            shard.set_gauges(&mut stats);
-            shard.add_counters(&mut stats);
+        for lane in &self.lanes {
+            stats.num_running += lane.running.len() as u64;
+            stats.run_ms = stats.run_ms.max(lane.throughput.mean_run_ms());
+            if let Some(shard) = &lane.shard {
+                shard.add_gauges(&mut stats);
+                shard.add_counters(&mut stats);
+            }
         }
         stats
     }
@@ -173,7 +193,7 @@ impl Scheduler {
     pub fn record_kv_events(&mut self, is_on: bool) {
         self.records_kv_events = is_on;
         self.was_cleared &= is_on;
-        if let Some(shard) = &mut self.lane.shard {
+        for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
             shard.kv.record_events(is_on);
         }
     }
@@ -182,7 +202,7 @@ impl Scheduler {
     pub fn take_kv_events(&mut self) -> Vec<KvEvent> {
         let was_cleared = std::mem::take(&mut self.was_cleared);
         let mut events = if was_cleared { vec![KvEvent::AllBlocksCleared] } else { Vec::new() };
-        if let Some(shard) = &mut self.lane.shard {
+        for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
             events.append(&mut shard.kv.take_events());
         }
         events
@@ -190,37 +210,52 @@ impl Scheduler {
 
     /// Panics where counts, lists and the KV index disagree. For tests; costs O(everything).
     pub fn check_invariants(&self) {
-        invariants::check(&self.config, &self.sequences, &self.lane);
+        self.lanes.iter().for_each(|lane| invariants::check(&self.config, &self.sequences, lane));
     }
 
-    fn parts<'a>(&'a mut self, now: Millis, updates: &'a mut Vec<Update>) -> Lifecycle<'a> {
+    fn lane_mut(&mut self, lane: LaneId) -> &mut Lane {
+        &mut self.lanes[lane.0 as usize]
+    }
+
+    fn parts<'a>(&'a mut self, lane: LaneId, now: Millis, updates: &'a mut Vec<Update>) -> Lifecycle<'a> {
         Lifecycle {
             config: &self.config,
             now,
             sequences: &mut self.sequences,
-            lane: &mut self.lane,
+            lane: &mut self.lanes[lane.0 as usize],
             counters: &mut self.counters,
             updates,
         }
     }
 
+    /// The parts that one sequence concerns: its lane, or the first one while it waits.
+    fn parts_of<'a>(
+        &'a mut self,
+        key: SequenceKey,
+        now: Millis,
+        updates: &'a mut Vec<Update>,
+    ) -> Lifecycle<'a> {
+        let lane = self.sequences[key].run.as_ref().map_or(FIRST_LANE, |run| run.lane);
+        self.parts(lane, now, updates)
+    }
+
     fn set_now(&mut self, now: Millis) {
-        if let Some(shard) = &mut self.lane.shard {
+        for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
             shard.kv.set_now(now.0);
             shard.kv.expire_pins();
         }
     }
 
     fn settle(&mut self) {
-        if let Some(shard) = &mut self.lane.shard {
+        for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
             shard.kv.settle();
         }
     }
 
-    fn shard_ready(&mut self, now: Millis, limits: ShardLimits, updates: &mut Vec<Update>) {
-        self.shard_lost(now, updates);
+    fn shard_ready(&mut self, lane: LaneId, now: Millis, limits: ShardLimits, updates: &mut Vec<Update>) {
+        self.shard_lost(lane, now, updates);
         let shard = Shard::new(limits, &self.config, self.records_kv_events);
-        let mut parts = self.parts(now, updates);
+        let mut parts = self.parts(lane, now, updates);
         for key in parts.sequences.keys_by_arrival() {
             let sequence = &parts.sequences[key];
             let num_prompt_tokens = sequence.num_prompt_tokens as usize;
@@ -229,13 +264,23 @@ impl Scheduler {
                 reject(&mut parts, id, reason);
             }
         }
-        self.lane.shard = Some(shard);
+        parts.lane.shard = Some(shard);
     }
 
-    fn shard_lost(&mut self, now: Millis, updates: &mut Vec<Update>) {
-        if self.lane.disconnect(&mut self.counters) {
+    fn shard_lost(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) {
+        let mut parts = self.parts(lane, now, updates);
+        if parts.lane.disconnect(parts.counters) {
+            parts.restart_after_loss();
             self.was_cleared = self.records_kv_events;
-            self.parts(now, updates).restart_after_loss();
+        }
+    }
+
+    /// Ends a sequence on request. It may have ended already.
+    fn end(&mut self, id: SequenceId, reason: EndReason, now: Millis, updates: &mut Vec<Update>) {
+        if let Some(key) = self.sequences.key(id)
+            && !self.sequences[key].is_ending()
+        {
+            self.parts_of(key, now, updates).end(key, reason);
         }
     }
 }
@@ -255,12 +300,4 @@ fn submit(parts: &mut Lifecycle<'_>, request: SequenceRequest) {
     }
     let key = parts.sequences.insert(request, parts.now);
     parts.enter_queue(key);
-}
-
-fn end_by_id(parts: &mut Lifecycle<'_>, id: SequenceId, reason: EndReason) {
-    if let Some(key) = parts.sequences.key(id)
-        && !parts.sequences[key].is_ending()
-    {
-        parts.end(key, reason);
-    }
 }

@@ -115,25 +115,25 @@ impl Shard {
         Some(RunRestore { restore_id, blocks })
     }
 
-    /// Sets the gauges of blocks and steps.
-    pub(crate) fn set_gauges(&self, stats: &mut Stats) {
+    /// Adds the gauges of blocks and steps.
+    pub(crate) fn add_gauges(&self, stats: &mut Stats) {
         let counts = self.kv.counts();
-        stats.steps_in_flight = self.steps.len() as u64;
-        stats.blocks_free = counts.free.into();
-        stats.blocks_held = counts.held.into();
-        stats.blocks_cached = counts.cached.into();
-        stats.blocks_total = counts.total.into();
-        stats.blocks_pinned = self.kv.pin_counts().num_blocks.into();
+        stats.steps_in_flight += self.steps.len() as u64;
+        stats.blocks_free += u64::from(counts.free);
+        stats.blocks_held += u64::from(counts.held);
+        stats.blocks_cached += u64::from(counts.cached);
+        stats.blocks_total += u64::from(counts.total);
+        stats.blocks_pinned += u64::from(self.kv.pin_counts().num_blocks);
         let windows = self.kv.window_counts().unwrap_or_default();
-        stats.window_parts_free = windows.free.into();
-        stats.window_parts_needed = windows.needed.into();
-        stats.window_parts_total = windows.total.into();
+        stats.window_parts_free += u64::from(windows.free);
+        stats.window_parts_needed += u64::from(windows.needed);
+        stats.window_parts_total += u64::from(windows.total);
         let store = self.kv.store_counts().unwrap_or_default();
-        stats.store_blocks = store.stored.into();
-        stats.store_blocks_pinned = self.kv.num_store_pinned().into();
-        stats.store_slots = store.total.into();
-        stats.blocks_late = self.restores.abandoned_blocks().count() as u64;
-        stats.offered_blocks = store.offered.into();
+        stats.store_blocks += u64::from(store.stored);
+        stats.store_blocks_pinned += u64::from(self.kv.num_store_pinned());
+        stats.store_slots += u64::from(store.total);
+        stats.blocks_late += self.restores.abandoned_blocks().count() as u64;
+        stats.offered_blocks += u64::from(store.offered);
     }
 
     /// Adds the counters that the KV index keeps, which are lost with the shard.
