@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Build:  docker build -t trunkline .
 # Run:    docker run -p 3000:3000 -v trunkline-models:/models trunkline [MODEL]
-# The steps are the same make targets that a developer runs.
+# The image is built with the same make targets as a development build.
 
 FROM debian:trixie-slim AS build
 RUN apt-get update \

@@ -281,7 +281,7 @@ gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs on a 
 .PHONY: proto
 proto: .venv-test/.stamp ## regenerate the Python stubs and the Rust types from proto/
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
-	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/shard/generated
+	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/engine/shard/generated
 
 .PHONY: snapshots
 snapshots: build .venv-test/.stamp ## record the system snapshots again; review the diff

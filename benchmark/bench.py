@@ -1,9 +1,9 @@
-"""Speed of one server through HTTP, and what router, gRPC and Python add to a step.
+"""Measures one server through HTTP, and the time that router, gRPC and Python add to a step.
 
-    make bench [ARGS="--repeat 5 --model PATH"]
+    make bench NAME=http [ARGS="--repeat 5 --model PATH"]
 
-Starts `trunkline serve` on a free port, streams, prints a table. Figures of a shared machine are noisy: medians and
-spread over the repeats are printed, and nothing here is an assertion.
+Starts `trunkline serve` on a free port, sends streaming requests and prints a table of medians with their spread. The
+figures of a shared machine are noisy, so nothing here is an assertion.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Bench:
         self.random = random.Random(seed)
 
     def prompt(self, length: int) -> list[int]:
-        """Random tokens: no two prompts share a prefix, so nothing is hit by accident."""
+        """Returns random tokens, so that no two prompts share a prefix and nothing is a prefix hit by accident."""
         return self.random.choices(range(1000, 40_000), k=length)
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> list[Stream]:
@@ -44,7 +44,7 @@ class Bench:
         return asyncio.run(all_streams())
 
     def decode(self, streams: int) -> tuple[float, float]:
-        """Output tokens a second over all streams (steady part), median ITL in ms."""
+        """Returns output tokens per second while all streams run, and the median ITL in ms."""
         done = self.run([self.prompt(DECODE_PROMPT) for _ in range(streams)], DECODE_TOKENS)
         begin = max(s.events[0] for s in done)
         end = min(s.events[-1] for s in done)
@@ -52,10 +52,10 @@ class Bench:
         return tokens / (end - begin), statistics.median(gap for s in done for gap in s.itl_s) * 1e3
 
     def overhead(self) -> tuple[float, float]:
-        """Device time of a step in ms, and what the client waits for beside it: router, gRPC, Python, HTTP.
+        """Returns the device time of a step, and the time that router, gRPC, Python and HTTP add to it, in ms.
 
-        One stream from a prompt of one token: every step is one decode, and the wall time of the whole answer, the
-        way there and back included, is divided by the number of its steps.
+        The prompt of the one stream has one token, so that every step is a decode. The wall time of the whole answer,
+        including the round trip, is divided by the number of steps.
         """
         before = self.device_time()
         (done,) = self.run([self.prompt(1)], DECODE_TOKENS)
@@ -65,18 +65,18 @@ class Bench:
         return device_s / steps * 1e3, (wall_s - device_s) / steps * 1e3
 
     def device_time(self) -> tuple[float, float]:
-        """Sum in seconds and count of the device time of all steps so far."""
+        """Returns the total device time of all steps so far in seconds, and their number."""
         metrics = self.server.metrics()
         name = "trunkline_step_duration_seconds"
         return metrics[f"{name}_sum"], metrics[f"{name}_count"]
 
     def prefill(self, length: int) -> float:
-        """Prompt tokens a second of one prompt, up to its first token."""
+        """Returns prompt tokens per second, from the time to the first token of one prompt."""
         (done,) = self.run([self.prompt(length)], 1)
         return length / done.ttft_s
 
     def history(self, length: int) -> tuple[float, float, int]:
-        """TTFT in ms of a history cold, of the same with 32 more tokens, and how many tokens were hit then."""
+        """Returns the TTFT in ms of a cold history and of the same with 32 more tokens, and the tokens hit then."""
         prompt = self.prompt(length)
         (cold,) = self.run([prompt], 8)
         (warm,) = self.run([prompt + self.prompt(32)], 8)
@@ -109,8 +109,8 @@ def report(server: Trunkline, repeat: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each measure")
-    parser.add_argument("--model", help="as for `trunkline serve`; default: the embedded model")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each measurement")
+    parser.add_argument("--model", help="model for `trunkline serve`; default: the embedded one")
     parser.add_argument("server_args", nargs="*", help="passed to `trunkline serve`, after `--`")
     args = parser.parse_args()
     begin = time.monotonic()

@@ -1,6 +1,6 @@
-"""A light streaming client: raw sockets, one timestamp per arrival, so that the client does not become the load.
+"""A light streaming client, so that the client's own work does not distort the measurement.
 
-Events are kept as bytes while a stream runs and parsed when it has ended.
+It reads raw sockets, takes one timestamp per arrival, and parses events only after the stream has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass
 class Stream:
-    """One streamed answer. Times are seconds of the monotonic clock; `events` those at which output tokens arrived."""
+    """One streamed answer. Times are seconds of the monotonic clock; `events` has the arrival of each output token."""
 
     sent: float
     events: list[float] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Stream:
 
     @property
     def ttft_s(self) -> float:
-        """Time to first token."""
+        """Seconds from sending the request to its first token."""
         return self.events[0] - self.sent
 
     @property
@@ -39,7 +39,7 @@ class Stream:
 
     @property
     def num_tokens(self) -> int:
-        """Output tokens: what the server says, else one an event."""
+        """Output tokens as counted by the server, or else the number of events."""
         return int(self.usage.get("completion_tokens") or len(self.events))
 
     @property
@@ -49,7 +49,7 @@ class Stream:
 
 
 class Receiver(asyncio.Protocol):
-    """Takes an HTTP/1.1 response apart: status, headers, body with or without chunks, events of the body."""
+    """Parses an HTTP/1.1 response into status, body (chunked or not) and timestamped events."""
 
     def __init__(self, watch: Callable[[int], None] | None) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,7 +117,7 @@ class Receiver(asyncio.Protocol):
                     break
                 self._chunk_left = size + 2
             take = min(self._chunk_left, len(raw) - position)
-            # The last two bytes of a chunk are its line end.
+            # The last two bytes of a chunk are a line end.
             payload = max(min(take, self._chunk_left - 2), 0)
             self.body += raw[position : position + payload]
             position += take
@@ -138,13 +138,13 @@ class Receiver(asyncio.Protocol):
 
 
 class HttpError(RuntimeError):
-    """A server answered with an error, or with no token."""
+    """A server answered with an error or without a token."""
 
 
 async def post(
     host: str, port: int, path: str, fields: dict[str, Any], watch: Callable[[int], None] | None = None
 ) -> Stream:
-    """POSTs one streaming request and reads its events; `watch` is told how many came so far."""
+    """Posts one streaming request and reads its events. Calls `watch` with the number of events after each."""
     body = json.dumps(fields).encode()
     head = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", "Connection: close"]
     head += [f"Content-Length: {len(body)}", "", ""]
@@ -162,22 +162,18 @@ async def post(
 
 
 def parse(sent: float, events: list[tuple[float, bytes]]) -> Stream:
-    """The answer that a stream's events make.
-
-    Raises:
-        HttpError: when one of them tells of an error.
-    """
+    """Assembles the answer from a stream's events. Raises HttpError if one of them is an error."""
     result = Stream(sent=sent)
     texts = []
     for when, data in events:
         event = json.loads(data)
         if "error" in event:
-            raise HttpError(f"the stream broke off: {data[:500].decode(errors='replace')}")
+            raise HttpError(f"the stream broke off with an error: {data[:500].decode(errors='replace')}")
         result.usage = event.get("usage") or result.usage
         for choice in event.get("choices") or []:
             delta = choice.get("delta") or {}
             text = choice.get("text", delta.get("content"))
-            # A token may have no text: its bytes are not yet a character, or it is a special one. A role is no token.
+            # A token has no text if its bytes are not yet a character or if it is special. A role is not a token.
             silent_token = text == "" and "role" not in delta and choice.get("finish_reason") is None
             if text or silent_token:
                 result.events.append(when)
@@ -187,7 +183,7 @@ def parse(sent: float, events: list[tuple[float, bytes]]) -> Stream:
 
 
 def fields_of(max_tokens: int, **more: Any) -> dict[str, Any]:
-    """What every request says: greedy, streamed, exactly `max_tokens` tokens, usage at the end."""
+    """Returns the fields of a greedy streaming request for exactly `max_tokens` tokens, with usage at the end."""
     fixed = {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
     return fixed | {"max_tokens": max_tokens} | more
 

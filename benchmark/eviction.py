@@ -1,10 +1,10 @@
-"""Hit rate of the prefix cache over its capacity, by policy of eviction, against the offline optimum.
+"""Compares the hit rates of eviction policies, by capacity of the prefix cache, with the offline optimum.
 
 python benchmark/eviction.py REPLAY [TRACE] [--capacities 300,1000,...] [--output FOLDER]
 
-TRACE: one JSON object a line with `hash_ids`, plain or gzipped (the form of the Mooncake traces). REPLAY: the example
-program of router/kv that replays it. Writes eviction.md and eviction.svg for the trace, eviction-made.md for those of
-eviction_traces.py.
+REPLAY is the example program of router/kv that replays a trace. TRACE has one JSON object with `hash_ids` per line,
+plain or gzipped, as in the Mooncake traces. Writes eviction.md and eviction.svg for the trace, and eviction-made.md for
+the synthetic traces of eviction_traces.py.
 """
 
 import argparse
@@ -31,11 +31,11 @@ def read(path):
 
 
 def replay(program, requests, capacities):
-    """{policy: {capacity: hit rate}}, policies in the program's order."""
+    """Returns {policy: {capacity: hit rate}}, with the policies in the program's order."""
     text = "".join(" ".join(map(str, ids)) + "\n" for ids in requests)
     done = subprocess.run([program, *map(str, capacities)], input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"error: {program} ended with {done.returncode}: {done.stderr.strip()}")
+        sys.exit(f"error: {program} exited with {done.returncode}: {done.stderr.strip()}")
     rates = defaultdict(dict)
     for line in done.stdout.splitlines():
         capacity, policy, hits, total, _ = line.split("\t")
@@ -44,14 +44,14 @@ def replay(program, requests, capacities):
 
 
 def share(rates, policy, capacity):
-    """Part of the room between LRU and the optimum that a policy closes; none where there is no room."""
+    """Returns the share of the gap between LRU and the optimum that a policy closes, or None if there is no gap."""
     base, bound = rates[BASE][capacity], rates[BOUND][capacity]
     return (rates[policy][capacity] - base) / (bound - base) if bound > base else None
 
 
 def table(rates, capacities):
     others = [policy for policy in rates if policy not in (BASE, BOUND)]
-    head = ["blocks", BASE, *(f"{p} | of the room" for p in others), BOUND]
+    head = ["blocks", BASE, *(f"{p} | of the gap" for p in others), BOUND]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * (len(others) * 2 + 3)]
     for capacity in capacities:
         row = [f"{capacity:,}", f"{rates[BASE][capacity]:.1%}"]
@@ -63,7 +63,7 @@ def table(rates, capacities):
 
 
 def plot(rates, capacities):
-    """An SVG: capacity on a logarithmic axis, hit rate on a linear one."""
+    """Draws an SVG with the capacity on a logarithmic axis and the hit rate on a linear one."""
     from math import log
 
     top = max(max(by.values()) for by in rates.values()) * 1.1 or 1.0
@@ -79,7 +79,7 @@ def plot(rates, capacities):
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{WIDTH / 2}" y="24" text-anchor="middle" font-size="14">blocks that hit, by capacity</text>',
+        f'<text x="{WIDTH / 2}" y="24" text-anchor="middle" font-size="14">hit rate of blocks by capacity</text>',
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">capacity in blocks</text>',
     ]
     for step in range(6):
@@ -99,7 +99,7 @@ def plot(rates, capacities):
 
 
 def made_table(program):
-    """All made traces; hit rates of policies as points beyond LRU's."""
+    """Returns a table of all synthetic traces, with the policies' hit rates in percentage points above LRU's."""
     lines = []
     for name in eviction_traces.TRACES:
         rates = replay(program, eviction_traces.requests(name), MADE_CAPACITIES)
@@ -116,8 +116,8 @@ def made_table(program):
 
 def write_made(program, output):
     text = (
-        f"# Eviction on traffic made up\n\n`eviction_traces.py`: {eviction_traces.NUM_REQUESTS:,} requests each. Share "
-        f"of blocks that hit by LRU, and points beyond that.\n\n{made_table(program)}\n"
+        f"# Eviction on synthetic traffic\n\n`eviction_traces.py`, {eviction_traces.NUM_REQUESTS:,} requests each. Hit "
+        f"rate of blocks with LRU, and percentage points above it.\n\n{made_table(program)}\n"
     )
     print(text)
     if output:
@@ -128,8 +128,8 @@ def write_trace(program, trace, capacities, output):
     requests = read(trace)
     rates = replay(program, requests, capacities)
     text = (
-        f"# Eviction\n\n`{trace.name}`: {len(requests):,} requests, {sum(map(len, requests)):,} blocks. Share of "
-        "blocks that hit; *of the room*: how much of the way from LRU to the offline optimum is gone.\n\n"
+        f"# Eviction\n\n`{trace.name}`: {len(requests):,} requests, {sum(map(len, requests)):,} blocks. Hit rate of "
+        "blocks; *of the gap* is the share of the gap between LRU and the offline optimum that a policy closes.\n\n"
         f"{table(rates, capacities)}\n\n![hit rate over capacity](eviction.svg)\n"
     )
     print(text)
@@ -142,7 +142,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=Path)
     parser.add_argument("trace", type=Path, nargs="?")
-    parser.add_argument("--capacities", default=CAPACITIES, help="in blocks, ascending (default: %(default)s)")
+    parser.add_argument("--capacities", default=CAPACITIES, help="capacities in blocks (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="folder for the results")
     args = parser.parse_args()
     if args.output:

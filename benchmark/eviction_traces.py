@@ -1,9 +1,9 @@
-"""Traffic made up from seeds, on which policies of eviction are compared beside the real trace.
+"""Synthetic traffic from seeds, for comparing eviction policies in addition to a real trace.
 
 python benchmark/eviction_traces.py FOLDER
 
-`TRACES` names each with a function that makes it: lists of block numbers, one a request, where equal numbers mean an
-equal prefix up to there. The program writes them in the form of the Mooncake traces, one FOLDER/NAME.jsonl each.
+`TRACES` maps each name to a function that yields one list of block numbers per request. Requests that have a number in
+common share the prefix up to it. The program writes each trace to FOLDER/NAME.jsonl in the form of the Mooncake traces.
 """
 
 import heapq
@@ -17,7 +17,7 @@ NUM_REQUESTS = 12_000
 
 
 class Blocks:
-    """Numbers that nothing had before, from 0."""
+    """Returns unused block numbers, starting at 0."""
 
     def __init__(self):
         self.num_given = 0
@@ -28,10 +28,11 @@ class Blocks:
 
 
 def chats(rng, rate, turns, pause, first, more, prompts=None):
-    """Conversations, `rate` begin a second; each request has the history and a block of its own.
+    """Yields requests of conversations, of which `rate` begin per second. Each has the history and one new block.
 
-    Drawn anew for each conversation: how many `turns` it has, of how many blocks its `first` is (after one of
-    `prompts`, if given); for each turn: seconds of `pause` and how many blocks come in `more`.
+    `turns` and `first` are called for each conversation and return its number of turns and of blocks in the first
+    message, which follows one of `prompts` if given. `pause` and `more` are called for each turn and return the seconds
+    before it and its number of new blocks.
     """
     new, queue, now, num_begun = Blocks(), [], 0.0, 0
     shared = prompts(new) if prompts else [[]]
@@ -48,11 +49,11 @@ def chats(rng, rate, turns, pause, first, more, prompts=None):
 
 
 def popular(rng, count, low, high):
-    """Of `count` prompts of `low` to `high` blocks, those that are sent: by Zipf's law."""
+    """Returns a function that makes `count` prompts of `low` to `high` blocks, repeated by Zipf's law."""
 
     def prompts(new):
-        made = [new(rng.randint(low, high)) for _ in range(count)]
-        return [prompt for rank, prompt in enumerate(made, 1) for _ in range(max(1, 60 // rank))]
+        distinct = [new(rng.randint(low, high)) for _ in range(count)]
+        return [prompt for rank, prompt in enumerate(distinct, 1) for _ in range(max(1, 60 // rank))]
 
     return prompts
 
@@ -91,7 +92,7 @@ def mixed_pauses(rng):
 
 
 def agents(rng):
-    """They call again within seconds."""
+    """Many turns, with seconds between them."""
     return chats(
         rng,
         rate=0.1,
@@ -103,7 +104,7 @@ def agents(rng):
 
 
 def one_shots(rng):
-    """One question each behind one of sixty long prompts."""
+    """Single questions, each after one of 60 long prompts."""
     return chats(
         rng,
         rate=1,
@@ -116,7 +117,7 @@ def one_shots(rng):
 
 
 def tool_use(rng):
-    """A few calls behind one of forty long prompts."""
+    """A few turns after one of 40 long prompts."""
     return chats(
         rng,
         rate=0.3,
@@ -129,11 +130,11 @@ def tool_use(rng):
 
 
 def documents(rng, choose):
-    """A question behind the document, one of 1,500, that `choose` names for the request of a number."""
+    """Single questions about one of 1,500 documents. `choose` returns the document for a request's number."""
     new = Blocks()
-    made = [new(rng.randint(4, 40)) for _ in range(1_500)]
+    texts = [new(rng.randint(4, 40)) for _ in range(1_500)]
     for number in range(NUM_REQUESTS):
-        yield made[choose(number)] + new(1)
+        yield texts[choose(number)] + new(1)
 
 
 def uniform(rng):
@@ -150,7 +151,7 @@ def cycle(rng):
 
 
 def recent(rng):
-    """Three of five go on with an earlier one, the likelier the less came since: LRU is next to the best."""
+    """Three in five requests continue an earlier one, more likely a recent one, so that LRU is nearly optimal."""
     new, histories = Blocks(), []
     while True:
         if histories and rng.random() < 0.6:
@@ -163,14 +164,14 @@ def recent(rng):
 
 
 def scan(_):
-    """Nothing comes twice."""
+    """No block is requested twice."""
     new = Blocks()
     while True:
         yield new(20)
 
 
 def change(rng):
-    """First long pauses, then short ones."""
+    """Traffic with long pauses, followed by traffic with short ones."""
     before = list(islice(long_pauses(rng), NUM_REQUESTS // 2))
     offset = max(map(max, before)) + 1
     yield from before
@@ -198,7 +199,7 @@ TRACES = {
 
 
 def requests(name):
-    """The trace of that name: the same each time."""
+    """Returns the trace of that name, which is the same every time."""
     return list(islice(TRACES[name](random.Random(name)), NUM_REQUESTS))
 
 

@@ -1,10 +1,9 @@
-"""What a flood of one tenant does to the time to the first token of another.
+"""Measures how a flood of one tenant affects the time to first token of another: `make bench NAME=fairness`.
 
 python benchmark/fairness.py [--flood 200] [--chats 30] [--prompt-tokens 600] [--output benchmark/results]
 
-A server with two tenants of equal weight. Tenant B sends chats one after another, alone first; then tenant A has as
-many requests open as `--flood` says, for as long as it takes (one that ends is followed by the next), and B sends as
-many chats again. Prompts are random tokens, so nothing is cached.
+The server has two tenants of equal weight. Tenant B sends chats one after another, first alone and then while tenant A
+keeps `--flood` requests open. Prompts are random tokens, so nothing is cached.
 """
 
 from __future__ import annotations
@@ -18,56 +17,31 @@ import platform
 import random
 import socket
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "integration-tests"))
+from tenant_client import ROOT, Client, headers, random_prompt, serving_tenants
 
-from harness import Trunkline  # noqa: E402
-
-KEYS = {"a": "sk-flood-0123456789abcdef", "b": "sk-chats-0123456789abcdef"}
-# Ids of ordinary tokens of the embedded model.
-FIRST_TOKEN, LAST_TOKEN = 1_000, 40_000
+FLOOD, CHATS = "flood", "chats"
 CHAT_OUTPUT_TOKENS = 16
 FLOOD_PROMPT_TOKENS = (20, 300)
 FLOOD_OUTPUT_TOKENS = (16, 128)
-# A flood's place that was refused is asked for again after so long.
+# Seconds before the flood repeats a refused request.
 REFUSED_PAUSE_S = 0.2
-# Places of the server for each request of the flood: a tenant leaves one in eight to others.
+# The server's places per request of the flood, because a tenant always leaves one place in eight to others.
 SPARE = 1.25
 
 
-class Client:
-    """One connection of one tenant."""
-
-    def __init__(self, port: int, tenant: str) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port)
-        self.headers = {"authorization": f"Bearer {KEYS[tenant]}", "content-type": "application/json"}
-
-    def ask(self, prompt: list[int], max_tokens: int) -> tuple[int, float]:
-        """Status, and seconds to the first event; the rest of the answer is read away."""
-        fields = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        begin = time.perf_counter()
-        self.connection.request("POST", "/v1/completions", json.dumps(fields), self.headers)
-        answer = self.connection.getresponse()
-        answer.read(1)
-        seconds = time.perf_counter() - begin
-        answer.read()
-        return answer.status, seconds
-
-
 class Flood:
-    """Requests of tenant A, so many open at a time until it is stopped."""
+    """Threads of tenant A that keep `num_requests` requests open until they are stopped."""
 
     def __init__(self, port: int, num_requests: int, seed: int) -> None:
         self.stopped = threading.Event()
         self.num_done = 0
         self.num_refused = 0
         self.lock = threading.Lock()
-        self.clients = [Client(port, "a") for _ in range(num_requests)]
+        self.clients = [Client(port, FLOOD) for _ in range(num_requests)]
         self.threads = [
             threading.Thread(target=self.send, args=(client, random.Random(f"{seed}-{index}")))
             for index, client in enumerate(self.clients)
@@ -76,22 +50,22 @@ class Flood:
             thread.start()
 
     def stop(self) -> None:
-        """Hangs up."""
+        """Closes all connections and waits for the threads."""
         self.stopped.set()
         for client in self.clients:
             if client.connection.sock is not None:
-                # It may have been closed by the other side meanwhile.
+                # The server may have closed it already.
                 with contextlib.suppress(OSError):
                     client.connection.sock.shutdown(socket.SHUT_RDWR)
         for thread in self.threads:
             thread.join()
 
-    def send(self, client: Client, dice: random.Random) -> None:
-        """One request after another."""
+    def send(self, client: Client, rng: random.Random) -> None:
+        """Sends one request after another."""
         while not self.stopped.is_set():
-            prompt = tokens(dice, dice.randint(*FLOOD_PROMPT_TOKENS))
+            prompt = random_prompt(rng, rng.randint(*FLOOD_PROMPT_TOKENS))
             try:
-                status, _ = client.ask(prompt, dice.randint(*FLOOD_OUTPUT_TOKENS))
+                status, _ = client.ask(prompt, rng.randint(*FLOOD_OUTPUT_TOKENS))
             except (OSError, http.client.HTTPException):
                 if self.stopped.is_set():
                     return
@@ -103,32 +77,21 @@ class Flood:
                 self.stopped.wait(REFUSED_PAUSE_S)
 
 
-def tokens(dice: random.Random, count: int) -> list[int]:
-    """A prompt that nobody has cached."""
-    return [dice.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(count)]
-
-
 def chats(port: int, num_chats: int, prompt_tokens: int, seed: int) -> list[float]:
-    """Seconds to the first token of tenant B's chats, one after another."""
-    client, dice = Client(port, "b"), random.Random(seed)
-    times = []
-    for _ in range(num_chats):
-        status, seconds = client.ask(tokens(dice, prompt_tokens), CHAT_OUTPUT_TOKENS)
-        if status != 200:
-            sys.exit(f"error: status {status} for the second tenant")
-        times.append(seconds)
-    return times
+    """Sends chats of tenant B one after another and returns the seconds to the first token of each."""
+    client, rng = Client(port, CHATS), random.Random(seed)
+    return [client.ttft_s(random_prompt(rng, prompt_tokens), CHAT_OUTPUT_TOKENS) for _ in range(num_chats)]
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """Nearest rank."""
+    """Returns the percentile by nearest rank."""
     return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
 def metric(port: int, name: str) -> float:
-    """One of the server's numbers."""
+    """Returns the value of a metric without labels."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", "/metrics", headers={"authorization": f"Bearer {KEYS['b']}"})
+    connection.request("GET", "/metrics", headers=headers(CHATS))
     for line in connection.getresponse().read().decode().splitlines():
         if line.startswith(f"{name} "):
             return float(line.split()[1])
@@ -136,17 +99,17 @@ def metric(port: int, name: str) -> float:
 
 
 def wait_for_flood(port: int, num_requests: int, deadline_s: float = 60) -> None:
-    """Until so many requests wait or run."""
+    """Waits until `num_requests` sequences wait or run."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         if metric(port, "trunkline_queued_sequences") + metric(port, "trunkline_running_sequences") >= num_requests:
             return
         time.sleep(0.05)
-    sys.exit("error: the flood does not come")
+    sys.exit(f"error: the flood did not reach {num_requests} requests in {deadline_s:.0f} s")
 
 
 def report(alone: list[float], beside: list[float], setup: str) -> str:
-    """The report as Markdown."""
+    """Formats the report as Markdown."""
     lines = ["# Fairness between tenants", "", setup, "", "| TTFT of B, ms | alone | beside the flood | ratio |"]
     lines.append("|---|---|---|---|")
     for percent in (50, 99):
@@ -156,38 +119,28 @@ def report(alone: list[float], beside: list[float], setup: str) -> str:
 
 
 def main() -> int:
-    """Starts a server, measures, writes the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--flood", type=int, default=200, help="requests that tenant A has open")
-    parser.add_argument("--chats", type=int, default=30, help="of tenant B, alone and beside the flood")
-    parser.add_argument("--prompt-tokens", type=int, default=600, help="of B's chats")
+    parser.add_argument("--flood", type=int, default=200, help="requests that tenant A keeps open")
+    parser.add_argument("--chats", type=int, default=30, help="chats of tenant B, alone and beside the flood")
+    parser.add_argument("--prompt-tokens", type=int, default=600, help="tokens of each chat's prompt")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--note", default="", help="a sentence about the machine")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmark/results")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        keys = Path(folder) / "keys.toml"
-        keys.touch(mode=0o600)
-        keys.write_text("".join(f'[tenants.{name}]\nkeys = "{key}"\n' for name, key in KEYS.items()))
-        limit = str(int(args.flood * SPARE))
-        server = Trunkline("--api-keys", str(keys), "--max-concurrent-requests", limit)
-        try:
-            server.wait_ready()
-            chats(server.port, 3, args.prompt_tokens, args.seed + 2)
-            alone = chats(server.port, args.chats, args.prompt_tokens, args.seed)
-            flood = Flood(server.port, args.flood, args.seed)
-            wait_for_flood(server.port, args.flood)
-            beside = chats(server.port, args.chats, args.prompt_tokens, args.seed + 1)
-            flood.stop()
-            preempted = metric(server.port, "trunkline_fair_preemptions_total")
-        finally:
-            server.stop()
+    limit = str(int(args.flood * SPARE))
+    with serving_tenants(FLOOD, CHATS, flags=("--max-concurrent-requests", limit)) as server:
+        chats(server.port, 3, args.prompt_tokens, args.seed + 2)
+        alone = chats(server.port, args.chats, args.prompt_tokens, args.seed)
+        flood = Flood(server.port, args.flood, args.seed)
+        wait_for_flood(server.port, args.flood)
+        beside = chats(server.port, args.chats, args.prompt_tokens, args.seed + 1)
+        flood.stop()
+        preempted = metric(server.port, "trunkline_fair_preemptions_total")
     setup = (
-        f"`make bench NAME=fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({flood.num_done} were "
-        f"done, {flood.num_refused} refused), B sends {args.chats} chats of {args.prompt_tokens} tokens one after "
-        f"another; weights are equal. {int(preempted)} of A's sequences gave way. "
-        f"{os.cpu_count()} CPUs ({platform.machine()}). "
-        f"{args.note}"
+        f"`make bench NAME=fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({flood.num_done} "
+        f"finished, {flood.num_refused} were refused), B sends {args.chats} chats of {args.prompt_tokens} tokens one "
+        f"after another; weights are equal. {int(preempted)} of A's sequences were preempted for fairness. "
+        f"{os.cpu_count()} CPUs ({platform.machine()}). {args.note}"
     ).strip()
     text = report(alone, beside, setup)
     print(text)

@@ -1,14 +1,14 @@
-"""Compares two commits in one run, by ratio and by instruction counts. By hand: nothing here fails a test.
+"""Compares the speed of two commits by ratio and by instruction counts. It is run by hand, not by a test.
 
     python benchmark/guard.py BASE [HEAD] [--repeat N] [--scratch FOLDER] [--cases CASE ...] [--http] [--no-counts]
 
-Each commit is built in a git worktree of its own under the scratch folder, and stays there for the next time. Then:
+Each commit is built in its own git worktree under the scratch folder, where it stays for the next run. Measures:
 
-- steps of a model in SmolLM2-135M's shape (`step_bench`), interleaved base, head, base, head ..., so that a machine
-  that slows down slows both; the ratio is of the medians, and a case whose two ranges overlap is marked `~`;
-- instructions that steps of each kind take, by callgrind. They do not vary with the machine's load. valgrind knows
-  no AVX-512, so both sides run as `--count-isa` (avx2) says: kernels of other sets are not counted;
-- with `--http`, what `benchmark/bench.py` of each commit prints, through its own `trunkline serve`, in turn.
+- the rate of steps of a model in SmolLM2-135M's shape (`step_bench`). Base and head alternate, so that a machine that
+  slows down slows both. The ratio is that of the medians; a case whose ranges overlap is marked `~`.
+- the instructions per kind of step, counted by callgrind, which do not depend on the machine's load. valgrind does not
+  support AVX-512, so both sides use the instruction set of `--count-isa` and others are not counted.
+- with `--http`, the figures of each commit's own `benchmark/bench.py` and `trunkline serve`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMED_CASES = ("decode:1:512", "decode:8:512", "decode:32:512", "prefill:512", "prefill:2048")
-# Counting is 50 times slower than running: little work, and one thread, so that nobody spins.
+# Counting makes steps 50 times slower, so these cases are small. They use one thread, because none must spin.
 COUNTED_CASES = ("decode:1:64", "prefill:32")
 RESULT = re.compile(r"^(?P<name>\S.*?)\s+best\s+(?P<best>[\d.]+) tok/s\s+median\s+(?P<median>[\d.]+) tok/s", re.M)
 COLLECTED = re.compile(r"Collected : (\d+)")
-# A row of `bench.py`: a name, a median, and perhaps its spread.
+# A row of `bench.py` with a name, a median and optionally its spread.
 HTTP_ROW = re.compile(r"^\| (?P<name>[^|]*\S)\s*\| (?P<value>[\d.,]+)", re.M)
 
 
 class GuardError(Exception):
-    """What stops the comparison, for people."""
+    """The comparison cannot go on; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Values of one measure of both sides; more is better for rates, less for counts."""
+    """The values of one measure for both sides. More is better for rates, less for counts."""
 
     name: str
     unit: str
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def is_noise(self) -> bool:
-        """The two ranges overlap."""
+        """True if the two ranges overlap."""
         return len(self.base) > 1 and min(self.base) <= max(self.head) and min(self.head) <= max(self.base)
 
     def row(self) -> str:
@@ -85,16 +85,16 @@ def _spread(values: list[float]) -> str:
 
 
 def run(command: list[str | Path], *, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
-    """Standard output. Raises GuardError with what the command said."""
+    """Runs a command and returns its output. Raises GuardError with the last lines of it if the command fails."""
     done = subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True)
     if done.returncode != 0:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise GuardError(f"`{' '.join(map(str, command))}` ended with {done.returncode}:\n{said}")
+        last_lines = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise GuardError(f"`{' '.join(map(str, command))}` exited with {done.returncode}:\n{last_lines}")
     return done.stdout + done.stderr
 
 
 def check_out(label: str, revision: str, scratch: Path) -> Side:
-    """A worktree of the commit, made or found."""
+    """Returns the commit's worktree, which it creates if necessary."""
     commit = run(["git", "rev-parse", "--verify", f"{revision}^{{commit}}"]).strip()
     tree = scratch / commit[:12]
     if not tree.exists():
@@ -112,7 +112,7 @@ def build_kernels(side: Side) -> None:
 def interleave(
     sides: list[Side], repeat: int, measure: Callable[[Side], dict[str, float]]
 ) -> dict[str, list[list[float]]]:
-    """Values of each measure, by side: one side after the other, again and again."""
+    """Measures the sides alternately, `repeat` times, and returns the values of each measure by side."""
     values: dict[str, list[list[float]]] = {}
     for _ in range(repeat):
         for index, side in enumerate(sides):
@@ -122,14 +122,14 @@ def interleave(
 
 
 def step_rates(side: Side, threads: int, cases: list[str]) -> dict[str, float]:
-    """Best tokens per second of each case: noise of others only ever takes away."""
+    """Returns the highest tokens per second of each case, because noise only ever lowers them."""
     out = run([side.step_bench, str(threads), *cases])
     return {match["name"]: float(match["best"]) for match in RESULT.finditer(out)}
 
 
 def count_instructions(side: Side, isa: str, case: str) -> float:
-    """Instructions of all steps of one case; building the model is left out."""
-    # A step into the caller's memory is a younger name; a step calls it, and entering both would count nothing.
+    """Returns the instructions of all steps of one case, without those that build the model."""
+    # In newer commits `step` calls `step_into`. Each entry toggles counting, so a pattern for both would count nothing.
     has_step_into = "step_into" in run(["nm", side.step_bench])
     function = "*Executor*step_into*" if has_step_into else "*Executor*step*"
     with tempfile.TemporaryDirectory(prefix="guard-") as folder:
@@ -148,7 +148,7 @@ def build_server(side: Side) -> None:
 
 
 def http_figures(side: Side) -> dict[str, float]:
-    """What the commit's own benchmark says of its own server; rates and times alike."""
+    """Returns the figures, rates and times, that the commit's own benchmark prints for its own server."""
     out = run([sys.executable, side.tree / "benchmark/bench.py", "--repeat", "1"], cwd=side.tree)
     return {match["name"]: float(match["value"].replace(",", "")) for match in HTTP_ROW.finditer(out)}
 
@@ -164,7 +164,7 @@ def compare(options: argparse.Namespace, scratch: Path) -> None:
     sides = [check_out("base", options.base, scratch), check_out("head", options.head, scratch)]
     for side in sides:
         build_kernels(side)
-    print(f"base {sides[0].commit[:12]}, head {sides[1].commit[:12]}; medians (lowest to highest); ~ is noise")
+    print(f"base {sides[0].commit[:12]}, head {sides[1].commit[:12]}; medians (lowest to highest); ~ marks noise")
     rates = interleave(sides, options.repeat, lambda side: step_rates(side, options.threads, options.cases))
     title = f"Steps, {options.threads} threads, {options.repeat} times"
     report(title, [Comparison(name, "tok/s", *values) for name, values in rates.items()])
@@ -172,7 +172,7 @@ def compare(options: argparse.Namespace, scratch: Path) -> None:
         counts = {
             case: [[count_instructions(side, options.count_isa, case)] for side in sides] for case in COUNTED_CASES
         }
-        title = f"Instructions of all steps, 1 thread, {options.count_isa} (callgrind knows no AVX-512)"
+        title = f"Instructions of all steps, 1 thread, {options.count_isa} (callgrind does not support AVX-512)"
         report(title, [Comparison(case, "instructions", *values) for case, values in counts.items()])
     if options.http:
         for side in sides:
@@ -185,17 +185,17 @@ def compare(options: argparse.Namespace, scratch: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="commit, tag or branch to compare with")
-    parser.add_argument("head", nargs="?", default="HEAD", help="default: HEAD; what is not committed is not built")
-    parser.add_argument("--repeat", type=int, default=5, help="visits of each side; default: 5")
+    parser.add_argument("head", nargs="?", default="HEAD", help="default: HEAD, without uncommitted changes")
+    parser.add_argument("--repeat", type=int, default=5, help="measurements of each side; default: 5")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--cases", nargs="+", default=list(TIMED_CASES), help="as `step_bench` takes them")
+    parser.add_argument("--cases", nargs="+", default=list(TIMED_CASES), help="arguments of `step_bench`")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "trunkline-guard")
     parser.add_argument("--count-isa", default="avx2", choices=("avx2", "scalar"))
-    parser.add_argument("--no-counts", dest="counts", action="store_false", help="no instruction counts")
-    parser.add_argument("--http", action="store_true", help="also through `trunkline serve`; builds both servers")
+    parser.add_argument("--no-counts", dest="counts", action="store_false", help="do not count instructions")
+    parser.add_argument("--http", action="store_true", help="also measure `trunkline serve`; builds both servers")
     options = parser.parse_args()
     if options.counts and shutil.which("valgrind") is None:
-        print("valgrind is not installed: no instruction counts", file=sys.stderr)
+        print("warning: valgrind is not installed, so instructions are not counted", file=sys.stderr)
         options.counts = False
     options.scratch.mkdir(parents=True, exist_ok=True)
     try:

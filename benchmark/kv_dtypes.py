@@ -1,9 +1,8 @@
-"""K and V in each dtype: capacity, perplexity, greedy agreement and decode speed, on the embedded model.
+"""Compares KV dtypes by capacity, perplexity, greedy agreement and decode speed, on the embedded model.
 
 python benchmark/kv_dtypes.py [--dtypes bf16,int8,int4] [--windows 10] [--output FOLDER]
 
-Calls the CPU backend without a server. The first dtype is what the others are compared with. Writes kv-dtypes.md and
-kv-dtypes.json.
+Calls the CPU backend without a server and compares each dtype with the first. Writes kv-dtypes.md and kv-dtypes.json.
 """
 
 import argparse
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "server"), str(ROOT / "integration-tests")]
 
 TEXT = ROOT / "integration-tests/texts/long/alice.txt"
-# Windows are scored each for itself; a window's first token has no score: 10 windows are 10,230 tokens.
+# Windows are scored separately, and a window's first token has no score, so 10 windows have 10,230 scored tokens.
 WINDOW_TOKENS = 1024
 NUM_PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 64, 128
 CONTEXT_TOKENS = 6000
@@ -27,12 +26,12 @@ DECODE_ROUNDS, STEPS_PER_ROUND = 6, 8
 POOL_TOKENS = 8192
 
 
-def text_tokens():
+def tokenize(path):
     import transformers
     from harness import embedded_gguf
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(embedded_gguf().parent, gguf_file=embedded_gguf().name)
-    return tokenizer.encode(TEXT.read_text(), verbose=False)
+    return tokenizer.encode(path.read_text(), verbose=False)
 
 
 def load(dtype):
@@ -47,16 +46,16 @@ def load(dtype):
 
 
 def score_window(backend, window):
-    """Minus the log-probability of each token but the first, and the likeliest token there."""
+    """Returns the negative logprob of each token except the first, and the likeliest token at its position."""
     logits = backend.score(window)[:-1]
     top = logits.max(axis=-1)
-    # By rows: 8,192 rows of logits are 1.6 GB, their exponentials need not be as much again.
+    # Row by row, because the exponentials of all 8,192 rows of logits would take another 1.6 GB.
     sums = np.array([np.exp(row - most).sum(dtype=np.float64) for row, most in zip(logits, top, strict=True)])
     return np.log(sums) + top - logits[np.arange(len(logits)), window[1:]], logits.argmax(axis=-1)
 
 
 def scores(backend, token_ids, num_windows):
-    """`score_window` of windows that follow each other."""
+    """Returns the results of `score_window` for consecutive windows."""
     starts = range(0, num_windows * WINDOW_TOKENS, WINDOW_TOKENS)
     windows = [score_window(backend, token_ids[first : first + WINDOW_TOKENS]) for first in starts]
     nlls, likeliest = zip(*windows, strict=True)
@@ -64,7 +63,7 @@ def scores(backend, token_ids, num_windows):
 
 
 class Run:
-    """Sequences on a backend, each with blocks of its own."""
+    """Sequences on a backend, each with its own blocks."""
 
     def __init__(self, backend, prompts, room):
         from trunkline_server.backends.interface import SamplingParams
@@ -90,7 +89,7 @@ class Run:
         return self.backend.step([Chunk(i, at, num, blocks, at + num >= end) for i, at, num, blocks in chunks])
 
     def decode(self):
-        """One token of each sequence."""
+        """Generates one token for each sequence."""
         chunks = [(sequence_id, position, 1, []) for sequence_id, position in enumerate(self.known)]
         for outcome in self.step(chunks, 0):
             self.tokens[outcome.sequence_id].append(outcome.token_id)
@@ -110,7 +109,7 @@ def greedy(backend, token_ids):
 
 
 def decode_seconds(backends, token_ids):
-    """Seconds of the fastest step with one sequence at CONTEXT_TOKENS, the dtypes taking turns."""
+    """Returns the seconds of each backend's fastest step with one sequence at CONTEXT_TOKENS. Backends take turns."""
     room = DECODE_ROUNDS * STEPS_PER_ROUND
     runs = [Run(backend, [token_ids[:CONTEXT_TOKENS]], room) for backend in backends]
     best = [math.inf] * len(runs)
@@ -126,7 +125,7 @@ def decode_seconds(backends, token_ids):
 
 
 def measure(dtypes, num_windows):
-    token_ids = text_tokens()
+    token_ids = tokenize(TEXT)
     assert len(token_ids) >= num_windows * WINDOW_TOKENS
     loaded = [load(dtype) for dtype in dtypes]
     backends = [backend for backend, _ in loaded]
@@ -160,8 +159,8 @@ def measure(dtypes, num_windows):
 
 def table(rows):
     head = (
-        "| K and V | bytes a token | capacity | perplexity | change | mean \\|Δ logprob\\| | same likeliest token "
-        "| greedy: same tokens | until the first difference, mean (median) | decode step at 6,000 |"
+        "| K and V | bytes per token | capacity | perplexity | change | mean \\|Δ logprob\\| | same likeliest token "
+        "| greedy: same tokens | tokens to the first difference, mean (median) | decode step at 6,000 |"
     )
     lines = [head, "|" + "---|" * 10]
     for row in rows:
@@ -175,6 +174,14 @@ def table(rows):
     return "\n".join(lines)
 
 
+def write(folder, name, text, rows):
+    """Writes and prints the report, and writes the rows as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(text)
+    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtypes", default="bf16,int8,int4")
@@ -185,13 +192,10 @@ def main():
     text = (
         "# K and V by dtype\n\n`make bench NAME=kv-dtypes`: the embedded model on the CPU backend, "
         f"{rows[0]['scored_tokens']:,} tokens of prose in windows of {WINDOW_TOKENS:,}, {NUM_PROMPTS} prompts of "
-        f"{PROMPT_TOKENS} tokens with {OUTPUT_TOKENS} greedy tokens each, the fastest decode step of one sequence with "
-        f"the dtypes taking turns. Compared with {rows[0]['dtype']}.\n\n{table(rows)}\n"
+        f"{PROMPT_TOKENS} tokens with {OUTPUT_TOKENS} greedy tokens each, and the fastest decode step of one sequence, "
+        f"measured in turns. Each dtype is compared with {rows[0]['dtype']}.\n\n{table(rows)}\n"
     )
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "kv-dtypes.md").write_text(text)
-    (arguments.output / "kv-dtypes.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(text)
+    write(arguments.output, "kv-dtypes", text, rows)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,29 @@
-"""Perplexity by position in each dtype of K and V, up to the whole context of the embedded model.
+"""Compares KV dtypes by perplexity at each position, up to the full context of the embedded model.
 
 python benchmark/kv_positions.py [--dtypes bf16,f16,int8,int4] [--output FOLDER]
 
-Two windows of the model's context: the texts of integration-tests/texts in order of their names, one behind the other,
-and the same from behind the first half of the long one on. Calls the CPU backend without a server. The first dtype is
-what the others are compared with. Writes kv-positions.md and kv-positions.json.
+Scores two windows as long as the model's context: the concatenated texts of integration-tests/texts, once from the
+beginning and once from the middle. Calls the CPU backend without a server and compares each dtype with the first.
+Writes kv-positions.md and kv-positions.json.
 """
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
 
 import numpy as np
-from kv_dtypes import POOL_TOKENS, ROOT, load, score_window
+from kv_dtypes import POOL_TOKENS, ROOT, load, score_window, tokenize, write
 
 TEXTS = ROOT / "integration-tests/texts"
-# The embedded model's context, and all of the pool.
+# The embedded model's context, which fills the pool.
 WINDOW_TOKENS = POOL_TOKENS
 # Ends of the ranges of positions.
 ENDS = (256, 512, 1024, 2048, 4096, 8192)
 
 
 def windows():
-    import transformers
-    from harness import embedded_gguf
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(embedded_gguf().parent, gguf_file=embedded_gguf().name)
-    texts = [path.read_text() for path in sorted(TEXTS.rglob("*.txt"))]
-    whole = [token for text in texts for token in tokenizer.encode(text, verbose=False)]
+    whole = [token for path in sorted(TEXTS.rglob("*.txt")) for token in tokenize(path)]
     assert len(whole) >= WINDOW_TOKENS
     turned = whole[len(whole) // 2 :] + whole[: len(whole) // 2]
     return [whole[:WINDOW_TOKENS], turned[:WINDOW_TOKENS]]
@@ -39,7 +33,7 @@ def measure(dtypes):
     all_windows, base, rows = windows(), None, []
     for dtype in dtypes:
         backend, _ = load(dtype)
-        # Of each window: position p is the score of token p + 1.
+        # [windows, positions]: position p has the score of token p + 1.
         nlls = np.stack([score_window(backend, window)[0] for window in all_windows])
         base = nlls if base is None else base
         ranges = []
@@ -98,13 +92,10 @@ def main():
     text = (
         "# K and V by dtype and position\n\n`make bench NAME=kv-positions`: the embedded model on the CPU backend, two "
         f"windows of {WINDOW_TOKENS:,} tokens (its whole context) of prose, code and other languages, "
-        f"{rows[0]['all']['scored_tokens']:,} scored tokens. {rows[0]['dtype']}: perplexity at these positions; the "
-        "others: its change ± standard error (mean |Δ logprob|).\n\n" + table(rows) + "\n"
+        f"{rows[0]['all']['scored_tokens']:,} scored tokens. The row of {rows[0]['dtype']} has the perplexity at these "
+        "positions, the others its change ± standard error (mean |Δ logprob|).\n\n" + table(rows) + "\n"
     )
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "kv-positions.md").write_text(text)
-    (arguments.output / "kv-positions.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(text)
+    write(arguments.output, "kv-positions", text, rows)
 
 
 if __name__ == "__main__":

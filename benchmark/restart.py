@@ -1,8 +1,8 @@
-"""What a restart costs a long history: `make bench NAME=restart`.
+"""Measures the cost of a restart for a long history: `make bench NAME=restart`.
 
-A prompt of some thousand tokens is read cold; the server is killed (SIGKILL to every process) and started again on
-the same folder; the prompt comes again with a little more. Rounds in folders of their own; medians. Beside it what the
-measured rates say for a model of Llama-3-8B's shape.
+In each round the server computes a prompt of some thousand tokens, all its processes are killed with SIGKILL, and a new
+server on the same folder gets the prompt with a few more tokens. Prints medians, and an estimate for a model of
+Llama-3-8B's shape from the measured rates.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import httpx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "integration-tests"))
 
-from harness import Trunkline, descendants, wait_for  # noqa: E402  (a script of its own, beside the tests)
+from harness import Trunkline, descendants, wait_for  # noqa: E402
 
-# Llama-3-8B: 32 layers, 8 KV heads of 128, int8 K and V with a scale each; 8.03e9 weights, two operations each.
+# Llama-3-8B has 32 layers, 8 KV heads of size 128, int8 K and V with a scale each, and 8.03e9 weights.
 SHAPE_8B = {"kv_bytes_per_token": 32 * 8 * 2 * (128 + 4), "operations_per_token": 2 * 8.03e9}
-# SmolLM2-135M: its linear layers do so many operations a token.
+# Operations per token in the linear layers of SmolLM2-135M.
 DEFAULT_OPERATIONS_PER_TOKEN = 2 * 134.5e6
 
 
 def first_token(server: Trunkline, prompt: list[int]) -> tuple[float, int]:
-    """Seconds to the first token, and cached tokens."""
+    """Returns the seconds to the first token and the number of cached tokens."""
     body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True, "ignore_eos": True}
     body["stream_options"] = {"include_usage": True}
     began, first, usage = time.perf_counter(), None, None
@@ -64,16 +64,16 @@ def one_round(length: int, number: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="kv-") as folder:
         server = start(folder)
         cold, cached = first_token(server, prompt)
-        assert cached == 0, "the first time nothing is cached"
+        assert cached == 0, "the prompt was cached before its first use"
         warm, _ = first_token(server, [*prompt, *range(100, 132)])
-        # The page cache has what was acknowledged; nothing else is waited for.
+        # Acknowledged blocks are in the page cache, so the kill need not wait for anything.
         kill(server)
         server = start(folder)
         restored, cached = first_token(server, [*prompt, *range(200, 232)])
         again, _ = first_token(server, [*prompt, *range(300, 332)])
-        seconds = wait_for(lambda: server.metrics()["trunkline_restored_blocks_total"], "restored blocks")
+        blocks = wait_for(lambda: server.metrics()["trunkline_restored_blocks_total"], "restored blocks")
         server.stop()
-    return {"cold": cold, "warm": warm, "restored": restored, "again": again, "cached": cached, "blocks": seconds}
+    return {"cold": cold, "warm": warm, "restored": restored, "again": again, "cached": cached, "blocks": blocks}
 
 
 def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, Any]]:
@@ -87,7 +87,7 @@ def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, A
     lines = [
         f"Time to first token of {length:,} tokens, medians of {len(rounds)} (`make bench NAME=restart`)",
         "",
-        "| | seconds | part of cold |",
+        "| | seconds | share of cold |",
         "|---|---|---|",
     ]
     for name, what in [
@@ -99,9 +99,9 @@ def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, A
         lines.append(f"| {what} | {middle[name]:.3f} | 1/{middle['cold'] / middle[name]:.0f} |")
     lines += [
         "",
-        f"{middle['cached']:.0f} tokens were found again. By the rates of this run (prefill "
-        f"{length / middle['cold']:.0f} tokens/s, restore {bytes_per_s / 1e9:.2f} GB/s) a model of Llama-3-8B's shape "
-        f"would compute them in {compute_8b:.0f} s and read them in {read_8b:.2f} s: 1/{compute_8b / read_8b:.0f}.",
+        f"{middle['cached']:.0f} tokens were restored. At the rates of this run (prefill "
+        f"{length / middle['cold']:.0f} tokens/s, restore {bytes_per_s / 1e9:.2f} GB/s), a model of Llama-3-8B's shape "
+        f"would compute them in {compute_8b:.0f} s and read them in {read_8b:.2f} s, 1/{compute_8b / read_8b:.0f}.",
         "",
     ]
     return "\n".join(lines), {"length": length, "rounds": rounds, "medians": middle}
@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=6_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--save", action="store_true", help="to benchmark/results/restart.{md,json}")
+    parser.add_argument("--save", action="store_true", help="write benchmark/results/restart.{md,json}")
     args = parser.parse_args()
     rounds = []
     for number in range(args.rounds):

@@ -1,14 +1,17 @@
-"""What Python and gRPC add to a step: a shard over a backend that computes nothing, driven through its socket.
+"""Measures the time that Python and gRPC add to a step, with a shard whose backend computes nothing.
 
     PYTHONPATH=server python benchmark/shard_overhead.py [--backend cuda] [--steps N] [--sequences N ...]
 
-With `--backend cuda` it is that backend, all of what the host does for a step, over a device on which kernels and
-graphs do nothing; what a step needs and its results are copied, within the host's memory. No GPU is needed, and a real
-one costs the host its launches on top.
+With `--backend cuda`, the host does all its work for a step of that backend, but kernels and graphs do nothing and
+copies stay in host memory. No GPU is needed; with a real one, the host would also spend time on launches.
 
-Prints, for each batch size: the time of one step as a client sees it with one plan in flight (the whole way there and
-back), with two (what the router does; the time between results, which hides behind a device that works), and what the
-shard's process spends of CPU per step. The client is a process of its own, in Python; the router's costs less.
+Prints for each batch size:
+
+- the time of a step with one plan in flight, which is the whole round trip;
+- the time of a step with two plans in flight, as the router has them. A working device would hide this time;
+- the CPU time of the shard's process per step.
+
+The client is a separate Python process; the router needs less time.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ MAX_STEP_TOKENS = 2048
 
 
 class IdleBackend(FakeBackend):
-    """Samples token 1 for every chunk, at once."""
+    """Samples token 1 for every chunk without computing anything."""
 
     def start(self, sequence_id: int, *start: object) -> None:
         pass
@@ -51,7 +54,7 @@ class IdleBackend(FakeBackend):
 
 
 def idle_cuda() -> Backend:
-    """The cuda backend without its kernels: every sample is token 0."""
+    """Returns a cuda backend without its kernels, which samples only token 0."""
     import torch
     from gpu.idle_device import IdleDevice
     from trunkline_server.backends.cuda import sampling
@@ -118,7 +121,7 @@ def run_shard(socket_path: Path, backend: str) -> int:
 
 
 def drive(client: Client, num_sequences: int, num_steps: int, *, in_flight: int, pid: int) -> tuple[float, float]:
-    """Milliseconds per step: of the wall clock, and of the shard's CPU."""
+    """Returns the wall time and the shard's CPU time per step, in ms."""
     stream = client.open()
     sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0, typical_p=1.0)
     ids = range(1, num_sequences + 1)

@@ -1,9 +1,9 @@
-"""Whether other streams feel the store: `make bench NAME=spill`.
+"""Measures how much the store disturbs other streams: `make bench NAME=spill`.
 
-Some clients stream while another one sends long prompts, one after the other: with nothing beside, with prompts and no
-store, with prompts whose blocks go to the store, and with the same prompts read back from it after a restart. What
-counts is the time between two tokens of the streams. With and without a store take turns, so that what else the
-machine does weighs on both. Writes spill.md and spill.svg.
+Several clients stream in four phases: alone, beside long prompts without a store, beside long prompts whose blocks are
+written to the store, and beside the same prompts read back after a restart. The measure is the time between two tokens
+of a stream. The phases with and without a store alternate, so that other load on the machine affects both. Writes
+spill.md and spill.svg.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import httpx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "integration-tests"))
 
-from harness import Trunkline  # noqa: E402  (a script of its own, beside the tests)
+from harness import Trunkline  # noqa: E402
 
 WIDTH, PANEL, MARGIN = 760, 130, 56
-# A gap of so much fills a panel.
+# The top of a panel's axis.
 MAX_GAP_S = 0.5
 Gaps = list[tuple[float, float]]
 
@@ -36,7 +36,7 @@ def prompt(number: int, length: int) -> list[int]:
 
 
 def stream(server: Trunkline, number: int, stop: threading.Event, began: float, gaps: Gaps) -> None:
-    """One client: short prompt, long answer, again and again until `stop`; (when, gap) of each token but the first."""
+    """Streams long answers to short prompts until `stop`. Appends (time, gap) for each token except the first."""
     while not stop.is_set():
         body = {"prompt": prompt(10_000 + number, 40), "max_tokens": 400, "ignore_eos": True, "stream": True}
         last = None
@@ -53,14 +53,14 @@ def stream(server: Trunkline, number: int, stop: threading.Event, began: float, 
 
 
 def phase(server: Trunkline, num_streams: int, work: Callable[[], None]) -> tuple[Gaps, float]:
-    """Gaps of all streams while `work` is done, and how long that took."""
+    """Runs `work` beside the streams, and returns their gaps meanwhile and its duration."""
     stop, gaps, began = threading.Event(), [], time.perf_counter()
     threads = [
         threading.Thread(target=stream, args=(server, number, stop, began, gaps)) for number in range(num_streams)
     ]
     for thread in threads:
         thread.start()
-    # All of them decode before the work begins.
+    # The work begins once all streams decode.
     while len(gaps) < 20 * num_streams:
         time.sleep(0.01)
     start = time.perf_counter()
@@ -85,16 +85,16 @@ def percentile(values: list[float], part: float) -> float:
 
 @dataclass
 class Phase:
-    """What streams saw beside something, in one round or several."""
+    """The gaps of the streams beside one kind of work, in one or more rounds."""
 
     name: str
     gaps: Gaps = field(default_factory=list)
     took: float = 0.0
-    # Milliseconds, of each round.
+    # One value per round.
     p99_ms: list[float] = field(default_factory=list)
 
     def add(self, server: Trunkline, num_streams: int, work: Callable[[], None]) -> None:
-        """One more round."""
+        """Measures one more round."""
         gaps, took = phase(server, num_streams, work)
         self.gaps += [(self.took + at, gap) for at, gap in gaps]
         self.took += took
@@ -102,7 +102,7 @@ class Phase:
         print(f"{self.name}: {took:.1f} s, {len(gaps)} gaps, p99 {self.p99_ms[-1]:.1f} ms", file=sys.stderr)
 
     def row(self) -> str:
-        """As a row of the table."""
+        """Returns the phase's row of the table."""
         times = [gap * 1e3 for _, gap in self.gaps]
         return (
             f"| {self.name} | {self.took:.1f} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} "
@@ -130,12 +130,12 @@ def panel(name: str, gaps: Gaps, took: float, index: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--prompts", type=int, default=45, help="45 of 2,000 tokens are 1.1 GB of the default model")
-    parser.add_argument("--round", type=int, default=9, help="prompts of a turn")
+    parser.add_argument("--prompts", type=int, default=45, help="45 prompts of 2,000 tokens fill 1.1 GB")
+    parser.add_argument("--round", type=int, default=9, help="prompts per turn")
     parser.add_argument("--tokens", type=int, default=2_000)
-    parser.add_argument("--save", action="store_true", help="to benchmark/results/spill.{md,svg}")
+    parser.add_argument("--save", action="store_true", help="write benchmark/results/spill.{md,svg}")
     args = parser.parse_args()
-    alone, beside = Phase("nothing beside"), Phase("prompts, no store")
+    alone, beside = Phase("no prompts"), Phase("prompts, no store")
     written, read = Phase("prompts, written to the store"), Phase("prompts, read from the store")
     rounds = [range(first, min(first + args.round, args.prompts)) for first in range(0, args.prompts, args.round)]
     with tempfile.TemporaryDirectory(prefix="kv-") as folder:
@@ -157,13 +157,13 @@ def main() -> None:
     phases = [alone, beside, written, read]
     lines = [
         f"Time between two tokens of {args.streams} streams beside {args.prompts} prompts of {args.tokens:,} tokens, "
-        f"one after the other; with and without a store in turns of {args.round} prompts (`make bench NAME=spill`)",
+        f"sent one after another; with and without a store in turns of {args.round} prompts (`make bench NAME=spill`)",
         "",
         "| beside | seconds | p50 ms | p99 ms | p99 of each turn | longest ms |",
         "|---|---|---|---|---|---|",
         *(item.row() for item in phases),
         "",
-        f"{num_written * block_bytes / 1e9:.2f} GB were written ({num_failed:.0f} blocks were not), "
+        f"{num_written * block_bytes / 1e9:.2f} GB were written ({num_failed:.0f} blocks failed), "
         f"{num_read * block_bytes / 1e9:.2f} GB read back.",
         "",
         "![time between two tokens](spill.svg)",

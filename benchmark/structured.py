@@ -1,13 +1,13 @@
-"""What a grammar costs a step: streams under one beside free ones, in turns.
+"""Measures the cost of a grammar per step, by comparing constrained streams with free ones.
 
     make bench NAME=structured [ARGS="--streams 8 --repeat 9"]
 
-Each stream generates the same number of tokens from a random prompt. Under the grammars nearly every token is sampled,
-so that each step needs the masks of all streams. A turn measures free streams and each grammar, in any order; ratios
-are within a turn, so that what else the machine does weighs on both. `counted` has another state at each character.
+Each stream generates the same number of tokens from a random prompt. The grammars force hardly any token, so that each
+step needs the masks of all streams. A turn measures free streams and each grammar in random order, and ratios are taken
+within a turn, so that other load on the machine affects both. The grammar `counted` has a new state at each character.
 
-On a machine with neighbours the clock tells little. What a grammar costs beside the kernels (masks, plans, messages) is
-told by the time on a core of all other threads, the router's and the shard's: a step is longer by at most that time.
+Wall time says little on a busy machine. The cost of a grammar outside the kernels (masks, plans, messages) is therefore
+also measured as the CPU time of all other threads of router and shard, which bounds the additional time of a step.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from client import post
 from harness import Trunkline, serving
 from thread_time import thread_seconds
 
-# Of each stream before and after what is measured.
+# Tokens of each stream before and after the measurement.
 FIRST_TOKENS = 8
 LAST_TOKENS = 8
 PROMPT_TOKENS = 32
 NUM_DRAWS = 2000
-# The shard's main thread runs kernels, too.
+# The shard's main thread runs kernels as well.
 KERNEL_THREADS = ("kernel-", "python")
-# By what they show; each allows far more than the tokens that are generated.
+# Each grammar allows far longer outputs than are generated.
 FORMS: dict[str, dict[str, Any]] = {
     "free": {"ignore_eos": True},
     "schema": {
@@ -59,9 +59,9 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Turn:
-    """Of one form in one turn, while all streams decode: milliseconds of a step.
+    """Times per step of one form in one turn, while all streams decode.
 
-    On the clock, on the device, and of all threads beside the kernels' on a core.
+    `wall_ms` is wall time, `step_ms` device time, and `beside_ms` the CPU time of all threads that run no kernels.
     """
 
     wall_ms: float
@@ -71,7 +71,7 @@ class Turn:
 
 @dataclass
 class Steps:
-    """What the router had counted at a time of this process' clock, and what threads beside the kernels had taken."""
+    """The router's counts of steps and their seconds, and the CPU seconds of threads without kernels, at one time."""
 
     at: float
     num: float
@@ -80,7 +80,7 @@ class Steps:
 
 
 def seconds_beside(server: Trunkline) -> float:
-    """Time on a core of the router's threads and of those of the shard that run no kernels, in seconds."""
+    """Returns the CPU seconds of the router's threads, and of the shard's threads that run no kernels."""
     shard = thread_seconds(server.shard_pid())
     others = (seconds for name, seconds in shard.items() if not name.startswith(KERNEL_THREADS))
     return sum(thread_seconds(server.router_pid()).values()) + sum(others)
@@ -89,10 +89,10 @@ def seconds_beside(server: Trunkline) -> float:
 def measure(
     server: Trunkline, chooser: random.Random, num_streams: int, fields: dict[str, Any], num_tokens: int
 ) -> Turn:
-    """A step gives each stream a token: the time between two readings of the router's counters, by steps.
+    """Measures times per step between two readings of the router's counters.
 
-    Counting the events of a stream would not do: a forced first token is told before the prompts of the others are
-    computed, and the first half of a character sends none.
+    Events of a stream cannot be counted instead, because a forced first token is sent before other prompts are
+    computed, and half a character sends no event.
     """
     prompts = [chooser.choices(range(1000, 40_000), k=PROMPT_TOKENS) for _ in range(num_streams)]
     arrived = [0] * num_streams
@@ -139,13 +139,13 @@ def measure(
 
 
 def interval(ratios: list[float], chooser: random.Random) -> tuple[float, float]:
-    """Where their median lies in 95 of 100 cases, by drawing as many of them again, with repetition."""
+    """Returns the bootstrapped 95 % confidence interval of the median."""
     medians = sorted(statistics.median(chooser.choices(ratios, k=len(ratios))) for _ in range(NUM_DRAWS))
     return medians[int(NUM_DRAWS * 0.025)], medians[int(NUM_DRAWS * 0.975)]
 
 
 def percent(ratio: float) -> str:
-    """How much more than 1 it is."""
+    """Formats by how much a ratio exceeds 1."""
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
@@ -153,8 +153,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=9, help="turns")
-    parser.add_argument("--tokens", type=int, default=256, help="of each stream; fewer and more turns tell more")
-    parser.add_argument("--forms", default=",".join(FORMS), help="which, the first is what others are compared with")
+    parser.add_argument("--tokens", type=int, default=256, help="output tokens of each stream")
+    parser.add_argument("--forms", default=",".join(FORMS), help="forms; the others are compared with the first")
     options = parser.parse_args()
     forms = options.forms.split(",")
     chooser = random.Random(1)
@@ -163,7 +163,7 @@ def main() -> None:
         measure(server, chooser, 1, FORMS["schema"], options.tokens)
         began = time.monotonic()
         for turn in range(options.repeat):
-            # Whatever the machine does in between meets each form as often.
+            # In random order, so that other load on the machine affects all forms equally.
             for form in chooser.sample(forms, k=len(forms)):
                 turns[form].append(measure(server, chooser, options.streams, FORMS[form], options.tokens))
             print(f"turn {turn + 1} of {options.repeat}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
@@ -178,10 +178,10 @@ def main() -> None:
         longer = [a / b for a, b in zip(more, free, strict=True)]
         most = interval(longer, chooser)
         print(
-            f"{form:8} a step at {options.streams} streams takes {min(times):5.2f} ms at least "
+            f"{form:8} a step at {options.streams} streams takes at least {min(times):5.2f} ms "
             f"({percent(min(times) / min(free))}), median {statistics.median(times):5.2f}, "
-            f"of turns {percent(statistics.median(ratios))} ({percent(low)} to {percent(high)}); "
-            f"of it on the device {step_ms:5.2f}; threads beside the kernels {statistics.median(more):+.3f} ms "
+            f"ratio within turns {percent(statistics.median(ratios))} ({percent(low)} to {percent(high)}); "
+            f"device time {step_ms:5.2f}; threads without kernels {statistics.median(more):+.3f} ms "
             f"({statistics.median(longer):+.1%} of a step, {most[0]:+.1%} to {most[1]:+.1%})"
         )
 

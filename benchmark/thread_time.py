@@ -1,4 +1,4 @@
-"""Time that the threads of a process take of the cores."""
+"""CPU time of the threads of a process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def thread_seconds(pid: int) -> dict[str, float]:
-    """By name, in seconds since each began; those of one name are added up. A thread that ends is not counted on."""
+    """Returns the CPU seconds of all living threads, summed by thread name."""
     seconds: dict[str, float] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             name = (task / "comm").read_text().strip()
-            # Nanoseconds on a core, nanoseconds of waiting for one, turns.
+            # The fields are nanoseconds on a core, nanoseconds waiting for one, and number of time slices.
             on_core = int((task / "schedstat").read_text().split()[0])
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -1,4 +1,4 @@
-"""A value for each field that docs/api.md calls supported: what the row's own range allows."""
+"""Sample values, within the documented ranges, for every field that docs/api.md lists as supported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHAT_TOOL = {"type": "function", "function": {"name": "look", "description": "Lo
 RESPONSE_TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": SCHEMA}
 MESSAGES_TOOL = {"type": "custom", "name": "look", "description": "Looks.", "input_schema": SCHEMA}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
-# Stands for the id of an answer that is kept.
+# Placeholder for the id of a stored response.
 KEPT_RESPONSE = "KEPT_RESPONSE"
 
 SHARED: dict[str, list[Any]] = {
@@ -92,7 +92,7 @@ MESSAGES: dict[str, list[Any]] = {
     "context_management": [{}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}],
     "service_tier": ["auto", "standard_only"],
 }
-# Table → field → values that are each sent.
+# Table → field → values to send, one request for each.
 SAMPLES: dict[str, dict[str, list[Any]]] = {
     "chat": SHARED
     | {
@@ -187,7 +187,7 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
     },
     "pin": {"ttl_s": [1]},
 }
-# What some fields need beside them: table, field → more of the body.
+# Other fields that a field requires: (table, field) → additions to the body.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("chat", "stream_options"): {"stream": True},
     ("completion", "stream_options"): {"stream": True},

@@ -1,4 +1,4 @@
-"""The rows of docs/api.md that say what becomes of a request's field."""
+"""Parser for the tables of request fields in docs/api.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ RANGE = re.compile(r"(?P<open>above )?(?P<low>-?[\d.]*\d)(?P<other>,? or from -?
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of one field; `neutral` are the JSON texts that a refused one may have, beside null."""
+    """One field's row in a table.
+
+    `neutral` holds the JSON texts, other than null, that are accepted for a refused field.
+    """
 
     table: str
     field: str
@@ -39,15 +42,15 @@ class Row:
         return self.field
 
     def ends(self) -> tuple[list[float], list[float]]:
-        """The ends of a range of numbers: those that are allowed, and values just beyond it."""
-        told = RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
-        if not told:
+        """Returns the allowed ends of a numeric range, and the nearest values outside it."""
+        match = RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
+        if not match:
             return [], []
-        low = told["low"]
-        inside, outside = ([], [number(low)]) if told["open"] else ([number(low)], [number(low) - step(low)])
-        if told["high"]:
-            inside.append(number(told["high"]))
-            outside.append(number(told["high"]) + step(told["high"]))
+        low = match["low"]
+        inside, outside = ([], [number(low)]) if match["open"] else ([number(low)], [number(low) - step(low)])
+        if match["high"]:
+            inside.append(number(match["high"]))
+            outside.append(number(match["high"]) + step(match["high"]))
         return inside, outside
 
 
@@ -56,28 +59,31 @@ def number(text: str) -> float:
 
 
 def step(text: str) -> float:
-    """Less than the last digit of a fraction is worth; 1 for integers, as the field may take no others."""
+    """Returns half a unit of the last digit of a fraction, or 1 for an integer, whose field may take no fractions."""
     return 0.5 * 10.0 ** -len(text.partition(".")[2]) if "." in text else 1
 
 
 def parse_rows(table: str, line: str, known: dict[tuple[str, str], Row]) -> list[Row]:
-    """The rows of a line, one for each field it names; `known` has what "as above" refers to. ValueError: no row."""
+    """Returns the rows of a line, one for each field that it names.
+
+    `known` holds the rows that "as above" refers to. Raises ValueError if the line is not a valid row.
+    """
     cells = [cell.strip() for cell in line.strip().split("|")]
     if len(cells) != 6 or cells[0] or cells[-1]:
-        raise ValueError(f"a row has four cells: {line}")
+        raise ValueError(f"a row must have four cells: {line}")
     _, names, status, allowed, _, _ = cells
     fields = FIELD.findall(names)
     if not fields or names != ", ".join(f"`{field}`" for field in fields):
-        raise ValueError(f"a row begins with names of fields: {line}")
+        raise ValueError(f"a row must begin with field names: {line}")
     if status not in STATUSES:
         raise ValueError(f"{status!r} is not one of {STATUSES}: {line}")
     if status == "ignored" and allowed:
-        raise ValueError(f"any value of an ignored field is let through: {line}")
+        raise ValueError(f"an ignored field accepts any value, so its third cell must be empty: {line}")
     found = []
     for field in fields:
         if allowed in ("as above", "neutral values as above"):
             if (field, status) not in known:
-                raise ValueError(f"no row above says that {field} is {status}: {line}")
+                raise ValueError(f"no earlier row lists {field} as {status}: {line}")
             found.append(replace(known[field, status], table=table))
         else:
             neutral = neutral_values(allowed) if status == "refused" else ()
@@ -86,24 +92,27 @@ def parse_rows(table: str, line: str, known: dict[tuple[str, str], Row]) -> list
 
 
 def neutral_values(cell: str) -> tuple[str, ...]:
-    """The JSON texts of `neutral: 1`, or of several in backticks; none of an empty cell. ValueError: another form."""
+    """Returns the JSON texts of a cell such as `neutral: 1`, or none if the cell is empty.
+
+    Several texts are in backticks, separated by commas. Raises ValueError for any other form.
+    """
     if not cell:
         return ()
     if not cell.startswith("neutral: "):
-        raise ValueError(f"neither empty nor neutral values: {cell}")
+        raise ValueError(f"a refused field's cell must be empty or list neutral values: {cell}")
     texts = [text.strip().strip("`") for text in cell.removeprefix("neutral: ").split(", ")]
     return tuple(json.dumps(json.loads(text)) for text in texts)
 
 
 def field_tables(page: str) -> list[tuple[str, str, list[str]]]:
-    """All tables of fields: section, first cell of the header, lines of the rows."""
+    """Returns every table of fields: section, first cell of the header, lines of the rows."""
     found: list[tuple[str, str, list[str]]] = []
     section, lines = "", iter(page.splitlines())
     for line in lines:
         section = line if line.startswith("## ") else section
         if re.match(r"\| field\b", line):
             rows = []
-            assert next(lines) == "|---|---|---|---|", f"a table of fields has four columns: {line}"
+            assert next(lines) == "|---|---|---|---|", f"a table of fields must have four columns: {line}"
             for row in lines:
                 if not row.startswith("|"):
                     break
@@ -113,14 +122,17 @@ def field_tables(page: str) -> list[tuple[str, str, list[str]]]:
 
 
 def read_rows(page: str) -> list[Row]:
-    """Every row of every table of fields. ValueError: a table that no name is given to, a row that cannot be read."""
+    """Returns every row of every table of fields.
+
+    Raises ValueError for an unknown or missing table, and for a row that cannot be parsed.
+    """
     names = {place: name for name, place in TABLES.items()}
     rows: list[Row] = []
     known: dict[tuple[str, str], Row] = {}
     for section, header, lines in field_tables(page):
         name = names.pop((section, header), None)
         if name is None:
-            raise ValueError(f"no table is expected, or a second one, at {section}, {header}")
+            raise ValueError(f"unexpected or repeated table at {section}, {header}")
         for line in lines:
             found = parse_rows(name, line, known)
             for row in found:
@@ -129,5 +141,5 @@ def read_rows(page: str) -> list[Row]:
                 rows.append(row)
             known |= {(row.field, row.status): row for row in found}
     if names:
-        raise ValueError(f"no table of fields: {sorted(names.values())}")
+        raise ValueError(f"missing tables of fields: {sorted(names.values())}")
     return rows

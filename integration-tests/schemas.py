@@ -1,16 +1,15 @@
-"""Schemas of our own for structured output: together they have each keyword and each format that is supported."""
+"""Schemas for structured output that together use every supported keyword and format."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# Keywords whose value is a schema, a list of schemas, an object of them by names; the value of `items` may be a list.
+# Keywords whose value is a schema, a list of schemas, or an object of named schemas. `items` can be a schema or a list.
 ONE_SCHEMA = {"additionalItems", "additionalProperties", "items"}
 LISTS = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
 MAPS = {"$defs", "definitions", "patternProperties", "properties"}
 NULL = {"type": "null"}
-# By what they show.
 OURS: dict[str, Any] = {
     "nesting": {
         "type": "object",
@@ -114,14 +113,14 @@ OURS: dict[str, Any] = {
         }
         for formats in [("date", "uuid"), ("date-time", "ipv4"), ("duration", "time"), ("email",), ("hostname",)]
     },
-    # What follows the scheme of a URI has no end that a format knows.
+    # The format puts no end to what follows the scheme of a URI, so it needs a maximum length.
     "uri": {"type": "string", "format": "uri", "maxLength": 40},
     "ipv6": {"type": "string", "format": "ipv6"},
 }
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """The schema and all within it that are objects; what only looks like one (in `enum`, say) is none."""
+    """Yields the schema and all its subschemas that are objects, but not values such as those of `enum`."""
     if not isinstance(schema, dict):
         return
     yield schema

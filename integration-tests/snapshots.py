@@ -1,4 +1,4 @@
-"""Exact snapshots of whole HTTP exchanges, with filters for what differs by nature (ids and times)."""
+"""Exact snapshots of whole HTTP exchanges. Filters replace ids, times and properties of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS = [
     (re.compile(r'"id": "(chatcmpl|cmpl)-[^"]+"'), r'"id": "\1-<id>"'),
     (re.compile(r'"created": \d+'), '"created": "<time>"'),
     (re.compile(r'"system_fingerprint": "[^"]+"'), '"system_fingerprint": "<fingerprint>"'),
-    # What depends on the machine: processor, its cores, memory.
+    # These depend on the machine's processor, cores and memory.
     (re.compile(r'"validation_workers": \d+'), '"validation_workers": "<cores>"'),
     (re.compile(r'"model_device_type": "[^"]+"'), '"model_device_type": "<device>"'),
     (re.compile(r'"max_batch_total_tokens": \d+'), '"max_batch_total_tokens": "<pool>"'),
@@ -27,7 +27,7 @@ FILTERS = [
 
 
 def exchange(base_url: str, method: str, path: str, body: Any = None) -> str:
-    """One request and its whole response as readable JSON text, filtered."""
+    """Sends one request and returns it and its whole response as filtered, readable JSON."""
     answer = http.request(method, base_url + path, json=body, timeout=120)
     content_type = answer.headers.get("content-type", "")
     parsed: Any
@@ -57,7 +57,7 @@ def _parse(line: str) -> Any:
 
 
 def shortened(body: Any) -> Any:
-    """The body with each long list in the form `["9000 times", 5]`."""
+    """Returns the body with each long list abbreviated, as in `["9000 times", 5]`."""
     if isinstance(body, dict):
         return {name: shortened(value) for name, value in body.items()}
     if isinstance(body, list) and len(body) > 100:
@@ -70,9 +70,9 @@ def digest(value: Any) -> str:
 
 
 def openapi_summary(document: dict[str, Any]) -> str:
-    """An OpenAPI document in a line for each operation and each schema, with digests of what is left out.
+    """Summarises an OpenAPI document in one line for each operation and schema, with digests of the details.
 
-    A schema's required properties are marked with `!`.
+    `!` marks the required properties of a schema.
     """
     operations, schemas = {}, {}
     for path, methods in document["paths"].items():
@@ -89,7 +89,7 @@ def openapi_summary(document: dict[str, Any]) -> str:
 
 
 def compare(name: str, text: str, *, record: bool) -> None:
-    """Compares with the recorded snapshot, or records it."""
+    """Compares the text with the recorded snapshot, or records it."""
     path = FOLDER / f"{name}.json"
     if record:
         path.parent.mkdir(parents=True, exist_ok=True)

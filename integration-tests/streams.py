@@ -1,4 +1,4 @@
-"""A stream that is watched while something else happens."""
+"""A stream whose pauses are measured while a test does something else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 240.0
 
 
 class WatchedStream:
-    """A greedy completion that a thread of its own reads, noting when each event came.
+    """A greedy completion, read by its own thread, which records when each event arrives.
 
     Leaving the block closes the connection, so a stream may ask for more tokens than the test needs.
     """
@@ -22,7 +22,7 @@ class WatchedStream:
     def __init__(self, server: Trunkline, max_tokens: int = 4000, headers: dict[str, str] | None = None) -> None:
         self.times: list[float] = []
         self.ended = threading.Event()
-        self._left = threading.Event()
+        self._is_closed = threading.Event()
         body = {"prompt": "The sea is", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
         self._request: dict[str, Any] = {"url": f"{server.base_url}/v1/completions", "json": body, "headers": headers}
         self._thread = threading.Thread(target=self._read)
@@ -30,7 +30,7 @@ class WatchedStream:
     def _read(self) -> None:
         with http.stream("POST", timeout=TIMEOUT_S, **self._request) as answer:
             for event in sse_events(answer.iter_lines()):
-                if self._left.is_set():
+                if self._is_closed.is_set():
                     return
                 if isinstance(event, dict) and "error" not in event:
                     self.times.append(time.monotonic())
@@ -42,11 +42,11 @@ class WatchedStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._left.set()
+        self._is_closed.set()
         self._thread.join(TIMEOUT_S)
 
     def longest_pause(self, begin: float, end: float) -> float:
-        """Returns the longest time without an event between two moments, in seconds. The stream must still run."""
-        assert not self.ended.is_set(), "the stream ended too early to show anything"
+        """Returns the longest time without an event between two moments, in seconds. Fails if the stream has ended."""
+        assert not self.ended.is_set(), "the stream ended before the measurement"
         moments = [begin, *(moment for moment in self.times if begin < moment < end), end]
         return max(after - before for before, after in itertools.pairwise(moments))

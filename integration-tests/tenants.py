@@ -1,4 +1,4 @@
-"""A server that asks for API keys, and the tenants that it knows."""
+"""A server that requires API keys, and its tenants."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TABLES = {
 
 
 def write_keys(path: Path, tables: dict[str, str] = TABLES) -> None:
-    """Writes the key file; the router warns of one that others may read."""
+    """Writes the key file, readable only by its owner because the router warns otherwise."""
     path.touch(mode=0o600)
     path.write_text("\n".join(f"[tenants.{name}]\n{table}" for name, table in tables.items()))
 
 
 def headers(tenant: str) -> dict[str, str]:
-    """The header by which a tenant shows its key."""
+    """Returns the header with the tenant's key."""
     return {"authorization": f"Bearer sk-{tenant}-0123456789abcdef"}
 
 
 class Tenants:
-    """One running server with the tenants of `TABLES`, and its key file."""
+    """A running server with the tenants of `TABLES`, and its key file."""
 
     def __init__(self, server: Trunkline, path: Path) -> None:
         self.server = server

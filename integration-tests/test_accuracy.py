@@ -1,8 +1,8 @@
-"""Against transformers in fp32 from the same GGUF, teacher-forced: the next token's logprob and the top-1 choice.
+"""Compares logprobs and top-1 choices, teacher-forced, with those of transformers in fp32 from the same GGUF.
 
-What transformers says of the short texts is recorded in `snapshots/accuracy.json`, so that `make test` computes one
-side only; `.venv-test/bin/python -m pytest integration-tests/test_accuracy.py --record` records it again (a minute).
-`make test-all` asks transformers itself, about a long document too.
+The results of transformers for the short texts are recorded in `snapshots/accuracy.json`, so that `make test` computes
+only one side. `.venv-test/bin/python -m pytest integration-tests/test_accuracy.py --record` records them again in about
+a minute. `make test-all` runs transformers itself, also on a long document.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 TEXTS = Path(__file__).parent / "texts"
 SNAPSHOT = Path(__file__).parent / "snapshots/accuracy.json"
 DOCUMENT_TOKENS = 3000
-# llama.cpp on the same file: 0.027 and 97.8 % over 4,769 positions.
+# For comparison, llama.cpp has 0.027 and 97.8 % over 4,769 positions of the same file.
 MAX_MEAN_DIFFERENCE = 0.035
 MIN_TOP1_AGREEMENT = 0.975
 
 
 @dataclass(frozen=True)
 class Scores:
-    """For each token of a text but the first: its logprob, and the likeliest token at its place."""
+    """The logprob of each token of a text except the first, and the likeliest token at its position."""
 
     logprobs: NDArray[np.float64]
     best: NDArray[np.int64]
@@ -36,14 +36,14 @@ class Scores:
 
 def scores_of_server(server: Trunkline, ids: list[int]) -> Scores:
     answer = server.complete(ids, max_tokens=1, prompt_logprobs=1)
-    places = answer["choices"][0]["prompt_logprobs"][1:]
-    best = [int(next(id_ for id_, told in place.items() if told["rank"] == 1)) for place in places]
-    logprobs = [place[str(token)]["logprob"] for place, token in zip(places, ids[1:], strict=True)]
+    positions = answer["choices"][0]["prompt_logprobs"][1:]
+    best = [int(next(id_ for id_, entry in position.items() if entry["rank"] == 1)) for position in positions]
+    logprobs = [position[str(token)]["logprob"] for position, token in zip(positions, ids[1:], strict=True)]
     return Scores(np.asarray(logprobs), np.asarray(best))
 
 
 def scores_of_logits(logits: Any, ids: list[int]) -> Scores:
-    """Of logits [positions, vocabulary] of torch."""
+    """Computes the scores from a torch tensor of logits [positions, vocabulary]."""
     import torch
 
     rows, following = logits[:-1], torch.tensor(ids[1:])
@@ -64,7 +64,7 @@ def scores_of_transformers(texts: dict[str, list[int]]) -> dict[str, Scores]:
 
 @pytest.fixture(scope="module")
 def texts(server: Trunkline) -> dict[str, list[int]]:
-    """Name → token ids: prose, code, several languages."""
+    """Name → token ids of prose, code and several languages."""
     ids = {path.stem: server.tokenize(path.read_text()) for path in sorted(TEXTS.glob("*.txt"))}
     assert sum(map(len, ids.values())) > 2000
     return ids
@@ -89,13 +89,13 @@ def record(texts: dict[str, list[int]]) -> None:
             "logprobs": [round(float(logprob), 4) for logprob in scores.logprobs],
             "best": [int(token) for token in scores.best],
         }
-    # A list a line.
+    # One list on each line.
     SNAPSHOT.write_text(json.dumps(snapshot).replace(', "', ',\n"') + "\n")
 
 
 def recorded(texts: dict[str, list[int]]) -> dict[str, Scores]:
     snapshot = json.loads(SNAPSHOT.read_text())
-    again = "record again as the head of this file says"
+    again = "the recording is stale; hint: record it again as the module's docstring says"
     assert snapshot["model"] == embedded_gguf().name, again
     assert {name: text["tokens_sha256"] for name, text in snapshot["texts"].items()} == {
         name: hash_of(ids) for name, ids in texts.items()
@@ -106,7 +106,7 @@ def recorded(texts: dict[str, list[int]]) -> dict[str, Scores]:
 
 
 def compare(ours: dict[str, Scores], theirs: dict[str, Scores]) -> tuple[float, float]:
-    """Mean absolute difference of the next token's logprob, share of equal top-1 choices."""
+    """Returns the mean absolute difference of the logprobs and the share of equal top-1 choices."""
     differences = {name: np.abs(ours[name].logprobs - theirs[name].logprobs) for name in theirs}
     agreements = {name: ours[name].best == theirs[name].best for name in theirs}
     for name, difference in differences.items():
@@ -120,7 +120,7 @@ def compare(ours: dict[str, Scores], theirs: dict[str, Scores]) -> tuple[float, 
 def test_logprobs_are_as_close_as_eight_bit_activations_allow(
     server: Trunkline, texts: dict[str, list[int]], pytestconfig: pytest.Config
 ) -> None:
-    """With the best instruction set at hand; the others give the same bits (`test_exactness.py`)."""
+    """Uses the best instruction set available; `test_exactness.py` checks that the others give the same bits."""
     if pytestconfig.getoption("--record"):
         record(texts)
     difference, agreement = compare(
@@ -131,7 +131,9 @@ def test_logprobs_are_as_close_as_eight_bit_activations_allow(
 
 
 @pytest.mark.full
-def test_transformers_itself_agrees_about_a_long_document_too(server: Trunkline, texts: dict[str, list[int]]) -> None:
+def test_transformers_agrees_on_a_long_document_and_with_its_recording(
+    server: Trunkline, texts: dict[str, list[int]]
+) -> None:
     document = (ROOT / "LICENSE").read_text() + (ROOT / "proto/trunkline/shard/v1/shard.proto").read_text()
     texts = texts | {"document": server.tokenize(document)[:DOCUMENT_TOKENS]}
     assert sum(map(len, texts.values())) > 5000
@@ -139,13 +141,12 @@ def test_transformers_itself_agrees_about_a_long_document_too(server: Trunkline,
     difference, agreement = compare({name: scores_of_server(server, ids) for name, ids in texts.items()}, theirs)
     assert difference <= MAX_MEAN_DIFFERENCE
     assert agreement >= MIN_TOP1_AGREEMENT
-    # The recording says what transformers says.
     short = {name: scores for name, scores in theirs.items() if name != "document"}
     difference, agreement = compare(recorded({name: texts[name] for name in short}), short)
     assert (difference < 1e-4, agreement > 0.999) == (True, True)
 
 
-# server/tests/models compares the reference backend with transformers on tiny models in each run.
+# server/tests/models compares the reference backend with transformers on tiny models in every run.
 @pytest.mark.full
 def test_reference_backend_equals_transformers(texts: dict[str, list[int]]) -> None:
     import torch

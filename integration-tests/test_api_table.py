@@ -1,4 +1,4 @@
-"""Each row of docs/api.md's tables of fields is sent to a server, on each route that takes the field."""
+"""Sends the field of each row in docs/api.md to a server, on every route that accepts the field."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ ROWS = read_rows((ROOT / "docs/api.md").read_text())
 CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}
 COMPLETION = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
 GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
-# Requests under way at once: they share steps, and are fewer than the server's limit even where each has two outputs.
+# Concurrent requests. They share steps and stay below the server's limit even if each has two outputs.
 NUM_SENDERS = 16
-# No field takes a list of a list of an empty list.
+# A value that no field accepts.
 WRONG: list[Any] = [[[]]]
-# A value of each type: a field is refused whatever it is, but for its neutral values.
+# A value of each type. A refused field accepts none of them except its neutral values.
 OF_EACH_TYPE: list[Any] = [True, 2, "x", ["x"], {"x": 1}]
-# Their largest values ask for so many outputs; those just beyond are refused all the same.
+# Fields whose largest values would generate too many outputs for a test. Values just beyond the range are still sent.
 COSTLY = {"n", "best_of"}
 # Rows whose range counts elements.
 LISTS = {"messages", "instances"}
-# Fields that a route refuses though others of its table take them: route → field → its values that are let through.
+# Fields that a route refuses although other routes of its table accept them: route → field → accepted values.
 EXCEPT: dict[str, dict[str, list[Any]]] = {
     "/generate_stream": {"best_of": [1], "decoder_input_details": []},
     "/vertex": {
@@ -50,7 +50,10 @@ EXCEPT: dict[str, dict[str, list[Any]]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """A route that takes the fields of a table. `holder` is where they stand in its body, `text` what it answers."""
+    """A route that accepts the fields of a table.
+
+    `holder` is the path of the object in its body that has the fields, and `text` the path of the text in its answer.
+    """
 
     table: str
     route: str
@@ -64,7 +67,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether no other route before takes the fields of this table."""
+        """Returns whether this is the first place of its table."""
         return next(place for place in PLACES if place.table == self.table) is self
 
 
@@ -118,10 +121,12 @@ SCHEMAS = {
 
 @dataclass(frozen=True)
 class Probe:
-    """A value of a row's field (None where it is left out), as JSON, and what is expected of the answer.
+    """A value of a row's field as JSON, or None to omit the field, and the expected kind of answer.
 
-    `answered`: 200, no error in it. `same`: besides, the text is that of a request without the field. `unsupported`: an
-    error of the code `unsupported_field` that names it. `wrong`: an error of another code that names it.
+    - `answered`: status 200 without an error.
+    - `same`: like `answered`, and with the text of a request without the field.
+    - `unsupported`: an error with the code `unsupported_field` that names the field.
+    - `wrong`: an error with another code that names the field.
     """
 
     place: Place
@@ -134,7 +139,7 @@ class Probe:
 
 
 def holder_of(body: Any, path: str) -> Any:
-    """The object at a path like `instances[].parameters`: of lists the first element."""
+    """Returns the object at a path such as `instances[].parameters`, taking the first element of each list."""
     for name in filter(None, path.split(".")):
         body = body[name.removesuffix("[]")]
         body = body[0] if name.endswith("[]") else body
@@ -166,10 +171,10 @@ def supported_probes(place: Place, row: Row) -> Iterator[Probe]:
     inside = [value for value in inside if row.field not in COSTLY or value <= 2]
     samples = SAMPLES[row.table].get(row.field, [])
     yield from (probe(value, "answered") for value in ([*samples, *inside] if place.is_first else samples[-1:]))
-    # Of what the template is not told this route looks at the type alone, and not at all at that of some.
+    # This route renders only the template. It checks no ranges of other fields, and not even all their types.
     if place.route != "/chat_tokenize":
         yield from (probe(value, "wrong") for value in (outside if place.is_first else outside[-1:]))
-        # What stands beside it would be refused there.
+        # Skipped if the route refuses a field that this one requires.
         if not beside.keys() & excepted.keys():
             yield Probe(place, row, json.dumps(WRONG), "wrong")
     if place.is_first and re.match(r"required(,|:|$)", row.allowed):
@@ -177,7 +182,7 @@ def supported_probes(place: Place, row: Row) -> Iterator[Probe]:
 
 
 def probes() -> Iterator[Probe]:
-    """Every value at the first place of a table, and at the others what shows that the field means the same there."""
+    """Yields every value for the first place of a table, and for the others one value of each kind."""
     for place in PLACES:
         yield Probe(place, Row(place.table, "no_table_names_it", "ignored", "", ()), '"x"', "answered")
         for row in (row for row in ROWS if row.table == place.table):
@@ -187,23 +192,23 @@ def probes() -> Iterator[Probe]:
                 yield from (Probe(place, row, json.dumps(value), "same") for value in ["x", WRONG])
             else:
                 neutral = ["null", *row.neutral]
-                others = [text for text in map(json.dumps, OF_EACH_TYPE) if text not in neutral]
+                refused = [text for text in map(json.dumps, OF_EACH_TYPE) if text not in neutral]
                 end = None if place.is_first else 1
                 yield from (Probe(place, row, value, "answered") for value in neutral[:end])
-                yield from (Probe(place, row, value, "unsupported") for value in others[:end])
+                yield from (Probe(place, row, value, "unsupported") for value in refused[:end])
 
 
 PROBES = list(dict.fromkeys(probes()))
 
 
 class Walk:
-    """One server, asked everything; what it answered to each probe and to each place's body without any."""
+    """Sends all probes to one server. Holds the answer to each probe, and to the unchanged body of each place."""
 
     def __init__(self, server: Trunkline) -> None:
         with httpx.Client(base_url=server.base_url, timeout=300) as client:
             self.openapi: dict[str, Any] = client.get("/openapi.json").json()
             self.kept = client.post("/v1/responses", json={"input": PROMPT, "max_output_tokens": 1}).json()["id"]
-            # A pin is of whole blocks; nobody else's prompt continues this one.
+            # Only whole blocks can be pinned. No other request has this prompt's beginning.
             keyed = COMPLETION | {"prompt": f"{PROMPT} " * 40, "cache_salt": "pin", "prompt_cache_key": "pin"}
             client.post("/v1/completions", json=keyed).raise_for_status()
             nodes = client.get("/v1/kv/tree", params={"prompt_cache_key": "pin"}).json()["data"]
@@ -224,20 +229,20 @@ class Walk:
 
 @pytest.fixture(scope="module")
 def walk() -> Iterator[Walk]:
-    # Its own server: what is pinned here would stay in the cache of others.
+    # A separate server, because pinned blocks would stay in the cache of other tests.
     with serving() as server:
         yield Walk(server)
 
 
 def error_of(answer: httpx.Response) -> tuple[str, str]:
-    """Code and message of an error in any dialect."""
+    """Returns code and message of an error in any dialect."""
     body = answer.json()
     error = body if isinstance(body["error"], str) else body["error"]
     return error["code"], body["error"] if error is body else error["message"]
 
 
 def text_of(answer: httpx.Response, path: tuple[str | int, ...]) -> Any:
-    assert path, "where the text stands is not told"
+    assert path, "the place has no path of the text"
     found: Any = answer.json()
     for key in path:
         found = found[key]
@@ -245,21 +250,21 @@ def text_of(answer: httpx.Response, path: tuple[str | int, ...]) -> Any:
 
 
 def problem(walk: Walk, probe: Probe) -> str | None:
-    """What an answer has that was not expected."""
+    """Describes how an answer differs from the expected kind, or returns None."""
     answer = walk.answers[probe]
     if probe.expected in ("answered", "same"):
         if answer.status_code != 200 or re.search(r'^event: error$|^data: ?\{"error"', answer.text, re.MULTILINE):
             return f"{answer.status_code} {answer.text}"
         path = probe.place.text
         if probe.expected == "same" and text_of(answer, path) != text_of(walk.plain[probe.place], path):
-            return f"another text than without it: {answer.text}"
+            return f"the text differs from that without the field: {answer.text}"
         return None
     if answer.status_code != probe.place.status:
-        return f"{answer.status_code} in place of {probe.place.status}: {answer.text}"
+        return f"status {answer.status_code} instead of {probe.place.status}: {answer.text}"
     code, message = error_of(answer)
     if (code == "unsupported_field") != (probe.expected == "unsupported"):
         return f"the code is {code}: {message}"
-    # Or what has to stand beside it, where the route refuses that.
+    # The message may also name a required other field, if the route refuses that one.
     beside = BESIDE.get((probe.row.table, probe.row.field), {}).keys() & EXCEPT.get(probe.place.route, {}).keys()
     names = {probe.row.field.rpartition(".")[2], *beside}
     is_named = any(re.search(rf"`[^`]*\b{name}\b[^`]*`", message) for name in names)
@@ -267,11 +272,11 @@ def problem(walk: Walk, probe: Probe) -> str | None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_fields_are_what_their_rows_say(walk: Walk, place: Place) -> None:
-    asked = [probe for probe in PROBES if probe.place is place]
-    assert {probe.row.field for probe in asked} > {row.field for row in ROWS if row.table == place.table}
-    problems = {f"`{probe.row.field}` {probe}": problem(walk, probe) for probe in asked}
-    assert {name: told for name, told in problems.items() if told} == {}
+def test_fields_behave_as_documented(walk: Walk, place: Place) -> None:
+    sent = [probe for probe in PROBES if probe.place is place]
+    assert {probe.row.field for probe in sent} > {row.field for row in ROWS if row.table == place.table}
+    problems = {f"`{probe.row.field}` {probe}": problem(walk, probe) for probe in sent}
+    assert {name: text for name, text in problems.items() if text} == {}
 
 
 def test_every_supported_field_has_a_sample() -> None:
@@ -283,11 +288,11 @@ def test_every_supported_field_has_a_sample() -> None:
 
 
 def properties(openapi: dict[str, Any], schema: str, path: str = "") -> dict[str, Any]:
-    """The properties of the object at a path within a schema; none where it is described as no object."""
+    """Returns the properties of the object at a path within a schema, or none if it is not described as an object."""
     schemas = openapi["components"]["schemas"]
 
     def forms(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What a schema may be: itself, or one of those that it names."""
+        """Resolves a schema's reference or alternatives."""
         if "$ref" in described:
             yield from forms(schemas[described["$ref"].rpartition("/")[2]])
         elif "oneOf" in described:
@@ -305,26 +310,26 @@ def properties(openapi: dict[str, Any], schema: str, path: str = "") -> dict[str
 
 
 @pytest.mark.parametrize("table", SCHEMAS)
-def test_rows_and_properties_of_a_request_are_the_same(walk: Walk, table: str) -> None:
+def test_documented_fields_are_the_properties_of_the_openapi_document(walk: Walk, table: str) -> None:
     supported = {row.field for row in ROWS if row.table == table and row.status == "supported"}
     described = set(properties(walk.openapi, SCHEMAS[table]))
-    assert described and described - supported == set(), "properties without a row that says they are supported"
+    assert described and described - supported == set(), "properties that no row lists as supported"
     missing = set()
     for row_field in supported:
         parent, _, name = row_field.rpartition(".")
         if name not in properties(walk.openapi, SCHEMAS[table], parent):
             missing.add(row_field)
-    assert not missing, "rows that the document has no property for"
+    assert not missing, "rows without a property in the document"
 
 
-def test_every_route_that_takes_a_body_is_walked(walk: Walk) -> None:
-    taking = {
+def test_every_route_with_a_request_body_has_a_place(walk: Walk) -> None:
+    routes = {
         route
         for route, methods in walk.openapi["paths"].items()
         for method in methods.values()
         if "requestBody" in method
     }
-    assert taking == {place.route for place in PLACES}
+    assert routes == {place.route for place in PLACES}
     assert {place.table for place in PLACES} == {row.table for row in ROWS} == set(SCHEMAS)
 
 
@@ -342,13 +347,13 @@ def test_every_route_that_takes_a_body_is_walked(walk: Walk) -> None:
         "| `m` | refused | neutral values as above | |",
     ],
 )
-def test_a_row_that_cannot_be_read_is_an_error(line: str) -> None:
+def test_a_malformed_row_is_an_error(line: str) -> None:
     known = {("m", "supported"): Row("chat", "m", "supported", "", ())}
     with pytest.raises(ValueError):
         parse_rows("chat", line, known)
 
 
-def test_rows_are_read() -> None:
+def test_rows_are_parsed() -> None:
     (first,) = parse_rows("chat", "| `n` | supported | above 0, to 1.5; default 1 | `x` |", {})
     assert first.ends() == ([1.5], [0, 1.55])
     both = parse_rows("pin", "| `n`, `a[].b` | ignored | | |", {})
@@ -359,5 +364,5 @@ def test_rows_are_read() -> None:
     (again,) = parse_rows("pin", "| `n` | supported | as above | |", {("n", "supported"): first})
     assert (again.table, again.allowed) == ("pin", first.allowed)
     assert neutral_values('neutral: `["a"]`, 1, `""`') == ('["a"]', "1", '""')
-    with pytest.raises(ValueError, match="no table of fields"):
+    with pytest.raises(ValueError, match="missing tables of fields"):
         read_rows("")

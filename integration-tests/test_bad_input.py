@@ -1,19 +1,18 @@
-"""What clients get wrong is answered clearly, costs no memory and hurts nobody."""
+"""Invalid input gets a clear error, takes no memory and does not affect other requests."""
 
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 import httpx
 import pytest
-from harness import Trunkline, http, wait_for
+from harness import Trunkline, http, resident_bytes, wait_for
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
 USER = [{"role": "user", "content": "hi"}]
-# Values beyond the limits that the launcher hands to the router. Types, ranges and malformed bodies are the business of
-# router/tests/router/errors.rs.
+# Values beyond limits that the launcher passes to the router. router/tests/router/errors.rs covers types, ranges and
+# malformed bodies.
 BEYOND_LIMITS: dict[str, list[object]] = {
     "max_tokens": [10**12],
     "top_k": [10**12],
@@ -31,7 +30,7 @@ def is_openai_error(answer: httpx.Response) -> bool:
 
 
 @pytest.mark.parametrize("field", BEYOND_LIMITS)
-def test_a_value_beyond_a_limit_is_named(server: Trunkline, field: str) -> None:
+def test_error_names_the_field_with_a_value_beyond_its_limit(server: Trunkline, field: str) -> None:
     for value in BEYOND_LIMITS[field]:
         body = {"messages": USER, "logprobs": True, "max_tokens": 4} | {field: value}
         answer = http.post(server.base_url + CHAT, json=body)
@@ -40,13 +39,13 @@ def test_a_value_beyond_a_limit_is_named(server: Trunkline, field: str) -> None:
         assert f"`{field}" in answer.json()["error"]["message"]
 
 
-def test_a_token_id_outside_the_models_vocabulary_is_refused(server: Trunkline) -> None:
+def test_token_id_outside_the_vocabulary_is_refused(server: Trunkline) -> None:
     answer = http.post(f"{server.base_url}/v1/completions", json={"prompt": [1, 2, 10**6]})
     assert answer.status_code == 400
     assert "`prompt[2]` is 1000000" in answer.json()["error"]["message"]
 
 
-def test_body_of_50_mb_is_refused_without_memory(server: Trunkline) -> None:
+def test_body_of_50_mb_is_refused_without_buffering_it(server: Trunkline) -> None:
     pid = server.router_pid()
     before = resident_bytes(pid)
     chunk = b" " * (1 << 20)
@@ -56,7 +55,7 @@ def test_body_of_50_mb_is_refused_without_memory(server: Trunkline) -> None:
     assert resident_bytes(pid) - before < 32 << 20
 
 
-def test_garbage_on_the_socket_hurts_nobody(server: Trunkline) -> None:
+def test_garbage_on_the_socket_leaves_the_server_serving(server: Trunkline) -> None:
     for garbage in (b"\0" * 4096, b"GET / HTTP/9.9\r\n\r\n", b"POST /generate HTTP/1.1\r\ncontent-length: -5\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(garbage)
@@ -66,11 +65,6 @@ def test_garbage_on_the_socket_hurts_nobody(server: Trunkline) -> None:
     assert server.complete("hello", max_tokens=2)["choices"][0]["text"]
 
 
-def test_server_is_whole_after_all_that(server: Trunkline) -> None:
-    # A request that ended an instant ago may still be counted.
+def test_bad_input_leaves_no_blocks_in_use(server: Trunkline) -> None:
+    # The gauges may lag behind the end of a request.
     wait_for(lambda: not any(server.metrics()[name] for name in BLOCKS_IN_USE), "every block to be free")
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * 4096

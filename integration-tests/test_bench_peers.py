@@ -1,6 +1,6 @@
-"""The comparison with other servers measures what it says: its client, its metrics, its prompts, its records.
+"""The client, metrics, prompts and records of the comparison with other servers are correct.
 
-`make test` only sees that the package imports and computes its metrics; the rest changes with the benchmark alone.
+`make test` checks only that the package imports and computes its metrics; `make test-all` runs the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORDS = [(n, f" word{n}") for n in range(100)]
 
 
 def answer(body: bytes, *, cut_at: int, head: bytes = b"Transfer-Encoding: chunked") -> Stream:
-    """What the client makes of a response that arrives in two parts."""
+    """Parses a response that arrives in two parts."""
 
     async def receive() -> Stream:
         receiver = Receiver(watch=None)
@@ -67,7 +67,7 @@ USAGE = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n
 
 @pytest.mark.full
 def test_client_reads_events_wherever_the_stream_is_cut() -> None:
-    # Events split over chunks, several in one chunk, and both kinds of line end.
+    # An event is split over chunks, one chunk holds several, and both kinds of line end occur.
     whole = FIRST + SECOND + USAGE
     body = chunk(whole[:20]) + chunk(whole[20:]) + b"0\r\n\r\n"
     for cut_at in range(1, len(body) + 40):
@@ -81,13 +81,13 @@ def test_client_reads_a_body_without_chunks() -> None:
 
 
 @pytest.mark.full
-def test_client_does_not_take_an_error_for_an_answer() -> None:
+def test_client_reports_an_error_event() -> None:
     with pytest.raises(HttpError, match="broke off"):
         answer(chunk(FIRST) + chunk(b'data: {"error":{"message":"out of blocks"}}\n\n') + b"0\r\n\r\n", cut_at=50)
 
 
 @pytest.mark.full
-def test_role_of_a_chat_is_no_token() -> None:
+def test_client_does_not_count_a_role_as_a_token() -> None:
     role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
     word = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
     special = b'data: {"choices":[{"delta":{"content":""},"finish_reason":null}]}\n\n'
@@ -99,7 +99,7 @@ def stream(sent: float, *events: float, tokens: int | None = None) -> Stream:
     return Stream(sent, list(events), {"completion_tokens": tokens or len(events)})
 
 
-def test_standard_metrics() -> None:
+def test_metrics_follow_their_definitions() -> None:
     made = stream(1.0, 1.5, 1.6, 1.8, tokens=4)
     assert made.ttft_s == pytest.approx(0.5)
     assert made.tpot_s == pytest.approx((0.8 - 0.5) / 3)
@@ -109,7 +109,7 @@ def test_standard_metrics() -> None:
 
 
 @pytest.mark.full
-def test_goodput_counts_who_keeps_both_bounds() -> None:
+def test_goodput_counts_requests_that_keep_both_bounds() -> None:
     good, slow_start, slow_tokens = stream(0, 0.1, 0.2), stream(0, 0.9, 1.0), stream(0, 0.1, 2.0)
     metrics = served([good, slow_start, slow_tokens], Slo(ttft_ms=500, tpot_ms=200))
     assert metrics["goodput_per_s"] == pytest.approx(1 / 2.0)
@@ -143,7 +143,7 @@ def test_prompts_are_the_same_as_text_and_as_tokens() -> None:
 
 
 @pytest.mark.full
-def test_workloads_depend_on_the_seed_alone() -> None:
+def test_workloads_depend_only_on_the_seed() -> None:
     load = next(w for group in GROUPS for w in group if isinstance(w, Arrivals) and w.rate_per_s)
     first, again, other = (arrivals(load, Vocabulary(WORDS, seed), seed) for seed in (1, 1, 2))
     assert first == again != other
@@ -153,26 +153,26 @@ def test_workloads_depend_on_the_seed_alone() -> None:
 
 
 @pytest.mark.full
-def test_no_workload_begins_like_another() -> None:
-    # A server with a prefix cache would otherwise be asked for less than a peer without.
+def test_prompts_of_different_workloads_share_no_prefix() -> None:
+    # Otherwise a server with a prefix cache would have less to compute than a peer without one.
     class Recorder:
         def __init__(self) -> None:
-            self.asked: list[tuple[int, ...]] = []
+            self.prefixes: list[tuple[int, ...]] = []
 
         def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
-            self.asked += [tuple(prompt.ids[:16]) for prompt in prompts]
+            self.prefixes += [tuple(prompt.ids[:16]) for prompt in prompts]
             return [stream(0, 0.1, 0.2) for _ in prompts]
 
     recorder = Recorder()
     measurer = Measurer(WORDS, Slo(ttft_ms=1, tpot_ms=1), seed=1)
-    alone = [w for group in GROUPS for w in group if isinstance(w, Decode | Prefill)]
-    for workload in alone:
+    workloads = [w for group in GROUPS for w in group if isinstance(w, Decode | Prefill)]
+    for workload in workloads:
         measurer.measure(recorder, workload)  # type: ignore[arg-type]
-    assert len(recorder.asked) == len(set(recorder.asked)) > len(alone)
+    assert len(recorder.prefixes) == len(set(recorder.prefixes)) > len(workloads)
 
 
 @pytest.mark.full
-def test_a_cached_prompt_is_not_measured_as_a_cold_one() -> None:
+def test_cached_prompt_is_not_measured_as_a_cold_one() -> None:
     class Cached:
         def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
             usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 128}}
@@ -189,12 +189,12 @@ def test_conversations_fit_into_the_context() -> None:
         made = conversations(chat, Vocabulary(WORDS, 1), 1)
         assert len(made) == chat.conversations
         by_turns = chat.turns * (chat.user_tokens + chat.output_tokens)
-        # Each turn adds the marks of its chat template.
+        # The chat template adds up to 16 tokens per turn.
         assert 5_500 < by_turns + chat.turns * 16 < CONTEXT_TOKENS
 
 
 @pytest.mark.full
-def test_quick_run_has_no_workload_of_its_own() -> None:
+def test_quick_run_is_a_subset_of_the_full_run() -> None:
     full = {w.name for group in GROUPS for w in group}
     assert {w.name for group in quick() for w in group} < full
 
@@ -203,7 +203,7 @@ SETTINGS: dict[str, Any] = {"seed": 1, "weights_mb": 98.0}
 
 
 @pytest.mark.full
-def test_interrupted_run_goes_on(tmp_path: Path) -> None:
+def test_interrupted_run_resumes(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)
     store.add("trunkline", "decode-1", 0, {"tokens_per_s": 10.0})
@@ -211,13 +211,13 @@ def test_interrupted_run_goes_on(tmp_path: Path) -> None:
     resumed = Store(store.path, SETTINGS)
     resumed.open(resume=True)
     assert resumed.values("trunkline", "decode-1", "tokens_per_s") == [10.0]
-    assert not resumed.has("vllm", "decode-1", 0), "what failed is tried again"
+    assert not resumed.has("vllm", "decode-1", 0), "a failed measurement is not repeated"
     with pytest.raises(ValueError, match="other settings"):
         Store(store.path, SETTINGS | {"seed": 2}).open(resume=True)
 
 
 @pytest.mark.full
-def test_a_line_cut_short_by_a_kill_is_measured_again(tmp_path: Path) -> None:
+def test_measurement_with_a_truncated_record_is_repeated(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)
     store.add("trunkline", "decode-1", 0, {"tokens_per_s": 10.0})
@@ -232,7 +232,7 @@ def test_a_line_cut_short_by_a_kill_is_measured_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_targets_tell_reached_from_not(tmp_path: Path) -> None:
+def test_targets_report_whether_they_are_reached(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)
     decode = next(t for t in TARGETS if t.title == "decode, one stream, by llama.cpp")
@@ -249,7 +249,7 @@ def test_targets_tell_reached_from_not(tmp_path: Path) -> None:
     history = next(t for t in TARGETS if "history" in t.title)
     store.add("openvino", "history", 0, {"cold_ttft_ms": 5000.0})
     store.add("trunkline", "history", 0, {"cold_ttft_ms": 2500.0})
-    assert history.value(store) == pytest.approx(2.0), "a duration's ratio says how many times quicker"
+    assert history.value(store) == pytest.approx(2.0), "the ratio of durations is not inverted"
     memory = next(t for t in TARGETS if t.title.startswith("memory"))
     store.add("trunkline", "start", 0, {"memory_mb": 198.0})
     assert memory.value(store) == pytest.approx(100.0)

@@ -1,4 +1,4 @@
-"""`make bench NAME=structured` takes many minutes: it says how far it is."""
+"""`make bench NAME=structured`, which takes many minutes, reports its progress."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from harness import ROOT
 
 
 @pytest.mark.full
-def test_each_turn_is_told_when_it_is_done_beside_the_report(
+def test_progress_is_written_to_stderr_after_each_turn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmark"))
     import structured
 
-    told_before: list[int] = []
-    told = ""
+    turns_reported: list[int] = []
+    progress = ""
 
     @contextlib.contextmanager
     def serving() -> Iterator[None]:
         yield
 
     def measure(*_: object) -> structured.Turn:
-        nonlocal told
-        told += capsys.readouterr().err
-        told_before.append(told.count("turn"))
+        nonlocal progress
+        progress += capsys.readouterr().err
+        turns_reported.append(progress.count("turn"))
         return structured.Turn(2.0, 1.0, 0.5)
 
     monkeypatch.setattr(structured, "serving", serving)
     monkeypatch.setattr(structured, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["structured", "--repeat", "3", "--forms", "free,text"])
     structured.main()
-    # Once before all turns, then each form.
-    assert told_before == [0, 0, 0, 1, 1, 2, 2]
+    # The first call warms up; then each turn measures both forms.
+    assert turns_reported == [0, 0, 0, 1, 1, 2, 2]
     report = capsys.readouterr()
     assert "turn 3 of 3, after " in report.err
-    assert "turn 1 of 3" in told
+    assert "turn 1 of 3" in progress
     assert [line.split()[0] for line in report.out.splitlines()] == ["free", "text"]

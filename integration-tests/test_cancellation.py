@@ -1,4 +1,4 @@
-"""A client that leaves, at any moment, takes nothing with it."""
+"""A client that disconnects, at any moment, leaves no sequence and no block behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from harness import ALL_TIERS, Trunkline, wait_for
 
 MAX_TOKENS = 2000
-# Tokens of the prompt: enough for a client to leave before they are computed, and few where it leaves later.
+# Prompt lengths, long enough for `prefill` that the client can disconnect before the prompt is computed.
 PROMPT_TOKENS = {"prefill": 1500, "decode": 100}
 NUM_DROPS = 1000 if ALL_TIERS else 100
 
@@ -30,12 +30,8 @@ def request_bytes(prompt: list[int], *, stream: bool) -> bytes:
     return head.encode() + body
 
 
-def nothing_left(server: Trunkline) -> bool:
-    return server.quiet() and server.metrics()["trunkline_kv_blocks_held"] == 0
-
-
 class Counts:
-    """What a server has counted since the moment it was made."""
+    """The growth of a server's counters since this object was created."""
 
     def __init__(self, server: Trunkline) -> None:
         self._server = server
@@ -47,9 +43,9 @@ class Counts:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("moment", ["prefill", "decode"])
-def test_a_client_that_leaves_ends_its_request(server: Trunkline, stream: bool, moment: str) -> None:
+def test_disconnect_aborts_the_request(server: Trunkline, stream: bool, moment: str) -> None:
     prompt = random.Random(f"{moment} {stream}").choices(range(100, 40_000), k=PROMPT_TOKENS[moment])
-    wait_for(lambda: nothing_left(server), "the requests of other tests to end")
+    wait_for(lambda: server.holds_nothing(), "the requests of other tests to end")
     counts = Counts(server)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(request_bytes(prompt, stream=stream))
@@ -58,29 +54,29 @@ def test_a_client_that_leaves_ends_its_request(server: Trunkline, stream: bool, 
         else:
             wait_for(lambda: counts.since("output_tokens") > 0, "the first token")
     wait_for(lambda: counts.since("aborts") == 1, "the abort")
-    wait_for(lambda: nothing_left(server), "all blocks to be free")
-    assert counts.since("output_tokens") < MAX_TOKENS // 2, "the request went on without its client"
+    wait_for(lambda: server.holds_nothing(), "all blocks to be free")
+    assert counts.since("output_tokens") < MAX_TOKENS // 2, "the request continued without its client"
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_a_client_that_leaves_at_once_leaves_nothing(server: Trunkline, stream: bool) -> None:
-    """Before the request is read, or while it is validated: whether it runs at all is a race."""
+def test_immediate_disconnect_leaves_nothing_behind(server: Trunkline, stream: bool) -> None:
+    """The client disconnects before the request is read or while it is validated, so it may or may not run."""
     prompt = random.Random(stream).choices(range(100, 40_000), k=PROMPT_TOKENS["prefill"])
     counts = Counts(server)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(request_bytes(prompt, stream=stream))
-    wait_for(lambda: nothing_left(server), "all blocks to be free")
+    wait_for(lambda: server.holds_nothing(), "all blocks to be free")
     assert counts.since("output_tokens") < MAX_TOKENS // 2
 
 
 def test_disconnect_in_the_middle_of_a_request_body(server: Trunkline) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(request_bytes([1] * 500, stream=True)[:300])
-    wait_for(lambda: nothing_left(server), "all blocks to be free")
+    wait_for(lambda: server.holds_nothing(), "all blocks to be free")
     assert server.complete("hello", max_tokens=2)["choices"][0]["text"]
 
 
-# What must be back where it was when nobody is there.
+# Gauges that must be zero when no client is connected.
 GAUGES = [
     "trunkline_running_sequences",
     "trunkline_queued_sequences",
@@ -110,8 +106,8 @@ def test_many_starts_and_drops_leave_every_gauge_at_zero(server: Trunkline) -> N
                 connection.settimeout(0.05)
                 with contextlib.suppress(TimeoutError):
                     connection.recv(1)
-    wait_for(lambda: nothing_left(server), "all blocks to be free", 60)
-    assert counts.since("aborts") > NUM_DROPS // 10, "hardly any of the requests was begun"
+    wait_for(lambda: server.holds_nothing(), "all blocks to be free", 60)
+    assert counts.since("aborts") > NUM_DROPS // 10, "too few of the requests were started"
     metrics = server.metrics()
     assert {name: metrics[name] for name in GAUGES} == dict.fromkeys(GAUGES, 0)
     pool = [metrics[f"trunkline_kv_blocks{part}"] for part in ("", "_free", "_held", "_cached")]

@@ -1,4 +1,4 @@
-"""The pages of docs/ say what the code does: routes, fields, metrics, error codes, flags."""
+"""The pages in docs/ agree with the code on routes, fields, metrics, error codes and flags."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from harness import ROOT, TRUNKLINE, Trunkline, http
 
 DOCS = ROOT / "docs"
-# Routes that describe the others and stand in no OpenAPI document, with their answers.
+# Routes that describe the others and are not in the OpenAPI document, with their statuses.
 UNLISTED_ROUTES = {("GET", "/"): 307, ("GET", "/openapi.json"): 200, ("GET", "/docs"): 200}
-# Metrics that appear with their first sample, which a healthy server may never have.
+# Metrics that appear with their first sample, which may never come on a healthy server.
 LATE_METRICS = {"trunkline_rejections_total"} | {
     f"trunkline_tenant_{name}"
     for name in (
@@ -29,17 +29,17 @@ LATE_METRICS = {"trunkline_rejections_total"} | {
         "rejections_total",
     )
 }
-# Schemas that take too much: to compile, to go on.
+# Schemas that cost too much: the first to compile, the second to continue.
 PRODUCT = {"allOf": [{"anyOf": [{"properties": {f"p{i}{j}": {"type": "string"}}} for j in "ab"]} for i in range(24)]}
 ENDLESS = {"type": "string", "minLength": 10**9, "pattern": "^(a|aa)+$"}
-# Too far into an output to be found when it is compiled.
+# The costly part is too far into the output to be found at compile time.
 LATE = {
     "type": "object",
     "properties": {"a": {"const": "x" * 600}, "b": ENDLESS},
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-# Source with a table of refused fields → the sections where they stand.
+# Source file with a table of refused fields → the sections of api.md that list them.
 REFUSED = {
     "openai/mod.rs": ["## `POST /v1/chat/completions`", "## `POST /v1/completions`"],
     "openai/chat.rs": ["## `POST /v1/chat/completions`"],
@@ -55,12 +55,12 @@ def page(name: str) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """The first cell of every table row."""
+    """Returns the first cell of every table row."""
     return [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
 
 
 def named(cells: list[str]) -> set[str]:
-    """Everything in backticks."""
+    """Returns all texts in backticks."""
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
@@ -71,7 +71,7 @@ def section(text: str, header: str) -> str:
 
 
 def section_rows(header: str) -> list[str]:
-    """The table rows of a section of api.md."""
+    """Returns the table rows of a section of api.md."""
     return [line for line in section(page("api.md"), header).splitlines() if line.startswith("|")]
 
 
@@ -81,9 +81,7 @@ def openapi(server: Trunkline) -> dict[str, Any]:
     return document
 
 
-def test_every_route_is_documented_and_every_documented_route_is_there(
-    server: Trunkline, openapi: dict[str, Any]
-) -> None:
+def test_documented_routes_are_those_of_the_server(server: Trunkline, openapi: dict[str, Any]) -> None:
     listed = {(method.upper(), path) for path, methods in openapi["paths"].items() for method in methods}
     documented = set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", page("api.md"), re.MULTILINE))
     assert documented == listed | set(UNLISTED_ROUTES)
@@ -93,15 +91,15 @@ def test_every_route_is_documented_and_every_documented_route_is_there(
 
 @pytest.mark.parametrize("source", REFUSED)
 def test_every_refused_field_is_in_its_table(source: str) -> None:
-    text = (ROOT / "router/src/dialects" / source).read_text()
+    text = (ROOT / "router/src/api" / source).read_text()
     fields = set(re.findall(r'Refused \{\s*field: "(\w+)"', text))
-    assert fields, "the table of refused fields has another form"
+    assert fields, "no refused fields found in the source"
     for header in REFUSED[source]:
         rows = [line for line in section(page("api.md"), header).splitlines() if "| refused |" in line]
         assert not fields - named([row.split("|")[1] for row in rows])
 
 
-def test_every_metric_is_documented_with_its_type_and_every_documented_one_is_there(server: Trunkline) -> None:
+def test_documented_metrics_are_those_of_the_server(server: Trunkline) -> None:
     server.complete("The sea is", max_tokens=2)
     text = http.get(f"{server.base_url}/metrics").text
     types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
@@ -113,11 +111,11 @@ def test_every_metric_is_documented_with_its_type_and_every_documented_one_is_th
 
 def codes_of(source: str, pattern: str) -> set[str]:
     found = set(re.findall(pattern, (ROOT / source).read_text()))
-    assert found, f"the codes of {source} have another form"
+    assert found, f"no error codes found in {source}"
     return found
 
 
-def test_every_error_code_is_documented_and_every_documented_one_is_there() -> None:
+def test_documented_error_codes_are_those_of_the_code() -> None:
     codes = (
         codes_of("router/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("router/grammar/src/error.rs", r'=> "([a-z_]+)",')
@@ -130,14 +128,14 @@ def test_every_error_code_is_documented_and_every_documented_one_is_there() -> N
     assert named(cells) == codes
 
 
-# What takes too long to compile, and what is found later, depends on the machine's load.
+# Runs alone because a schema's error code depends on how long it takes to compile.
 @pytest.mark.alone
-def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> None:
+def test_documented_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> None:
     rows = re.findall(r"^\| `([a-z_]+)` \| request \| (\d+) \| (\d*) ?\|", page("errors.md"), re.MULTILINE)
     openai = {code: int(status) for code, status, _ in rows}
     tgi = {code: int(status) for code, _, status in rows if status}
     user = [{"role": "user", "content": "x"}]
-    asked: list[tuple[str, bytes | dict[str, Any], dict[str, int]]] = [
+    requests: list[tuple[str, bytes | dict[str, Any], dict[str, int]]] = [
         ("/v1/chat/completions", b"{", openai),
         ("/v1/chat/completions", {}, openai),
         ("/v1/chat/completions", {"messages": 1}, openai),
@@ -162,7 +160,7 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
         ("/info", {}, tgi),
     ]
     seen = set()
-    for path, body, statuses in asked:
+    for path, body, statuses in requests:
         sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
         answer = http.post(server.base_url + path, timeout=60, **sent)
         error = answer.json()
@@ -174,17 +172,17 @@ def test_statuses_of_error_codes_are_those_of_the_server(server: Trunkline) -> N
 
 def test_every_flag_is_documented_with_variable_and_default() -> None:
     text = subprocess.run([TRUNKLINE, "serve", "--help"], capture_output=True, text=True, check=True).stdout
-    # An option's own line, then its help up to the next one.
+    # Splits at each option's line; its help extends to the next option.
     options = re.split(r"^ {2,6}(?:-\w, )?--([a-z][a-z-]+).*$", text, flags=re.MULTILINE)[1:]
     flags = dict(zip(options[::2], options[1::2], strict=True))
     rows = {row.split("`")[1]: row for row in page("operations.md").splitlines() if row.startswith("| `--")}
     assert set(rows) == {f"--{flag}" for flag in flags}
     for flag, described in flags.items():
         row = rows[f"--{flag}"]
-        # A default in words stands in the help's sentence; one that is a value has its own line, after the variable's.
-        told = re.search(r"^ +\[env: (\w+)\](?:\n +\[default: (.+)\])?$", described, re.MULTILINE)
-        assert flag == "help" or told, f"the help of --{flag} has another form"
-        for value in told.groups() if told else ():
+        # A default value has its own line after the variable's. A default in words is part of the help's sentence.
+        match = re.search(r"^ +\[env: (\w+)\](?:\n +\[default: (.+)\])?$", described, re.MULTILINE)
+        assert flag == "help" or match, f"no variable found in the help of --{flag}"
+        for value in match.groups() if match else ():
             assert value is None or f"`{value}`" in row, f"{value} of --{flag}"
 
 
@@ -197,10 +195,10 @@ def test_every_flag_is_documented_with_variable_and_default() -> None:
         ("IGNORED_KEYWORDS", ["Ignored"]),
     ],
 )
-def test_every_keyword_of_schemas_is_in_its_row(constant: str, rows: list[str]) -> None:
+def test_documented_schema_keywords_are_those_of_the_code(constant: str, rows: list[str]) -> None:
     source = (ROOT / "router/grammar/src/keywords.rs").read_text()
     block = re.search(rf"pub const {constant}: [^=]*=\s*\[(.*?)\];", source, re.DOTALL)
-    assert block, f"{constant} has another form"
+    assert block, f"{constant} not found in the source"
     cells = {row.split("|")[1].strip(): row.split("|")[2] for row in section_rows("## Structured output")}
     assert named([cells[row] for row in rows]) == set(re.findall(r'"([^"]+)"', block.group(1)))
 

@@ -1,4 +1,4 @@
-"""A seed gives the same text alone and among others, through every dialect, whole and streamed."""
+"""A seed gives the same text in every dialect, whole or streamed, with or without concurrent requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Events = list[dict[str, Any]]
 
 
 class Dialect:
-    """How one route is asked for text, and where it tells it."""
+    """One route, with functions that build its body and read the text from its answer."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ def ask_streamed(server: Trunkline, dialect: Dialect, prompt: str, seed: int) ->
 
 @pytest.fixture(scope="module")
 def crowd(server: Trunkline) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Runs something while others, through all dialects, keep the server busy from its first to its last token."""
+    """Returns a function that runs `work` while requests in all dialects keep the server busy."""
 
     def beside_others(work: Callable[[], Any]) -> Any:
         done = False
@@ -128,7 +128,7 @@ def crowd(server: Trunkline) -> Iterator[Callable[[Callable[[], Any]], Any]]:
     yield beside_others
 
 
-def test_a_seed_gives_the_same_text_alone_and_among_others_through_every_dialect(
+def test_seed_gives_the_same_text_with_and_without_other_requests_in_every_dialect(
     server: Trunkline, crowd: Callable[[Callable[[], Any]], Any]
 ) -> None:
     def all_texts() -> dict[tuple[str, str], list[str]]:
@@ -142,12 +142,12 @@ def test_a_seed_gives_the_same_text_alone_and_among_others_through_every_dialect
     assert crowd(all_texts) == alone
     for name in DIALECTS:
         assert alone[name, "whole"] == alone[name, "streamed"], name
-    # The same prompt, seed and settings: the chats agree with one another, and so do the plain ones.
+    # With the same prompt, seed and settings, all chat routes agree, and so do both completion routes.
     assert alone["chat", "whole"] == alone["responses", "whole"] == alone["messages", "whole"]
     assert alone["completions", "whole"] == alone["tgi", "whole"]
 
 
-def test_greedy_logprobs_are_the_same_json_numbers_alone_and_among_others(
+def test_greedy_logprobs_are_the_same_json_with_and_without_other_requests(
     server: Trunkline, crowd: Callable[[Callable[[], Any]], Any]
 ) -> None:
     def logprobs() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The same request gives the same bits, whatever else the server does. Text and logprobs are compared as they came."""
+"""The same request gives the same bits, whatever else the server does. Texts and logprobs are compared unrounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def random_prompt(seed: int, length: int) -> list[int]:
 
 
 def bits(server: Trunkline, prompt: list[int], max_tokens: int = 24, **fields: Any) -> Any:
-    """Everything of an answer that must not differ: text, tokens, logprobs, the likeliest others, why it ended."""
+    """Returns everything in an answer that must not differ: text, tokens, logprobs and finish reason."""
     answer = server.complete(prompt, max_tokens=max_tokens, logprobs=3, ignore_eos=True, **fields)
     choice = answer["choices"][0]
     return choice["text"], choice["logprobs"], choice["finish_reason"]
@@ -29,15 +29,15 @@ def cached_tokens(answer: dict[str, Any]) -> int:
 
 
 def full(*values: int) -> list[Any]:
-    """Parameters that only `make test-all` runs."""
+    """Marks parameters that only `make test-all` runs."""
     return [pytest.param(value, marks=pytest.mark.full) for value in values]
 
 
 @pytest.mark.parametrize("others", [7, *full(1, 31)])
-def test_alone_equals_beside_others(server: Trunkline, cutting: Trunkline, others: int) -> None:
+def test_concurrent_requests_change_no_bit(server: Trunkline, chunking: Trunkline, others: int) -> None:
     prompts = [random_prompt(1000 * others + n, 20 + 7 * n) for n in range(3)]
     fields = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.2, "top_p": 0.9, "seed": 2**63}]
-    alone = [bits(cutting, prompt, **field) for prompt, field in zip(prompts, fields, strict=True)]
+    alone = [bits(chunking, prompt, **field) for prompt, field in zip(prompts, fields, strict=True)]
 
     def crowd(number: int) -> None:
         noise = random.Random(number)
@@ -55,28 +55,28 @@ def test_alone_equals_beside_others(server: Trunkline, cutting: Trunkline, other
 
 
 @pytest.mark.parametrize("length", [1, 37, 38, 150, *full(2, 31, 36, 64, 75, 600)])
-def test_whole_equals_cut(server: Trunkline, cutting: Trunkline, length: int) -> None:
+def test_chunked_prefill_equals_whole_prefill(server: Trunkline, chunking: Trunkline, length: int) -> None:
     prompt = random_prompt(length, length)
-    assert bits(cutting, prompt) == bits(server, prompt)
+    assert bits(chunking, prompt) == bits(server, prompt)
 
 
 @pytest.mark.parametrize("hit", [1, 17, 64, 199, *full(15, 16, 31, 32, 33, 47, 100)])
-def test_cold_equals_prefix_hit(server: Trunkline, cutting: Trunkline, hit: int) -> None:
+def test_cold_equals_prefix_hit(server: Trunkline, chunking: Trunkline, hit: int) -> None:
     prompt = random_prompt(5000 + hit, 200)
     cold = bits(server, prompt)
     again = server.complete(prompt, max_tokens=1)
-    assert cached_tokens(again) == 199, "everything but the last token of the prompt is hit"
+    assert cached_tokens(again) == 199, "every token except the last must be a prefix hit"
     assert bits(server, prompt) == cold
 
     other_end = random_prompt(6000 + hit, 50)
-    cutting.complete(prompt[:hit] + other_end, max_tokens=4)
-    warm = cutting.complete(prompt, max_tokens=24, logprobs=3, ignore_eos=True)
+    chunking.complete(prompt[:hit] + other_end, max_tokens=4)
+    warm = chunking.complete(prompt, max_tokens=24, logprobs=3, ignore_eos=True)
     assert cached_tokens(warm) == hit
     choice = warm["choices"][0]
     assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == cold
 
 
-def test_generated_tokens_are_hit(server: Trunkline) -> None:
+def test_generated_tokens_are_found_in_the_prefix_cache(server: Trunkline) -> None:
     prompt = random_prompt(77, 40)
     answer = server.complete(prompt, max_tokens=40, ignore_eos=True, logprobs=0)
     output = [server.tokenize(token)[0] for token in answer["choices"][0]["logprobs"]["tokens"]]
@@ -94,16 +94,16 @@ def test_preempted_equals_undisturbed(server: Trunkline) -> None:
             return [done.result() for done in each]
 
     expected = ask_all(server)
-    # Ten blocks, where the eight sequences grow to three each.
+    # The eight sequences grow to three blocks each, but there are only ten.
     with serving("--max-batch-total-tokens", "640") as small:
         received = ask_all(small)
-        assert small.metrics()["trunkline_preemptions_total"] > 0, "the pool was too large to preempt anything"
+        assert small.metrics()["trunkline_preemptions_total"] > 0, "the pool is too large for a preemption"
     assert received == expected
 
 
-# Each server differs in both, so that two starts compare three numbers of threads and three instruction sets.
+# The servers differ in both settings, so that two starts compare three thread counts and three instruction sets.
 @pytest.mark.parametrize(("isa", "threads"), [("avx2", 2), pytest.param("scalar", 3, marks=pytest.mark.full)])
-def test_instruction_sets_and_numbers_of_threads_agree(server: Trunkline, isa: str, threads: int) -> None:
+def test_instruction_sets_and_thread_counts_agree(server: Trunkline, isa: str, threads: int) -> None:
     prompts = [random_prompt(40 + n, 9 * n + 1) for n in range(3)]
     expected = [bits(server, prompt, max_tokens=8) for prompt in prompts]
     with serving("--threads", str(threads), env={"TRUNKLINE_ISA": isa}) as other:
@@ -111,8 +111,8 @@ def test_instruction_sets_and_numbers_of_threads_agree(server: Trunkline, isa: s
 
 
 @pytest.mark.parametrize("dtype", ["int4", *(pytest.param(each, marks=pytest.mark.full) for each in ("f16", "bf16"))])
-def test_cuts_crowds_and_hits_change_no_bit_in_any_dtype_of_k_and_v(dtype: str) -> None:
-    """The other tests run on the default, int8."""
+def test_chunks_concurrency_and_prefix_hits_change_no_bit_with_any_kv_dtype(dtype: str) -> None:
+    """The other tests use the default dtype, int8."""
     prompts = [random_prompt(70 + length, length) for length in (1, 64, 150, 600)]
     arguments = ("--kv-cache-dtype", dtype)
     with serving(*arguments, "--max-batch-prefill-tokens", "37") as cut:

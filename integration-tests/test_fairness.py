@@ -1,4 +1,4 @@
-"""Tenants beside each other on a real server: what matters is who is answered before whom, not how long it takes."""
+"""Fairness between tenants on a real server. The tests check the order of answers, not their duration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants import Tenants, headers
 
 pytestmark = pytest.mark.alone
 
-# Several times as many as run at once: see the fixture `tenants`.
+# Several times as many sequences as run at once; see the fixture `tenants`.
 NUM_FLOOD = 64
 FLOOD_TOKENS = 24
 NUM_CHATS = 3
@@ -24,7 +24,7 @@ def server(tenants: Tenants) -> Trunkline:
 
 
 def ask(server: Trunkline, tenant: str, **fields: Any) -> dict[str, Any]:
-    """POST /v1/chat/completions; the parsed answer."""
+    """Posts to /v1/chat/completions as a tenant and returns the parsed response."""
     body = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 0, "ignore_eos": True}
     url = f"{server.base_url}/v1/chat/completions"
     answer = http.post(url, json=body | {"max_tokens": CHAT_TOKENS} | fields, headers=headers(tenant), timeout=600)
@@ -33,19 +33,19 @@ def ask(server: Trunkline, tenant: str, **fields: Any) -> dict[str, Any]:
     return parsed
 
 
-def waiting(server: Trunkline) -> float:
+def num_sequences(server: Trunkline) -> float:
     """Returns how many sequences wait or run."""
     text = http.get(f"{server.base_url}/metrics", headers=headers("chats")).text
     names = ("trunkline_queued_sequences ", "trunkline_running_sequences ")
     return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith(names))
 
 
-def test_a_second_tenant_is_answered_while_a_flood_waits(server: Trunkline) -> None:
+def test_second_tenant_is_answered_while_a_flood_waits(server: Trunkline) -> None:
     order: list[str] = []
     lock = threading.Lock()
 
     def send(index: int) -> None:
-        # Prompts that share nothing but the template.
+        # The prompts share only the chat template's prefix.
         content = f"{index} times {index + 7} is what? Explain every step of it."
         ask(server, "flood", messages=[{"role": "user", "content": content}], max_tokens=FLOOD_TOKENS)
         with lock:
@@ -54,7 +54,7 @@ def test_a_second_tenant_is_answered_while_a_flood_waits(server: Trunkline) -> N
     threads = [threading.Thread(target=send, args=(index,)) for index in range(NUM_FLOOD)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: waiting(server) + len(order) >= NUM_FLOOD, "all of the flood", 120)
+    wait_for(lambda: num_sequences(server) + len(order) >= NUM_FLOOD, "all of the flood", 120)
     for index in range(NUM_CHATS):
         ask(server, "chats", messages=[{"role": "user", "content": f"What is {index}?"}])
         with lock:
@@ -62,12 +62,12 @@ def test_a_second_tenant_is_answered_while_a_flood_waits(server: Trunkline) -> N
     for thread in threads:
         thread.join()
     assert order.count("flood") == NUM_FLOOD
-    last = max(index for index, who in enumerate(order) if who == "chat")
+    last = max(index for index, kind in enumerate(order) if kind == "chat")
     num_before = order[:last].count("flood")
-    assert num_before < NUM_FLOOD * 3 // 4, f"{num_before} of the flood were answered before the last chat"
+    assert num_before < NUM_FLOOD * 3 // 4, f"{num_before} requests of the flood were answered before the last chat"
 
 
-def test_a_class_is_answered_and_no_higher_than_the_key_may(server: Trunkline) -> None:
+def test_answers_name_the_priority_class_limited_by_the_key(server: Trunkline) -> None:
     for tenant, asked, got in [
         ("chats", "priority", "priority"),
         ("flood", "priority", "default"),
@@ -87,7 +87,7 @@ def test_a_class_is_answered_and_no_higher_than_the_key_may(server: Trunkline) -
         assert answer.json()["usage"]["service_tier"] == got, (tenant, asked, answer.text)
 
 
-def test_what_is_no_class_is_refused(server: Trunkline) -> None:
+def test_invalid_priority_class_is_refused(server: Trunkline) -> None:
     url = f"{server.base_url}/v1/chat/completions"
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     for fields, param in [

@@ -1,7 +1,7 @@
-"""The cuda backend through the real launcher, router and shard, in Triton's interpreter: exact under traffic.
+"""The cuda backend is exact under traffic, through launcher, router and shard, in Triton's interpreter.
 
-What `make gpu-check` asks a GPU at length, on a model of two small layers. `make test` has the backend's own tests in
-`server/tests`, in the same interpreter.
+This is a short version of what `make gpu-check` runs on a GPU, with a model of two small layers. `make test` runs the
+backend's own tests from `server/tests` in the same interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT_S = 600
 
 
 @pytest.mark.full
-def test_replies_are_the_same_alone_among_others_and_after_a_kill(
+def test_replies_do_not_change_with_other_requests_or_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmark"))
@@ -45,5 +45,5 @@ def test_replies_are_the_same_alone_among_others_and_after_a_kill(
     assert [check["name"].split(": ", 2)[2] for check in checks] == [
         "recorded alone", "from the prefix cache", "all at once", "among 2 others, turn 1", "others were answered",
         "after the shard was killed, among others", "a shard was killed",
-        "after the shard was killed, one at a time", "nothing is held when nobody asks",
+        "after the shard was killed, one at a time", "nothing is held without requests",
     ]  # fmt: skip

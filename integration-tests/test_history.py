@@ -1,4 +1,4 @@
-"""What a history that forks, is edited or is cut shares with what was before: K and V are computed once, bits stay."""
+"""A history that forks, is edited or is shortened reuses the K and V of the unchanged prefix, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harness import Trunkline, wait_for
 BLOCK = 64
 
 
-def tokens(of: int, count: int) -> list[int]:
-    return [1 + (of * 7919 + 31 * position) % 40_000 for position in range(count)]
+def tokens(seed: int, count: int) -> list[int]:
+    return [1 + (seed * 7919 + 31 * position) % 40_000 for position in range(count)]
 
 
 def ask(server: Trunkline, prompt: list[int], **fields: Any) -> tuple[int, Any]:
-    """Cached tokens, and the choices."""
+    """Returns the number of cached tokens and the choices."""
     answer = server.complete(prompt, **({"max_tokens": 12, "ignore_eos": True, "logprobs": 1} | fields))
-    wait_for(server.quiet, "the end of the request")
+    wait_for(server.is_idle, "the end of the request")
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"]
 
 
@@ -26,59 +26,59 @@ def cached_blocks(server: Trunkline) -> float:
     return metrics["trunkline_kv_blocks_cached"] + metrics["trunkline_kv_blocks_held"]
 
 
-def test_forks_share_what_they_have_in_common(server: Trunkline) -> None:
+def test_forks_share_their_common_prefix(server: Trunkline) -> None:
     history = tokens(1, 500)
     ask(server, history)
     before = cached_blocks(server)
     forks = [history + tokens(100 + number, 40) for number in range(4)]
     for fork in forks:
         cached, _ = ask(server, fork)
-        # Also the tokens of the block in which they part: it is shared by copy.
+        # This includes the partly filled block in which they diverge, which is copied.
         assert cached == len(history)
-    # A fork's own blocks: the copy of the block in which it begins, and one more that its tokens reach into.
+    # Each fork has a copy of the block in which it diverges, and at most one more block.
     assert cached_blocks(server) - before <= 2 * len(forks)
 
 
-def test_samples_that_arrive_together_compute_their_prompt_once(server: Trunkline) -> None:
+def test_concurrent_samples_compute_their_prompt_once(server: Trunkline) -> None:
     prompt = tokens(2, 450)
     computed = "trunkline_scheduled_tokens_total"
     before = server.metrics()[computed]
     fields = {"max_tokens": 8, "temperature": 1.0, "ignore_eos": True}
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda seed: server.complete(prompt, seed=seed, **fields), range(6)))
-    wait_for(server.quiet, "the end of all")
+    wait_for(server.is_idle, "the end of all")
     texts = {answer["choices"][0]["text"] for answer in answers}
-    assert len(texts) > 1, "seeds differ"
-    # All but the last, partly filled block of the prompt is computed by one of them.
-    most = len(prompt) + 6 * (8 + len(prompt) % BLOCK + 1)
-    assert server.metrics()[computed] - before <= most
+    assert len(texts) > 1, "different seeds must give different texts"
+    # One of them computes the prompt. Each may compute the last, partly filled block again.
+    max_computed = len(prompt) + 6 * (8 + len(prompt) % BLOCK + 1)
+    assert server.metrics()[computed] - before <= max_computed
     alone = [ask(server, prompt, seed=seed, temperature=1.0, max_tokens=8)[1][0]["text"] for seed in range(6)]
     assert alone == [answer["choices"][0]["text"] for answer in answers]
 
 
-def test_an_edit_in_the_middle_reuses_what_is_before_it(server: Trunkline, cutting: Trunkline) -> None:
+def test_edit_in_the_middle_reuses_the_tokens_before_it(server: Trunkline, chunking: Trunkline) -> None:
     history = tokens(3, 400)
     ask(server, history)
     edited = [*history[:250], 7, *history[251:]]
     cached, choices = ask(server, edited)
     assert cached == 250
-    assert choices == ask(cutting, edited)[1], "the same bits as in a server that never saw the history"
+    assert choices == ask(chunking, edited)[1], "the bits differ from those of a server without the history"
 
 
-def test_a_history_that_was_cut_or_summed_up_reuses_its_system_prompt(server: Trunkline, cutting: Trunkline) -> None:
+def test_shortened_or_summarised_history_reuses_its_system_prompt(server: Trunkline, chunking: Trunkline) -> None:
     system, turns = tokens(4, 150), tokens(5, 350)
     ask(server, system + turns)
     for shorter in (system + turns[200:], system + tokens(6, 45)):
         cached, choices = ask(server, shorter)
         assert cached == len(system)
-        assert choices == ask(cutting, shorter)[1]
+        assert choices == ask(chunking, shorter)[1]
 
 
-def test_the_next_turn_reuses_the_answer(server: Trunkline) -> None:
+def test_next_turn_reuses_the_answer(server: Trunkline) -> None:
     prompt = tokens(7, 200)
     answer = server.complete(prompt, max_tokens=30, ignore_eos=True, logprobs=0)
-    wait_for(server.quiet, "the end of the request")
-    told = server.tokenize(answer["choices"][0]["text"])
-    cached, _ = ask(server, prompt + told + tokens(8, 20))
-    # The last token was sampled and never computed.
-    assert cached >= len(prompt) + min(len(told), 30) - 2
+    wait_for(server.is_idle, "the end of the request")
+    output = server.tokenize(answer["choices"][0]["text"])
+    cached, _ = ask(server, prompt + output + tokens(8, 20))
+    # The last token was sampled but never computed.
+    assert cached >= len(prompt) + min(len(output), 30) - 2

@@ -1,4 +1,4 @@
-"""Readers of the KV cache's events: over ZeroMQ as vLLM's subscribers decode them, over HTTP as a browser would."""
+"""KV cache events, read over ZeroMQ as vLLM's subscribers do and over HTTP as a browser does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = [1000 + 7 * position % 4001 for position in range(3 * BLOCK + 9)]
 RECEIVE_DEADLINE_MS = 20_000
 
 
-# As in vLLM 0.23, vllm/distributed/kv_events.py: strict types, positions, tags.
+# The wire format of vllm/distributed/kv_events.py in vLLM 0.23, with strict types, positions and tags.
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     ts: float
     events: list[Any]
@@ -56,7 +56,7 @@ DECODER = msgspec.msgpack.Decoder(type=KVEventBatch)
 
 
 class Reader:
-    """A SUB socket; `model` is in the topic, numbers follow each other."""
+    """A SUB socket that checks the topic of each batch and that batch numbers are consecutive."""
 
     def __init__(self, port: int, topic: str) -> None:
         self.topic = topic
@@ -72,7 +72,7 @@ class Reader:
         assert topic.decode() == self.topic
         assert len(number_bytes) == 8
         number = int.from_bytes(number_bytes, "big")
-        assert self.last is None or number == self.last + 1, "no batch is missing"
+        assert self.last is None or number == self.last + 1, "a batch is missing"
         self.last = number
         batch = DECODER.decode(payload)
         assert batch.data_parallel_rank == 0
@@ -80,7 +80,7 @@ class Reader:
         return batch.events
 
     def until(self, wanted: Callable[[Any], bool], num_blocks: int) -> list[Any]:
-        """Events that are wanted, until they name so many blocks."""
+        """Receives until the wanted events name at least `num_blocks` blocks, and returns these events."""
         events: list[Any] = []
         while sum(len(event.block_hashes) for event in events) < num_blocks:
             events += [event for event in self.receive() if wanted(event)]
@@ -94,7 +94,7 @@ def published() -> Iterator[tuple[Trunkline, Reader]]:
     with serving("--kv-events-endpoint", endpoint, env={"POD_NAME": POD}) as server:
         model = http.get(f"{server.base_url}/v1/models").json()["data"][0]["id"]
         reader = Reader(port, f"kv@{POD}@{model}")
-        # A subscription takes a while to arrive, and what was published before it is not for this reader.
+        # A subscription takes effect with a delay, and events published before then do not reach this reader.
         reader.socket.setsockopt(zmq.RCVTIMEO, 200)
         for attempt in range(100):
             server.complete([attempt + 3] * (BLOCK + 1), max_tokens=1)
@@ -104,7 +104,7 @@ def published() -> Iterator[tuple[Trunkline, Reader]]:
                 continue
             break
         else:
-            pytest.fail("the subscription did not arrive")
+            pytest.fail("the subscription took no effect")
         reader.socket.setsockopt(zmq.RCVTIMEO, RECEIVE_DEADLINE_MS)
         yield server, reader
         reader.socket.close()
@@ -117,7 +117,7 @@ def node_of(server: Trunkline, tokens: int) -> dict[str, Any]:
     return found
 
 
-def test_a_prompt_is_published_as_a_chain_and_its_removal_too(published: tuple[Trunkline, Reader]) -> None:
+def test_blocks_of_a_prompt_are_published_when_stored_and_when_removed(published: tuple[Trunkline, Reader]) -> None:
     server, reader = published
     server.complete(PROMPT, max_tokens=1)
     stored = reader.until(lambda event: isinstance(event, BlockStored) and event.token_ids[0] in PROMPT, 3)
@@ -132,13 +132,13 @@ def test_a_prompt_is_published_as_a_chain_and_its_removal_too(published: tuple[T
 
     node = node_of(server, 3 * BLOCK)
     key = node["id"].partition("-")[2]
-    assert hashes[-1] == int(key[:16], 16), "a hash is the first half of the key"
+    assert hashes[-1] == int(key[:16], 16), "the hash is not the first half of the key"
     assert http.delete(f"{server.base_url}/v1/kv/tree/{node['id']}").status_code == 200
     removed = reader.until(lambda event: isinstance(event, BlockRemoved), 3)
     assert {block_hash for event in removed for block_hash in event.block_hashes} == set(hashes)
 
 
-def test_the_same_is_a_stream_over_http(published: tuple[Trunkline, Reader]) -> None:
+def test_events_are_streamed_over_http(published: tuple[Trunkline, Reader]) -> None:
     server, _ = published
     with http.stream("GET", f"{server.base_url}/v1/kv/events", timeout=30) as answer:
         assert answer.headers["content-type"] == "text/event-stream"
@@ -153,4 +153,4 @@ def test_the_same_is_a_stream_over_http(published: tuple[Trunkline, Reader]) -> 
     stored = [data for data in seen if data["type"] == "BlockStored"]
     assert [data["depth"] for data in stored] == [0, 1, 2]
     assert [data["parent"] for data in stored] == [None, stored[0]["key"], stored[1]["key"]]
-    assert all("token_ids" not in data for data in stored), "there are no API keys"
+    assert all("token_ids" not in data for data in stored), "a server without API keys must not publish token ids"

@@ -1,4 +1,4 @@
-"""What all processes write at the level that shows most: neither keys nor what was said."""
+"""No process logs a key, a prompt or an output, even at the most verbose level."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from harness import Trunkline
 KEY = "sk-marker-key-0123456789"
 WRONG_KEY = "sk-marker-key-wrong-0000"
 MARKER = "marker-prompt"
-# Words that the model is made to write.
+# Text that grammars force the model to write.
 OUTPUT = "marker-output"
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def asked() -> list[tuple[str, dict[str, Any], int]]:
-    """Path, body and status of requests through every way that text takes."""
+def requests() -> list[tuple[str, dict[str, Any], int]]:
+    """Returns path, body and expected status of requests that cover every path of text through the server."""
     messages = [{"role": "user", "content": f"Say {MARKER}."}]
     chat: dict[str, Any] = {"messages": messages, "max_tokens": 40, "temperature": 0}
     schema = {
@@ -43,7 +43,7 @@ def asked() -> list[tuple[str, dict[str, Any], int]]:
         ("/v1/responses", {"input": MARKER, "max_output_tokens": 4, "metadata": {"a": MARKER}}, 200),
         ("/generate", {"inputs": MARKER, "parameters": {"max_new_tokens": 4, "details": True}}, 200),
         ("/tokenize", {"inputs": MARKER}, 200),
-        # Errors that quote what was sent.
+        # The messages of these errors quote the request.
         (chats, chat | {"temperature": MARKER}, 400),
         (chats, chat | {"model": MARKER}, 404),
         (chats, {"messages": [{"role": MARKER, "content": "x"}]}, 400),
@@ -64,7 +64,7 @@ def asked() -> list[tuple[str, dict[str, Any], int]]:
         pytest.param(("--json-output",), "file", marks=pytest.mark.full),
     ],
 )
-def test_no_process_writes_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple[str, ...], given: str) -> None:
+def test_no_process_logs_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple[str, ...], given: str) -> None:
     keys = tmp_path / "keys.toml"
     keys.touch(mode=0o600)
     keys.write_text(f'[tenants.one]\nkeys = "{KEY}"\n')
@@ -72,22 +72,22 @@ def test_no_process_writes_a_key_a_prompt_or_an_output(tmp_path: Path, form: tup
     server = Trunkline("--log-level", "trace", *form, *args, env=env)
     try:
         server.wait_ready()
-        said = []
+        texts = []
         with httpx.Client(base_url=server.base_url, timeout=300) as client:
-            for path, body, status in asked():
+            for path, body, status in requests():
                 answer = client.post(path, json=body, headers={"authorization": f"Bearer {KEY}"})
                 assert answer.status_code == status, (path, body, answer.text)
-                said.append(answer.text)
+                texts.append(answer.text)
             refused = client.get("/v1/models", headers={"x-api-key": WRONG_KEY})
             assert refused.status_code == 401
-        assert sum(OUTPUT in text for text in said) >= 3, "the model did not write what is looked for"
-        assert any(MARKER in text for text in said[-8:]), "these errors quote nothing"
+        assert sum(OUTPUT in text for text in texts) >= 3, "the model did not write the marker"
+        assert any(MARKER in text for text in texts[-8:]), "no error quotes the marker"
         commands = [server.process.args, *server.pids_commands()]
     finally:
         server.stop()
     log = server.log() + "".join(server.banner)
     levels = ('"level":"TRACE"', '"level":"DEBUG"') if form else (" TRACE ", " DEBUG ")
-    assert all(level in log for level in levels), f"not the level that was asked for:\n{log[:2000]}"
+    assert all(level in log for level in levels), f"the log level is not `trace`:\n{log[:2000]}"
     assert "marker" not in str(commands), "a key is in a command line"
     for line in log.splitlines():
         assert "marker" not in line

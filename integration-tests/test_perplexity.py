@@ -1,9 +1,9 @@
-"""Perplexity on a text of 10,000 tokens, beside that of transformers in fp32 with the same GGUF's dequantised weights.
+"""Perplexity on a text of 10,000 tokens, compared with transformers in fp32 on the same GGUF's dequantised weights.
 
-The text is the beginning of Lewis Carroll's "Alice's Adventures in Wonderland" (1865, in the public domain). What
-transformers says of it is recorded in `snapshots/perplexity.json`, so that the test computes one side only;
-`TRUNKLINE_TEST_ALL=1 .venv-test/bin/python -m pytest integration-tests/test_perplexity.py --record` records it again (a
-minute).
+The text is the beginning of Lewis Carroll's "Alice's Adventures in Wonderland" (1865, in the public domain). The result
+of transformers is recorded in `snapshots/perplexity.json`, so that the test computes only one side.
+`TRUNKLINE_TEST_ALL=1 .venv-test/bin/python -m pytest integration-tests/test_perplexity.py --record` records it again in
+about a minute.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from numpy.typing import NDArray
 
 TEXT = Path(__file__).parent / "texts/long/alice.txt"
 SNAPSHOT = Path(__file__).parent / "snapshots/perplexity.json"
-# The text is cut into windows that are scored each for itself, without overlap; a window's first token has no score.
+# The text is split into windows without overlap, each scored separately. A window's first token has no score.
 WINDOW_TOKENS = 1024
 NUM_WINDOWS = 10
-# The first of them, which every run scores.
+# The number of leading windows that every run scores.
 NUM_FIRST = 2
-# Of the perplexity, relative.
+# Relative difference of the perplexities.
 MAX_DIFFERENCE = 0.001
 
 Windows = list[list[int]]
 
 
 def windows(server: Trunkline) -> Windows:
-    """The text in the model's tokens."""
+    """Tokenizes the text and splits it into windows."""
     ids = server.tokenize(TEXT.read_text())
     assert len(ids) >= NUM_WINDOWS * WINDOW_TOKENS
     return [ids[n * WINDOW_TOKENS : (n + 1) * WINDOW_TOKENS] for n in range(NUM_WINDOWS)]
 
 
 def mean_nll(server: Trunkline, ids: list[int]) -> float:
-    """The mean of minus the log-probability of each token but the first, given those before it."""
+    """Returns the mean negative log-likelihood of all tokens except the first."""
     answer = server.complete(ids, max_tokens=0, echo=True, logprobs=0)
     return -float(np.mean(answer["choices"][0]["logprobs"]["token_logprobs"][1:]))
 
@@ -75,27 +75,27 @@ def record(texts: Windows) -> None:
 
 def recorded(texts: Windows) -> NDArray[np.float64]:
     snapshot = json.loads(SNAPSHOT.read_text())
-    again = "record again as the head of this file says"
+    again = "the recording is stale; hint: record it again as the module's docstring says"
     assert (snapshot["model"], snapshot["tokens_sha256"]) == (embedded_gguf().name, hash_of(texts)), again
     return np.asarray(snapshot["mean_nlls"])
 
 
 def compare(what: str, ours: list[float], theirs: list[float]) -> float:
-    """The relative difference of the perplexities; windows have as many tokens as each other."""
+    """Returns the relative difference of the perplexities. All windows have the same number of tokens."""
     perplexities = math.exp(float(np.mean(ours))), math.exp(float(np.mean(theirs)))
     difference = perplexities[0] / perplexities[1] - 1
     each = ", ".join(f"{math.exp(own - other) - 1:+.3%}" for own, other in zip(ours, theirs, strict=True))
-    print(f"{what}: {perplexities[0]:.4f} for {perplexities[1]:.4f} ({difference:+.3%}); windows: {each}")
+    print(f"{what}: {perplexities[0]:.4f} against {perplexities[1]:.4f} ({difference:+.3%}); windows: {each}")
     return difference
 
 
-def test_perplexity_is_that_of_the_dequantised_weights(server: Trunkline, pytestconfig: pytest.Config) -> None:
+def test_perplexity_equals_that_of_the_dequantised_weights(server: Trunkline, pytestconfig: pytest.Config) -> None:
     texts = windows(server)
     if pytestconfig.getoption("--record"):
         record(texts)
     theirs = recorded(texts)[:NUM_FIRST]
     ours = [mean_nll(server, ids) for ids in texts[:NUM_FIRST]]
-    assert abs(compare("beside fp32", ours, list(theirs))) <= MAX_DIFFERENCE
+    assert abs(compare("against fp32", ours, list(theirs))) <= MAX_DIFFERENCE
 
 
 @pytest.mark.full
@@ -104,5 +104,5 @@ def test_perplexity_of_the_whole_text(server: Trunkline) -> None:
     ours = [mean_nll(server, ids) for ids in texts]
     with serving("--kv-cache-dtype", "bf16") as exact:
         wide = [mean_nll(exact, ids) for ids in texts]
-    assert abs(compare("beside fp32", ours, list(recorded(texts)))) <= MAX_DIFFERENCE
-    assert abs(compare("int8 beside bf16", ours, wide)) <= MAX_DIFFERENCE
+    assert abs(compare("against fp32", ours, list(recorded(texts)))) <= MAX_DIFFERENCE
+    assert abs(compare("int8 against bf16", ours, wide)) <= MAX_DIFFERENCE

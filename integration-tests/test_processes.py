@@ -1,4 +1,4 @@
-"""Real processes, real signals, real kills."""
+"""Start, restart, drain and end of the launcher's processes, with real signals and kills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from harness import (
     START_DEADLINE_S,
@@ -38,25 +37,18 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def harmed() -> Iterator[Trunkline]:
-    """A server whose processes are killed by tests that leave it serving again."""
+    """A server whose processes are killed by tests, which wait until it serves again."""
     with serving() as running:
         yield running
 
 
 def run_to_end(*args: str) -> tuple[int, str]:
-    """Runs `trunkline` to its end; returns the exit code and what it wrote to stderr."""
+    """Runs `trunkline` until it exits and returns the exit code and its stderr."""
     done = subprocess.run([TRUNKLINE, *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     return done.returncode, done.stderr
 
 
-def is_ready(server: Trunkline) -> bool:
-    try:
-        return http.get(f"{server.base_url}/readyz", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def test_ready_prints_an_address_and_a_curl_that_works(harmed: Trunkline) -> None:
+def test_banner_has_the_address_and_a_curl_command_that_works(harmed: Trunkline) -> None:
     banner = "".join(harmed.banner)
     assert harmed.base_url in banner
     curl = banner[banner.index("curl") :].strip().replace("\\\n", " ")
@@ -66,7 +58,7 @@ def test_ready_prints_an_address_and_a_curl_that_works(harmed: Trunkline) -> Non
     assert "content" in answer.stdout
 
 
-def test_shard_killed_in_mid_stream_is_an_error_event_and_a_restart(harmed: Trunkline) -> None:
+def test_killed_shard_ends_the_stream_with_an_error_event_and_is_restarted(harmed: Trunkline) -> None:
     shard = harmed.shard_pid()
     events = []
     with http.stream("POST", harmed.base_url + CHAT, json=LONG, timeout=60) as stream:
@@ -76,32 +68,32 @@ def test_shard_killed_in_mid_stream_is_an_error_event_and_a_restart(harmed: Trun
                 os.kill(shard, signal.SIGKILL)
     assert len(events) >= 8
     assert "error" in events[-1] or "error" in events[-2], events[-3:]
-    wait_for(lambda: is_ready(harmed), "readiness after the kill", START_DEADLINE_S)
+    wait_for(harmed.is_ready, "readiness after the kill", START_DEADLINE_S)
     assert harmed.shard_pid() != shard
     assert harmed.chat("hello", max_tokens=4)["usage"]["completion_tokens"] > 0
-    # The end of a request is counted after its answer was sent.
-    wait_for(harmed.quiet, "the end of all requests")
+    # The gauges may lag behind the answer.
+    wait_for(harmed.is_idle, "the end of all requests")
 
 
-def test_router_killed_is_restarted(harmed: Trunkline) -> None:
+def test_killed_router_is_restarted_without_its_shard(harmed: Trunkline) -> None:
     router, shard = harmed.router_pid(), harmed.shard_pid()
     os.kill(router, signal.SIGKILL)
     wait_for(
-        lambda: is_ready(harmed) and harmed.pids("trunkline-router") != [router], "another router", START_DEADLINE_S
+        lambda: harmed.is_ready() and harmed.pids("trunkline-router") != [router], "another router", START_DEADLINE_S
     )
-    assert harmed.shard_pid() == shard, "the weights stay loaded"
+    assert harmed.shard_pid() == shard, "the shard was restarted and had to load the weights again"
     assert harmed.complete("hello", max_tokens=2)["choices"][0]["text"]
 
 
-def test_sigterm_refuses_new_requests_finishes_streams_and_leaves_nothing() -> None:
+def test_sigterm_refuses_new_requests_finishes_streams_and_leaves_no_process() -> None:
     server = Trunkline("--graceful-termination-timeout", "30").wait_ready()
     runtime = Path(server.runtime.name)
     with http.stream("POST", server.base_url + CHAT, json=LONG | {"max_tokens": 200}, timeout=60) as stream:
         events = sse_events(stream.iter_lines())
         next(events)
         server.process.send_signal(signal.SIGTERM)
-        # While the stream runs the router listens: a refused connection would fail the test.
-        wait_for(lambda: refused(server), "new requests to be refused")
+        # The router keeps listening while the stream runs; a refused connection would raise here.
+        wait_for(lambda: refuses_requests(server), "new requests to be refused")
         received = list(events)
     assert received[-1] == "[DONE]"
     assert received[-2]["choices"][0]["finish_reason"] == "length"
@@ -110,19 +102,19 @@ def test_sigterm_refuses_new_requests_finishes_streams_and_leaves_nothing() -> N
     server.stop()
 
 
-def refused(server: Trunkline) -> bool:
-    """Whether the server answers that it takes no new requests."""
+def refuses_requests(server: Trunkline) -> bool:
+    """Returns whether the server refuses a request with 503."""
     answer = http.post(server.base_url + CHAT, json=LONG | {"stream": False, "max_tokens": 1}, timeout=10)
     return answer.status_code == 503 and "retry-after" in answer.headers
 
 
-def test_killed_launcher_takes_its_children_along() -> None:
+def test_children_of_a_killed_launcher_exit() -> None:
     server = Trunkline().wait_ready()
     children = list(descendants(server.process.pid))
     assert len(children) >= 2
     server.process.kill()
     server.process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in children), "children of a killed launcher to end", 10)
+    wait_for(lambda: not any(alive(pid) for pid in children), "children of a killed launcher to exit", 10)
     assert not [path for path in Path(server.runtime.name).rglob("*") if path.is_socket()]
     server.close()
 
@@ -135,14 +127,14 @@ def assert_one_error_line(stderr: str, *words: str) -> None:
         assert word in errors[0], errors[0]
 
 
-def test_missing_model_is_one_line(tmp_path: Path) -> None:
+def test_missing_model_is_reported_in_one_line(tmp_path: Path) -> None:
     code, stderr = run_to_end("serve", str(tmp_path / "none.gguf"))
     assert code != 0
     assert_one_error_line(stderr, "none.gguf")
 
 
 def damaged(tmp_path: Path, kind: str) -> Path:
-    """A copy of the embedded model that is damaged in one way."""
+    """Writes a copy of the embedded model with one kind of damage."""
     path = tmp_path / f"{kind}.gguf"
     data = bytearray(embedded_gguf().read_bytes())
     if kind == "truncated":
@@ -160,7 +152,7 @@ def damaged(tmp_path: Path, kind: str) -> Path:
     return path
 
 
-# Every kind of damage is refused in server/tests/weights/test_damage.py; here the refusal goes through all processes.
+# server/tests/weights/test_damage.py covers every kind of damage. Here the error passes through all processes.
 @pytest.mark.parametrize(
     "kind",
     [
@@ -168,13 +160,13 @@ def damaged(tmp_path: Path, kind: str) -> Path:
         *(pytest.param(k, marks=pytest.mark.full) for k in ("empty", "not_gguf", "many_tensors", "flipped_header")),
     ],
 )
-def test_damaged_model_is_one_line(tmp_path: Path, kind: str) -> None:
+def test_damaged_model_is_reported_in_one_line(tmp_path: Path, kind: str) -> None:
     code, stderr = run_to_end("serve", str(damaged(tmp_path, kind)))
     assert code != 0
     assert_one_error_line(stderr, f"{kind}.gguf")
 
 
-def test_unsupported_architecture_is_named(tmp_path: Path) -> None:
+def test_error_names_an_unsupported_architecture(tmp_path: Path) -> None:
     tokenizer = {
         "version": "1.0",
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
@@ -190,18 +182,18 @@ def test_unsupported_architecture_is_named(tmp_path: Path) -> None:
     assert_one_error_line(stderr, "t5")
 
 
-def test_model_that_does_not_fit_is_refused_with_numbers() -> None:
+def test_kv_pool_that_does_not_fit_into_memory_is_refused() -> None:
     code, stderr = run_to_end("serve", "--max-batch-total-tokens", "4000000000")
     assert code != 0
     assert_one_error_line(stderr, "--max-batch-total-tokens")
 
 
 @pytest.mark.alone
-def test_idle_server_is_quiet() -> None:
-    # Two threads: with one there is none that could spin.
+def test_idle_server_uses_no_cpu() -> None:
+    # With only one thread, none would wait for others and spin.
     with serving("--threads", "2") as server:
         server.complete("hello", max_tokens=8)
-        wait_for(server.quiet, "the end of the request")
+        wait_for(server.is_idle, "the end of the request")
         pids = [server.process.pid, *descendants(server.process.pid)]
 
         def ticks() -> int:
@@ -211,19 +203,19 @@ def test_idle_server_is_quiet() -> None:
                 total += int(fields[11]) + int(fields[12])
             return total
 
-        # The one measure in this suite that needs time to pass: CPU ticks (1/100 s) of 3 idle seconds, bound 2 %.
+        # A tick is 10 ms, so 6 ticks in 3 s are 2 % of one core. This is the only test that has to let time pass.
         begin = ticks()
         time.sleep(3)
         assert ticks() - begin <= 6
 
 
-def test_env_says_what_a_bug_report_needs() -> None:
+def test_env_prints_versions_and_hardware_for_bug_reports() -> None:
     done = subprocess.run([TRUNKLINE, "env"], capture_output=True, text=True, timeout=60, check=True)
     for word in ("trunkline", "python", "avx", "router", "memory"):
         assert word in done.stdout.lower(), done.stdout
 
 
-def test_serving_environment_holds_no_torch() -> None:
+def test_serving_environment_has_no_torch() -> None:
     python = TRUNKLINE.parent / "python"
     done = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True)
     assert "ModuleNotFoundError" in done.stderr

@@ -1,4 +1,4 @@
-"""A token has the same logprob as part of a prompt that it had as output: the same JSON number, however it is cut."""
+"""A token has the same logprob in a prompt as in an output: the same JSON number, however the prompt is chunked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT = "The trunk line between the two exchanges carried every call of the valle
 
 
 def post(server: Trunkline, path: str, **body: Any) -> Any:
-    """The answer, its numbers as they were written."""
+    """Returns the answer, with its numbers as the strings that the server wrote."""
     answer = http.post(server.base_url + path, json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     return json.loads(answer.text, parse_float=str)
@@ -38,33 +38,33 @@ def crowd(server: Trunkline, seed: int) -> None:
     ("num_repeats", "others"),
     [(1, 7), (8, 0), pytest.param(1, 0, marks=pytest.mark.full), pytest.param(8, 7, marks=pytest.mark.full)],
 )
-def test_a_prompts_logprobs_are_those_of_its_tokens_as_output(
-    server: Trunkline, cutting: Trunkline, num_repeats: int, others: int
+def test_prompt_logprobs_equal_those_of_the_same_tokens_as_output(
+    server: Trunkline, chunking: Trunkline, num_repeats: int, others: int
 ) -> None:
     prompt = server.tokenize(TEXT * num_repeats)
-    said = completion(server, prompt, max_tokens=NUM_TOKENS, logprobs=3)["logprobs"]
+    generated = completion(server, prompt, max_tokens=NUM_TOKENS, logprobs=3)["logprobs"]
     parameters = {"max_new_tokens": NUM_TOKENS, "details": True, "ignore_eos_token": True}
     details = post(server, "/generate", inputs=TEXT * num_repeats, parameters=parameters)["details"]
     output = [token["id"] for token in details["tokens"]]
     whole = [*prompt, *output]
     with ThreadPoolExecutor(max(1, others)) as pool:
         crowding = [pool.submit(crowd, server, seed) for seed in range(others)]
-        for which, max_tokens in [(server, 0), (cutting, 1)]:
+        for which, max_tokens in [(server, 0), (chunking, 1)]:
             scored = completion(which, whole, max_tokens=max_tokens, echo=True, logprobs=3, prompt_logprobs=0)
             lists = scored["logprobs"]
             assert {len(values) for values in lists.values()} == {len(whole) + max_tokens}
             assert lists["token_logprobs"][0] is None
-            assert lists["token_logprobs"][len(prompt) : len(whole)] == said["token_logprobs"]
-            assert lists["top_logprobs"][len(prompt) : len(whole)] == said["top_logprobs"]
-            # The same numbers in vLLM's form; greedy tokens are the likeliest.
-            places = [place[str(token)] for place, token in zip(scored["prompt_logprobs"][1:], whole[1:], strict=True)]
-            assert [place["logprob"] for place in places] == lists["token_logprobs"][1 : len(whole)]
-            assert all(place["rank"] == 1 for place in places[len(prompt) - 1 :])
+            assert lists["token_logprobs"][len(prompt) : len(whole)] == generated["token_logprobs"]
+            assert lists["top_logprobs"][len(prompt) : len(whole)] == generated["top_logprobs"]
+            # vLLM's field has the same numbers. Greedy tokens have rank 1.
+            entries = [entry[str(token)] for entry, token in zip(scored["prompt_logprobs"][1:], whole[1:], strict=True)]
+            assert [entry["logprob"] for entry in entries] == lists["token_logprobs"][1 : len(whole)]
+            assert all(entry["rank"] == 1 for entry in entries[len(prompt) - 1 :])
         for done in crowding:
             done.result()
 
 
-def test_text_offsets_lead_to_the_tokens(server: Trunkline) -> None:
+def test_text_offsets_point_to_the_tokens(server: Trunkline) -> None:
     text = "Héllo wörld 🙂, it is"
     choice = completion(server, text, max_tokens=5, echo=True, logprobs=0)
     logprobs = choice["logprobs"]
@@ -74,18 +74,18 @@ def test_text_offsets_lead_to_the_tokens(server: Trunkline) -> None:
             assert choice["text"][offset:].startswith(token)
 
 
-def test_tgis_prefill_has_the_same_numbers(server: Trunkline) -> None:
+def test_tgi_prefill_has_the_same_logprobs(server: Trunkline) -> None:
     parameters = {"max_new_tokens": 1, "decoder_input_details": True}
     prefill = post(server, "/generate", inputs=TEXT, parameters=parameters)["details"]["prefill"]
     scored = completion(server, TEXT, max_tokens=0, echo=True, logprobs=0)["logprobs"]
     assert [token["logprob"] for token in prefill] == scored["token_logprobs"]
 
 
-def test_bias_moves_the_choice_and_not_the_logprobs(server: Trunkline) -> None:
+def test_logit_bias_changes_the_choice_but_not_the_logprobs(server: Trunkline) -> None:
     plain = completion(server, TEXT, max_tokens=1, logprobs=2)["logprobs"]
     best, second = plain["top_logprobs"][0].items()
     ids = {text: server.tokenize(text) for text, _ in (best, second)}
-    assert all(len(tokens) == 1 for tokens in ids.values()), "the prompt continues with whole tokens"
+    assert all(len(tokens) == 1 for tokens in ids.values()), "the texts must be single tokens"
     bias = {str(ids[best[0]][0]): -100}
     moved = completion(server, TEXT, max_tokens=1, logprobs=2, logit_bias=bias)["logprobs"]
     assert moved["tokens"] == [second[0]]

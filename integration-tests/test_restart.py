@@ -1,7 +1,8 @@
-"""The KV cache outlives restarts and kills: what was acknowledged is found again, and goes on with the same bits."""
+"""Acknowledged blocks survive restarts and kills, and generation continues from them with the same bits."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -17,11 +18,11 @@ import pytest
 from harness import START_DEADLINE_S, Trunkline, embedded_gguf, http, serving, wait_for
 
 BLOCK = 64
-# 700 tokens: ten whole blocks and a part of one.
+# Ten whole blocks and part of another.
 PROMPT = [1000 + 7 * position % 4001 for position in range(700)]
 WHOLE_BLOCKS = 640
 FIELDS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 11, "logprobs": 2, "ignore_eos": True}
-# The prompt and the 23 computed tokens of its output fill one block more.
+# The prompt and the 23 computed tokens of its output fill one more block.
 STORED_BLOCKS = 11
 STORE_SIZE = "64MiB"
 
@@ -31,7 +32,7 @@ def store(folder: Path) -> tuple[str, ...]:
 
 
 def ask(server: Trunkline, prompt: list[int] = PROMPT, **fields: Any) -> tuple[int, Any]:
-    """Cached tokens, and everything that must not depend on them."""
+    """Returns the number of cached tokens, and the choices, which must not depend on it."""
     answer = server.complete(prompt, **(FIELDS | fields))
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"]
 
@@ -41,14 +42,14 @@ def stored(server: Trunkline) -> float:
 
 
 def files(folder: Path) -> tuple[Path, Path]:
-    """Records and blocks of the one store in the folder."""
+    """Returns the files of records and of blocks of the only store in the folder."""
     (records,) = folder.glob("*/records")
     return records, records.with_name("blocks")
 
 
 @pytest.fixture(scope="module")
 def expected(server: Trunkline) -> Any:
-    """What a server without a store answers."""
+    """The choices of a server without a store."""
     cached, choices = ask(server)
     assert cached == 0
     return choices
@@ -56,7 +57,7 @@ def expected(server: Trunkline) -> Any:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory, expected: Any) -> Path:
-    """A folder with the blocks of the prompt and its output, which tests copy."""
+    """A store with the blocks of the prompt and its output, which tests copy."""
     folder = tmp_path_factory.mktemp("store")
     with serving(*store(folder)) as server:
         assert ask(server) == (0, expected)
@@ -66,34 +67,34 @@ def original(tmp_path_factory: pytest.TempPathFactory, expected: Any) -> Path:
 
 @pytest.fixture
 def filled(original: Path, tmp_path: Path) -> Path:
-    """A folder of the test's own with the prompt's blocks."""
+    """The test's own copy of the filled store."""
     return Path(shutil.copytree(original, tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")
 def restarted(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trunkline, Path]]:
-    """A server on a filled store, and the store's folder."""
+    """A server on a copy of the filled store, and the folder."""
     folder = Path(shutil.copytree(original, tmp_path_factory.mktemp("restarted") / "store"))
     with serving(*store(folder)) as running:
         yield running, folder
 
 
-def test_a_history_and_its_answer_are_there_after_a_restart(
+def test_history_and_its_answer_are_restored_after_a_restart(
     restarted: tuple[Trunkline, Path], server: Trunkline, expected: Any
 ) -> None:
     running, folder = restarted
     output = [server.tokenize(token) for token in expected[0]["logprobs"]["tokens"]]
-    assert {len(ids) for ids in output} == {1}, "each of these tokens is known by its text"
+    assert {len(ids) for ids in output} == {1}, "a token cannot be recovered from its text"
     conversation = [*PROMPT, *(ids[0] for ids in output), 5, 6]
     cached, choices = ask(running, conversation)
     assert cached == STORED_BLOCKS * BLOCK
     assert choices == ask(server, conversation)[1]
     assert running.metrics()["trunkline_restored_blocks_total"] == STORED_BLOCKS
     mode = files(folder)[1].stat().st_mode & 0o777
-    assert mode == 0o600, "others may not read what was said"
+    assert mode == 0o600, "other users can read the blocks"
 
 
-def test_two_servers_do_not_share_a_folder(restarted: tuple[Trunkline, Path]) -> None:
+def test_second_server_on_a_used_folder_is_refused(restarted: tuple[Trunkline, Path]) -> None:
     first, folder = restarted
     second = Trunkline(*store(folder), model=str(embedded_gguf()))
     assert second.process.wait(60) == 2
@@ -102,24 +103,24 @@ def test_two_servers_do_not_share_a_folder(restarted: tuple[Trunkline, Path]) ->
     assert ask(first)[0] >= WHOLE_BLOCKS
 
 
-def test_who_is_killed_loses_nothing_that_was_acknowledged(tmp_path: Path, expected: Any) -> None:
+def test_kill_loses_no_acknowledged_block(tmp_path: Path, expected: Any) -> None:
     with serving(*store(tmp_path)) as server:
         assert ask(server) == (0, expected)
         for victims in (["shard"], ["router"], ["shard", "router"]):
-            _kill(server, victims)
+            kill(server, victims)
             assert ask(server) == (WHOLE_BLOCKS, expected), victims
 
 
-def _kill(server: Trunkline, victims: list[str]) -> None:
-    """Kills processes of a server and waits until it is ready with new ones."""
+def kill(server: Trunkline, victims: list[str]) -> None:
+    """Kills processes of a server and waits until their replacements are ready."""
     pids = {server.shard_pid() if victim == "shard" else server.router_pid() for victim in victims}
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not pids & {*server.pids("trunkline_server"), *server.pids("trunkline-router")}, "death")
-    wait_for(lambda: _is_ready(server), "a new start", START_DEADLINE_S)
+    wait_for(lambda: not pids & {*server.pids("trunkline_server"), *server.pids("trunkline-router")}, "their exit")
+    wait_for(server.is_ready, "readiness after the kill", START_DEADLINE_S)
 
 
-def test_a_kill_in_mid_write_loses_nothing_that_was_acknowledged(tmp_path: Path, server: Trunkline) -> None:
+def test_kill_during_writes_loses_no_acknowledged_block(tmp_path: Path, server: Trunkline) -> None:
     seed = int(os.environ.get("TRUNKLINE_SEED", "1"))
     rng = random.Random(seed)
     rounds = int(os.environ.get("TRUNKLINE_SERVER_KILLS", "2"))
@@ -128,41 +129,32 @@ def test_a_kill_in_mid_write_loses_nothing_that_was_acknowledged(tmp_path: Path,
         for number in range(rounds):
             prompt = [1 + (number * 977 + 13 * at) % 40_000 for at in range(550)]
             before, wanted = stored(stored_server), rng.randint(1, 6)
-            load = threading.Thread(target=_drop, args=(stored_server, prompt))
+            load = threading.Thread(target=send_and_ignore, args=(stored_server, prompt))
             load.start()
-            # While the prompt is computed its first blocks are written.
-            written = _wait_for_blocks(stored_server, before, wanted)
+            # The first blocks are written while the rest of the prompt is computed.
+            written = wait_for_blocks(stored_server, before, wanted)
             os.kill(stored_server.shard_pid(), signal.SIGKILL)
             load.join()
-            wait_for(lambda: _is_ready(stored_server), "a new shard", START_DEADLINE_S)
+            wait_for(stored_server.is_ready, "a new shard", START_DEADLINE_S)
             cached, choices = ask(stored_server, prompt)
             print(f"round {number}: {written} blocks acknowledged, {cached} tokens cached")
-            assert cached % BLOCK == 0, f"seed {seed}: whole blocks"
-            assert cached >= written * BLOCK, f"seed {seed}: acknowledged blocks are lost"
+            assert cached % BLOCK == 0, f"seed {seed}: a partial block was restored"
+            assert cached >= written * BLOCK, f"seed {seed}: acknowledged blocks were lost"
             answers.append((prompt, choices))
     for number, (prompt, choices) in enumerate(answers):
-        assert ask(server, prompt)[1] == choices, f"seed {seed}: text {number}"
+        assert ask(server, prompt)[1] == choices, f"seed {seed}: the answer of round {number} differs"
 
 
-def _wait_for_blocks(server: Trunkline, before: float, wanted: int) -> float:
-    """Waits until so many blocks more than before are acknowledged; returns how many there are."""
+def wait_for_blocks(server: Trunkline, before: float, wanted: int) -> float:
+    """Waits until `wanted` more blocks are acknowledged than `before`, and returns how many more there are."""
     wait_for(lambda: stored(server) - before >= wanted, f"{wanted} stored blocks", START_DEADLINE_S)
     return stored(server) - before
 
 
-def _drop(server: Trunkline, prompt: list[int]) -> None:
-    """A request whose answer does not matter."""
-    try:
+def send_and_ignore(server: Trunkline, prompt: list[int]) -> None:
+    """Sends a request and ignores its answer or failure."""
+    with contextlib.suppress(httpx.HTTPError):
         http.post(f"{server.base_url}/v1/completions", json={"prompt": prompt, "max_tokens": 200}, timeout=60)
-    except httpx.HTTPError:
-        return
-
-
-def _is_ready(server: Trunkline) -> bool:
-    try:
-        return http.get(f"{server.base_url}/readyz", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def flip(path: Path, offset: int) -> None:
@@ -173,39 +165,37 @@ def flip(path: Path, offset: int) -> None:
         raw.write(bytes([byte ^ 4]))
 
 
-def test_a_flipped_bit_is_a_miss_from_there_on(filled: Path, expected: Any) -> None:
+def test_restore_stops_at_a_block_with_a_flipped_bit(filled: Path, expected: Any) -> None:
     records, blocks = files(filled)
-    slot_bytes = blocks.stat().st_size // _num_slots(records)
-    # The first prompt fills slots from the first on.
+    slot_bytes = blocks.stat().st_size // num_slots(records)
+    # The first prompt fills the slots in order.
     flip(blocks, 4 * slot_bytes + 12_345)
     with serving(*store(filled)) as server:
         assert ask(server) == (4 * BLOCK, expected)
         assert server.metrics()["trunkline_restore_failures_total"] == 1
         wait_for(lambda: "damaged" in server.log(), "a line in the log")
-        # What was computed instead is stored again.
+        # The blocks that had to be computed are stored again.
         wait_for(lambda: stored(server) >= STORED_BLOCKS, "eleven stored blocks")
     with serving(*store(filled)) as again:
         assert ask(again) == (WHOLE_BLOCKS, expected)
 
 
-def _num_slots(records: Path) -> int:
-    # Layout in store/src/layout.rs: magic, version, block size, slots.
+def num_slots(records: Path) -> int:
+    # The header in store/src/layout.rs has magic, version, block size and number of slots.
     return int.from_bytes(records.read_bytes()[16:20], "little")
 
 
-# store/tests has every kind of damage; here one goes through all processes.
+# store/tests covers every kind of damage. Here the log lines pass through all processes.
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        ("header", "the store of KV blocks begins anew: "),
+        ("header", "KV block store starts empty: "),
         pytest.param("records cut", "num_blocks=0 num_damaged=1 ", marks=pytest.mark.full),
-        pytest.param("blocks cut", "11 damaged blocks of the store are lost", marks=pytest.mark.full),
-        pytest.param("not a store", "the store of KV blocks begins anew: ", marks=pytest.mark.full),
+        pytest.param("blocks cut", "dropped 11 damaged blocks from the KV block store", marks=pytest.mark.full),
+        pytest.param("not a store", "KV block store starts empty: ", marks=pytest.mark.full),
     ],
 )
-def test_a_damaged_store_is_a_cold_start_with_a_line_in_the_log(
-    filled: Path, expected: Any, damage: str, line: str
-) -> None:
+def test_damaged_store_is_logged_and_gives_a_cold_start(filled: Path, expected: Any, damage: str, line: str) -> None:
     records, blocks = files(filled)
     if damage == "header":
         flip(records, 9)
@@ -220,24 +210,24 @@ def test_a_damaged_store_is_a_cold_start_with_a_line_in_the_log(
         assert ask(server) == (0, expected)
 
 
-def test_another_cache_dtype_is_another_store(filled: Path) -> None:
-    before = [_digest(path) for path in files(filled)]
+def test_another_kv_dtype_gets_another_store(filled: Path) -> None:
+    before = [digest(path) for path in files(filled)]
     with serving(*store(filled), "--kv-cache-dtype", "f16") as server:
         cached, _ = ask(server, max_tokens=1)
         assert cached == 0
     assert len(list(filled.glob("*/records"))) == 2
-    (folder,) = {records.parent for records in filled.glob("*/records") if _digest(records) == before[0]}
-    assert _digest(folder / "blocks") == before[1], "the first store is as it was"
+    (folder,) = {records.parent for records in filled.glob("*/records") if digest(records) == before[0]}
+    assert digest(folder / "blocks") == before[1], "the first store was changed"
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
     with path.open("rb") as raw:
         return hashlib.file_digest(raw, "sha256").hexdigest()
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_warning(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
-    blocked.write_text("no folder")
+    blocked.write_text("not a folder")
     with serving(*store(blocked / "below")) as server:
         assert "WARN shard: KV blocks are not kept on disk" in server.log()
         assert ask(server, PROMPT[: 2 * BLOCK], max_tokens=1)[0] == 0

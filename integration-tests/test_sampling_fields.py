@@ -1,4 +1,4 @@
-"""Each field that has a say in which tokens are sampled has its effect, on each route that takes it."""
+"""Each field that affects which tokens are sampled has its effect on every route that accepts it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness import ROOT, Trunkline, http
 NUM_TOKENS = 12
 NUM_SENDERS = 16
 PROMPT = "The sea is"
-# The model answers this with a few words and ends.
+# The model answers this with a few words and an end token.
 SHORT = "What is the capital of France? One word."
-# With this seed the output is not the best of three.
+# With this seed, the first output is not the best of three.
 SAMPLED = {"temperature": 1.5, "seed": 5}
 END_REASONS = {"stop", "stop_sequence", "end_turn", "completed", "eos_token"}
 LENGTH_REASONS = {"length", "max_tokens", "incomplete"}
@@ -25,7 +25,7 @@ IM_START = 1
 
 @dataclass(frozen=True)
 class Reply:
-    """What the routes' answers have in common."""
+    """The parts of an answer that all routes have."""
 
     texts: list[str]
     reason: str
@@ -40,7 +40,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Route:
-    """A route, its body for a text, where fields stand in it, and what its answer says."""
+    """A route, with functions that build its body and read its answer.
+
+    `holder` names the object in the body that has the sampling fields, or is None for the body itself. `limit` is the
+    field that limits the output.
+    """
 
     table: str
     path: str
@@ -120,18 +124,18 @@ ROUTES = {
 
 @dataclass(frozen=True)
 class Known:
-    """What a route answers without the field in question, and ids of tokens."""
+    """A route's answers without the field under test, and facts about its tokens."""
 
     greedy: Reply
     sampled: Reply
     several: Reply | None
-    # Ends by itself, before the limit.
+    # Ends before the limit, with an end token.
     short: Reply
     short_prompt: str
-    # A word in the middle of the greedy text, which is not found before it, and the id of its first token.
+    # A word that occurs once in the greedy text, and the id of its first token.
     word: str
     word_id: int
-    # What is left of a stop string: TGI keeps it.
+    # The part of a stop string that the output keeps: all of it in TGI's API, nothing in the others.
     kept: str
     yes: int
     no: int
@@ -143,7 +147,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Effect:
-    """What is sent: a value of the field, and what stands beside it; what its answer must be like."""
+    """A value of a field, the other fields to send with it, and a check of the answer."""
 
     value: Callable[[Known], Any]
     check: Callable[[Reply, Known], bool]
@@ -185,14 +189,14 @@ def ends_after(num_tokens: int) -> Effect:
 
 
 def is_best(reply: Reply, known: Known) -> bool:
-    """Whether it is the one of three whose tokens have the highest mean logprob."""
+    """Checks that the reply is the one of three with the highest mean logprob."""
     means: dict[str, float] = {}
     if known.several:
         for choice in known.several.raw["choices"]:
             logprobs = choice["logprobs"]["token_logprobs"]
             means[choice["text"]] = sum(logprobs) / len(logprobs)
     else:
-        # TGI shows the others beside the best one.
+        # TGI returns the others with the best one.
         details = reply.raw["details"]
         for each in [details | {"generated_text": reply.text}, *details.get("best_of_sequences", [])]:
             logprobs = [token["logprob"] for token in each["tokens"]]
@@ -251,7 +255,7 @@ EFFECTS: dict[str, Effect] = {
     "truncate_prompt_tokens": TWO_TOKENS,
     "truncate": TWO_TOKENS,
 }
-# Fields with no say in sampling. They change the prompt or the form of an answer, or bind its text by a grammar.
+# Fields that do not affect sampling. They change the prompt or the form of the answer, or constrain it by a grammar.
 OTHERS = {
     *("messages", "prompt", "input", "instructions", "system", "previous_response_id", "store", "model", "tools"),
     *("tool_choice", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"),
@@ -270,7 +274,7 @@ SUPPORTED = [
 CASES = [(table, name) for table, name in SUPPORTED if name in EFFECTS]
 
 
-def test_every_field_has_an_effect_or_no_say_in_sampling() -> None:
+def test_every_supported_field_has_an_effect_or_does_not_affect_sampling() -> None:
     fields = {name for _, name in SUPPORTED}
     assert fields == EFFECTS.keys() | OTHERS
     assert not EFFECTS.keys() & OTHERS
@@ -280,7 +284,7 @@ def learn(server: Trunkline, route: Route) -> Known:
     greedy = route.ask(server, PROMPT, route.greedy)
     words = greedy.text.split()
     word = next(" " + word for word in words[3:] if greedy.text.count(" " + word) == 1)
-    # Plain routes know nothing of turns.
+    # Completion routes apply no chat template.
     short_prompt = SHORT
     if route.table in ("completion", "parameters"):
         short_prompt = f"<|im_start|>user\n{SHORT}<|im_end|>\n<|im_start|>assistant\n"
@@ -302,7 +306,7 @@ def learn(server: Trunkline, route: Route) -> Known:
 
 @pytest.fixture(scope="module")
 def replies(server: Trunkline) -> Iterator[dict[tuple[str, str], tuple[Reply, Known]]]:
-    """What is answered to each field on each route, all asked for at once."""
+    """The replies to each field on each route, requested concurrently."""
     with ThreadPoolExecutor(NUM_SENDERS) as pool:
         known = dict(zip(ROUTES, pool.map(lambda route: learn(server, route), ROUTES.values()), strict=True))
 
@@ -310,7 +314,7 @@ def replies(server: Trunkline) -> Iterator[dict[tuple[str, str], tuple[Reply, Kn
             (table, name), route = case, ROUTES[case[0]]
             effect, facts = EFFECTS[name], known[table]
             base = route.sampled if effect.is_sampled else route.greedy
-            # `max_completion_tokens` is another name for `max_tokens`, and only one of them may be sent.
+            # `max_completion_tokens` is another name for `max_tokens`; a request may have only one of them.
             other_name: dict[str, Any] = {"max_tokens": None} if name == "max_completion_tokens" else {}
             fields = base | effect.beside(facts) | other_name | {name: effect.value(facts)}
             return route.ask(server, facts.short_prompt if effect.is_short else PROMPT, fields), facts
@@ -319,7 +323,7 @@ def replies(server: Trunkline) -> Iterator[dict[tuple[str, str], tuple[Reply, Kn
 
 
 @pytest.mark.parametrize("table", ROUTES)
-def test_each_field_of_sampling_has_its_effect(replies: dict[tuple[str, str], tuple[Reply, Known]], table: str) -> None:
+def test_each_sampling_field_has_its_effect(replies: dict[tuple[str, str], tuple[Reply, Known]], table: str) -> None:
     (known,) = {id(known): known for (of, _), (_, known) in replies.items() if of == table}.values()
     assert known.greedy.text != known.sampled.text and known.short.reason in END_REASONS, known
     wrong = {
@@ -328,12 +332,12 @@ def test_each_field_of_sampling_has_its_effect(replies: dict[tuple[str, str], tu
         if of == table and not EFFECTS[name].check(reply, known)
     }
     assert not wrong, f"greedy: {known.greedy.text!r}, sampled: {known.sampled.text!r}, word: {known.word!r}"
-    # A field that is taken and ignored is found: the answer without it has not what the field's own answer must have.
-    unseen = {name for name in EFFECTS if (table, name) in CASES and EFFECTS[name].check(plain(name, known), known)}
-    assert not unseen, "what is checked holds without the field"
+    # Each check must fail without the field. Otherwise it would not notice that the field is accepted and ignored.
+    vacuous = {name for name in EFFECTS if (table, name) in CASES and EFFECTS[name].check(plain(name, known), known)}
+    assert not vacuous, "these checks also hold without the field"
 
 
 def plain(name: str, known: Known) -> Reply:
-    """The answer to the same request without the field."""
+    """Returns the reply to the same request without the field."""
     effect = EFFECTS[name]
     return known.short if effect.is_short else known.sampled if effect.is_sampled else known.greedy

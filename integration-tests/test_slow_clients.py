@@ -1,4 +1,4 @@
-"""Connections that send slowly or do not read, and normal service beside them."""
+"""Connections that send slowly or do not read leave normal service intact."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from harness import ALL_TIERS, Trunkline, http, serving, wait_for
+from harness import ALL_TIERS, Trunkline, http, resident_bytes, serving, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -19,7 +18,7 @@ STALL_S = 5 if ALL_TIERS else 2
 
 @pytest.fixture(scope="module")
 def stalling() -> Iterator[Trunkline]:
-    """Gives up a client that does not read after some seconds instead of half a minute."""
+    """A server that closes the connection of a client that does not read after a few seconds."""
     with serving("--client-stall-timeout", str(STALL_S)) as running:
         yield running
 
@@ -30,46 +29,36 @@ def request_bytes(path: str, body: object) -> bytes:
 
 
 def narrow_connection(server: Trunkline) -> socket.socket:
-    """With as little room for what it does not read as the kernel gives."""
+    """Connects with the smallest receive buffer that the kernel allows."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", server.port))
     return connection
 
 
-def resident_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (line,) = [line for line in status if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024
-
-
 def stream_of(tokens: int) -> bytes:
-    """Some kilobytes of events for each token."""
+    """Returns a request whose stream has some kilobytes of events per token."""
     message = {"role": "user", "content": "x"}
     fields = {"max_tokens": tokens, "ignore_eos": True, "stream": True, "logprobs": True, "top_logprobs": 20}
     return request_bytes("/v1/chat/completions", {"messages": [message], **fields})
 
 
-def nothing_left(server: Trunkline) -> bool:
-    return server.quiet() and server.metrics()["trunkline_kv_blocks_held"] == 0
-
-
-def test_who_never_reads_loses_its_connection_and_its_blocks(stalling: Trunkline) -> None:
+def test_client_that_never_reads_loses_its_connection_and_its_blocks(stalling: Trunkline) -> None:
     before = stalling.metrics()["trunkline_stalled_connections_total"]
     with narrow_connection(stalling) as connection:
         connection.sendall(stream_of(900))
-        wait_for(lambda: not stalling.quiet(), "the request to run")
+        wait_for(lambda: not stalling.is_idle(), "the request to run")
         wait_for(
             lambda: stalling.metrics()["trunkline_stalled_connections_total"] == before + 1,
-            "the connection to be given up",
+            "the connection to be closed",
             120,
         )
-        wait_for(lambda: nothing_left(stalling), "all blocks to be free", 60)
+        wait_for(lambda: stalling.holds_nothing(), "all blocks to be free", 60)
 
 
 def test_slow_connections_leave_normal_service_alone(stalling: Trunkline) -> None:
     whole = request_bytes("/v1/completions", {"prompt": [100, 200, 300], "max_tokens": 2})
-    # Headers, bodies, and fewer readers than a step has places for.
+    # Partial headers, partial bodies, and fewer streams than a step can run.
     kinds = [whole[:20], whole[:-20], whole[:20], whole[:-20], stream_of(200)]
     router = stalling.router_pid()
     stalling.complete("warm", max_tokens=2)
@@ -87,9 +76,9 @@ def test_slow_connections_leave_normal_service_alone(stalling: Trunkline) -> Non
                     connection.sendall(whole[sent : sent + 1])
             assert stalling.complete("The sea is", max_tokens=3)["usage"]["completion_tokens"] == 3
             assert http.get(f"{stalling.base_url}/readyz").status_code == 200
-        # No more than a megabyte for each: tokens, text, sockets.
+        # At most 1 MiB per connection for tokens, text and sockets.
         assert resident_bytes(router) - before < NUM_SLOW << 20
-        # Who sent slowly is served in the end as everybody else is.
+        # A slow sender is served once its request is complete.
         slow[1].sendall(whole[len(kinds[1]) + 10 :])
         assert slow[1].recv(12) == b"HTTP/1.1 200"
-    wait_for(lambda: nothing_left(stalling), "all blocks to be free", 120)
+    wait_for(lambda: stalling.holds_nothing(), "all blocks to be free", 120)

@@ -1,4 +1,4 @@
-"""Every route, whole answers, compared exactly."""
+"""Exact comparison of whole answers of every route with recorded snapshots."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ CASES: dict[str, tuple[str, str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_snapshot(server: Trunkline, request: pytest.FixtureRequest, name: str) -> None:
     method, path, body = CASES[name]
-    # What a prefix hit spared is part of usage, and depends on what came before: the second time all is hit.
+    # Usage includes the prefix hit, which depends on earlier requests. The second time, the whole prompt is a hit.
     snapshots.exchange(server.base_url, method, path, body)
-    # The last, partly filled block is in the cache an instant after the answer.
-    wait_for(server.quiet, "the end of the request")
+    # The last, partly filled block enters the cache shortly after the answer.
+    wait_for(server.is_idle, "the end of the request")
     text = snapshots.exchange(server.base_url, method, path, body)
     snapshots.compare(name, text, record=request.config.getoption("--record"))
 

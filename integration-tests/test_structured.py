@@ -1,4 +1,4 @@
-"""Structured output at temperature 1: what is finished parses and validates, whatever the model would rather say."""
+"""Structured output at temperature 1: every finished output parses and validates."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from schemas import OURS, subschemas
 from streams import WatchedStream
 
 OWN_SCHEMAS = ROOT / "router/grammar/tests/schemas/own.jsonl"
-# Schemas that people really wrote, which have no licence that lets them be part of this tree.
+# Schemas written by others, whose licences do not allow including them in this repository.
 REAL_SCHEMAS = Path(os.environ.get("TRUNKLINE_SCHEMAS", ROOT / "../shared/schemas/sample.jsonl.gz"))
-# A run without `--all-schemas` takes one of so many real schemas.
+# Without `--all-schemas`, a run tests only every 36th of the real schemas.
 STRIDE = 36
 NUM_STREAMS = 16
-# Outputs of each of our schemas.
+# Outputs for each schema in `OURS`.
 NUM_OUTPUTS = 4 if ALL_TIERS else 2
-# Rows of the table of keywords in docs/api.md that name what is supported.
+# Rows of supported keywords in the table of docs/api.md.
 KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined"]
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
 
@@ -53,7 +53,7 @@ def check(text: str, schema: Any) -> None:
 
 @pytest.fixture(scope="module")
 def answers(server: Trunkline) -> dict[str, httpx.Response]:
-    """An answer under each of our schemas, all asked for at once."""
+    """An answer for each schema in `OURS`, requested concurrently."""
 
     def ask(schema: Any) -> httpx.Response:
         fields = {"response_format": schema_format(schema), "n": NUM_OUTPUTS, "seed": 1}
@@ -68,12 +68,12 @@ def test_finished_outputs_validate(answers: dict[str, httpx.Response], name: str
     answer = answers[name]
     assert answer.status_code == 200, answer.text
     texts = finished(answer.json())
-    assert texts, f"none of the outputs was finished: {answer.text}"
+    assert texts, f"no output was finished: {answer.text}"
     for text in texts:
         check(text, OURS[name])
 
 
-def test_ours_have_each_keyword_and_format_of_the_table() -> None:
+def test_ours_use_every_documented_keyword_and_format() -> None:
     text = (ROOT / "docs/api.md").read_text()
     lines = [line.split("|") for line in text[text.index("\n## Structured output") :].splitlines() if line[:2] == "| "]
     cells = {line[1].strip(): set(re.findall(r"`([^`]+)`", line[2])) for line in reversed(lines)}
@@ -99,17 +99,20 @@ def test_ours_have_each_keyword_and_format_of_the_table() -> None:
         ("uuid", "01234567-89ab-cdef-0123-456789abcdef", "0123456789abcdef0123456789abcdef"),
     ],
 )
-def test_checks_of_formats_can_fail(name: str, good: str, bad: str) -> None:
+def test_format_checks_accept_good_and_reject_bad_values(name: str, good: str, bad: str) -> None:
     assert CHECKS[name](good) and not CHECKS[name](bad)
 
 
 def outcome(server: Trunkline, entry: dict[str, Any]) -> str:
-    """What became of one schema: the code of its refusal, or whether its output was finished, which then validates."""
+    """Requests output for one schema and validates it.
+
+    Returns the error code if the schema is refused, else "finished" or "cut off".
+    """
     schema = entry["schema"]
     fields = {"response_format": schema_format(schema), "seed": 3}
     answer = chat(server, "Give me a short example in JSON.", **fields)
     while answer.status_code == 503:
-        # A few schemas take the compiler long.
+        # A few schemas take long to compile.
         assert answer.json()["error"]["code"] == "grammar_busy", answer.text
         time.sleep(int(answer.headers["retry-after"]))
         answer = chat(server, "Give me a short example in JSON.", **fields)
@@ -134,15 +137,15 @@ def outcomes(server: Trunkline, entries: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
-def test_own_schemas_are_refused_by_name_or_hold(server: Trunkline) -> None:
+def test_own_schemas_are_refused_with_a_code_or_hold(server: Trunkline) -> None:
     entries = [json.loads(line) for line in OWN_SCHEMAS.read_text().splitlines()]
     found = outcomes(server, entries[:: 1 if ALL_TIERS else 4])
     assert found["finished"] >= 0.5 * found.total(), found
 
 
 @pytest.mark.full
-def test_real_schemas_are_refused_by_name_or_hold(server: Trunkline, request: pytest.FixtureRequest) -> None:
-    assert REAL_SCHEMAS.exists(), f"{REAL_SCHEMAS} is not there; hint: name a file of schemas in TRUNKLINE_SCHEMAS"
+def test_real_schemas_are_refused_with_a_code_or_hold(server: Trunkline, request: pytest.FixtureRequest) -> None:
+    assert REAL_SCHEMAS.exists(), f"{REAL_SCHEMAS} does not exist; hint: set TRUNKLINE_SCHEMAS to a file of schemas"
     with gzip.open(REAL_SCHEMAS, "rt") as lines:
         entries = [json.loads(line) for line in lines]
     found = outcomes(server, entries if request.config.getoption("--all-schemas") else entries[::STRIDE])
@@ -160,14 +163,14 @@ def test_real_schemas_are_refused_by_name_or_hold(server: Trunkline, request: py
     ],
     ids=["regex", "choice", "lark", "structured_outputs"],
 )
-def test_texts_match(server: Trunkline, fields: dict[str, Any], pattern: str) -> None:
+def test_texts_match_their_grammar(server: Trunkline, fields: dict[str, Any], pattern: str) -> None:
     answer = chat(server, "Say something.", n=4, seed=5, **fields).json()
     texts = finished(answer)
     assert len(texts) == 4, answer
     assert all(re.fullmatch(pattern, text) for text in texts), texts
 
 
-def test_a_grammar_does_not_depend_on_neighbours(server: Trunkline) -> None:
+def test_concurrent_requests_do_not_change_constrained_output(server: Trunkline) -> None:
     fields: dict[str, Any] = {"response_format": schema_format(OURS["nesting"]), "seed": 11}
     alone = chat(server, "Who are you?", **fields).json()["choices"]
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
@@ -181,13 +184,13 @@ def test_required_and_named_tools_are_called_with_valid_arguments(server: Trunkl
     schemas = {"take": OURS["nesting"], "walk": OURS["recursion"]}
     tools = [{"type": "function", "function": {"name": k, "parameters": v}} for k, v in schemas.items()]
     named = {"type": "function", "function": {"name": "walk"}}
-    # With this seed a reply of each kind is finished, and one of the parallel ones has two calls.
+    # With this seed, a reply of each kind is finished and a parallel one has two calls.
     fields: dict[str, Any] = {"tools": tools, "n": 2, "seed": 4, "max_tokens": 200}
     for choice, is_parallel in [("required", False), ("required", True), (named, True)]:
         answer = chat(server, "Use a tool.", tool_choice=choice, parallel_tool_calls=is_parallel, **fields)
         assert answer.status_code == 200, answer.text
         replies = [reply for reply in answer.json()["choices"] if reply["finish_reason"] != "length"]
-        assert replies, f"none of the replies was finished: {answer.text}"
+        assert replies, f"no reply was finished: {answer.text}"
         for reply in replies:
             calls = reply["message"]["tool_calls"]
             assert calls and reply["message"]["content"] is None
@@ -198,7 +201,7 @@ def test_required_and_named_tools_are_called_with_valid_arguments(server: Trunkl
                 check(call["function"]["arguments"], schemas[name])
 
 
-def test_a_schema_bomb_is_refused_while_a_stream_goes_on(server: Trunkline) -> None:
+def test_schema_bomb_is_refused_without_pausing_a_stream(server: Trunkline) -> None:
     alternatives: dict[str, Any] = {"type": "string"}
     for depth in range(12):
         alternatives = {"anyOf": [{"type": "array", "items": alternatives, "minItems": depth}] * 2}
@@ -219,10 +222,10 @@ def test_a_schema_bomb_is_refused_while_a_stream_goes_on(server: Trunkline) -> N
             pause_s = stream.longest_pause(began, began + took_s)
             print(f"{answer.status_code} after {took_s:.2f} s, the stream paused {pause_s:.3f} s")
             answers.append(answer)
-            # A stream that waits for the compiler waits as long as the bomb's sender does.
-            assert pause_s < 0.1 + 0.6 * took_s, f"the stream stood still for {pause_s:.2f} s"
+            # If streams had to wait for the compiler, the pause would be as long as the compilation.
+            assert pause_s < 0.1 + 0.6 * took_s, f"the stream paused for {pause_s:.2f} s"
     for answer in answers:
-        # Some are no bombs to this parser: then they are taken.
+        # The parser can handle some of them, and accepts these.
         assert answer.status_code in (200, 400), answer.text
         assert answer.status_code == 200 or answer.json()["error"]["code"] in REFUSALS | {"grammar_failed"}
     assert sum(answer.status_code == 400 for answer in answers) >= 3

@@ -1,4 +1,4 @@
-"""The whole server over TLS: start, banner, answers, a certificate that is renewed."""
+"""The whole server over TLS: start, banner, answers and a renewed certificate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness import START_DEADLINE_S, Trunkline, wait_for
 
 
 def write_pair(folder: Path) -> str:
-    """A certificate for 127.0.0.1 and its key; the certificate's text."""
+    """Writes a certificate for 127.0.0.1 and its key, and returns the certificate's text."""
     assert shutil.which("openssl"), "openssl is missing; hint: on Debian, apt-get install openssl"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", "/CN=trunkline", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -31,7 +31,7 @@ def get(server: Trunkline, path: str, certificate: str) -> httpx.Response:
     return httpx.get(f"https://127.0.0.1:{server.port}{path}", verify=trust, timeout=60)
 
 
-def test_a_server_with_a_certificate_is_ready_serves_and_takes_a_renewed_one(tmp_path: Path) -> None:
+def test_server_with_a_certificate_serves_and_reloads_a_renewed_one(tmp_path: Path) -> None:
     first = write_pair(tmp_path)
     server = Trunkline(*flags(tmp_path))
     try:

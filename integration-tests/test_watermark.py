@@ -1,4 +1,4 @@
-"""A watermark is in every text that asked for it and in no other, whatever runs beside; its key is nowhere shown."""
+"""A watermark is in every text that requests it and in no other, and its key is never shown."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ import pytest
 from harness import ALL_TIERS, ROOT, Trunkline, http, serving, sse_events
 
 KEY = 0xC0FF_EE15_600D_5EED
-# A score grows with the root of the number of tokens.
+# A score grows with the square root of the number of tokens.
 NUM_TOKENS = 200
 SEEDS = (1, 2, 3) if ALL_TIERS else (1,)
 TIMEOUT_S = 120.0
 PYTHON = ROOT / ".venv/bin/python"
-# What an attacker, and the tests of a text without a mark, have.
-TGIS_KEY = 15_485_863
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +31,13 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def marking(key_file: Path) -> Iterator[Trunkline]:
-    """A server with a key of its own, which logs all that it can."""
+    """A server with its own key, which logs verbosely."""
     with serving("--watermark-key-file", str(key_file), "--log-level", "debug") as running:
         yield running
 
 
 def generate(server: Trunkline, seed: int, **parameters: Any) -> dict[str, Any]:
-    """Text of a story at temperature 1; the answer of TGI's route."""
+    """Samples a story at temperature 1 through /generate."""
     given = {"do_sample": True, "seed": seed, "max_new_tokens": NUM_TOKENS, "ignore_eos_token": True, "details": True}
     body = {"inputs": f"Once upon a time in year {seed} there was", "parameters": given | parameters}
     answer = http.post(f"{server.base_url}/generate", json=body, timeout=TIMEOUT_S)
@@ -58,7 +56,7 @@ def streamed(server: Trunkline, seed: int, **parameters: Any) -> str:
 
 
 def score(tokens: Any, *arguments: str) -> dict[str, float]:
-    """What the command says of an answer's tokens."""
+    """Returns the command's report on an answer's tokens."""
     command = [str(PYTHON), "-m", "trunkline_server", "watermark", *arguments]
     done = subprocess.run(command, input=json.dumps(tokens), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -70,25 +68,26 @@ def tokenize(server: Trunkline, text: str) -> Any:
     return http.post(f"{server.base_url}/tokenize", json={"inputs": text}, timeout=TIMEOUT_S).json()
 
 
-def test_marked_texts_are_found_and_others_are_not(marking: Trunkline, key_file: Path) -> None:
+def test_watermarked_texts_are_detected_and_others_are_not(marking: Trunkline, key_file: Path) -> None:
     key = ("--key-file", str(key_file))
     for seed in SEEDS:
         marked = generate(marking, seed, watermark=True)
         plain = generate(marking, seed)
-        # By the tokens as they were sampled, and by the text alone.
+        # First with the sampled tokens, then with only the text.
         assert score(marked, *key)["z_score"] > 4, marked["generated_text"]
         assert score(tokenize(marking, marked["generated_text"]), *key)["z_score"] > 4, marked["generated_text"]
         assert abs(score(plain, *key)["z_score"]) < 4, plain["generated_text"]
-        assert abs(score(marked)["z_score"]) < 4, "with TGI's key"
+        assert abs(score(marked)["z_score"]) < 4, "TGI's default key must not detect the watermark"
         assert marked["generated_text"] != plain["generated_text"]
-    assert score(generate(marking, 4, watermark=True, do_sample=False), *key)["z_score"] > 2, "greedy, too"
+    greedy = generate(marking, 4, watermark=True, do_sample=False)
+    assert score(greedy, *key)["z_score"] > 2, greedy["generated_text"]
 
 
-def test_a_server_without_a_key_has_tgis(server: Trunkline) -> None:
+def test_server_without_a_key_uses_the_default_of_tgi(server: Trunkline) -> None:
     assert score(generate(server, 5, watermark=True))["z_score"] > 4
 
 
-def test_a_marked_reply_is_the_same_alone_and_among_others(marking: Trunkline) -> None:
+def test_concurrent_requests_do_not_change_watermarked_text(marking: Trunkline) -> None:
     seeds = (7, 8) if ALL_TIERS else (7,)
     settings: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.2, "top_p": 0.9}]
     requests = list(itertools.product(seeds, (False, True), settings))
@@ -106,10 +105,10 @@ def test_a_marked_reply_is_the_same_alone_and_among_others(marking: Trunkline) -
 
     alone = texts(1)
     assert texts(len(requests)) == alone
-    assert len(set(alone)) == len(alone), "the mark changes each of them"
+    assert len(set(alone)) == len(alone), "the watermark did not change a text"
 
 
-def test_logprobs_are_of_the_model_and_grammars_hold(marking: Trunkline) -> None:
+def test_watermark_leaves_logprobs_and_grammars_intact(marking: Trunkline) -> None:
     plain = generate(marking, 9, max_new_tokens=1, top_n_tokens=5)["details"]
     marked = generate(marking, 9, max_new_tokens=1, top_n_tokens=5, watermark=True)["details"]
     assert marked["top_tokens"] == plain["top_tokens"]
@@ -119,14 +118,14 @@ def test_logprobs_are_of_the_model_and_grammars_hold(marking: Trunkline) -> None
         assert re.fullmatch(dates["value"], text), text
 
 
-def test_the_key_is_nowhere_shown(marking: Trunkline) -> None:
+def test_key_is_never_shown(marking: Trunkline) -> None:
     generate(marking, 10, max_new_tokens=2, watermark=True)
     shown = [marking.log(), *marking.pids_commands(), http.get(f"{marking.base_url}/metrics").text]
     for text in shown:
         assert f"{KEY:x}" not in text.lower() and str(KEY) not in text
 
 
-def test_what_is_no_key_is_a_users_mistake_and_is_not_quoted() -> None:
+def test_invalid_key_is_an_error_that_does_not_quote_it() -> None:
     failing = Trunkline(env={"TRUNKLINE_WATERMARK_KEY": "open sesame"})
     assert failing.process.wait(60) == 2
     failing.close()

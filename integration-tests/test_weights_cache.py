@@ -1,4 +1,4 @@
-"""The second start maps the weights that the first one packed, and answers with the same bits."""
+"""A second start maps the weights that the first one packed, and answers with the same bits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def answer(server: Trunkline) -> Any:
     return response.json()["choices"]
 
 
-def test_the_second_start_maps_the_weights_and_answers_the_same(tmp_path: Path) -> None:
+def test_second_start_maps_the_weights_and_answers_with_the_same_bits(tmp_path: Path) -> None:
     folder = tmp_path / "packed"
     first = Trunkline("--weights-cache", str(folder)).wait_ready()
     try:
         expected = answer(first)
-        # A thread that runs only when nothing else does writes it.
-        wait_for(lambda: "packed weights kept" in first.log(), "the file of packed weights", START_DEADLINE_S)
+        # A low-priority thread writes the file.
+        wait_for(lambda: "packed weights cached" in first.log(), "the file of packed weights", START_DEADLINE_S)
         assert "weights packed" in first.log()
-        # Beside the first one, which goes on.
+        # The first server keeps running.
         second = Trunkline(env={"TRUNKLINE_WEIGHTS_CACHE": str(folder)}).wait_ready()
         try:
             assert "weights mapped" in second.log()
@@ -39,7 +39,7 @@ def test_the_second_start_maps_the_weights_and_answers_the_same(tmp_path: Path) 
         assert answer(first) == expected
     finally:
         first.stop()
-    # A byte changed on the disk: a warning, and the same answers.
+    # A damaged file gives a warning and the same answers.
     (file,) = folder.glob("*.weights")
     with file.open("r+b") as raw:
         raw.seek(file.stat().st_size // 2)
@@ -48,7 +48,7 @@ def test_the_second_start_maps_the_weights_and_answers_the_same(tmp_path: Path) 
         raw.write(bytes([byte ^ 16]))
     third = Trunkline("--weights-cache", str(folder)).wait_ready()
     try:
-        assert "WARN shard: the cache of packed weights is of no use" in third.log()
+        assert "WARN shard: ignoring the cache of packed weights" in third.log()
         assert answer(third) == expected
     finally:
         third.stop()

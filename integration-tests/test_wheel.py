@@ -1,4 +1,4 @@
-"""What `pip install` would take, installed in an empty environment and asked a question."""
+"""The wheels, installed into an empty environment, serve a request."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import harness
 import pytest
 from harness import ROOT, embedded_gguf, serving
 
-# `make lint` compares what is built for wheels with what is tested; building them takes minutes.
+# Building the wheels takes minutes. `make lint` checks that they have the same features as the tests.
 pytestmark = [pytest.mark.alone, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a new environment that holds the two wheels and what they need, nothing of this tree."""
+    """The bin folder of a new environment with only the two wheels and their dependencies."""
     subprocess.run(["make", "wheel"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=900)
     folder = tmp_path_factory.mktemp("wheel") / "venv"
     uv = ROOT / ".tools/bin/uv"

@@ -1,4 +1,4 @@
-"""Models with windows: a long generation takes no more memory than its window, and cached prefixes are still found."""
+"""Models with sliding windows: a long generation needs memory only for its window, and cached prefixes are found."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ import pytest
 import safetensors.numpy
 from harness import ALL_TIERS, Trunkline, http, serving, sse_events, wait_for
 
-# One character a token, so that the text says which tokens they were.
+# Each character is one token, so that a text determines its tokens.
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 WINDOW = 64
-# Positions of a block.
 BLOCK = 64
 NUM_LAYERS = 3
-# More than the test's pool of window parts by far. `TRUNKLINE_WINDOW_TOKENS=20000` for the figure in the docs.
+# Far more than the pool can hold. The figure in the docs is with `TRUNKLINE_WINDOW_TOKENS=20000`.
 NUM_TOKENS = int(os.environ.get("TRUNKLINE_WINDOW_TOKENS", "4000" if ALL_TIERS else "1000"))
 POOL_TOKENS = 1024 if ALL_TIERS else 384
 PROMPT = [(position * position + 3 * position) % len(ALPHABET) for position in range(150)]
-# f16 of K and V against fp32: a token that is not the likeliest there is one as good.
+# With f16 K and V, a token's logit may be this much below the highest one in fp32.
 LOGIT_BOUND = 0.05
 HEAD_SIZE = 32
-# K and V of a position: layers, K and V, heads, head size, f16.
+# Bytes per position: layers, K and V, heads, head size, f16.
 KV_BYTES = NUM_LAYERS * 2 * 4 * HEAD_SIZE * 2
 
 
@@ -49,7 +48,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_model(folder: Path, config: dict[str, Any], norms: tuple[str, ...], std: float) -> None:
-    """Writes a model with weights from a seed, as transformers would: norms as they begin, all else normal."""
+    """Writes a model as transformers would, with normally distributed weights from a seed and initial norms."""
     config |= {"vocab_size": len(ALPHABET), "hidden_size": 64, "intermediate_size": 96, "sliding_window": WINDOW}
     heads, head_size = config["num_attention_heads"] * config["head_dim"], config["head_dim"]
     kv_heads = config["num_key_value_heads"] * head_size
@@ -63,7 +62,7 @@ def write_model(folder: Path, config: dict[str, Any], norms: tuple[str, ...], st
         shapes |= {f"{name}.{norm}.weight": (64,) for norm in norms}
     shapes["model.norm.weight"] = (64,)
     noise = np.random.default_rng(0)
-    # Gemma's norms multiply by 1 more than what is stored.
+    # Gemma's norms multiply by 1 plus the stored value.
     scale = 0.0 if config["model_type"].startswith("gemma") else 1.0
     tensors = {
         name: np.full(shape, scale, np.float32) if len(shape) == 1 else noise.normal(0, std, shape).astype(np.float32)
@@ -97,13 +96,13 @@ def options(num_tokens: int) -> list[str]:
 
 
 def private_kib(pid: int) -> int:
-    """Memory that is the process's own: without files, which a store maps."""
+    """Returns the process's anonymous memory, which excludes files that a store maps."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
 
 
 def generate(server: Trunkline, num_tokens: int) -> tuple[list[int], list[int]]:
-    """Tokens, and the shard's memory in KiB every tenth of them."""
+    """Returns the output tokens, and the shard's memory in KiB after each tenth of them."""
     text, resident, pid = "", [], server.shard_pid()
     body = {"prompt": PROMPT, "temperature": 0, "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
     with http.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=300) as answer:
@@ -119,36 +118,36 @@ def generate(server: Trunkline, num_tokens: int) -> tuple[list[int], list[int]]:
 @pytest.fixture(scope="module")
 def windowed(mistral: Path) -> Iterator[Trunkline]:
     with serving(*options(POOL_TOKENS), model=str(mistral)) as server:
-        assert "layers with a window are kept apart" in server.log()
+        assert "window parts enabled" in server.log()
         yield server
 
 
-def test_a_text_is_longer_than_the_pool_and_the_same_as_with_whole_blocks(mistral: Path, windowed: Trunkline) -> None:
+def test_text_longer_than_the_pool_equals_that_with_whole_blocks(mistral: Path, windowed: Trunkline) -> None:
     assert NUM_TOKENS > 2 * POOL_TOKENS
     tokens, resident = generate(windowed, NUM_TOKENS)
     with serving(*options(len(PROMPT) + NUM_TOKENS), "--kv-windows", "off", model=str(mistral)) as server:
         whole, resident_whole = generate(server, NUM_TOKENS)
-    assert len(set(tokens[-500:])) > len(ALPHABET) // 4, "the text runs in no small circle"
-    print("KiB of the shard by tenths, windows kept apart:", *resident, "whole blocks:", *resident_whole)
+    assert len(set(tokens[-500:])) > len(ALPHABET) // 4, "the text repeats itself"
+    print("KiB of the shard by tenths, separate windows:", *resident, "whole blocks:", *resident_whole)
     assert len(tokens) == NUM_TOKENS
     assert tokens == whole
-    # From where the pool of window parts is in use to the last; before, memory of the start comes back, too.
+    # Measured from when all window parts are in use; before that, the shard still releases memory from its start.
     assert POOL_TOKENS < 4 * NUM_TOKENS // 10
     kv_kib = KV_BYTES * NUM_TOKENS * 6 // 10 >> 10
     assert resident[-1] - resident[3] < kv_kib // 20
     if ALL_TIERS:
-        # Pages of 2 MiB make it grow in steps, which fewer tokens may not fill.
+        # Memory grows in pages of 2 MiB, which shorter texts may not fill.
         assert resident_whole[-1] - resident_whole[3] > kv_kib // 3
         check_with_transformers(mistral, PROMPT + tokens)
 
 
 def check_with_transformers(folder: Path, token_ids: list[int]) -> None:
-    """Each token of the first and of the last 1,000 is the one that transformers finds likeliest, or as likely."""
+    """Checks that transformers finds each of the first and last 1,000 tokens likeliest, or nearly so."""
     import torch
     import transformers
 
     model = transformers.MistralForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-    # What the last ones see through all layers.
+    # The number of positions that affect a position through all layers.
     reach = NUM_LAYERS * (WINDOW - 1) + 1
     num_equal, num_compared = 0, 0
     for begin, first in ((0, len(PROMPT)), (len(token_ids) - 1000 - reach, len(token_ids) - 1000)):
@@ -162,11 +161,11 @@ def check_with_transformers(folder: Path, token_ids: list[int]) -> None:
             assert row.max() - row[chosen] < LOGIT_BOUND, f"token {position} is not the likeliest"
             num_equal += int(row.argmax()) == chosen
             num_compared += 1
-    print(f"{num_equal} of {num_compared} tokens are the very ones of transformers")
+    print(f"{num_equal} of {num_compared} tokens are those of transformers")
     assert num_equal > 0.99 * num_compared
 
 
-def test_a_second_turn_finds_the_window_that_it_needs(windowed: Trunkline) -> None:
+def test_second_turn_finds_the_window_that_it_needs(windowed: Trunkline) -> None:
     first = windowed.complete(PROMPT, max_tokens=100, ignore_eos=True)
     answer = [ALPHABET.index(character) for character in first["choices"][0]["text"]]
     second = [*PROMPT, *answer, 5, 6, 7]
@@ -181,7 +180,7 @@ def test_a_second_turn_finds_the_window_that_it_needs(windowed: Trunkline) -> No
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Gemma 2: every other layer has a window."""
+    """A random Gemma 2, in which every other layer has a window."""
     folder = tmp_path_factory.mktemp("gemma")
     config = {
         "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "num_hidden_layers": 4,
@@ -198,13 +197,13 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mixed(gemma: Path) -> Iterator[Trunkline]:
-    """A server with a small pool, on a model with and without windows."""
+    """A server with a small pool, on a model that has layers with and without windows."""
     with serving(*options(2048), model=str(gemma)) as server:
-        assert "layers with a window are kept apart" in server.log()
+        assert "window parts enabled" in server.log()
         yield server
 
 
-def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path, mixed: Trunkline) -> None:
+def test_concurrent_texts_in_a_small_pool_equal_those_with_whole_blocks(gemma: Path, mixed: Trunkline) -> None:
     prompts = [[*PROMPT[: 40 * index], *PROMPT[index:]] for index in range(6)]
 
     def texts(server: Trunkline) -> list[str]:
@@ -216,54 +215,54 @@ def test_many_at_once_in_a_small_pool_write_what_whole_blocks_write(gemma: Path,
             return list(pool.map(complete, prompts))
 
     apart = [texts(mixed), texts(mixed)]
-    wait_for(mixed.quiet, "the end of all")
+    wait_for(mixed.is_idle, "the end of all")
     parts = window_parts(mixed)
-    # Nobody runs; what is in use serves later hits.
+    # No sequence runs, so parts in use are kept only for later hits.
     assert (parts["needed"], parts["dropped"] > 0, 0 <= parts["free"] < parts["total"]) == (0, True, True)
     totals = http.get(f"{mixed.base_url}/v1/kv").json()
     nodes = http.get(f"{mixed.base_url}/v1/kv/tree", params={"limit": 1000}).json()["data"]
     taken = sum(node["bytes"] for node in nodes)
     assert taken == totals["device"]["used_bytes"] <= totals["device"]["bytes"]
-    assert taken < sum(node["blocks"] for node in nodes) * totals["block_bytes"], "parts were dropped"
+    assert taken < sum(node["blocks"] for node in nodes) * totals["block_bytes"], "no part was dropped"
     with serving(*options(8192), "--kv-windows", "off", model=str(gemma)) as server:
-        assert "layers with a window are kept apart" not in server.log()
+        assert "window parts enabled" not in server.log()
         assert set(window_parts(server).values()) == {0}
         whole = texts(server)
     assert apart == [whole, whole]
 
 
 @pytest.mark.parametrize("name", ["gemma", pytest.param("mistral", marks=pytest.mark.full)])
-def test_a_history_is_there_after_a_kill_and_goes_on_with_the_same_bits(
+def test_history_is_restored_after_a_kill_and_continues_with_the_same_bits(
     request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:
     folder = request.getfixturevalue(name)
     without_store: Trunkline = request.getfixturevalue("windowed" if name == "mistral" else "mixed")
-    # The window of position 640 reaches back into the tenth block; the nine before it need no part.
+    # The window of position 640 begins in the tenth block, so the nine blocks before it need no window part.
     history = [(7 * position + position // 50) % len(ALPHABET) for position in range(10 * BLOCK + 30)]
     fields: dict[str, Any] = {"max_tokens": 150, "temperature": 0.8, "seed": 3, "logprobs": 1, "ignore_eos": True}
     expected = without_store.complete(history, **fields)["choices"]
     store = ["--kv-disk-path", str(tmp_path), "--kv-disk-size", "64MiB"]
     with serving(*options(2048), *store, model=str(folder)) as server:
-        assert "layers with a window are kept apart" in server.log()
+        assert "window parts enabled" in server.log()
         assert server.complete(history, **fields)["choices"] == expected
         os.kill(server.shard_pid(), signal.SIGKILL)
         wait_for(lambda: is_restored(server, history, fields, expected), "the history from the disk")
         assert window_parts(server)["needed"] == 0
-    # Slots do not show whether who wrote them keeps windows apart.
+    # The format of a slot does not depend on whether windows are separate.
     with serving(*options(2048), *store, "--kv-windows", "off", model=str(folder)) as server:
         assert is_restored(server, history, fields, expected)
 
 
 def is_restored(server: Trunkline, history: list[int], fields: dict[str, Any], expected: Any) -> bool:
-    """False while there is no shard."""
+    """Returns False while there is no shard. Otherwise checks the answer and that ten blocks were restored."""
     body = {"prompt": history, **fields}
     answer = http.post(f"{server.base_url}/v1/completions", json=body, timeout=60)
     if answer.status_code in (502, 503):
         return False
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["choices"] == expected
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 10 * BLOCK
+    parsed = answer.json()
+    assert parsed["choices"] == expected
+    assert parsed["usage"]["prompt_tokens_details"]["cached_tokens"] == 10 * BLOCK
     assert server.metrics()["trunkline_restored_blocks_total"] == 10
     return True
 

@@ -1,7 +1,7 @@
-"""Tests that what ships is compiled with the features that the tests compile it with.
+"""Checks that dependencies have the same features in shipped packages as in tests.
 
-Cargo turns on what any crate of a build asks of a dependency, and tests ask for more than what ships. A dependency
-whose features differ is compiled twice, with all that stands on it, and what is tested is not what ships: see
+Cargo unifies the features that all crates of a build request, and tests request more of them. If features differ, the
+dependency and everything that depends on it is compiled twice, and the tests do not test what ships. See
 `features/src/lib.rs`.
 """
 
@@ -16,15 +16,15 @@ SHIPPED = ("trunkline-launcher", "trunkline-router", "trunkline-router-full", "t
 
 
 def features(*selection: str) -> dict[str, set[str]]:
-    """Crate and version -> its sets of features, a comma-separated string each."""
+    """Returns crate and version → sets of features, each a comma-separated string."""
     command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p}|{f}", *selection]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     found: dict[str, set[str]] = {}
     for line in lines:
-        crate, _, its = line.removesuffix(" (*)").replace(" (proc-macro)", "").partition("|")
-        # Its own are on by what ships, not in tests alone.
+        crate, _, enabled = line.removesuffix(" (*)").replace(" (proc-macro)", "").partition("|")
+        # The features of this crate select those of the others, and may differ.
         if crate and not crate.startswith("trunkline-features "):
-            found.setdefault(crate, set()).add(its)
+            found.setdefault(crate, set()).add(enabled)
     return found
 
 
@@ -32,11 +32,11 @@ def main() -> int:
     tested = features("--workspace", "--edges", "normal,dev")
     status = 0
     for package in SHIPPED:
-        for crate, its in features("--package", package, "--edges", "normal").items():
-            for shipped in its - tested.get(crate, its):
+        for crate, enabled in features("--package", package, "--edges", "normal").items():
+            for shipped in enabled - tested.get(crate, enabled):
                 status = 1
-                print(f"{package}: {crate} has the features [{shipped}], in tests {sorted(tested[crate])};")
-                print("    hint: turn the others on in features/Cargo.toml, or where the workspace names the crate")
+                print(f"{package}: {crate} has the features [{shipped}], but in tests {sorted(tested[crate])};")
+                print("    hint: enable the missing ones in features/Cargo.toml or in the workspace's dependencies")
     return status
 
 

@@ -1,9 +1,9 @@
-"""Writes the Python side of the contract from `shard.proto`: what `make proto` runs.
+"""Generates the Python stubs from `shard.proto`; run by `make proto`.
 
     python scripts/gen_proto.py [--output FOLDER]
 
-The stubs are checked in, so that neither a user nor a wheel build needs the generator; a test compares them with what
-this script writes.
+The stubs are checked in, so that users and wheel builds do not need the generator. A test compares them with the output
+of this script.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from grpc_tools import protoc
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROTO_FOLDER = REPOSITORY / "proto" / "trunkline" / "shard" / "v1"
-# The folder is mapped onto the package's path, so that the generated import lines are right as they come.
+# The proto folder is mapped to the package's path, so that generated imports are correct.
 PACKAGE_PATH = "trunkline_server/_proto"
 
 
 def generate(output: Path) -> None:
-    """Writes `PACKAGE_PATH/shard_pb2{,_grpc}.py` and `.pyi` below `output`. Raises RuntimeError if protoc fails."""
+    """Writes the stubs to `PACKAGE_PATH` below `output`. Raises RuntimeError if protoc fails."""
     output.mkdir(parents=True, exist_ok=True)
     status = protoc.main(
         [
@@ -34,7 +34,7 @@ def generate(output: Path) -> None:
         ]
     )
     if status != 0:
-        raise RuntimeError(f"protoc ended with status {status} on `{PROTO_FOLDER / 'shard.proto'}`")
+        raise RuntimeError(f"protoc exited with {status} for `{PROTO_FOLDER / 'shard.proto'}`")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .gpu/: the built launcher and router, and the Python packages that a machine with torch does not have yet, for
-# Python 3.12 on x86-64 Linux. `make gpu-check` there uses it.
+# Creates .gpu/ for `make gpu-check` on another machine with x86-64 Linux and Python 3.12. It has the built launcher and
+# router, and the Python packages that an environment with torch may lack.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${1:?the folder of the release binaries}

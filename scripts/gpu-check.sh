@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the cuda backend, then measures it; see benchmark/gpu. Needs Python 3.12 with torch, triton, transformers, grpcio,
-# numpy, safetensors and tokenizers; the rest comes from `make gpu-bundle` (.gpu/), made on any x86-64 machine and brought
-# along. Without a GPU the kernels run in Triton's interpreter. Arguments are those of `python -m gpu`.
+# numpy, safetensors and tokenizers. The rest comes from .gpu/, which `make gpu-bundle` creates on any x86-64 machine.
+# Without a GPU, the kernels run in Triton's interpreter. Takes the arguments of `python -m gpu`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
@@ -15,15 +15,15 @@ fi
 if [ -x "$BUNDLE/bin/trunkline" ]; then
     ARGUMENTS+=(--launcher "$BUNDLE/bin/trunkline")
 elif [[ " $* " != *" --launcher"* ]]; then
-    echo "warning: there is no $BUNDLE/bin/trunkline: nothing is asked through HTTP; hint: \`make gpu-bundle\`" >&2
+    echo "warning: $BUNDLE/bin/trunkline is missing, so nothing is checked through HTTP; hint: run \`make gpu-bundle\`" >&2
 fi
 export PYTHONPATH="$PWD/benchmark:$PWD/server${PYTHONPATH:+:$PYTHONPATH}"
 for module in torch triton numpy safetensors transformers grpc google.protobuf pytest; do
     "$PYTHON" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null ||
-        echo "warning: $PYTHON has no $module: what needs it fails; hint: PYTHON=path, or \`make gpu-bundle\` where the network is" >&2
+        echo "warning: $PYTHON has no $module, so phases that need it fail; hint: set PYTHON, or run \`make gpu-bundle\` on a machine with network" >&2
 done
 "$PYTHON" -c "import torch, triton" || {
-    echo "error: $PYTHON has no torch or no triton; hint: PYTHON=path of a Python 3.12 that has them" >&2
+    echo "error: $PYTHON lacks torch or triton; hint: set PYTHON to a Python 3.12 that has them" >&2
     exit 1
 }
 exec "$PYTHON" -m gpu "${ARGUMENTS[@]}" "$@"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# install-develop.sh BINARIES ROUTER ENVIRONMENT: makes a checkout runnable from a virtual environment. The binaries of
-# the folder BINARIES go into its bin/ (ROUTER under the name trunkline-router), the kernels into the package beside the
-# Python sources, which the environment imports from here.
+# install-develop.sh BINARIES ROUTER ENVIRONMENT: makes a checkout runnable from a virtual environment. Copies launcher
+# and router (ROUTER, as trunkline-router) from the folder BINARIES to the environment's bin/, and the kernels to the
+# Python package in this checkout, from which the environment imports it.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$1 router=$2 environment=$3
 
-# Installs by rename, so that a running binary is never written over.
+# Replaces the file by a rename, because a running binary cannot be overwritten.
 install_file() {
     if ! cmp -s "$1" "$2"; then
         cp "$1" "$2.new"
@@ -21,7 +21,7 @@ install_file "$bin/libtrunkline_kernels_python.so" server/trunkline_server/_kern
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml | head -n 1)
 for packages in "$environment"/lib/python3*/site-packages; do
     printf '%s\n' "$(pwd)/server" >"$packages/trunkline_server.pth"
-    # What `trunkline env` and package tools read.
+    # The metadata that `trunkline env` and package tools read.
     about="$packages/trunkline_server-$version.dist-info"
     mkdir -p "$about"
     printf 'Metadata-Version: 2.1\nName: trunkline-server\nVersion: %s\n' "$version" >"$about/METADATA"

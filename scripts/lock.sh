@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles requirements/*.in to files of versions and hashes: no download addresses.
+# Compiles requirements/*.in to lock files with versions and hashes, but without download addresses.
 set -eu
 cd "$(dirname "$0")/../requirements"
 uv=${UV:-uv}

@@ -1,4 +1,4 @@
-"""Draws docs/chat.svg: a real start and a real streamed answer, as a terminal shows them."""
+"""Draws docs/chat.svg, a terminal with a real start and a real streamed answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main() -> None:
         console.print(Text(text, style="green"))
         console.print(Text(json.dumps(usage), style="dim"))
     svg = console.export_svg(title="trunkline")
-    # The picture asks nobody for fonts; the viewer's monospace serves.
+    # Without the font downloads, the viewer's own monospace font is used.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     (ROOT / "docs/chat.svg").write_text(svg)
 

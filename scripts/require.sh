@@ -1,6 +1,6 @@
 #!/bin/sh
-# require.sh NAME...: fails with one line that says what to install when a prerequisite is missing. `disk` is room for
-# MIN_FREE_MB megabytes.
+# require.sh NAME...: checks prerequisites, and fails with one line that says what to install. `disk` requires
+# MIN_FREE_MB megabytes of free space.
 set -eu
 fail() {
     echo "error: $1; hint: $2" >&2
@@ -21,14 +21,14 @@ for name in "$@"; do
         command -v "$python" >/dev/null 2>&1 ||
             fail "Python is missing (no \`$python\` on PATH)" "install Python 3.11 or newer; on Debian: apt-get install python3 python3-venv"
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-            fail "\`$python\` is $("$python" --version 2>&1), needed is 3.11 or newer" "make PYTHON=/path/to/python3.11"
+            fail "\`$python\` is $("$python" --version 2>&1), but 3.11 or newer is needed" "make PYTHON=/path/to/python3.11"
         "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
-            fail "\`$python\` cannot make virtual environments (no module ensurepip)" "on Debian: apt-get install python3-venv"
+            fail "\`$python\` cannot create virtual environments (no module ensurepip)" "on Debian: apt-get install python3-venv"
         ;;
     disk)
         free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
         [ "$free_mb" -ge "$MIN_FREE_MB" ] ||
-            fail "only $free_mb MB are free on this disk, needed are $MIN_FREE_MB" "free some, or use a checkout on another disk"
+            fail "only $free_mb MB are free on this disk, but $MIN_FREE_MB are needed" "free some space, or use another disk"
         ;;
     *) fail "unknown prerequisite \`$name\`" "see scripts/require.sh" ;;
     esac

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs test suites, each a make target, and leaves out those that nothing has changed since they passed.
+"""Runs test suites, each a make target, and skips those whose inputs have not changed since they last passed.
 
     scripts/suites.py [--force] SUITE...
 
-A suite's inputs are all files of the repository except those that cannot affect it. Their digest is kept in
-`target/passed/` when the suite passes, so a change in one place repeats only what that change can break. A fresh clone
-runs everything.
+A suite's inputs are all files of the repository except those that cannot affect it. Their digest is saved in
+`target/passed/` when the suite passes, so a change reruns only the suites that it can affect. A new clone runs
+everything.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = ROOT / "target" / "passed"
 REPORTS = ROOT / "target" / "reports"
-# Suites that use one core, and so run beside lint and the tests of the parts.
-BESIDE = ("test-clients",)
-# Suite -> folders that cannot affect it. Lint looks at every file, so it always runs.
+# Suites that use one core, and so run concurrently with others.
+CONCURRENT = ("test-clients",)
+# Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
     "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "scripts/"),
     "test-server": (
         *("launcher/", "object/", "fuzz/", "docs/", "integration-tests/"),
-        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "text", "grammar", "reply", "zmq")),
-        *("kernels/tests/", "store/tests/", "router/kv/tests/"),
+        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "kv", "zmq")),
+        *(f"router/{part}/" for part in ("text", "grammar", "reply")),
+        *("kernels/tests/", "store/tests/"),
     ),
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
@@ -45,18 +46,18 @@ UNRELATED: dict[str, tuple[str, ...]] = {
 
 
 def files() -> list[str]:
-    """Paths of all tracked and new files, relative to the repository."""
+    """Returns the paths of all tracked and new files, relative to the repository."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return sorted(name for name in names.split("\0") if name and (ROOT / name).is_file())
 
 
 def digest(suite: str, names: list[str]) -> str:
-    """Digest of everything that can change the outcome of `suite`: its files and the tools that build them."""
+    """Returns a digest of everything that can affect the outcome of `suite`: files and tool versions."""
     hasher = hashlib.sha256(sys.version.encode())
     hasher.update(subprocess.run(["rustc", "--version"], capture_output=True, check=True).stdout)
     for name in names:
-        # Prose for readers changes no test, except that the documents' own tests read docs/ and the README.
+        # These documents affect no test.
         if name.startswith(UNRELATED[suite]) or name in ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"):
             continue
         hasher.update(f"{name}\0".encode())
@@ -65,13 +66,13 @@ def digest(suite: str, names: list[str]) -> str:
 
 
 class Run:
-    """A suite under way. One that runs beside others writes to a file, which is printed when it is done."""
+    """A running suite. The output of a concurrent one goes to a file, which is printed at its end."""
 
     def __init__(self, suite: str, wanted: str) -> None:
         self.suite, self._wanted, self._begin = suite, wanted, time.monotonic()
-        self._log = REPORTS / f"{suite}.log" if suite in BESIDE else None
+        self._log = REPORTS / f"{suite}.log" if suite in CONCURRENT else None
         print(
-            f"==== {suite}" + (f" (beside the others, to {self._log.relative_to(ROOT)})" if self._log else ""),
+            f"==== {suite}" + (f" (concurrently, output in {self._log.relative_to(ROOT)})" if self._log else ""),
             flush=True,
         )
         command = ["make", "--no-print-directory", suite]
@@ -83,7 +84,7 @@ class Run:
                 self._process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
     def wait(self) -> int:
-        """Waits for the end, keeps the digest of a suite that passed, and returns the exit status."""
+        """Waits for the end, saves the digest if the suite passed, and returns the exit status."""
         status = self._process.wait()
         if self._log is not None:
             print(self._log.read_text(errors="replace"), end="")
@@ -105,20 +106,20 @@ def main() -> int:
     due = [suite for suite in args.suites if args.force or not is_unchanged(suite, wanted[suite])]
     for suite in args.suites:
         if suite not in due:
-            print(f"==== {suite}: nothing it depends on has changed since it passed (make test FORCE=1 runs it again)")
-    beside = [Run(suite, wanted[suite]) for suite in due if suite in BESIDE]
+            print(f"==== {suite}: skipped, because its inputs have not changed since it passed (FORCE=1 runs it)")
+    concurrent = [Run(suite, wanted[suite]) for suite in due if suite in CONCURRENT]
     status = 0
     for suite in due:
-        if suite in BESIDE:
+        if suite in CONCURRENT:
             continue
-        # Tests of the whole system fill both cores and measure: nothing runs beside them.
-        while suite == "test-system" and beside:
-            status = status or beside.pop().wait()
+        # System tests use all cores and measure times, so nothing else runs meanwhile.
+        while suite == "test-system" and concurrent:
+            status = status or concurrent.pop().wait()
         status = status or Run(suite, wanted[suite]).wait()
         if status:
             break
-    while beside:
-        status = beside.pop().wait() or status
+    while concurrent:
+        status = concurrent.pop().wait() or status
     return status
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests of the object tier against an S3-compatible server in a process of its own, over HTTP. Needs cargo,
-# curl and Python; the server (moto) goes into a virtual environment of its own, .venv-s3.
+# Runs the tests of the object tier against an S3-compatible server over HTTP. Needs cargo, curl and Python. Installs the
+# server (moto) into the virtual environment .venv-s3.
 set -eu
 cd "$(dirname "$0")/.."
 MOTO="moto[server]==5.1.4"

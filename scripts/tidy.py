@@ -1,4 +1,4 @@
-"""Tests the tree itself: sizes, import directions, purity of the core crates, words that do not belong here."""
+"""Checks the tree itself: sizes, import directions, purity of the core crates, links, and machine-specific text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto/trunkline/shard/v1/shard.proto"
-RUST_TYPES = ROOT / "router/src/shard/generated/trunkline.shard.v1.rs"
+RUST_TYPES = ROOT / "router/src/engine/shard/generated/trunkline.shard.v1.rs"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_LINE_CHARACTERS = 120
 SOURCE = {".rs", ".py"}
 
-# What the server's packages may import of each other: arrows point one way, service → engine → models → Ops.
+# The imports allowed between the server's packages, which go in one direction: service → engine → models → Ops.
 PYTHON_LAYERS = {
     "errors": set(),
     "models": {"models", "errors"},
@@ -62,12 +62,12 @@ PYTHON_LAYERS = {
     },
     "engine": {"backends.interface", "errors", "plan"},
 }
-PURE_CRATES = ("router/kv", "router/scheduler")
-# Time and randomness are passed in, one task owns the state, and a run replays bit for bit.
+PURE_CRATES = ("contract", "router/kv", "router/scheduler")
+# The pure crates take time and randomness as arguments and have one owner, so that runs are reproducible to the bit.
 IMPURE = re.compile(
     r"std::(time|fs|io|net|env|thread)\b|\b(tokio|rand|Instant|SystemTime|Mutex|RwLock|HashMap|HashSet)\b"
 )
-# Paths of one machine and names of package hosts: lock files and documents hold versions, not addresses.
+# Paths of a machine and names of package hosts. Lock files and documents contain versions, not addresses.
 MACHINE = re.compile(
     r"(?<![\w./{}$-])/(root|home|work|Users)/\w|pypi\.org|crates\.io/|registry\.npmjs|files\.pythonhosted"
 )
@@ -100,7 +100,7 @@ def generated(path: Path) -> bool:
 
 
 def check_generated() -> list[str]:
-    """The Rust types are those that `make proto` made of the contract, unedited: their first line has both digests."""
+    """Checks that the Rust types are the unedited output of `make proto`, by the digests in their first line."""
     header, _, code = RUST_TYPES.read_text().partition("\n")
     wanted = {
         "contract": hashlib.sha256(CONTRACT.read_bytes()).hexdigest(),
@@ -108,7 +108,7 @@ def check_generated() -> list[str]:
     }
     stale = [what for what, value in wanted.items() if f"{what} sha256:{value}" not in header]
     name = RUST_TYPES.relative_to(ROOT)
-    return [f"{name}: its {what} is not the one it was generated from; hint: run `make proto`" for what in stale]
+    return [f"{name}: stale, its {what} has changed; hint: run `make proto`" for what in stale]
 
 
 def check_text(path: Path, text: str) -> list[str]:
@@ -122,7 +122,7 @@ def check_text(path: Path, text: str) -> list[str]:
         if path.suffix in SOURCE and not generated(path):
             if TODO.search(line):
                 found.append(f"{name}:{number}: a TODO needs an issue: TODO(#123)")
-            # rustfmt keeps Rust code narrow and leaves long strings alone; comments are ours to wrap.
+            # rustfmt wraps Rust code except long strings, so only comments are checked.
             if len(line) > MAX_LINE_CHARACTERS and (path.suffix == ".py" or line.lstrip().startswith("//")):
                 found.append(f"{name}:{number}: {len(line)} characters, at most {MAX_LINE_CHARACTERS}")
     if path.suffix in SOURCE and not is_test(path) and not generated(path):
@@ -154,7 +154,7 @@ def check_links(path: Path, text: str) -> list[str]:
 
 
 def production_lines(path: Path, text: str) -> list[str]:
-    """Lines of a file without its trailing test module."""
+    """Returns the lines of a file without its trailing test module."""
     lines = text.splitlines()
     if path.suffix == ".rs":
         for number, line in enumerate(lines):
@@ -179,7 +179,7 @@ def check_python(path: Path, text: str) -> list[str]:
     for node in ast.walk(tree):
         for imported in imports(node, module):
             if imported.split(".")[0] == "torch" and not module.startswith(("backends.reference", "backends.cuda")):
-                found.append(f"{name}:{node.lineno}: torch may be imported by backends/reference and cuda alone")
+                found.append(f"{name}:{node.lineno}: only backends/reference and backends/cuda may import torch")
             found += [
                 f"{name}:{node.lineno}: `{layer}` may not import `{imported}`"
                 for layer, allowed in PYTHON_LAYERS.items()
@@ -210,15 +210,16 @@ def imports(node: ast.AST, module: str) -> list[str]:
 
 
 def check_pure(path: Path, text: str) -> list[str]:
-    """The core crates reach for no clock, file, thread, lock, environment or random order, nor depend on what does."""
+    """Checks that the pure crates use no clock, file, thread, lock, environment or random order, nor depend on any."""
     name = path.relative_to(ROOT)
     crate = next((crate for crate in PURE_CRATES if str(name).startswith(f"{crate}/")), None)
     if crate is None:
         return []
     if name.name == "Cargo.toml":
         dependencies = text.partition("[dependencies]\n")[2].partition("\n[")[0].splitlines()
-        # A hash is as pure as arithmetic.
-        impure = [line for line in dependencies if line and not line.startswith(("trunkline-kv", "blake3"))]
+        # Hashing is pure.
+        pure = ("trunkline-contract", "trunkline-kv", "blake3")
+        impure = [line for line in dependencies if line and not line.startswith(pure)]
         return [f"{name}: a pure crate may not depend on `{line}`" for line in impure]
     if path.suffix != ".rs" or not str(name).startswith(f"{crate}/src/"):
         return []

@@ -7,7 +7,7 @@ mkdir -p dist
 rm -f dist/*.whl
 maturin="$root/.tools/bin/maturin"
 target=${CARGO_TARGET_DIR:-$root/target}
-# maturin lays what is in the data folder's scripts/ beside the launcher.
+# maturin installs files from the data folder's scripts/ next to the launcher.
 data="$root/launcher/trunkline.data"
 trap 'rm -rf "$data"' EXIT
 cargo build --release --quiet -p trunkline-router-full

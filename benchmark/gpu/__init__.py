@@ -1,1 +1,1 @@
-"""What the cuda backend does on a GPU: `make gpu-check`."""
+"""Checks and measures the cuda backend on a GPU: `make gpu-check`."""

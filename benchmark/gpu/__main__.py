@@ -1,10 +1,10 @@
-"""Checks the cuda backend and measures it beside the card's own limits and transformers, within a time that is given.
+"""Checks the cuda backend and compares its speed with the card's limits and with transformers, in a limited time.
 
 PYTHONPATH=benchmark:server python -m gpu [--launcher PATH] [--minutes 8.7] [--output DIR] [--only NAME ...]
 
-Each phase is a process of its own with a limit; what it finds is a line of `results.jsonl` as it is found, and the
-summary is written again after each stage. `--report` only writes the summary of what is there. Without a GPU, or with
-`--interpreter`, the same programs run on the smallest shapes in Triton's interpreter.
+Each phase is a separate process with a time limit. It appends each result to `results.jsonl` at once, and the summary
+is rewritten after each stage. `--report` only rewrites the summary. Without a GPU, or with `--interpreter`, the same
+programs run on the smallest shapes in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from gpu.phases import Conductor, ended_with_this_process
 
 MINUTES, INTERPRETER_MINUTES = 8.7, 40.0
 LOOK_S = 90.0
-# What the weights of all models take.
+# The size of the weights of all models.
 SCRATCH_BYTES = 40 << 30
 MEMORY_FOLDER = Path("/dev/shm")
 CODE_IF_WRONG = 1
-# As argparse ends where an argument cannot be.
+# The exit code of argparse for an invalid argument.
 CODE_IF_REFUSED = 2
-# A look at the machine in a process of its own: a driver that hangs must not take this one with it.
+# Inspects the machine in a separate process, because a driver that hangs must not stop this one.
 LOOK = "import json; from gpu.measure import machine; print(json.dumps(machine()))"
 
 
@@ -47,7 +47,7 @@ def main() -> int:
     is_gpu = facts.get("is_gpu", False) and not options.interpreter
     if not is_gpu:
         environment |= plan.INTERPRETED
-        print("== no NVIDIA GPU: kernels run in Triton's interpreter on tiny shapes, speed means nothing", flush=True)
+        print("== no NVIDIA GPU: kernels run in Triton's interpreter on tiny shapes, so times mean nothing", flush=True)
     minutes = options.minutes or (MINUTES if is_gpu else INTERPRETER_MINUTES)
     with tempfile.TemporaryDirectory(dir=_scratch(options.scratch)) as folder:
         try:
@@ -73,7 +73,7 @@ def _stages(options: argparse.Namespace, scratch: Path, *, is_gpu: bool) -> list
 
 
 def _run(conductor: Conductor, stages: Sequence[plan.Stage], began: float, minutes: float, output: Path) -> None:
-    """Stage by stage; the summary is written after each, and when the run is ended."""
+    """Runs the stages in order, and writes the summary after each and if the run is interrupted."""
     for stage in stages:
         conductor.expect(stage.phases)
     try:
@@ -96,15 +96,15 @@ def _report(folder: Path) -> int:
 
 
 def _look(environment: dict[str, str]) -> dict[str, Any]:
-    """Facts about the machine; what went wrong, if they cannot be told."""
+    """Returns facts about the machine, or the problem that prevented finding them."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=LOOK_S, check=True,
             env={**os.environ, **environment},
         )  # fmt: skip
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else f"nothing in {LOOK_S:.0f} s"
-        return {"problem": str(said)[-1000:], "device": "unknown"}
+        output = error.stderr if isinstance(error, subprocess.CalledProcessError) else f"nothing in {LOOK_S:.0f} s"
+        return {"problem": str(output)[-1000:], "device": "unknown"}
     facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return facts
 
@@ -119,7 +119,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TRUNKLINE_PYTHON": sys.executable,
         "TRUNKLINE_WEIGHTS_CACHE": "off",
-        # On a card the whole matrices run, not the part that `make test` runs in the interpreter.
+        # A GPU runs the full matrices, `make test` only a part of them in the interpreter.
         "TRUNKLINE_TEST_ALL": "1",
         "TRITON_CACHE_DIR": os.environ.get("TRITON_CACHE_DIR", str(Path(tempfile.gettempdir()) / "trunkline-triton")),
         "TOKENIZERS_PARALLELISM": "false",
@@ -127,7 +127,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _scratch(asked: Path | None) -> Path | None:
-    """Memory, if there is enough of it: 28 GB of weights are written and read several times."""
+    """Returns the folder for 28 GB of weights, in memory if there is enough, because they are read several times."""
     if asked is not None or not MEMORY_FOLDER.is_dir():
         return asked
     return MEMORY_FOLDER if shutil.disk_usage(MEMORY_FOLDER).free >= SCRATCH_BYTES else None
@@ -135,20 +135,20 @@ def _scratch(asked: Path | None) -> Path | None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launcher", type=Path, help="the built `trunkline`, beside it `trunkline-router`")
-    parser.add_argument("--bundle", type=Path, help="what `make gpu-bundle` made")
-    parser.add_argument("--minutes", type=float, help="for everything; default: 8.7, or 40 in the interpreter")
+    parser.add_argument("--launcher", type=Path, help="the built `trunkline`, next to `trunkline-router`")
+    parser.add_argument("--bundle", type=Path, help="the folder written by `make gpu-bundle`")
+    parser.add_argument("--minutes", type=float, help="total time; default: 8.7, or 40 in the interpreter")
     parser.add_argument("--models", nargs="+", choices=plan.NAMES, help="default: all")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="phases whose names begin so")
-    parser.add_argument("--scratch", type=Path, help="folder for 28 GB of weights; default: memory, or a temporary one")
-    parser.add_argument("--output", type=Path, default=plan.ROOT / "benchmark/results/gpu", help="for the results")
-    parser.add_argument("--interpreter", action="store_true", help="on the CPU, also where a GPU is")
-    parser.add_argument("--report", action="store_true", help="only write the summary of the results in --output")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run phases whose names begin with NAME")
+    parser.add_argument("--scratch", type=Path, help="folder for 28 GB of weights; default: memory if it suffices")
+    parser.add_argument("--output", type=Path, default=plan.ROOT / "benchmark/results/gpu", help="folder for results")
+    parser.add_argument("--interpreter", action="store_true", help="run on the CPU even if there is a GPU")
+    parser.add_argument("--report", action="store_true", help="only rewrite the summary of the results in --output")
     options = parser.parse_args()
     options.output = options.output.absolute()
     for flag, path in (("--launcher", options.launcher), ("--bundle", options.bundle)):
         if path is not None and not path.exists():
-            parser.error(f"`{flag}` is {path}, which does not exist; hint: `make gpu-bundle`")
+            parser.error(f"`{flag}` is {path}, which does not exist; hint: run `make gpu-bundle`")
     return options
 
 

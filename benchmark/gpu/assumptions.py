@@ -1,13 +1,14 @@
-"""What "exact" rests on and only a device can show, each checked by itself, on random numbers and real shapes.
+"""Checks the assumptions behind exactness that only a device can confirm, with random numbers and real shapes.
 
 PYTHONPATH=benchmark:server python -m gpu.assumptions [NAME ...]
 
 - `products`: tensor-core instructions of every width add in the same order.
-- `attention`: a query's row is the same computed split by split or whole, alone or beside others.
-- `graphs`: a replayed step is the launched one; `two steps`: what is begun early is what is begun in time;
-  `batches`: a sequence is the same alone and in steps of any size.
+- `attention`: a query's row has the same result whether its context is split or not, alone or in a batch.
+- `steps`: replaying a graph equals launching its kernels, two steps in flight equal one, and a sequence has the same
+  results in batches of any size.
 
-In Triton's interpreter shapes are small and numbers such that sums are exact: NumPy's products promise no order.
+In Triton's interpreter, shapes are small and numbers are chosen so that sums are exact, because NumPy guarantees no
+order of addition in products.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gpu.lines import Lines
 from gpu.process import phase_lines
 from gpu.shapes import SHAPES, write_model
 
-# Of Llama-3-8B: query, key and value; gate and up; down. With 64 outputs a product of many splits.
+# The products of Llama-3-8B for query, key and value, for gate and up, and for down. The last one has many splits.
 PRODUCT_SHAPES = ((6144, 4096), (28_672, 4096), (4096, 14_336), (64, 8192))
 ROWS = (1, 2, 3, 8, 9, 16, 17, 32, 33, 48, 64, 65, 100, 128, 129, 256, 300)
 SAMPLED = SamplingParams(
@@ -50,7 +51,7 @@ GREEDY = SamplingParams(logprobs=True, num_top_logprobs=3)
 
 @dataclass(frozen=True)
 class Place:
-    """Where it is checked, and how large."""
+    """The device that is checked, which also determines the sizes."""
 
     device: str
 
@@ -63,7 +64,7 @@ class Place:
         return torch.randint(low, high, shape, generator=generator)
 
     def numbers(self, *shape: int) -> torch.Tensor:
-        """f32, random on a GPU, small whole numbers in the interpreter."""
+        """Returns f32 numbers, random on a GPU and small integers in the interpreter."""
         if not self.is_gpu:
             return self.integers(-4, 5, *shape).float()
         generator = torch.Generator(self.device).manual_seed(sum(shape))
@@ -71,7 +72,7 @@ class Place:
 
 
 def weights(place: Place, num_outputs: int, num_inputs: int) -> Iterable[tuple[str, DeviceWeight]]:
-    """A weight of each kind."""
+    """Yields a weight of each kind with its name."""
     slices = MappingProxyType({"w": (0, num_outputs)})
     values = place.numbers(num_outputs, num_inputs)
     for dtype in (torch.bfloat16, torch.float16):
@@ -118,7 +119,7 @@ def check_products(place: Place, lines: Lines) -> None:
 
 
 def check_attention(place: Place, lines: Lines) -> None:
-    """Rows of a long prompt computed at once, and in pieces beside others, split by split or not."""
+    """Compares rows of a long prompt computed at once with the same rows in pieces, beside others, split or not."""
     from tests.cuda.kv_oracle import make_scene
     from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
 
@@ -127,7 +128,7 @@ def check_attention(place: Place, lines: Lines) -> None:
     chunks = [(0, MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS, num_rows), (3, 4), (21, 22), (num_rows - 1, num_rows)]
     for format in ("bf16", "f16", "fp8", "int8", "int4"):
         if not place.is_gpu and format in ("fp8", "int4"):
-            continue  # their sums are exact for no numbers
+            continue  # no numbers make their sums exact
         whole = make_scene(
             [(first + num_rows, num_rows)], device=place.device, format=format, is_exact=not place.is_gpu, **heads
         )
@@ -149,7 +150,7 @@ def check_attention(place: Place, lines: Lines) -> None:
 
 
 class Model:
-    """A small model, built with and without graphs; one of each at a time."""
+    """A small model, from which backends with and without graphs are built."""
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.place = place
@@ -179,7 +180,7 @@ class Model:
 def generate(
     backend: CudaBackend, model: Model, numbers: Iterable[int], *, in_flight: int, params: SamplingParams = SAMPLED
 ) -> dict[int, list[Sampled]]:
-    """Sequences beside each other: each prefills in a step of its own, then all decode in the same steps."""
+    """Generates for several sequences. Each prefills in its own steps, then all decode in the same steps."""
     next_block, lengths, outputs = 0, {}, {}
     block_size, most = backend.info.block_size, backend.info.max_step_tokens
     for number in numbers:
@@ -214,7 +215,7 @@ def generate(
 
 
 def check_steps(place: Place, lines: Lines) -> None:
-    """Graphs, two steps in flight, batches of many sizes: the same tokens and logprobs, to the bit."""
+    """Checks that graphs, two steps in flight and batch sizes change no bit of tokens and logprobs."""
     batches = (1, 2, 3, 7, 8, 9, 24, 33, 64) if place.is_gpu else (1, 3)
     with tempfile.TemporaryDirectory() as folder:
         model = Model(place, Path(folder))
@@ -258,7 +259,7 @@ CHECKS: dict[str, Callable[[Place, Lines], None]] = {
 
 
 def main(names: list[str]) -> int:
-    """Each check whatever became of the one before. Returns 1 if one could not be made."""
+    """Runs each check even if an earlier one failed. Returns 1 if a check raised an exception."""
     place, lines, code = Place("cuda" if torch.cuda.is_available() else "cpu"), phase_lines(), 0
     if not place.is_gpu:
         patch_once()
@@ -267,7 +268,7 @@ def main(names: list[str]) -> int:
         try:
             with torch.inference_mode():
                 CHECKS[name](place, lines)
-        except Exception as error:  # noqa: BLE001  the others are made, and this one is reported
+        except Exception as error:  # noqa: BLE001  it is reported, and the other checks still run
             traceback.print_exc()
             lines.check(f"{name}: could be checked", holds=False, detail=f"{type(error).__name__}: {error}"[:500])
             code = 1

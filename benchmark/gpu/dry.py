@@ -1,10 +1,10 @@
-"""Every launch of a model's steps, compiled for a GPU without one: what is launched does nothing.
+"""Compiles every kernel of a model's steps for a GPU without having one. Launches do nothing.
 
 PYTHONPATH=benchmark:server python -m gpu.dry [--model llama-8b] [--kv-cache-dtype auto] [--capability 8.0]
 
-The kernels get the arguments that they would get on a GPU, so what Triton's compiler refuses, or what takes more shared
-memory than a multiprocessor has, shows here, and so does what spills
-registers. Takes two layers of the model and a minute or two for each.
+Kernels get the arguments that they would get on a GPU, so this finds those that Triton's compiler refuses, that need
+more shared memory than a multiprocessor has, or that spill registers. It uses two layers of the model and takes a
+minute or two.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from gpu.shapes import write_model
 from gpu.steps import measure_decode, measure_prefill
 
 WARP_THREADS = 32
-# A card of each capability, by its multiprocessors: A100, A10, L4, H200, B200, RTX 5090.
+# Multiprocessors of a card of each capability: A100, A10, L4, H200, B200, RTX 5090.
 PROCESSORS = {"8.0": 108, "8.6": 72, "8.9": 58, "9.0": 132, "10.0": 148, "12.0": 170}
-# Of a thread, in bytes, that are told: a few scalars cost nothing.
-LEAST_SPILLED_BYTES = 128
+# Spills per thread of up to this size are not reported, because a few scalars cost nothing.
+MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
 
 
 class DryDriver:
-    """Stands in for Triton's driver of NVIDIA GPUs. launched: how often each kernel was."""
+    """A substitute for Triton's NVIDIA driver, which counts the launches of each kernel in `launched`."""
 
     def __init__(self, card: Card) -> None:
         self.card = card
@@ -80,7 +80,7 @@ class DryDriver:
 
 
 def as_on(card: Card) -> DryDriver:
-    """From now on kernels are compiled for the card, on tensors of the CPU."""
+    """Makes Triton compile kernels for the card although tensors are on the CPU."""
     dry = DryDriver(card)
     driver.set_active(dry)
     answers = {"card_of": card, "num_programs": card.num_processors, "copies_tensors": card.copies_tensors}
@@ -98,7 +98,7 @@ def as_on(card: Card) -> DryDriver:
 def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
     major, minor = map(int, capability.split("."))
     dry = as_on(Card((major, minor), PROCESSORS[capability]))
-    # Of each kernel that was compiled, what a thread spills, and its shared memory.
+    # Name, spilled bytes per thread and shared memory of each compiled kernel.
     compiled: list[tuple[str, int, int]] = []
 
     def listen(*, metadata: dict[str, Any], metadata_group: dict[str, str], **_: Any) -> None:
@@ -119,14 +119,14 @@ def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
     for length in (512, 8192):
         measure_prefill(backend, shape, length, 1, NO_LIMITS)
     seconds = time.perf_counter() - began
-    spilling = sorted({f"{name} {size}" for name, size, _ in compiled if size > LEAST_SPILLED_BYTES})
+    spilling = sorted({f"{name} {size}" for name, size, _ in compiled if size > MAX_SPILLED_BYTES})
     row = {
         "model": model, "K and V": kv_cache_dtype, "compiled": len(compiled), "launches": dry.launched.total(),
         "largest shared kib": max(shared for *_, shared in compiled) / 1024,
-        f"spill over {LEAST_SPILLED_BYTES} bytes": ", ".join(spilling) or "none", "seconds": seconds,
+        f"spills over {MAX_SPILLED_BYTES} bytes": ", ".join(spilling) or "none", "seconds": seconds,
     }  # fmt: skip
     lines.figure(f"compiled for compute capability {capability}", "kernels", row)
-    name = f"{model}, K and V {kv_cache_dtype}: all compile for compute capability {capability}"
+    name = f"{model}, K and V {kv_cache_dtype}: all kernels compile for compute capability {capability}"
     lines.check(name, holds=dry.launched.total() > 0)
 
 

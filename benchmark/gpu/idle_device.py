@@ -1,4 +1,4 @@
-"""A device that captures steps and replays nothing: what the host does for a step runs without a GPU."""
+"""A device that captures steps but replays nothing, so that the host's work for a step runs without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _IdleGraph:
 
 
 class IdleDevice(HostDevice):
-    """Captures by doing the work once; copies of steps and results are those of the CPU's memory."""
+    """Captures a step by running it once. Inputs and results are copied within host memory."""
 
     can_capture = True
 

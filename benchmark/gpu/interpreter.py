@@ -1,4 +1,4 @@
-"""Triton's interpreter, quicker: by itself it patches Triton's language for each launch and each call inside it."""
+"""Speeds up Triton's interpreter, which otherwise patches Triton's language for every launch and nested call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def patch_once() -> None:
-    """From now on each module's language is patched at its first launch, and stays so."""
+    """Makes the interpreter patch each module's language only once, at its first launch."""
     from triton.runtime import interpreter
 
     patch, languages = interpreter._patch_lang, [interpreter.tl, interpreter.tl.core]

@@ -1,4 +1,4 @@
-"""Results as lines of JSON, each written when it is known: what a phase found before it ended badly stays."""
+"""Results as lines of JSON, each written at once, so that a phase that fails keeps its earlier results."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 
 
 class Lines:
-    """Appends to a file that several processes write: a line is one write. phase: who writes."""
+    """Appends a phase's results to a file shared by several processes. Each line is a single write."""
 
     def __init__(self, path: Path, phase: str) -> None:
         self.path = path
         self._phase = phase
 
     def figure(self, model: str, table: str, row: Mapping[str, Any]) -> None:
-        """A row of a table of a model."""
+        """Adds a row to one of a model's tables."""
         self._write({"what": "figure", "model": model, "table": table, "row": dict(row)})
 
     def check(self, name: str, *, holds: bool, detail: str = "") -> bool:
-        """Whether something holds that has to; returns it."""
+        """Records whether a required condition holds, and returns it."""
         self._write({"what": "check", "name": name, "holds": holds, "detail": detail})
         return holds
 
     def note(self, **facts: Any) -> None:
-        """Facts about the machine and the run."""
+        """Records facts about the machine and the run."""
         self._write({"what": "note", "facts": facts})
 
     def begin(self, limit_s: float) -> None:
         self._write({"what": "begin", "limit_s": round(limit_s, 1)})
 
     def end(self, status: str, seconds: float, said: str = "") -> None:
-        """How the phase ended: "ok", or what was wrong. said: its last words."""
+        """Records how the phase ended. `status` is "ok" or the problem, `said` the end of the phase's output."""
         self._write({"what": "end", "status": status, "seconds": round(seconds, 1), "said": said})
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class Lines:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """What was written so far; a last line that is not whole is left out."""
+    """Reads the lines written so far, without an incomplete last line."""
     found = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:

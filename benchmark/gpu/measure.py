@@ -1,4 +1,4 @@
-"""The phases that measure, each a program: python -m gpu.measure PHASE --model NAME --path DIR."""
+"""The measuring phases, each a program: python -m gpu.measure PHASE --model NAME --path DIR."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu.models import is_fp8, shape_of
 from gpu.process import phase_lines
 from gpu.shapes import write_model
 
-# In this order, so that what was asked for first is known first.
+# The most important sizes come first, in case time runs out.
 DECODE_BATCHES = (1, 64, 8, 256)
 PREFILL_TOKENS = (8192, 512, 2048, 32_000)
 HISTORY_TOKENS = (4096, 16_384, 60_000)
@@ -53,7 +53,7 @@ def _limits(_: argparse.Namespace, device: str, lines: Lines) -> None:
 
 
 def _start(options: argparse.Namespace, device: str, lines: Lines) -> None:
-    """A start with nothing compiled, while others compute too; what it compiles is kept for those after it."""
+    """Measures a start that compiles every kernel, beside other phases. Later phases reuse the compiled kernels."""
     began = time.perf_counter()
     _build(options, device, max_batch_total_tokens=4096)
     lines.figure(options.model, "start", {"kernels": "not compiled yet", "seconds": time.perf_counter() - began})
@@ -88,7 +88,7 @@ def _build(options: argparse.Namespace, device: str, **changes: Any) -> Any:
 
 
 def _known_limits(lines: Lines, device: str, options: argparse.Namespace) -> dict[str, float]:
-    """What the card does, as measured before, or now."""
+    """Returns the card's limits, which it measures if no earlier phase has."""
     for line in of_kind(read_lines(lines.path), "figure"):
         if line["table"] == "limits":
             limits: dict[str, float] = line["row"]
@@ -108,7 +108,7 @@ def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
         try:
             with serving(options.launcher, options.path, log, ["--backend", "cuda", *size]) as server:
                 lines.figure(options.model, "server start", {"seconds": server.start_s})
-                # What is done for the first time is not measured.
+                # The first request warms up and is not measured.
                 complete(server.port, prompt(1, load[1], vocab_size), 2)
                 row = measure_load(server.port, vocab_size, *load)
                 _figure_and_check(options.model, "requests", row, "same_alone", lines)
@@ -149,12 +149,12 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
     else:
         row = bus_rates(HostDevice(), 1 << 20) | measure(HostDevice(), options.model, 256)
     lines.figure(options.model, "tiers", row)
-    # It ends the phase if a byte is another.
-    lines.check(f"{options.model}: blocks come back from the host as they went", holds=True)
+    # `measure` raises if a byte differs.
+    lines.check(f"{options.model}: blocks return from the host unchanged", holds=True)
 
 
 def machine() -> dict[str, Any]:
-    """Facts about this machine and what is installed."""
+    """Returns facts about this machine and its installed packages."""
     import numpy
     import transformers
     import triton

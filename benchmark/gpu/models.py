@@ -1,4 +1,4 @@
-"""Names of the models that are measured: a shape, and how its weights are stored."""
+"""The measured models. A name consists of a shape and an optional suffix for the weights' dtype."""
 
 from __future__ import annotations
 

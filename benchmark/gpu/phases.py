@@ -1,4 +1,4 @@
-"""Phases of a run, each in processes of its own with a time limit: one that fails, hangs or dies loses only itself."""
+"""Phases of a run. Each has its own process and time limit, so one that fails or hangs does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from pathlib import Path
 from gpu.lines import Lines
 
 POLL_S = 0.1
-# What a phase has after its limit to say what it saw, before it is killed.
+# Seconds that a phase has after its limit to report what it found, before it is killed.
 GRACE_S = 4.0
 LAST_WORDS = 2000
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One program. limit_s: it is killed after that; least_s: it is not begun with less time left.
+    """One program, with its limits.
 
-    after: phases that have to end well first.
+    It is terminated after `limit_s` and not started if less than `least_s` is left. The phases named in `after` must
+    have succeeded before.
     """
 
     name: str
@@ -47,7 +48,7 @@ class _Running:
 
 
 class Conductor:
-    """Runs phases until the time is up. folder: of results; log: what phases print, one file for all."""
+    """Runs phases until the deadline. All phases share one file of results and one log in `folder`."""
 
     def __init__(self, folder: Path, deadline: float, environment: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ class Conductor:
         self._running: list[_Running] = []
 
     def run(self, phases: Sequence[Phase], width: int, until: float | None = None) -> None:
-        """Runs phases, so many at a time, in order; until: a deadline of their own."""
+        """Runs phases in order, up to `width` at a time, until the deadline or `until`, whichever is earlier."""
         deadline = self._deadline if until is None else min(until, self._deadline)
         waiting = list(phases)
         self.expect(phases)
@@ -77,15 +78,15 @@ class Conductor:
             time.sleep(POLL_S)
 
     def expect(self, phases: Sequence[Phase]) -> None:
-        """Phases that belong to this run: those that it does not come to are listed as not done."""
+        """Adds phases to this run. Those that never start are reported as skipped."""
         self._known.update({phase.name: phase for phase in phases})
 
     def statuses(self) -> dict[str, str]:
-        """How each phase ended."""
+        """Returns how each phase ended."""
         return dict(self._status)
 
     def kill_all(self) -> None:
-        """Ends what runs, if this process is ended, and lists what it did not come to."""
+        """Kills running phases and reports those that never started as skipped."""
         for running in self._running:
             _kill(running.process)
             self._end(running.phase, "killed: the run was ended", time.monotonic() - running.began)
@@ -121,7 +122,7 @@ class Conductor:
                 },
             )  # fmt: skip
         self._running.append(_Running(phase, process, now, now + limit_s, log, limit_s))
-        print(f"-- {phase.name}: begun, at most {limit_s:.0f} s", flush=True)
+        print(f"-- {phase.name}: started, at most {limit_s:.0f} s", flush=True)
 
     def _end_some(self) -> None:
         for running in list(self._running):
@@ -134,7 +135,7 @@ class Conductor:
                 running.process.terminate()
                 continue
             self._running.remove(running)
-            # Also what it left behind.
+            # Kills child processes that the phase left behind.
             _kill(running.process)
             if running.is_over or code is None:
                 status = f"over its limit of {running.limit_s:.0f} s"
@@ -157,7 +158,7 @@ class Conductor:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a phase and all of its session."""
+    """Kills a phase's process and its whole session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -165,7 +166,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def ended_with_this_process(conductor: Conductor) -> Iterator[None]:
-    """A signal that ends this process ends the phases too, and is an exception here."""
+    """Turns signals that end this process into SystemExit, and kills the phases at the end of the block."""
 
     def stop(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""Which phases a run has, in which order, and how long each may take."""
+"""The phases of a run, with their order and time limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpu.shapes import SHAPES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ROOT / "server/tests/cuda"
-# These only show that this program runs.
+# These tests only show that this program runs.
 NOT_ON_GPU = ("test_gpu_scripts.py", "test_gpu_traffic.py")
 PROGRAMS = ("steps", "requests", "transformers", "tiers", "fast")
-# Whose K and V go to the host and back.
+# The model whose K and V are copied to the host and back.
 TIERS_MODEL = "llama-8b"
 KV_DTYPES = ("auto", "int8", "fp8", "int4")
-# What is compiled where no GPU is: model, K and V, compute capability.
+# The kernels compiled without a GPU: model, KV dtype, compute capability.
 COMPILED = (
     *(("llama-1b", dtype, "9.0") for dtype in KV_DTYPES), ("llama-8b-fp8", "auto", "9.0"),
     ("llama-8b-fp8", "fp8", "8.0"), ("llama-1b", "auto", "8.9"), ("llama-1b", "auto", "10.0"),
@@ -31,7 +31,10 @@ INTERPRETED = {
 
 @dataclass(frozen=True)
 class Stage:
-    """Phases beside each other. width: how many at a time; share: of the whole time, all phases before included."""
+    """Phases that run concurrently, up to `width` at a time.
+
+    The stage must end when `share` of the total time has passed since the beginning of the run.
+    """
 
     name: str
     phases: Sequence[Phase]
@@ -40,7 +43,7 @@ class Stage:
 
 
 class UnknownPhaseError(Exception):
-    """`--only` names what no phase of this run begins with."""
+    """`--only` has a name with which no phase of this run begins."""
 
     def __init__(self, unknown: Sequence[str], known: Sequence[str]) -> None:
         names = ", ".join(f"`{name}`" for name in unknown)
@@ -51,7 +54,7 @@ class UnknownPhaseError(Exception):
 
 
 def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], cores: int) -> list[Stage]:
-    """Correctness first, all at once, since compiling kernels takes most of it; then speed, one after the other."""
+    """Returns the stages on a GPU: checks, concurrently because compiling takes most of the time, then measurements."""
     small = scratch / "small"
     assumptions = [
         _module(f"assumptions-{name}", "gpu.assumptions", [name], 150) for name in ("products", "attention", "steps")
@@ -65,7 +68,7 @@ def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], c
     tests = [_pytest(path, 150) for path in sorted(TESTS.glob("test_*.py")) if path.name not in NOT_ON_GPU]
     checks = [*assumptions, small_weights, *weights, *traffic, *starts, *tests]
     speed = [_module("limits", "gpu.measure", ["limits"], 30)]
-    # What was asked for first is measured first: Llama-3-8B, in FP8, then the smaller one.
+    # Llama-3-8B comes first, then its FP8 version, then the smaller model.
     ranked = [phase for name in models for phase in _speed(name, scratch, launcher)]
     speed += sorted(ranked, key=lambda phase: (phase.name.endswith("1b"), PROGRAMS.index(phase.name.split("-")[0])))
     return [Stage("checks", checks, max(4, cores - 2), 0.38), Stage("speed", speed, 1, 1.0)]
@@ -85,14 +88,14 @@ def _speed(name: str, scratch: Path, launcher: Path | None) -> list[Phase]:
 
 
 def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list[Stage]:
-    """The same programs on the smallest shapes, on the CPU."""
+    """Returns one stage with the same programs on the smallest shapes, on the CPU."""
     tiny = scratch / "tiny"
     path = ["--model", "tiny", "--path", str(tiny)]
     weights = _module("weights-tiny", "gpu.measure", ["weights", *path], 120)
     after = [weights.name]
     phases = [weights]
     if launcher is not None:
-        # First what takes longest.
+        # The longest phases come first.
         phases += [_traffic(dtype, launcher, tiny, "tiny", 900, after=after) for dtype in ("auto", "int8")]
     phases += [_module(f"assumptions-{name}", "gpu.assumptions", [name], 900) for name in ("products", "steps")]
     phases.append(_module("assumptions-attention", "gpu.assumptions", ["attention"], 900))
@@ -109,9 +112,9 @@ def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list
 
 
 def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
-    """Phases whose names begin with one of `only`, and those that they need.
+    """Returns the phases whose names begin with one of `only`, and those that they need.
 
-    Raises UnknownPhaseError if no phase begins with one of them: a run of nothing would find no problem.
+    Raises UnknownPhaseError if no phase begins with one of them, because a run without phases would report no problem.
     """
     if not only:
         return list(stages)
@@ -163,7 +166,7 @@ def _traffic(dtype: str, launcher: Path, model: Path, shape: str, limit_s: float
 
 
 def _dry(model: str, dtype: str, capability: str) -> Phase:
-    """Not in the interpreter: it compiles."""
+    """Returns a phase that compiles kernels, and so does not use the interpreter."""
     arguments = ["-m", "gpu.dry", "--model", model, "--kv-cache-dtype", dtype, "--capability", capability]
     return Phase(f"compile-{model}-{dtype}-{capability}", arguments, 600, environment={"TRITON_INTERPRET": "0"})
 

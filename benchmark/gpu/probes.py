@@ -1,4 +1,4 @@
-"""What the card itself does: the bounds that all figures are held against."""
+"""Measures the card's own limits, with which all figures are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REPEATS = 10
 
 
 def best_seconds(device: str, work: object, repeats: int = REPEATS) -> float:
-    """The quickest of several runs of `work`, a function without arguments, after one that is not counted."""
+    """Returns the seconds of the fastest of several runs of `work`, after one to warm up."""
     assert callable(work)
     work()
     best = float("inf")
@@ -25,13 +25,13 @@ def best_seconds(device: str, work: object, repeats: int = REPEATS) -> float:
 
 
 def wait(device: str) -> None:
-    """Returns when the device has done all."""
+    """Waits until the device has finished all work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def probe(device: str, copy_bytes: int = 4 << 30, matrix: int = 8192) -> dict[str, float]:
-    """bytes_per_s: reading and writing by a copy; operations_per_s: of a bf16 product of square matrices."""
+    """Measures bytes per second, read and written by a copy, and operations per second of a bf16 matrix product."""
     source = torch.zeros(copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copied = best_seconds(device, partial(target.copy_, source))

@@ -1,4 +1,4 @@
-"""What a phase's process does first: where its results go, and what it says before it is killed for its time."""
+"""Set-up of a phase's process: the file of its results, and its behaviour at the time limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 from gpu.lines import Lines
 
-# Before its limit a phase prints where it is.
+# Seconds before its limit at which a phase prints its stacks.
 LAST_SECONDS = 2.0
 
 
 def phase_lines() -> Lines:
-    """Where this phase writes; says where it hangs shortly before its limit, and ends in order at it.
+    """Returns the writer for this phase's results, `results.jsonl` in the working folder outside a run.
 
-    Outside a run: `results.jsonl` of the working folder.
+    Within a run, also arranges that the process prints its stacks shortly before its limit, so that a hang can be
+    found, and exits cleanly on SIGTERM.
     """
     ends = os.environ.get("GPU_CHECK_ENDS")
     if ends is not None:
@@ -28,5 +29,5 @@ def phase_lines() -> Lines:
 
 
 def _end(number: int, _frame: object) -> None:
-    """What is begun is ended, and its logs are printed."""
+    """Exits by an exception, so that servers are stopped and their logs are printed."""
     raise SystemExit(128 + number)

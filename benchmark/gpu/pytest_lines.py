@@ -1,4 +1,4 @@
-"""A plugin of pytest: each test's outcome is a line when it is known, so that a crash loses the running one alone."""
+"""A pytest plugin that writes each test's outcome at once, so that a crash loses only the running test's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Outcomes:
         self._lines = phase_lines()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        # A test that fails does so in its call, or before or after it; one that passes or is left out says so once.
+        # A test can fail in its setup, call or teardown. A test that passes is recorded only for its call.
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             detail = str(report.longrepr)[-DETAIL:] if crash is None else str(crash.message)[:DETAIL]

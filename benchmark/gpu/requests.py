@@ -1,4 +1,4 @@
-"""Requests through HTTP: time to the first token, time between tokens, tokens a second."""
+"""Measures requests through HTTP: time to the first token, time between tokens, tokens per second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_S = 0.1
 
 @dataclass
 class Timing:
-    """Of one request: when each token came, in seconds from its beginning, and the text."""
+    """A reply's text, and the arrival of each token in seconds since the request."""
 
     tokens: list[float] = field(default_factory=list)
     text: str = ""
@@ -41,7 +41,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Server:
-    """process: the launcher's; start_s: until it was ready."""
+    """A running server. `process` is the launcher and `start_s` the time until it was ready."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -50,7 +50,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) -> Iterator[Server]:
-    """A server of the model on a free port; ended afterwards."""
+    """Runs a server of the model on a free port inside a `with` block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -74,7 +74,7 @@ def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) ->
 
 
 def is_ready(port: int) -> bool:
-    """Whether the server answers that it is ready."""
+    """Returns whether the server is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", "/readyz")
@@ -86,13 +86,13 @@ def is_ready(port: int) -> bool:
 
 
 def prompt(seed: int, num_tokens: int, vocab_size: int) -> list[int]:
-    """Random ids of ordinary tokens."""
+    """Returns random ids of ordinary tokens."""
     numbers = random.Random(seed)
     return [numbers.randrange(2, vocab_size) for _ in range(num_tokens)]
 
 
 def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Timing:
-    """Streams a greedy completion of exactly so many tokens."""
+    """Streams a greedy completion of exactly `num_tokens` tokens."""
     body = {
         "model": "bench", "prompt": list(token_ids), "max_tokens": num_tokens, "temperature": 0, "stream": True,
         "ignore_eos": True,
@@ -115,7 +115,7 @@ def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Timing:
 
 
 def measure_load(port: int, vocab_size: int, num_requests: int, num_prompt: int, num_output: int) -> dict[str, Any]:
-    """So many requests at once, each with a prompt of its own; the first one's reply is held against that alone."""
+    """Measures concurrent requests with different prompts, and compares the first reply with the same request alone."""
     timings: list[Timing | BaseException] = []
     texts: dict[int, str] = {}
 
@@ -151,7 +151,7 @@ def measure_load(port: int, vocab_size: int, num_requests: int, num_prompt: int,
 
 
 def measure_history(port: int, vocab_size: int, lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """A conversation that grows to each length: time to the first token, computed anew and with what is cached."""
+    """Measures the time to the first token of prompts of each length, cold and cached."""
     rows = []
     for length in lengths:
         tokens = prompt(length, length, vocab_size)
@@ -168,7 +168,7 @@ def measure_history(port: int, vocab_size: int, lengths: Sequence[int]) -> list[
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """p50 and p99, in milliseconds."""
+    """Returns p50 and p99 in milliseconds."""
     if len(seconds) < 2:
         return {"p50": seconds[0] * 1e3, "p99": seconds[0] * 1e3} if seconds else {}
     cuts = quantiles(seconds, n=100, method="inclusive")

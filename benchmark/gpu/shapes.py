@@ -1,4 +1,4 @@
-"""Models of random weights: the shapes of Llama-3.2-1B and Llama-3-8B, and one for the interpreter."""
+"""Models with random weights, in the shapes of Llama-3.2-1B and Llama-3-8B and in smaller ones for checks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Shape:
 
     @property
     def layer_weights(self) -> int:
-        """Elements of a layer's matrices."""
+        """The number of elements in a layer's matrices."""
         heads = (2 * self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_dim
         return self.hidden_size * (heads + 3 * self.intermediate_size)
 
     @property
     def product_weights(self) -> int:
-        """Elements that each token of a prompt is multiplied with, the head apart."""
+        """The number of weights that each token of a prompt is multiplied with, without the head."""
         return self.num_hidden_layers * self.layer_weights
 
     @property
@@ -45,7 +45,7 @@ class Shape:
         return self.vocab_size * self.hidden_size
 
     def attention_operations(self, num_tokens: int) -> float:
-        """Floating point operations of causal attention over a prompt, all layers."""
+        """Returns the floating-point operations of causal attention over a prompt in all layers."""
         width = self.num_attention_heads * self.head_dim
         return 2.0 * num_tokens * num_tokens * width * self.num_hidden_layers
 
@@ -85,9 +85,9 @@ SHAPES = {
 
 
 def write_model(shape: Shape, folder: Path, device: str, *, is_fp8: bool = False) -> Path:
-    """config.json, a tokenizer of one word a token, random bf16 weights from seed 0. Returns the folder.
+    """Writes a model with random bf16 weights from seed 0 and a tokenizer of one word per token. Returns the folder.
 
-    is_fp8: matrices of layers in e4m3 with a scale a row, as compressed-tensors writes them.
+    With `is_fp8`, the matrices of layers are e4m3 with one scale per row, as compressed-tensors writes them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = {
@@ -114,7 +114,7 @@ def write_model(shape: Shape, folder: Path, device: str, *, is_fp8: bool = False
 
 
 def _write_shards(shape: Shape, folder: Path, device: str, *, is_fp8: bool) -> None:
-    """Files of a few layers each, so that no more of the weights is in memory at a time."""
+    """Writes files of a few layers each, to limit the weights in memory."""
     firsts = range(0, shape.num_hidden_layers, SHARD_LAYERS)
     weight_map: dict[str, str] = {}
     generator = torch.Generator(device).manual_seed(0)
@@ -166,7 +166,7 @@ def _layer(
 
 
 def _fp8(name: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A matrix in e4m3 and the scales of its rows."""
+    """Quantises a matrix to e4m3 with one scale per row."""
     scales = values.float().abs().amax(1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
     return {
         f"{name}.weight": (values.float() / scales).to(torch.float8_e4m3fn),

@@ -1,4 +1,4 @@
-"""Steps of the cuda backend without a server: decode at several batch sizes, prefill at several lengths."""
+"""Measures steps of the cuda backend without a server: decode by batch size, prefill by prompt length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARM_STEPS = 3
 
 
 class Sequences:
-    """Sequences of random tokens on a backend, with blocks of their own."""
+    """Sequences of random tokens on a backend, each with its own blocks."""
 
     def __init__(self, backend: CudaBackend, vocab_size: int) -> None:
         self._backend = backend
@@ -41,7 +41,7 @@ class Sequences:
         return Chunk(sequence_id, first, num_tokens, blocks, sample)
 
     def prefill(self, sequence_id: int) -> None:
-        """Computes the prompt in the largest chunks, two steps in flight; samples its first token."""
+        """Computes the prompt in the largest chunks, with two steps in flight, and samples the first output token."""
         length, most = self.lengths[sequence_id], self._backend.info.max_step_tokens
         for first in range(0, length, most):
             num_tokens = min(most, length - first)
@@ -50,7 +50,7 @@ class Sequences:
         self.lengths[sequence_id] += 1
 
     def decode(self, num_steps: int) -> None:
-        """Steps of one token for all sequences, two in flight."""
+        """Runs decode steps for all sequences, two in flight."""
         for _ in range(num_steps):
             self._begin([self.chunk(number, length - 1, 1, True) for number, length in self.lengths.items()])
             self.lengths = {number: length + 1 for number, length in self.lengths.items()}
@@ -75,7 +75,7 @@ class Sequences:
 def measure_decode(
     backend: CudaBackend, shape: Shape, batch: int, context: int, num_steps: int, limits: dict[str, float]
 ) -> dict[str, Any]:
-    """Tokens a second, and the bytes that a step has to read at least as a share of the card's bandwidth."""
+    """Measures tokens per second, and the least bytes that a step must read as a share of the card's bandwidth."""
     sequences = Sequences(backend, shape.vocab_size)
     for number in range(batch):
         sequences.start(number, context)
@@ -88,7 +88,7 @@ def measure_decode(
     kv_bytes = batch * (context + num_steps / 2) * backend.info.bytes_per_block / backend.info.block_size
     read_bytes = backend.info.weight_bytes + kv_bytes
     if not shape.tie_word_embeddings:
-        # Of the embedding matrix a row for each token is read.
+        # Only one row per token of the embedding matrix is read.
         read_bytes -= ELEMENT_BYTES * shape.head_weights
     return {
         "batch": batch,
@@ -102,7 +102,7 @@ def measure_decode(
 def measure_prefill(
     backend: CudaBackend, shape: Shape, num_tokens: int, repeats: int, limits: dict[str, float]
 ) -> dict[str, Any]:
-    """Tokens a second of one prompt, and its operations as a share of the card's rate."""
+    """Measures tokens per second of one prompt, and its operations as a share of the card's rate."""
     best = float("inf")
     for number in range(repeats + 1):
         sequences = Sequences(backend, shape.vocab_size)
@@ -122,7 +122,7 @@ def measure_prefill(
 
 
 def measure_idle(backend: CudaBackend, shape: Shape, context: int, num_steps: int = 24) -> dict[str, Any]:
-    """Of decode at batch 1, the time in which the device computes nothing, as its own clock saw it."""
+    """Measures the share of time in which the device is idle during decode at batch 1, by the device's own clock."""
     from torch.profiler import ProfilerActivity, profile
 
     sequences = Sequences(backend, shape.vocab_size)

@@ -1,6 +1,6 @@
-"""KV tiers below the device: whether blocks come back as they went, how fast, and beside the copy engines' own rates.
+"""Checks that blocks return unchanged from the tiers below the device, and compares the speed with the bus's own rates.
 
-No weights: a pool of the model's shape, pinned memory, and the store as the backend has it.
+It uses a pool of the model's shape, pinned memory and the backend's store, but no weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk,
 from gpu.probes import best_seconds
 from gpu.shapes import SHAPES
 
-# Longest wait for an outcome; reached only by a failure.
+# The longest wait for an outcome, which only a failure reaches.
 DEADLINE_S = 60.0
 REPEATS = 3
 PROBE_BYTES = 256 << 20
@@ -34,7 +34,7 @@ class _Sequence:
 
 
 def bus_rates(device: Device, num_bytes: int = PROBE_BYTES) -> dict[str, float]:
-    """Bytes a second of one long copy from and to pinned memory."""
+    """Measures bytes per second of one long copy to and from pinned memory."""
     kind = device.torch_device.type
     pinned = device.pinned_bytes(num_bytes)
     memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
@@ -46,7 +46,7 @@ def bus_rates(device: Device, num_bytes: int = PROBE_BYTES) -> dict[str, float]:
 def measure(
     device: Device, model: str, num_tokens: int, *, kv_dtype: str = "bf16", block_size: int = BLOCK_SIZE
 ) -> dict[str, float]:
-    """Stores a history, forgets it, and restores it into other blocks. Raises AssertionError if a byte is another."""
+    """Stores a history, erases it, and restores it into other blocks. Raises AssertionError if a byte differs."""
     shape = SHAPES[model]
     count = num_tokens // block_size
     pool = KvPool(
@@ -54,7 +54,7 @@ def measure(
         num_kv_heads=shape.num_key_value_heads, head_size=shape.head_dim, dtype=kv_dtype, device=device.torch_device,
     )  # fmt: skip
     num_bytes = count * pool.bytes_per_block
-    # Pieces of pinned memory have whole blocks, so a little is left over in each.
+    # Each piece of pinned memory has only whole blocks, so a little of it is unused.
     host = HostPool(
         num_bytes + num_bytes // 8 + 4 * pool.bytes_per_block, num_layers=pool.num_layers,
         piece_bytes=pool.layout.piece_bytes, pin=device.pinned_bytes, available_bytes=available_memory(),
@@ -75,25 +75,25 @@ def measure(
         _best(figures, "store_s", time.perf_counter() - began)
         tiers.end_stores(stores, ())
         stored = _outcomes(tiers, lambda transfers: len(transfers.stores), count)
-        assert all(one.is_stored for transfers in stored for one in transfers.stores), "all are stored"
+        assert all(one.is_stored for transfers in stored for one in transfers.stores), "a block was not stored"
         pool.pieces.zero_()
         device.wait()
         began = time.perf_counter()
-        # Block i comes back as block count - 1 - i.
+        # Block i is restored into block count - 1 - i.
         tiers.restore(Restore(1, [BlockRestore(index, count - 1 - index, bytes(16)) for index in range(count)]))
-        (told,) = _outcomes(tiers, lambda transfers: len(transfers.restores), 1)
+        (outcome,) = _outcomes(tiers, lambda transfers: len(transfers.restores), 1)
         _best(figures, "restore_told_s", time.perf_counter() - began)
         device.wait()
         _best(figures, "restore_s", time.perf_counter() - began)
-        assert told.restores[0].num_blocks == count, "all came back"
-        assert torch.equal(_sums(pool).flip(1), sums), "each block is what it was"
+        assert outcome.restores[0].num_blocks == count, "a block was not restored"
+        assert torch.equal(_sums(pool).flip(1), sums), "a block has changed"
     figures["store_bytes_per_s"] = num_bytes / figures["store_s"]
     figures["restore_bytes_per_s"] = num_bytes / figures["restore_s"]
     return figures
 
 
 def _sums(pool: KvPool) -> torch.Tensor:
-    """[layers, blocks]: of each piece, of its bytes by their places."""
+    """Returns a checksum of each piece, [layers, blocks], in which bytes are weighted by their position."""
     places = torch.arange(1, pool.layout.piece_bytes + 1, dtype=torch.int64, device=pool.pieces.device)
     return torch.stack(
         [torch.stack([(block.to(torch.int64) * places).sum() for block in layer]) for layer in pool.pieces]
@@ -104,7 +104,7 @@ def _outcomes(tiers: TieredStore, number: Callable[[Transfers], int], wanted: in
     found: list[Transfers] = []
     end = time.monotonic() + DEADLINE_S
     while sum(number(transfers) for transfers in found) < wanted:
-        assert time.monotonic() < end, f"outcomes came within {DEADLINE_S} s"
+        assert time.monotonic() < end, f"no outcome within {DEADLINE_S} s"
         if (transfers := tiers.take_outcomes()) is None:
             tiers.wait_outcomes(DEADLINE_S)
         else:

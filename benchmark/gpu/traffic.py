@@ -1,10 +1,10 @@
-"""Whether a reply is the same to the byte whatever else the server does: through launcher, router and shard.
+"""Checks that a reply has the same bytes whatever else the server does, through launcher, router and shard.
 
 PYTHONPATH=benchmark:server python -m gpu.traffic --launcher PATH --model DIR --vocab-size N [--size tiny]
 
-Recorded requests of many kinds are asked alone; then again from the prefix cache, among others that come and leave, of
-other lengths, other sampling and with the same beginnings, after the shard was killed among them, and from servers that
-cut prompts otherwise. Text, tokens, logprobs and why it ended have to be the same JSON.
+Requests of many kinds are recorded one at a time. They are then repeated from the prefix cache, among random other
+requests that share prefixes or disconnect, after the shard is killed, and on servers with other chunk sizes. Texts,
+tokens, logprobs and finish reasons must be the same JSON.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gpu.requests import is_ready, prompt, serving
 
 TIMEOUT_S = 240.0
 RETRY_S = 0.1
-# Of the threads beside recorded requests, those that await an answer when they count as busy.
+# The share of the other threads that must await an answer to count as busy.
 BUSY_SHARE = 0.75
-# Of a request that a killed shard took with it, or that came while it was away.
+# Error codes of requests that fail because of a killed shard.
 SHARD_CODES = ("shard_lost", "shard_away", "shard_silent", "shard_stuck")
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
@@ -50,9 +50,10 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked. lengths: of recorded prompts; others: threads beside them.
+    """The amount of traffic.
 
-    chunk_tokens: what prompts are cut into, by the first server and by those after it. turns: how often they are asked.
+    `lengths` are those of the recorded prompts, `others` is the number of threads that send other requests, `turns` the
+    number of repetitions among these, and `chunk_tokens` the largest chunk of each server in turn.
     """
 
     lengths: Sequence[int]
@@ -80,14 +81,14 @@ SIZES = {"large": LARGE, "tiny": TINY, "least": LEAST}
 
 @dataclass(frozen=True)
 class Recorded:
-    """A request. Its reply alone is what all its other replies have to be."""
+    """A request whose every reply must equal its reply when sent alone."""
 
     name: str
     body: dict[str, Any]
 
 
 class ShardLost(Exception):
-    """The shard went away while it worked on the request, or before."""
+    """The shard died before or while it worked on the request."""
 
 
 def recorded(size: Size, vocab_size: int) -> list[Recorded]:
@@ -103,7 +104,7 @@ def recorded(size: Size, vocab_size: int) -> list[Recorded]:
 
 
 def ask(port: int, body: dict[str, Any]) -> str:
-    """The choices of a reply as JSON, keys in order. Raises ShardLost, RuntimeError."""
+    """Returns a reply's choices as JSON with sorted keys. Raises ShardLost or RuntimeError for an error."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
         connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
@@ -117,7 +118,7 @@ def ask(port: int, body: dict[str, Any]) -> str:
 
 
 def ask_until_there(port: int, body: dict[str, Any], deadline_s: float = TIMEOUT_S) -> str:
-    """`ask`, again where the shard was lost."""
+    """Calls `ask` again until the shard is there."""
     ends = time.monotonic() + deadline_s
     while True:
         try:
@@ -129,7 +130,7 @@ def ask_until_there(port: int, body: dict[str, Any], deadline_s: float = TIMEOUT
 
 
 def ask_and_leave(port: int, body: dict[str, Any], num_events: int) -> None:
-    """Streams a reply and closes the connection after so many events."""
+    """Streams a reply and closes the connection after `num_events` events."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
         content = json.dumps({**body, "stream": True})
@@ -151,7 +152,7 @@ def _raise(status: int, text: str) -> None:
 
 
 class Others:
-    """Threads that ask until they are stopped: what they ask is random, from a seed each."""
+    """Threads that send random requests, each from its own seed, until they are stopped."""
 
     def __init__(self, port: int, size: Size, vocab_size: int, beginnings: Sequence[list[int]], seed: int) -> None:
         self._port, self._size, self._vocab_size, self._beginnings = port, size, vocab_size, beginnings
@@ -176,13 +177,16 @@ class Others:
             thread.join()
 
     def wait_until_busy(self, deadline_s: float = TIMEOUT_S) -> bool:
-        """Waits until one was answered whole and most of them await an answer, or one failed: whether they are busy."""
+        """Waits until one request has been answered in full and most threads await an answer, or until one fails.
+
+        Returns whether they are busy.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_busy() or self.errors, deadline_s)
             return self._is_busy()
 
     def problems(self, *, is_shard_killed: bool = False) -> list[str]:
-        """What went wrong that had not to. A killed shard takes requests along, nothing else does."""
+        """Returns unexpected failures. Requests may be lost only if the shard was killed."""
         found = list(self.errors)
         if self.counts["lost"] and not is_shard_killed:
             found.append(f"{self.counts['lost']} lost")
@@ -225,7 +229,7 @@ class Others:
             self._changed.notify_all()
 
     def _end(self, what: str | None, error: str = "") -> None:
-        """A request ended as one of `counts`, or its thread with an error."""
+        """Counts the end of a request under `what`, or records the error that ends its thread."""
         with self._changed:
             self._num_asking -= 1
             if what is None:
@@ -239,14 +243,14 @@ class Others:
 
 
 class Comparison:
-    """Replies beside those that the requests had alone."""
+    """Compares replies with those that the requests had when sent alone."""
 
     def __init__(self, lines: Lines, setting: str, requests: Sequence[Recorded]) -> None:
         self._lines, self._setting, self._requests = lines, setting, requests
         self._alone: dict[str, str] = {}
 
     def record(self, port: int) -> None:
-        """Asks each alone, for the first time."""
+        """Sends each request alone and records its reply."""
         began = time.monotonic()
         self._alone = {request.name: ask(port, request.body) for request in self._requests}
         total = sum(len(text) for text in self._alone.values())
@@ -254,7 +258,7 @@ class Comparison:
         self._lines.check(f"traffic: {self._setting}: recorded alone", holds=total > 0, detail=detail)
 
     def check(self, port: int, what: str, *, at_once: int, patient: bool = False, detail: str = "") -> None:
-        """Asks all again, so many at once, in another order; a line says whether all replies are the same."""
+        """Sends all requests again in another order, `at_once` at a time, and reports whether the replies are equal."""
         order = list(self._requests)
         random.Random(what).shuffle(order)
         one = ask_until_there if patient else ask
@@ -283,7 +287,7 @@ def _difference(request: Recorded, alone: str, reply: str) -> str:
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Living processes below one, with their command lines."""
+    """Yields the living descendants of a process with their command lines."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -299,7 +303,7 @@ def descendants(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def kill_shard(launcher: int) -> bool:
-    """Kills the shard below a launcher; whether there was one."""
+    """Kills the shard of a launcher and returns whether there was one."""
     found = [pid for pid, command in descendants(launcher) if "trunkline_server serve" in command]
     for pid in found:
         os.kill(pid, signal.SIGKILL)
@@ -315,7 +319,7 @@ def wait_until_ready(port: int, deadline_s: float = TIMEOUT_S) -> None:
 
 
 def left_behind(port: int, deadline_s: float = 20.0) -> list[str]:
-    """Gauges that are not zero although nobody asks."""
+    """Returns gauges that are not zero although there are no requests."""
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "trunkline_kv_blocks_held")
     ends = time.monotonic() + deadline_s
     while True:
@@ -369,17 +373,17 @@ def _first_server(
         others.wait_until_busy()
     comparison.say("others were answered", others.problems(), str(others.counts))
     with Others(port, size, vocab_size, beginnings, 2) as others:
-        # So that the shard works on their requests when it is killed.
+        # The shard must be working on their requests when it is killed.
         is_busy = others.wait_until_busy()
         killed = kill_shard(server.process.pid)
         comparison.check(port, "after the shard was killed, among others", at_once=4, patient=True)
     problems = others.problems(is_shard_killed=True)
-    problems += [] if killed else ["there was none"]
-    problems += [] if is_busy else ["the others did not await answers"]
+    problems += [] if killed else ["there was no shard"]
+    problems += [] if is_busy else ["the others were not busy"]
     comparison.say("a shard was killed", problems, str(others.counts))
     wait_until_ready(port)
     comparison.check(port, "after the shard was killed, one at a time", at_once=1, patient=True)
-    comparison.say("nothing is held when nobody asks", left_behind(port))
+    comparison.say("nothing is held without requests", left_behind(port))
 
 
 def main() -> int:
@@ -388,9 +392,9 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--vocab-size", type=int, required=True)
     parser.add_argument("--kv-cache-dtype", default="auto")
-    parser.add_argument("--label", default="", help="before the names of checks")
-    parser.add_argument("--chunks", action="store_true", help="also from servers that cut prompts otherwise")
-    parser.add_argument("--size", choices=sorted(SIZES), default="large", help="how much is asked")
+    parser.add_argument("--label", default="", help="prefix of the names of checks")
+    parser.add_argument("--chunks", action="store_true", help="also check servers with other chunk sizes")
+    parser.add_argument("--size", choices=sorted(SIZES), default="large", help="amount of traffic")
     run(parser.parse_args(), phase_lines())
     return 0
 

@@ -1,4 +1,4 @@
-"""transformers on the same weights: its compiled generate over a static cache, and its continuous batching."""
+"""Measures transformers on the same weights: compiled `generate` with a static cache, and continuous batching."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpu.probes import wait
 
 
 def load(model: Path, device: str) -> Any:
-    """The model in bf16, on the device."""
+    """Loads the model in bf16 onto the device."""
     return transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device).eval()
 
 
 @torch.inference_mode()
 def measure_static(model: Any, batch: int, context: int, num_tokens: int, device: str) -> dict[str, Any]:
-    """Decode of `generate` with a static cache, compiled: the time of more tokens less that of one."""
+    """Measures decode of compiled `generate` with a static cache, as the time of all tokens minus that of one."""
     ids = torch.randint(2, model.config.vocab_size, (batch, context), device=device)
     mask = torch.ones_like(ids)
 
@@ -41,7 +41,7 @@ def measure_static(model: Any, batch: int, context: int, num_tokens: int, device
 
 @torch.inference_mode()
 def measure_continuous(model: Any, num_requests: int, num_prompt: int, num_output: int) -> dict[str, Any]:
-    """So many requests at once through `generate_batch`."""
+    """Measures concurrent requests through `generate_batch`."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(2, model.config.vocab_size, (num_requests, num_prompt), generator=generator).tolist()
     config = transformers.GenerationConfig(

@@ -1,7 +1,7 @@
 """Measures Trunkline and its peers in turn: make bench NAME=peers [ARGS="--quick --peers trunkline,openvino"]
 
-Installs what is missing (llama.cpp compiles for ten minutes), then visits the peers round by round. Each measurement is
-kept as it is made: an interrupted run goes on with --resume. Nothing here is an assertion.
+Installs missing peers (compiling llama.cpp takes ten minutes), then measures the peers round by round. Each measurement
+is saved at once, so --resume continues an interrupted run. Nothing here is an assertion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .metrics import Slo
 from .peer import Peer, Setting
 from .report import Report
 from .roster import PEERS
-from .runner import Runner, asks
+from .runner import Runner, suits
 from .store import Store
 from .words import single_token_words
 from .workload import GROUPS, Workload, quick
@@ -32,24 +32,26 @@ from .workload import GROUPS, Workload, quick
 RESULTS = ROOT / "benchmark/results"
 # vLLM compiles kernels at its first start.
 START_LIMIT_S = 600.0
-# Typical of a start and its warm-up.
+# Typical time of a start with its warm-up.
 START_S = 15.0
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter workloads, for development")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
-    parser.add_argument("--peers", default="", help=f"of {','.join(p.name for p in PEERS)}")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
+    parser.add_argument("--peers", default="", help=f"some of {','.join(p.name for p in PEERS)}")
     names = ",".join(w.name for group in GROUPS for w in group)
-    parser.add_argument("--workloads", default="", help=f"of {names}; `decode` means all that begin so")
-    parser.add_argument("--repeat", type=int, default=0, help="rounds of each workload, instead of its own number")
-    parser.add_argument("--slo-ttft-ms", type=float, default=1000, help="goodput: longest time to first token")
-    parser.add_argument("--slo-tpot-ms", type=float, default=50, help="goodput: longest time per further token")
-    parser.add_argument("--threads", type=int, default=len(first_of_each_core()), help="of every peer")
-    parser.add_argument("--seed", type=int, default=1, help="of the prompts")
-    parser.add_argument("--model", type=Path, help="a GGUF; default: the embedded model")
-    parser.add_argument("--output", type=Path, help="folder of the results")
+    parser.add_argument("--workloads", default="", help=f"some of {names}; `decode` selects all that begin with it")
+    parser.add_argument(
+        "--repeat", type=int, default=0, help="rounds of each workload; default: depends on the workload"
+    )
+    parser.add_argument("--slo-ttft-ms", type=float, default=1000, help="longest time to first token for goodput")
+    parser.add_argument("--slo-tpot-ms", type=float, default=50, help="longest time per further token for goodput")
+    parser.add_argument("--threads", type=int, default=len(first_of_each_core()), help="threads of every peer")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the prompts")
+    parser.add_argument("--model", type=Path, help="GGUF file; default: the embedded model")
+    parser.add_argument("--output", type=Path, help="folder for results")
     parser.add_argument("--install-only", action="store_true", help="install the peers and stop")
     return parser.parse_args()
 
@@ -60,14 +62,14 @@ def chosen_peers(text: str) -> list[Peer]:
 
 
 def picked(text: str, known: list[str]) -> list[str]:
-    """The names asked for, or all that begin so; all of them when nothing is asked."""
+    """Returns the known names that equal or begin with one of the comma-separated texts, or all if there is none."""
     if not text:
         return known
     found: set[str] = set()
-    for asked in text.split(","):
-        match = {name for name in known if name == asked} or {name for name in known if name.startswith(asked)}
+    for part in text.split(","):
+        match = {name for name in known if name == part} or {name for name in known if name.startswith(part)}
         if not match:
-            raise SystemExit(f"error: no `{asked}`; hint: one of {', '.join(known)}")
+            raise SystemExit(f"error: `{part}` is unknown; hint: use {', '.join(known)}")
         found |= match
     return [name for name in known if name in found]
 
@@ -80,21 +82,21 @@ def chosen_groups(options: argparse.Namespace) -> list[list[Workload]]:
 
 
 def expected_minutes(peers: list[Peer], groups: list[list[Workload]]) -> tuple[float, float]:
-    """Typical and longest time of the run once everything is installed."""
+    """Returns the typical and the longest time of the run after installation."""
     typical = longest = 0.0
     for peer in peers:
         for group in groups:
-            asked = [w for w in group if asks(peer, w)]
-            starts_s = START_S * max((w.repeats for w in asked), default=0)
-            typical += starts_s + sum(w.repeats * w.expected_s for w in asked)
+            suitable = [w for w in group if suits(peer, w)]
+            starts_s = START_S * max((w.repeats for w in suitable), default=0)
+            typical += starts_s + sum(w.repeats * w.expected_s for w in suitable)
             # A measurement that was cut off is not repeated, and costs a new start.
-            longest += starts_s + sum(max(w.limit_s + START_S, w.repeats * w.expected_s) for w in asked)
+            longest += starts_s + sum(max(w.limit_s + START_S, w.repeats * w.expected_s) for w in suitable)
     return typical / 60, longest / 60
 
 
 def main() -> int:
     options = arguments()
-    # Told to end, it ends the peer that it has started.
+    # SIGTERM raises KeyboardInterrupt, so that the running peer is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     peers, groups = chosen_peers(options.peers), chosen_groups(options)
     output = options.output or (RESULTS / "quick" if options.quick else RESULTS)
@@ -146,7 +148,7 @@ def main() -> int:
     try:
         runner.run()
     except KeyboardInterrupt:
-        say("interrupted; hint: the same command with --resume goes on")
+        say("interrupted; hint: run the same command with --resume to continue")
     write()
     report.plots = plot(output, say)
     write()
@@ -174,7 +176,7 @@ def heading(options: argparse.Namespace, gguf: Path) -> list[str]:
 
 
 def plot(output: Path, say: Callable[[str], None]) -> list[str]:
-    """Draws the plots in an environment of their own, and names them; a run without them is still a run."""
+    """Draws the plots in their own environment and returns their names. A failure is reported and ignored."""
     environment = Environment("plot")
     for old in output.glob("*.svg"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""A process tree of a peer: its log, its memory, its CPU time, and its end."""
+"""A peer's process tree, with its log, memory and CPU time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERROR = re.compile(r"\b\w*Error\b|\berror:", re.IGNORECASE)
 
 
 class Died(RuntimeError):
-    """A peer's process ended, or was not ready in time; the message has the end of its log."""
+    """A peer's process exited or was not ready in time. The message has the end of its log."""
 
 
 class Child:
@@ -39,19 +39,19 @@ class Child:
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise Died(f"ended with {self.process.returncode}: {self.last_words()}")
+            raise Died(f"exited with {self.process.returncode}: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The last lines of the log that say something."""
+        """Returns the last error in the log, or else its last line."""
         lines = [line.strip() for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if ERROR.search(line) and "WARNING" not in line]
-        return (errors or lines or ["it said nothing"])[-1][-300:]
+        return (errors or lines or ["the log is empty"])[-1][-300:]
 
     def pids(self) -> list[int]:
         return [self.process.pid, *descendants(self.process.pid)]
 
     def memory_bytes(self) -> int:
-        """Proportional share of resident memory over the whole tree: a page that two map is counted once."""
+        """Returns the proportional set size of the whole tree, in which a shared page counts once."""
         total = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ class Child:
         return total
 
     def cpu_s(self) -> float:
-        """CPU seconds of the whole tree so far."""
+        """Returns the CPU seconds of the whole tree so far."""
         ticks = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -70,7 +70,7 @@ class Child:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL for what is left of the tree."""
+        """Sends SIGTERM, then SIGKILL to the rest of the tree."""
         pids = self.pids()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A Python environment of its own for each peer, under .peers/, made by uv from pinned requirements."""
+"""A Python environment for each peer under .peers/, created by uv from pinned requirements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 INSIDE = Path(__file__).resolve().parent / "inside"
 UV = ROOT / ".tools/bin/uv"
 INSTALL_LIMIT_S = 3600.0
-# Nothing but packages is downloaded, and nobody is told.
+# Peers download only packages and send no telemetry.
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -28,17 +28,17 @@ OFFLINE = {
 
 
 class InstallError(RuntimeError):
-    """A peer could not be installed; the message says why."""
+    """A peer could not be installed. The message has the reason."""
 
 
 def clean_environ() -> dict[str, str]:
-    """The environment for a peer: no setting of ours, no network."""
+    """Returns environment variables for a peer, offline and without Trunkline's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRUNKLINE_", "PYTHON", "VIRTUAL_ENV"))}
     return kept | OFFLINE
 
 
 def run(command: Sequence[str | Path], log: Path, *, env: dict[str, str] | None = None) -> None:
-    """Runs one step of an installation; its output goes to `log`, the last line of it into the error."""
+    """Runs one step of an installation with its output in `log`. The error has the log's last line."""
     with log.open("ab") as out:
         out.write(f"$ {' '.join(str(c) for c in command)}\n".encode())
         out.flush()
@@ -51,7 +51,7 @@ def run(command: Sequence[str | Path], log: Path, *, env: dict[str, str] | None 
 
 @dataclass(frozen=True)
 class Environment:
-    """`.peers/<name>` from `requirements/<name>.txt`, which pins every package in it."""
+    """The folder `.peers/<name>`, installed from `requirements/<name>.txt`, which pins every package."""
 
     name: str
 
@@ -75,12 +75,12 @@ class Environment:
         return stamp.is_file() and stamp.read_text() == self.fingerprint(recipe)
 
     def install(self) -> Path:
-        """Makes the environment; returns the log of it. `done` is for whoever has nothing more to install."""
+        """Creates the environment and returns its log. The caller calls `done` when it has nothing more to install."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / "install.log"
         log.write_bytes(b"")
         run([UV, "venv", "--quiet", "--allow-existing", "--python", sys.executable, self.folder / "env"], log)
-        # The file names all there is to install: what a package asks for beyond it is left out on purpose.
+        # The file lists everything to install; other dependencies are left out on purpose.
         run([UV, "pip", "install", "--python", self.python, "--no-deps", "-r", self.requirements], log)
         return log
 

@@ -1,7 +1,7 @@
-"""llama.cpp: its own server, and its library through the low-level binding, both from one build.
+"""llama.cpp's own server, and its library through the low-level binding, both from one build.
 
-The source comes with the package of its Python binding, which pins the commit. Compiling it takes about ten minutes on
-two cores.
+The source is part of the package of its Python binding, which pins the commit. Compiling takes about ten minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def install() -> None:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpacks the one folder of a source package as `target`; keeps an older one's build out of it."""
+    """Unpacks the only folder of a source package as `target`, which it replaces."""
     fresh = target.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
     with tarfile.open(archive) as tar:
         tar.extractall(fresh, filter="data")
     inner = list(fresh.iterdir())
     if len(inner) != 1:
-        raise InstallError(f"{archive.name} holds {len(inner)} entries at its top, 1 expected")
+        raise InstallError(f"`{archive.name}` has {len(inner)} top-level entries, expected 1")
     shutil.rmtree(target, ignore_errors=True)
     inner[0].rename(target)
     fresh.rmdir()
@@ -78,9 +78,9 @@ class Server(Peer):
         install()
 
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
-        # A slot for each sequence, with a whole context of its own: no sequence waits, none moves.
+        # Each sequence has a slot with its own full context, so that none waits or moves.
         slots = ["--parallel", str(MAX_SEQUENCES), "--ctx-size", str(MAX_SEQUENCES * CONTEXT_TOKENS)]
-        # Prompts live in their slots; copies in host memory on top of that would only cost.
+        # Prompts stay in their slots, so additional copies in host memory would only cost time.
         slots += ["--cache-ram", "0", "--no-kv-unified"]
         threads = ["--threads", str(setting.threads), "--threads-batch", str(setting.threads), "--threads-http", "4"]
         return start_http(
@@ -105,7 +105,7 @@ class Raw(Peer):
         return start_raw(self, setting, first, command, env)
 
 
-SERVER_NOTE = "llama-server, 32 slots; clears their 6 GB at its start"
+SERVER_NOTE = "llama-server, 32 slots; clears their 6 GB at start"
 PEERS = [
     Server(
         "llamacpp",

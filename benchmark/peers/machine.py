@@ -1,4 +1,4 @@
-"""What the figures were measured on: the processor, and its own limits where they were measured."""
+"""Describes the machine, and its limits if they were measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def first_of_each_core(at_most: int | None = None) -> list[int]:
-    """One CPU of each physical core that this process may use, hyperthreads left out."""
+    """Returns one CPU of each physical core that this process may use, without hyperthreads."""
     cores: dict[str, int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -32,9 +32,9 @@ def describe(threads: int) -> str:
 
 
 def limits(path: Path) -> str:
-    """The machine's limits as `kernels/examples/limits` wrote them, a row each; says so when nobody measured them."""
+    """Formats the limits written by `kernels/examples/limits` as a table, or a note if there are none."""
     if not path.is_file():
-        return "The machine's own limits were not measured; hint: make bench NAME=limits"
+        return "The machine's own limits were not measured; hint: run `make bench NAME=limits`"
     measured = json.loads(path.read_text())
     rows = [(f"read {read['level']}", read, "GB/s") for read in measured["read"]]
     rows += [

@@ -1,4 +1,4 @@
-"""Runs one workload against one started peer. Every answer is checked for its number of tokens on the way."""
+"""Runs one workload against one started peer, and checks the number of tokens of every answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Metrics = dict[str, Any]
 
 @dataclass
 class Measurer:
-    """`seed` differs by round and is the same for all peers of a round."""
+    """Measures workloads. `seed` differs between rounds and is the same for all peers of a round."""
 
     words: list[tuple[int, str]]
     slo: Slo
@@ -45,10 +45,9 @@ class Measurer:
         self.vocabulary = Vocabulary(self.words, self.seed)
 
     def measure(self, endpoint: Endpoint, workload: Workload) -> Metrics:
-        """The metrics of one measurement; `over_s` in them when it was cut off, beside what came until then.
+        """Returns the metrics of one measurement. If it was cut off, they have `over_s` and what was done until then.
 
-        Raises:
-            HttpError, Died: when the peer failed.
+        Raises HttpError or Died if the peer fails.
         """
         self.vocabulary = Vocabulary(self.words, f"{workload.name}/{self.seed}")
         try:
@@ -56,8 +55,6 @@ class Measurer:
             return measured
         except TimeoutError:
             return {"over_s": workload.limit_s}
-
-    # ---- one at a time, raw too --------------------------------------------------------------------------------------
 
     def start(self, endpoint: Endpoint, workload: Start) -> Metrics:
         before, begin = endpoint.child.cpu_s(), time.monotonic()
@@ -87,8 +84,6 @@ class Measurer:
         must_be_cold(cold)
         (warm,) = endpoint.batch([longer], workload.output_tokens, workload.limit_s)
         return {"cold_ttft_ms": cold.ttft_s * 1e3, "warm_ttft_ms": warm.ttft_s * 1e3}
-
-    # ---- through HTTP only -------------------------------------------------------------------------------------------
 
     def overhead(self, endpoint: Endpoint, workload: Overhead) -> Metrics:
         assert isinstance(endpoint, HttpEndpoint)
@@ -129,7 +124,7 @@ class Measurer:
                         stream.result()
                     await under_way.wait()
                     await stream
-                    raise HttpError(f"{workload.max_output_tokens} tokens ended before the long prompt was computed")
+                    raise HttpError(f"a stream of {workload.max_output_tokens} tokens ended before the long prompt")
                 finally:
                     stream.cancel()
                     waiting.cancel()
@@ -209,14 +204,14 @@ class Measurer:
 
 
 def must_be_cold(done: Stream) -> None:
-    """Refuses a time to first token that a prefix cache shortened, where the server tells."""
+    """Raises HttpError if the server reports that part of a new prompt came from its prefix cache."""
     cached = int((done.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     if cached:
-        raise HttpError(f"{cached} tokens of a prompt that nobody should have seen came from a cache")
+        raise HttpError(f"{cached} tokens of a new prompt came from a cache")
 
 
 def interrupted(arrived: Stream, arrivals_of: list[list[float]]) -> Metrics:
-    """Gaps of the running streams while the long prompt waited for its first token, and before."""
+    """Returns metrics of the running streams' gaps before the long prompt and until its first token."""
     during, before = [], []
     for events in arrivals_of:
         for a, b in itertools.pairwise(events):
@@ -225,7 +220,7 @@ def interrupted(arrived: Stream, arrivals_of: list[list[float]]) -> Metrics:
             elif a < arrived.events[0]:
                 during.append(b - a)
         if events[-1] < arrived.events[0]:
-            # Still waiting when the long prompt's first token came.
+            # This stream was still waiting when the long prompt's first token arrived.
             during.append(arrived.events[0] - events[-1])
     return {
         "worst_gap_ms": max(during) * 1e3,
@@ -236,7 +231,7 @@ def interrupted(arrived: Stream, arrivals_of: list[list[float]]) -> Metrics:
 
 
 async def first_of(wanted: list[asyncio.Task[Any]], failing: list[asyncio.Task[Any]]) -> None:
-    """Waits for `wanted`; raises what ends one of the others first."""
+    """Waits until one of the tasks is done, and raises its exception if it failed."""
     done, _ = await asyncio.wait([*wanted, *failing], return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -251,7 +246,7 @@ def limited(work: Coroutine[Any, Any, Metrics], limit_s: float) -> Metrics:
 
 
 def cut_off(work: Coroutine[Any, Any, None], limit_s: float) -> Metrics:
-    """Runs a load that leaves its finished answers elsewhere; says when it had to be cut off."""
+    """Runs a load that keeps its own results. Returns `over_s` if it was cut off at the limit."""
 
     async def run() -> Metrics:
         try:

@@ -1,4 +1,4 @@
-"""Metrics of streams, by their standard definitions. Times in milliseconds, rates in 1/s."""
+"""Metrics of streams by their standard definitions, with times in milliseconds and rates per second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from client import Stream
 
 @dataclass(frozen=True)
 class Slo:
-    """What a request must keep to count as good."""
+    """The bounds that a request must meet to count as good."""
 
     ttft_ms: float
     tpot_ms: float
@@ -21,7 +21,7 @@ class Slo:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Linear between the two nearest ranks."""
+    """Interpolates linearly between the two nearest ranks."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * percent / 100
     low = int(position)
@@ -30,7 +30,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    """p50, p90 and p99 in ms of durations in seconds; nothing of nothing."""
+    """Returns p50, p90 and p99 in ms of durations in seconds, or nothing if there are none."""
     if not seconds:
         return {}
     return {f"{name}_p{p}_ms": percentile(seconds, p) * 1e3 for p in (50, 90, 99)}
@@ -45,10 +45,10 @@ def latencies(streams: Sequence[Stream]) -> dict[str, float]:
 
 
 def decode_rate(streams: Sequence[Stream]) -> dict[str, float]:
-    """Output tokens a second while all streams run: after the last has begun, until the first ends.
+    """Returns output tokens per second from when the last stream begins until the first one ends.
 
-    A server that takes the streams one after another never has them all running: then from the first token of all
-    to the last, and `in_turn` says so.
+    A server that serves the streams one after another never runs them all. The rate is then taken from the first token
+    of any stream to the last one, and `in_turn` is 1.
     """
     begin = max(s.events[0] for s in streams)
     end = min(s.events[-1] for s in streams)
@@ -65,7 +65,7 @@ def decode_rate(streams: Sequence[Stream]) -> dict[str, float]:
 
 
 def served(streams: Sequence[Stream], slo: Slo) -> dict[str, float]:
-    """Throughput and goodput of a load: over the time from the first request to the last token."""
+    """Returns throughput and goodput over the time from the first request to the last token."""
     span = max(s.events[-1] for s in streams) - min(s.sent for s in streams)
     good = sum(slo.met(s) for s in streams)
     return {

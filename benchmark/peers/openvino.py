@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching pipeline, straight from the GGUF: called, and behind a thin HTTP server."""
+"""OpenVINO GenAI's continuous batching pipeline on the GGUF, called directly and through a thin HTTP server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_ra
 from .workload import MAX_SEQUENCES, Prompt
 
 ENVIRONMENT = Environment("openvino")
-# Of K and V; 32 conversations of 6,000 tokens fit with 16 bits an element, and its default is 8.
+# K and V of 32 conversations of 6,000 tokens fit even with 16 bits per element; the default is 8 bits.
 CACHE_GB = 5
 
 

@@ -1,4 +1,4 @@
-"""What a peer is: something to install, to start, and to send prompts to, through HTTP or without."""
+"""The interface of a peer: installing it, starting it, and sending it prompts with or without HTTP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run gives to every peer."""
+    """The settings that a run gives to every peer."""
 
     gguf: Path
     threads: int
@@ -36,23 +36,22 @@ class Setting:
 
 
 class Endpoint(ABC):
-    """A started peer. `start_s`: seconds from the start of its process to its first token."""
+    """A started peer. `start_s` is the time from the start of its process to its first token."""
 
     child: Child
     start_s: float
 
     @abstractmethod
     def batch(self, prompts: list[Prompt], max_tokens: int, limit_s: float) -> list[Stream]:
-        """Streams all prompts at once, greedily, exactly `max_tokens` output tokens each.
+        """Streams all prompts at once, greedily, with exactly `max_tokens` output tokens each.
 
-        Raises:
-            TimeoutError: after `limit_s`. What runs is dropped where the peer can do that, else the peer is stopped.
-            HttpError, Died: when the peer fails.
+        Raises TimeoutError after `limit_s`, having aborted the requests or, if the peer cannot do that, stopped the
+        peer. Raises HttpError or Died if the peer fails.
         """
 
 
 class HttpEndpoint(Endpoint):
-    """Speaks the OpenAI dialect on a loopback port. `text_only`: prompts go as text, not as token ids."""
+    """A server of OpenAI's API on a loopback port. With `text_only`, prompts are sent as text, not as token ids."""
 
     def __init__(self, child: Child, port: int, model: str | None, *, text_only: bool) -> None:
         self.child = child
@@ -61,9 +60,9 @@ class HttpEndpoint(Endpoint):
         self.model = model
         self._text_only = text_only
 
-    def fields(self, max_tokens: int, **asked: Any) -> dict[str, Any]:
-        """The body of a request: greedy, streamed, exactly `max_tokens` tokens."""
-        return fields_of(max_tokens, **asked) | ({"model": self.model} if self.model else {})
+    def fields(self, max_tokens: int, **more: Any) -> dict[str, Any]:
+        """Returns the body of a greedy streaming request for exactly `max_tokens` tokens."""
+        return fields_of(max_tokens, **more) | ({"model": self.model} if self.model else {})
 
     async def complete(self, prompt: Prompt, max_tokens: int, watch: Watch | None = None) -> Stream:
         fields = self.fields(max_tokens, prompt=prompt.text if self._text_only else prompt.ids)
@@ -81,14 +80,14 @@ class HttpEndpoint(Endpoint):
         return asyncio.run(all_streams())
 
     def device_time(self) -> tuple[float, float]:
-        """Seconds in kernels and number of steps so far, by Trunkline's own metrics."""
+        """Returns the seconds in kernels and the number of steps so far, from Trunkline's metrics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             samples = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[:1] != "#")
         name = "trunkline_step_duration_seconds"
         return float(samples[f"{name}_sum"]), float(samples[f"{name}_count"])
 
     def await_first_token(self, prompt: Prompt, limit_s: float) -> None:
-        """Tries until a token comes: no peer's own word for ready is trusted."""
+        """Sends requests until a token arrives, because readiness differs between peers."""
         while True:
             self.child.check()
             with contextlib.suppress(OSError, HttpError):
@@ -101,7 +100,7 @@ class HttpEndpoint(Endpoint):
 
 
 class RawEndpoint(Endpoint):
-    """A peer's engine in a process of its own, without HTTP: one JSON line asks, one answers. See inside/raw.py."""
+    """A peer's engine in its own process without HTTP, with one JSON line per request and answer. See inside/raw.py."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -112,7 +111,7 @@ class RawEndpoint(Endpoint):
     def _read(self) -> None:
         assert self.child.process.stdout is not None
         for line in self.child.process.stdout:
-            # Libraries write to stdout too.
+            # Libraries also write to stdout.
             if line.startswith(b'{"events":'):
                 self._answers.put(line)
         self._answers.put(b"")
@@ -125,29 +124,29 @@ class RawEndpoint(Endpoint):
             self.child.process.stdin.flush()
             answer = self._answers.get(timeout=limit_s)
         except BrokenPipeError as broken:
-            raise Died(f"takes no prompt any more: {self.child.last_words()}") from broken
+            raise Died(f"closed its input: {self.child.last_words()}") from broken
         except queue.Empty as empty:
-            # An engine cannot be told to drop what it computes.
+            # The engine has no way to abort requests.
             self.child.stop()
             raise TimeoutError from empty
         if not answer:
             self.child.process.wait()
-            raise Died(f"ended with {self.child.process.returncode}: {self.child.last_words()}")
+            raise Died(f"exited with {self.child.process.returncode}: {self.child.last_words()}")
         return [checked(Stream(0.0, events), max_tokens) for events in json.loads(answer)["events"]]
 
 
 def checked(stream: Stream, max_tokens: int) -> Stream:
-    """A peer that stops early would look fast."""
+    """Raises HttpError if the number of tokens is wrong, because a peer that stops early would look fast."""
     if not stream.events:
-        raise HttpError("an answer without a token")
+        raise HttpError("the answer has no token")
     if stream.num_tokens != max_tokens:
-        raise HttpError(f"{stream.num_tokens} output tokens instead of {max_tokens}")
+        raise HttpError(f"the answer has {stream.num_tokens} output tokens, expected {max_tokens}")
     return stream
 
 
 @dataclass(frozen=True)
 class Peer(ABC):
-    """One row of the comparison. `project`: which software; `weights`: what it computes with."""
+    """One row of the comparison. `weights` names the format that the peer computes with."""
 
     name: str
     project: str
@@ -158,19 +157,11 @@ class Peer(ABC):
 
     @abstractmethod
     def install(self, setting: Setting) -> None:
-        """Makes all that `start` needs; quick when it is there already.
-
-        Raises:
-            InstallError: with the reason.
-        """
+        """Installs everything that `start` needs, if it is not installed yet. Raises InstallError."""
 
     @abstractmethod
     def start(self, setting: Setting, first: Prompt) -> Endpoint:
-        """Starts it and waits for its first token.
-
-        Raises:
-            Died: when it ended or the time was up.
-        """
+        """Starts the peer and waits for its first token. Raises Died if it exits or takes too long."""
 
     @property
     def raw(self) -> bool:
@@ -200,7 +191,7 @@ def start_http(
     model: str | None = None,
     text_only: bool = False,
 ) -> HttpEndpoint:
-    """Starts an HTTP server on a free port; `command` makes its command line from the port, `model` names it there."""
+    """Starts an HTTP server on a free port. `command` returns its command line; `model` is sent with each request."""
     port = free_port()
     child = Child(command(port), peer.log(), env=env)
     endpoint = kind(child, port, model, text_only=text_only)

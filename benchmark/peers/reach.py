@@ -1,4 +1,4 @@
-"""What Trunkline means to reach beside its peers, and whether this run shows it."""
+"""Trunkline's targets relative to its peers, and whether a run reaches them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from .store import Store
 
-# Rows of the comparison that a target is measured against: through HTTP, as Trunkline is.
+# The rows that targets compare, all of which use HTTP.
 US, LLAMACPP, OPENVINO = "trunkline", "llamacpp", "openvino"
 
 
 @dataclass(frozen=True)
 class Target:
-    """`value` is None without the measurements; `more` tells the direction; `unit` follows the figures."""
+    """A required and a desired bound of one figure.
+
+    `more` is true if more is better. `value` computes the figure, or None without the measurements. `unit` is appended
+    to figures.
+    """
 
     title: str
     at_least: float
@@ -38,7 +42,7 @@ def median(store: Store, peer: str, workload: str, metric: str) -> float | None:
 
 
 def times(peer: str, workload: str, metric: str = "tokens_per_s") -> Callable[[Store], float | None]:
-    """How many times the peer's rate ours is; of a duration (`_ms`) the other way round."""
+    """Returns a function for how many times better Trunkline is, by a rate or a duration (`_ms`)."""
 
     def value(store: Store) -> float | None:
         ours, theirs = median(store, US, workload, metric), median(store, peer, workload, metric)
@@ -54,7 +58,7 @@ def own(workload: str, metric: str) -> Callable[[Store], float | None]:
 
 
 def over_weights(store: Store) -> float | None:
-    """Resident memory of a fresh server beside its weights. Of the KV pool next to nothing is touched by then."""
+    """Returns the resident memory of a new server minus its weights. Almost none of its KV pool is resident."""
     memory = median(store, US, "start", "memory_mb")
     return None if memory is None else memory - float(store.settings["weights_mb"])
 

@@ -1,4 +1,4 @@
-"""The Markdown report of a run: targets first, then a table for each kind of workload."""
+"""The Markdown report of a run, with the targets first and then a table for each workload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .workload import Arrivals, Chat, Decode, History, Interruption, Overhead, P
 
 @dataclass(frozen=True)
 class Column:
-    """One metric of a workload. `more`: whether more is better."""
+    """One metric of a workload. `more` is true if more is better."""
 
     metric: str
     title: str
@@ -54,7 +54,7 @@ NOTHING = "–"
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Median, and the range where there is one."""
+    """Formats the median, and the range if there is more than one value."""
     middle = f"{statistics.median(values):,.{digits}f}"
     if len(values) < 2:
         return middle
@@ -67,12 +67,12 @@ class Report:
     peers: list[Peer]
     workloads: list[Workload]
     head: list[str]
-    """Lines about the machine and the run."""
+    """Paragraphs about the machine and the run."""
     plots: list[str] = field(default_factory=list)
-    """Names of the plots that lie beside the report."""
+    """Names of the plots in the report's folder."""
 
     def markdown(self) -> str:
-        parts = ["# Trunkline beside its peers", *self.head, self.reach(), self.who()]
+        parts = ["# Trunkline and its peers", *self.head, self.reach(), self.peer_table()]
         for workload in self.workloads:
             parts.append(self.table(workload))
             if isinstance(workload, Chat):
@@ -81,7 +81,7 @@ class Report:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def reach(self) -> str:
-        """The summary: what is aimed at and what this run shows."""
+        """Returns a table of the targets and whether this run reaches them."""
         lines = ["## Reach", "| | at least | aim | this run | |", "|---|---|---|---|---|"]
         for target in TARGETS:
             value = target.value(self.store)
@@ -91,7 +91,7 @@ class Report:
             lines.append(f"| {target.title} | {bounds} | {shown} | {target.verdict(value)} |")
         return "\n".join([lines[0], "", *lines[1:]])
 
-    def who(self) -> str:
+    def peer_table(self) -> str:
         lines = ["## Peers", "", "| row | project | through | weights | |", "|---|---|---|---|---|"]
         for peer in self.peers:
             error = self.store.error(peer.name, "install")
@@ -131,7 +131,7 @@ class Report:
         return f"| {name} | {' | '.join(cells)} |"
 
     def ratio(self, peer: Peer, workload: Workload, column: Column) -> str:
-        """How many times better Trunkline is."""
+        """Formats how many times better Trunkline is."""
         ours = self.store.values(US, workload.name, column.metric)
         theirs = self.store.values(peer.name, workload.name, column.metric)
         if peer.name == US or not ours or not theirs or not min(*ours, *theirs, 1e9) > 0:
@@ -140,7 +140,7 @@ class Report:
         return f"{us / them if column.more else them / us:.2f} ×"
 
     def turns(self, workload: Chat) -> str:
-        """Percentiles by turn, each the median over the rounds."""
+        """Returns a table of percentiles by turn, as medians over the rounds."""
         titles = [f"TTFT p{p}" for p in (50, 90, 99)] + [f"ITL p{p}" for p in (50, 90, 99)]
         metrics = [f"{m}_p{p}_ms" for m in ("ttft", "itl") for p in (50, 90, 99)]
         rows = []
@@ -157,7 +157,7 @@ class Report:
         return "\n".join(["By turn, ms:", "", head, "|---" * (len(titles) + 3) + "|", *rows])
 
     def json(self) -> dict[str, Any]:
-        """Medians, ranges and every single value, for machines and for the plots."""
+        """Returns the report's data with every single value, as JSON."""
         result: dict[str, Any] = {"settings": self.store.settings, "head": self.head, "reach": [], "workloads": {}}
         for target in TARGETS:
             value = target.value(self.store)
@@ -177,5 +177,5 @@ def turn_cell(of_turn: list[dict[str, float]], metric: str) -> str:
 
 
 def cell(text: str | None) -> str:
-    """Text that keeps a table's row one row."""
+    """Escapes text for a table's cell."""
     return " ".join((text or "").replace("|", "/").split())

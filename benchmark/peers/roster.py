@@ -1,4 +1,4 @@
-"""All peers, in the order in which they are visited."""
+"""All peers, in the order in which they are measured."""
 
 from __future__ import annotations
 

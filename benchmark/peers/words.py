@@ -1,4 +1,4 @@
-"""Reads from a GGUF the words that are one token each."""
+"""Finds the words in a GGUF's vocabulary that are a single token."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from gguf import GGUFReader
 
-# As byte-level BPE writes a space before a word.
+# Byte-level BPE writes the space before a word as U+0120.
 WORD = re.compile(r"\u0120[a-z]{3,10}")
 
 
 def single_token_words(gguf: Path) -> list[tuple[int, str]]:
-    """(token id, text with its leading space) of every plain lower-case word in the vocabulary."""
+    """Returns (token id, text with leading space) for every plain lower-case word in the vocabulary."""
     field = GGUFReader(gguf).fields["tokenizer.ggml.tokens"]
     words = []
     for token_id, part in enumerate(field.data):

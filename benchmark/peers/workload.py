@@ -1,7 +1,7 @@
-"""What is asked of every peer: data, the same tokens for each of them, from one seed.
+"""The workloads, as data, with the same prompts for every peer from one seed.
 
-A prompt is a list of words that are one token each, so that it is the same prompt as token ids and as text, and a
-tokenizer that reads the text back makes the same ids of it. No two prompts share a prefix unless a workload says so.
+A prompt consists of words that are one token each, so that its text and its token ids are equivalent for every
+tokenizer of the model. No two prompts share a prefix unless a workload says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 CONTEXT_TOKENS = 8192
-# What every peer may keep of K and V: 32 conversations of 6,000 tokens and something over.
+# Capacity for K and V of every peer, slightly more than 32 conversations of 6,000 tokens.
 KV_TOKENS = 200_704
 MAX_SEQUENCES = 32
 
@@ -23,7 +23,7 @@ class Prompt:
 
 
 class Vocabulary:
-    """Words of one token each, with a leading space, and prompts made of them."""
+    """Makes prompts from words of one token each, with a leading space."""
 
     def __init__(self, words: list[tuple[int, str]], seed: int | str) -> None:
         self._words = words
@@ -36,7 +36,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Workload:
-    """`repeats`: measurements in a full run. `expected_s`: typical time of one. `limit_s`: cut off and said so."""
+    """A workload with `repeats` measurements in a full run.
+
+    One measurement typically takes `expected_s` and is cut off after `limit_s`.
+    """
 
     name: str
     title: str
@@ -44,19 +47,19 @@ class Workload:
     expected_s: float = 5.0
     limit_s: float = 60.0
     raw: bool = False
-    """Also measured without HTTP."""
+    """True if it is also measured without HTTP."""
 
 
 @dataclass(frozen=True)
 class Start(Workload):
-    """Process start to first token, memory and CPU time when idle."""
+    """The time from process start to first token, and memory and CPU time when idle."""
 
     idle_s: float = 3.0
 
 
 @dataclass(frozen=True)
 class Overhead(Workload):
-    """What one stream waits for beside the device, per step; for a server that tells its device time."""
+    """The time per step of one stream outside the device, for a server that reports its device time."""
 
     output_tokens: int = 128
 
@@ -75,7 +78,7 @@ class Prefill(Workload):
 
 @dataclass(frozen=True)
 class History(Workload):
-    """A history nobody has seen, then the same with a little more."""
+    """A new history, then the same with a few more tokens."""
 
     prompt_tokens: int = 6000
     more_tokens: int = 32
@@ -94,7 +97,7 @@ class Interruption(Workload):
 
 @dataclass(frozen=True)
 class Arrivals(Workload):
-    """Requests of mixed lengths: open loop at `rate_per_s` (Poisson), or closed loop by `clients` if that is set."""
+    """Requests of mixed lengths, in an open loop at `rate_per_s` (Poisson) or in a closed loop with `clients`."""
 
     rate_per_s: float = 0.0
     clients: int = 0
@@ -105,14 +108,14 @@ class Arrivals(Workload):
 
 @dataclass(frozen=True)
 class Chat(Workload):
-    """Conversations that grow by turns to 6,000 tokens; the client thinks before each turn."""
+    """Conversations that grow to 6,000 tokens, with a pause before each turn."""
 
     conversations: int = 8
     turns: int = 10
     user_tokens: int = 528
     output_tokens: int = 64
     think_s: float = 1.0
-    """Mean of an exponential, cut at three times the mean."""
+    """Mean of an exponential distribution, truncated at three times the mean."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Request:
 
 
 def arrivals(workload: Arrivals, vocabulary: Vocabulary, seed: int) -> list[Request]:
-    """The requests of an arrival workload; with clients, all are there at once and wait for a client."""
+    """Returns the requests of a workload. In a closed loop all arrive at once and wait for a client."""
     rng = random.Random(f"{workload.name}/{seed}")
     at, made = 0.0, []
     for _ in range(workload.num_requests):
@@ -154,7 +157,7 @@ def conversations(workload: Chat, vocabulary: Vocabulary, seed: int) -> list[Con
     return made
 
 
-# Groups are visited in turn, so that measurements which are compared lie close together in time.
+# Groups are measured in turn, so that measurements to be compared are close in time.
 STEADY: list[Workload] = [
     Start("start", "process start to first token", expected_s=4, limit_s=300),
     *(
@@ -194,7 +197,7 @@ QUICK_LIMIT_S = 40.0
 
 
 def quick() -> list[list[Workload]]:
-    """A few minutes for each peer: fewer workloads, shorter, once each."""
+    """Returns fewer and shorter workloads with one measurement each, which take a few minutes per peer."""
     groups = []
     for group in GROUPS:
         small = [w for w in group if w.name not in _QUICK_LEFT_OUT]

@@ -1,5 +1,5 @@
-//! Writes what a target's fuzzer begins with: `seeds TARGET CORPUS DICTIONARY` puts each seed into a file of the folder
-//! CORPUS, and the target's words into DICTIONARY, in libFuzzer's form.
+//! `seeds TARGET CORPUS DICTIONARY` writes each seed of a target to a file in the folder CORPUS, and the target's words
+//! to the file DICTIONARY in libFuzzer's format.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if stderr is gone.
+            // A failure to write to stderr cannot be reported.
             let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::from(2)
         }

@@ -1,5 +1,7 @@
-//! Bodies of requests, through the whole router with a mock shard behind it: every answer is a success or an error of
-//! the client's that says something, in the dialect's own shape; and it comes.
+//! Request bodies, sent through the whole router with a mock shard.
+//!
+//! Every request must be answered in time, with a success or with a client error that has a message in the dialect's
+//! own form.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,10 +11,10 @@ use axum::http::{Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
-use trunkline_router::app::Model;
+use trunkline_router::api::app::Model;
+use trunkline_router::api::openapi::ApiDoc;
 use trunkline_router::http::serve::routes;
 use trunkline_router::limits::Limits;
-use trunkline_router::openapi::ApiDoc;
 use trunkline_router::server::Server;
 use trunkline_router::tenants::Access;
 use utoipa::OpenApi;
@@ -20,7 +22,7 @@ use utoipa::OpenApi;
 use crate::event::parse_events;
 use crate::mock::{MockShard, ShardPlan, bytes, write_model};
 
-/// The first byte of an input picks one.
+/// Routes, selected by the first byte of an input.
 const ROUTES: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
@@ -35,14 +37,14 @@ const ROUTES: &[&str] = &[
     "/invocations",
     "/vertex",
 ];
-/// Longest wait for an answer; reached only when something hangs.
+/// The longest wait for an answer, which is reached only if the router hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 struct Fixture {
     runtime: Runtime,
     routes: axum::Router,
-    // They end when they are dropped.
+    // Kept alive because dropping them stops them.
     _server: Server,
     _shard: MockShard,
     _folder: tempfile::TempDir,
@@ -81,7 +83,7 @@ fn fixture() -> &'static Fixture {
     })
 }
 
-/// An input: a byte that picks the route, then the body.
+/// Runs an input that consists of one byte for the route and the body.
 pub fn run(data: &[u8]) {
     let Some((&route, body)) = data.split_first() else { return };
     let route = ROUTES[usize::from(route) % ROUTES.len()];
@@ -111,14 +113,14 @@ pub fn run(data: &[u8]) {
     }
     assert!(status.is_client_error(), "{route} answers {status} {value}");
     let error = &value["error"];
-    // `/invocations` answers as the route that its body is for.
+    // `/invocations` answers in the dialect of its body.
     let is_openai = route.starts_with("/v1") || route == "/invocations" && error.is_object();
     let message = if is_openai { &error["message"] } else { error };
     assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{route} answers {value}");
     assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
 }
 
-/// Names of all fields of all bodies.
+/// Returns the names of all fields of all bodies.
 pub fn words() -> Vec<String> {
     let document = serde_json::to_value(ApiDoc::openapi()).unwrap();
     let schemas = document["components"]["schemas"].as_object().unwrap();
@@ -126,7 +128,7 @@ pub fn words() -> Vec<String> {
     names.flat_map(|properties| properties.keys().map(|name| format!("\"{name}\":"))).collect()
 }
 
-/// One of each kind.
+/// Returns bodies that together use most fields of every route.
 pub fn seeds() -> Vec<Vec<u8>> {
     let user = json!([{"role": "user", "content": "x"}]);
     let schema =

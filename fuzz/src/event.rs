@@ -1,12 +1,13 @@
-//! Server-sent events as we write them, read back by the algorithm of the standard: a text arrives as it was.
+//! Server-sent events, written by the router and parsed by the standard's algorithm. Every text must arrive unchanged.
 
 use serde_json::{Value, json};
 use trunkline_router::http::{EventFrame, Events};
 
-/// The data of all events of a stream, as <https://html.spec.whatwg.org/multipage/server-sent-events.html> reads it.
+/// Returns the data of all events of a stream, as defined in
+/// <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
 pub fn parse_events(bytes: &[u8]) -> Vec<String> {
     let text = std::str::from_utf8(bytes).expect("events are UTF-8");
-    // Lines end with CR LF, LF or CR; what follows the last blank line is no event.
+    // Lines end with CR LF, LF or CR. Data after the last blank line is not an event.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n").replace('\r', "\n");
     let (mut events, mut data) = (Vec::new(), Vec::new());
     for line in text.split('\n') {
@@ -23,7 +24,7 @@ pub fn parse_events(bytes: &[u8]) -> Vec<String> {
     events
 }
 
-/// An input: texts between zero bytes; the first is a model's name.
+/// Runs an input that consists of texts separated by zero bytes, of which the first is a model's name.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut texts = text.split('\0');
@@ -49,14 +50,14 @@ pub fn run(data: &[u8]) {
     assert_eq!(read, expected);
 }
 
-/// Texts with what ends lines and events.
+/// Returns texts with characters that end lines and events.
 pub fn seeds() -> Vec<Vec<u8>> {
     ["m\0a\0b\0c\0d", "m\"\0\n\n\0data: x\n\n\0\r\n\0\u{2028}\0\u{feff}", "\0", "\u{feff}\0:\0event: x\0\\"]
         .map(Vec::from)
         .to_vec()
 }
 
-/// Field names.
+/// Returns field names and separators of the format.
 pub fn words() -> Vec<String> {
     ["data:", "event:", "id:", "retry:", "\r\n\r\n", "[DONE]"].map(String::from).to_vec()
 }

@@ -1,26 +1,25 @@
-//! Files that a server reads at its start: what is wrong with them is an error.
+//! Files that a server reads at its start. Invalid contents must give an error.
 
 use trunkline_router::tenants::read_key_file;
 use trunkline_text::GgufMetadata;
 
 use crate::memory::peak_bytes;
 
-/// Memory that a GGUF file may take for each of its bytes: a list of bytes is kept as numbers of eight bytes, and a
-/// table that grows is there twice.
+/// Memory that parsing may take per byte of a GGUF file. Bytes in a list are stored as eight-byte numbers, and a table
+/// that grows is briefly in memory twice.
 const MAX_BYTES_OF_BYTE: usize = 16;
-/// Memory that any GGUF file may take, for an error and a table of no keys.
+/// Memory that parsing any GGUF file may take, for an error and an empty table.
 const FIXED_BYTES: usize = 4096;
 
-/// An input: a GGUF file.
+/// Parses the input as a GGUF file.
 pub fn gguf(data: &[u8]) {
-    // What it holds is checked by whoever takes it. Here reading has to end, and a file that claims much must not take
-    // much memory.
+    // The values are checked where they are used. Here parsing must end, and must not take memory for claimed sizes.
     let peak = peak_bytes(|| GgufMetadata::parse(data));
     let limit = FIXED_BYTES + MAX_BYTES_OF_BYTE * data.len();
     assert!(peak <= limit, "{peak} bytes of memory for a file of {} bytes, the limit is {limit}", data.len());
 }
 
-/// A header with a value of every type.
+/// Returns a header with values of many types, and one that claims the largest sizes.
 pub fn gguf_seeds() -> Vec<Vec<u8>> {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let value = |key: &str, kind: u32, bytes: &[u8]| [&text(key), &kind.to_le_bytes()[..], bytes].concat();
@@ -44,7 +43,7 @@ pub fn gguf_seeds() -> Vec<Vec<u8>> {
     vec![[head(0, values.len() as u64), values.concat()].concat(), head(u64::MAX, u64::MAX)]
 }
 
-/// An input: a key file.
+/// Parses the input as a key file.
 pub fn keys(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Err(error) = read_key_file(&text) {
@@ -53,7 +52,7 @@ pub fn keys(data: &[u8]) {
     }
 }
 
-/// Files with all that a tenant may have.
+/// Returns key files in different TOML forms.
 pub fn key_seeds() -> Vec<Vec<u8>> {
     [
         "[tenants.alice]\nkeys = [\"sk-secret-of-alice-1\"]\nshare = 2\nadmin = true\n\n[tenants.bob]\nkey_sha256 = \
@@ -64,7 +63,7 @@ pub fn key_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Of the format.
+/// Returns fragments of the format.
 pub fn key_words() -> Vec<String> {
     [
         "keys = [",

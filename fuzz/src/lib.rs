@@ -1,9 +1,9 @@
-//! What must hold for any input: each [`Target`] takes bytes and panics if something does not hold.
+//! Fuzz targets. Each [`Target`] takes any bytes and panics if an invariant does not hold.
 //!
-//! `cargo test` runs every target over mutants of its seeds, the same ones each time; `make fuzz` hands a target to
-//! libFuzzer, which looks for inputs that reach new code.
+//! `cargo test` runs every target on mutants of its seeds, which are the same every time. `make fuzz` runs a target
+//! under libFuzzer, which searches for inputs that reach new code.
 
-// A target tells what it found by panicking.
+// Targets report failures by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod body;
@@ -17,19 +17,17 @@ mod reply;
 pub mod seeds;
 mod template;
 
-/// A parser, or several of a kind, with what is known to reach into them.
+/// A parser, or several related ones, with inputs that exercise it.
 pub struct Target {
-    /// For the command line.
     pub name: &'static str,
-    /// Takes any bytes; panics if something does not hold.
+    /// Runs an input and panics if an invariant does not hold.
     pub run: fn(&[u8]),
-    /// Inputs to begin with.
+    /// Returns valid inputs, from which others are derived.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Words worth putting into them.
+    /// Returns fragments of the format, to be inserted into inputs.
     pub words: fn() -> Vec<String>,
 }
 
-/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "body", run: body::run, seeds: body::seeds, words: body::words },
     Target { name: "template", run: template::run, seeds: template::seeds, words: template::words },

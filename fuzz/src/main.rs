@@ -1,4 +1,4 @@
-//! A target under libFuzzer; `TRUNKLINE_FUZZ_TARGET` names it.
+//! Runs the target named by `TRUNKLINE_FUZZ_TARGET` under libFuzzer.
 
 #![no_main]
 #![allow(clippy::panic)]

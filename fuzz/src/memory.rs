@@ -1,4 +1,4 @@
-//! Bytes that a piece of work allocates, counted by thread.
+//! An allocator that counts the bytes that each thread has allocated.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -6,9 +6,9 @@ use std::cell::Cell;
 struct Counting;
 
 thread_local! {
-    /// Bytes that this thread has allocated and not freed. Negative if it freed what others had allocated.
+    /// Bytes that this thread has allocated and not freed. Negative if it freed memory of other threads.
     static NUM_BYTES: Cell<isize> = const { Cell::new(0) };
-    /// The most of them since [`peak_bytes`] began.
+    /// The maximum of `NUM_BYTES` since [`peak_bytes`] began.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // While it moves, both are there.
+        // Both allocations exist while the data moves.
         add(new_size.cast_signed());
         add(-layout.size().cast_signed());
         // SAFETY: by the caller's contract.
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `work` and returns the most bytes that this thread held for it at once.
+/// Runs `work` and returns the most bytes that this thread allocated for it at any one time.
 pub fn peak_bytes<T>(work: impl FnOnce() -> T) -> usize {
     let before = NUM_BYTES.get();
     PEAK.set(before);

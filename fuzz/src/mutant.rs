@@ -1,4 +1,4 @@
-//! Mutants of seeds: the same ones for the same number.
+//! Mutants of seeds, determined by a number.
 
 /// A generator of small random numbers: `SplitMix64`, Steele et al., OOPSLA 2014.
 struct Random(u64);
@@ -12,7 +12,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which is at least 1.
+    /// Returns a number below `end`, which must be at least 1.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -21,14 +21,14 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A stretch of something `len` long.
+    /// Returns a range of up to 64 elements within `0..len`.
     fn range(&mut self, len: usize) -> std::ops::Range<usize> {
         let begin = self.below(len + 1);
         begin..begin + self.below((len - begin).min(64) + 1)
     }
 }
 
-/// What breaks parsers of JSON and numbers most easily.
+/// Texts that often break parsers of JSON and numbers.
 const WORDS: &[&str] = &[
     "null",
     "true",
@@ -59,7 +59,7 @@ const WORDS: &[&str] = &[
     "<tool_call>",
 ];
 
-/// Mutant `number` of the seeds.
+/// Returns mutant `number` of the seeds.
 pub fn mutant(number: u64, seeds: &[Vec<u8>], words: &[String]) -> Vec<u8> {
     let mut random = Random(number);
     let mut bytes = random.choose(seeds).clone();
@@ -79,7 +79,7 @@ pub fn mutant(number: u64, seeds: &[Vec<u8>], words: &[String]) -> Vec<u8> {
             6 => bytes[random.range(bytes.len())].to_vec(),
             _ => random.choose(WORDS).as_bytes().to_vec(),
         };
-        // Half of the pieces come between, half in place of something.
+        // Half of the pieces are inserted, half replace the range.
         let end = if random.below(2) == 0 { range.start } else { range.end };
         bytes.splice(range.start..end, piece);
     }

@@ -1,4 +1,5 @@
-//! Replies of models: what is text, reasoning and calls does not depend on how the text was cut, and nothing is lost.
+//! Replies of models. Their division into text, reasoning and calls must not depend on how a reply arrives in pieces,
+//! and no text may be lost.
 
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
@@ -13,7 +14,7 @@ const FORMATS: [Option<ToolFormat>; 6] = [
 const STARTS: [Option<ReasoningStart>; 3] =
     [None, Some(ReasoningStart::InPrompt), Some(ReasoningStart::InReply)];
 
-/// Joined pieces; a call is its name, its arguments and its end.
+/// Parses the pieces of a reply and joins adjacent results of the same kind.
 fn read(mode: u8, pieces: &[&str]) -> Vec<Piece> {
     let tools =
         FORMATS[usize::from(mode) % 6].map(|format| (format, vec!["f".to_owned(), "get_weather".to_owned()]));
@@ -36,7 +37,7 @@ fn read(mode: u8, pieces: &[&str]) -> Vec<Piece> {
     joined
 }
 
-/// An input: a byte for the form, one for the cuts, then the reply.
+/// Runs an input that consists of a byte for the format, one for the size of pieces, and the reply.
 pub fn run(data: &[u8]) {
     let [mode, cut, text @ ..] = data else { return };
     let text = String::from_utf8_lossy(text);
@@ -53,7 +54,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(read(*mode, &pieces), whole, "cut every {step} characters: {text:?}");
 }
 
-/// A reply of each family.
+/// Returns replies in the format of each model family.
 pub fn seeds() -> Vec<Vec<u8>> {
     [
         "\x01\0<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}\n</tool_call>",
@@ -69,7 +70,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Marks of all families.
+/// Returns markers of all families.
 pub fn words() -> Vec<String> {
     [
         "<tool_call>",

@@ -1,14 +1,14 @@
-//! What libFuzzer begins with.
+//! Seeds and dictionaries for libFuzzer.
 
 use std::path::Path;
 
 use crate::TARGETS;
 
-/// Puts each seed of a target into a file of the folder `corpus`, and its words into `dictionary`.
+/// Writes each seed of a target to a file in the folder `corpus`, and its words to the file `dictionary`.
 pub fn write(name: &str, corpus: &Path, dictionary: &Path) -> Result<(), String> {
     let target = TARGETS.iter().find(|target| target.name == name).ok_or_else(|| {
         let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-        format!("target {name:?} is none of {names:?}")
+        format!("target is {name:?}, must be one of {names:?}")
     })?;
     std::fs::create_dir_all(corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
     for (number, seed) in (target.seeds)().iter().enumerate() {
@@ -19,7 +19,7 @@ pub fn write(name: &str, corpus: &Path, dictionary: &Path) -> Result<(), String>
     std::fs::write(dictionary, words).map_err(|error| format!("{}: {error}", dictionary.display()))
 }
 
-/// A line of a dictionary: bytes that are no printable ASCII, quotes and backslashes are escaped.
+/// Returns a line of a dictionary, with quotes, backslashes and bytes other than printable ASCII escaped.
 /// <https://llvm.org/docs/LibFuzzer.html#dictionaries>
 pub fn entry(word: &[u8]) -> String {
     let escaped: String = word

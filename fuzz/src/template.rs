@@ -1,10 +1,10 @@
-//! Chat templates, which come with models: any source is compiled or refused, any chat rendered or refused, in bounded
-//! time and memory.
+//! Chat templates, which are part of models. Any source must be compiled or refused, and any chat rendered or refused,
+//! in bounded time and memory.
 
 use serde_json::{Map, Value, json};
 use trunkline_text::{ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES};
 
-/// An input: the template's source, a zero byte, and the chat's variables as JSON.
+/// Runs an input that consists of the template's source, a zero byte, and the chat's variables as JSON.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (source, kwargs) = text.split_once('\0').unwrap_or((&text, ""));
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// As models have them.
+/// Returns templates like those of models.
 pub fn seeds() -> Vec<Vec<u8>> {
     [
         "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}\
@@ -45,7 +45,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Of the language.
+/// Returns fragments of the language, many of them expensive.
 pub fn words() -> Vec<String> {
     [
         "{{",

@@ -1,4 +1,4 @@
-//! Every target over mutants of its seeds. `TRUNKLINE_FUZZ_CASES` says how many, `TRUNKLINE_SEED` from which on.
+//! Runs every target on mutants of its seeds: `TRUNKLINE_FUZZ_CASES` of them, beginning with number `TRUNKLINE_SEED`.
 
 #[path = "../../router/kv/tests/kv/draw.rs"]
 mod draw;
@@ -9,7 +9,7 @@ use trunkline_fuzz::TARGETS;
 use trunkline_fuzz::mutant::mutant;
 use trunkline_fuzz::seeds::{entry, write};
 
-/// So many cases in the first tier, and 20 times as many in the second.
+/// Runs a target on `num_cases` mutants in the first tier, and on 20 times as many in the second.
 fn check(name: &str, num_cases: u64) {
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
     let (seeds, words) = ((target.seeds)(), (target.words)());

@@ -1,6 +1,6 @@
-"""What the tests of other people's clients share: one server that asks for an API key, and their settings.
+"""Fixtures of the tests with third-party client packages: a server that requires an API key.
 
-They run in an environment of their own (`make test-clients`).
+The tests run in a separate environment (`make test-clients`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-# No client asks the network for price lists or sends traces, and none takes keys or addresses from the user's shell.
+# Clients must not fetch price lists, send traces, or use keys and addresses from the user's shell.
 for name in list(os.environ):
     if name.startswith(("OPENAI_", "ANTHROPIC_", "LITELLM_", "LANGCHAIN_", "LANGSMITH_", "HF_")):
         del os.environ[name]
@@ -23,20 +23,20 @@ from harness import Trunkline, serving  # noqa: E402
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Trunkline]:
-    """A server on the embedded model, which asks for `KEY`. Replies do not depend on the number of its threads."""
+    """A server on the embedded model that requires `KEY`."""
     with serving("--threads", "1", env={"TRUNKLINE_API_KEY": KEY}) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def plain(server: Trunkline) -> Plain:
-    """What the server answers without a package between."""
+    """The server without a client package in between, for comparison."""
     return Plain(server)
 
 
 @pytest.fixture(scope="session")
 def model(server: Trunkline) -> str:
-    """The served model's name, as the list of models has it."""
+    """The served model's name in the list of models."""
     answer = httpx.get(f"{server.base_url}/v1/models", headers={"authorization": f"Bearer {KEY}"})
     name: str = answer.raise_for_status().json()["data"][0]["id"]
     return name

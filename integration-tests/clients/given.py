@@ -1,4 +1,4 @@
-"""What every client is given: keys, prompts, a tool, a model of an answer."""
+"""Inputs for all clients: keys, prompts, a tool, and a Pydantic model for structured answers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KEY = "a-key-of-the-clients"
 WRONG_KEY = "a-key-of-nobody"
 PROMPT = "Write a short poem about the sea."
 SYSTEM = "You are a poet."
-# The same conversation in the form of OpenAI's API.
+# The same prompts as messages of OpenAI's API.
 POET = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": PROMPT}]
-# A prompt that does not fit into the model's context.
+# Longer than the model's context.
 LONG_PROMPT = "sea and sand " * 4000
 WEATHER_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -23,7 +23,7 @@ WEATHER_QUESTION = "What is the weather in Paris?"
 
 
 class City(BaseModel):
-    """A city, for clients that take the model of an answer."""
+    """A structured answer about a city."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Greedy answers to plain HTTP requests, with which the tests compare what a package makes of the same request."""
+"""Greedy answers to plain HTTP requests, for comparison with those that a client package returns."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ TIMEOUT_S = 60.0
 
 
 class Plain:
-    """Asks a server without any package. Equal requests are asked once: their answers are equal, too."""
+    """Sends requests to a server without a client package, and caches the answers."""
 
     def __init__(self, server: Trunkline) -> None:
         self._server = server
         self._answers: dict[str, dict[str, Any]] = {}
 
     def chat(self, messages: str | list[dict[str, Any]], max_tokens: int, **fields: Any) -> str:
-        """The text of the reply to `messages`, or to one user message if they are a string."""
+        """Returns the text of the reply to `messages`; a string is one user message."""
         text = self.choice(messages, max_tokens, **fields)["message"]["content"]
         assert isinstance(text, str)
         assert text.strip()
         return text
 
     def choice(self, messages: str | list[dict[str, Any]], max_tokens: int, **fields: Any) -> dict[str, Any]:
-        """The first choice of `/v1/chat/completions`."""
-        told = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        answer = self._ask("/v1/chat/completions", {"messages": told, "max_tokens": max_tokens} | fields)
+        """Returns the first choice of `/v1/chat/completions`."""
+        sent = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        answer = self._ask("/v1/chat/completions", {"messages": sent, "max_tokens": max_tokens} | fields)
         choice: dict[str, Any] = answer["choices"][0]
         return choice
 
     def complete(self, prompt: str | list[int], max_tokens: int) -> str:
-        """The text of `/v1/completions`."""
+        """Returns the text of `/v1/completions`."""
         text = self._ask("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens})["choices"][0]["text"]
         assert isinstance(text, str)
         assert text.strip()
         return text
 
     def metric(self, name: str) -> float:
-        """A sample of `/metrics` that has no labels."""
+        """Returns the value of a metric without labels."""
         text = httpx.get(f"{self._server.base_url}/metrics", headers=HEADERS, timeout=TIMEOUT_S).raise_for_status().text
         [value] = re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)
         return float(value)
@@ -59,6 +59,6 @@ class Plain:
 
 
 def calls_of(choice: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and arguments of each tool call in a choice."""
+    """Returns name and arguments of each tool call in a choice."""
     calls = choice["message"].get("tool_calls") or []
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]

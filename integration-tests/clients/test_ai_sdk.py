@@ -1,4 +1,4 @@
-"""The Vercel AI SDK, unchanged: runs `ai-sdk/*.test.mjs` with node."""
+"""The unmodified Vercel AI SDK, tested by `ai-sdk/*.test.mjs` in node."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from harness import Trunkline
 
 FOLDER = Path(__file__).resolve().parent / "ai-sdk"
 DEADLINE_S = 120
-# Set where every client has to be there.
+# Set by `make test-clients`, where a missing client is a failure.
 REQUIRED = "TRUNKLINE_TEST_ALL_CLIENTS"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def node() -> None:
-    """Fails without node where all clients are to be tested (`make test-clients` says so), skips in a run by hand."""
+    """Without node, fails under `make test-clients` and skips the tests otherwise."""
     if shutil.which("node") is not None:
         return
-    missing = "node is not installed: nothing to run the AI SDK with"
+    missing = "the AI SDK needs node, which is not installed"
     if os.environ.get(REQUIRED):
         pytest.fail(f"{missing}; hint: install node and npm, rm .venv-clients/.stamp, make test-clients")
-    pytest.skip(f"{missing} (and {REQUIRED} is not set: this is no run of all clients)")
+    pytest.skip(f"{missing} ({REQUIRED} is not set, so this is not a failure)")
 
 
 def test_every_test_of_the_ai_sdk_passes(server: Trunkline, model: str) -> None:
-    assert (FOLDER / "node_modules").is_dir(), "no AI SDK; hint: rm .venv-clients/.stamp, make test-clients"
+    assert (FOLDER / "node_modules").is_dir(), "no `node_modules`; hint: rm .venv-clients/.stamp, make test-clients"
     given = {
         "TRUNKLINE_URL": server.base_url,
         "TRUNKLINE_KEY": KEY,

@@ -1,4 +1,4 @@
-"""The `anthropic` package, unchanged. Sampling settings go through `extra_body`: version 2 does not name them."""
+"""The unmodified `anthropic` package. Its version 2 has no sampling parameters, so they are sent as `extra_body`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 
 class Place(BaseModel):
-    """Without bounds of numbers and lengths: the package leaves them out of the schema that it sends."""
+    """A structured answer without numeric bounds and lengths, which the package omits from the schema that it sends."""
 
     continent: Literal["Africa", "America", "Asia", "Europe", "Oceania"]
     is_capital: bool
@@ -41,7 +41,7 @@ def test_chats(client: anthropic.Anthropic, model: str, plain: Plain) -> None:
     assert answer.usage.output_tokens == 16
 
 
-def test_its_stream_helper_puts_the_whole_answer_together(client: anthropic.Anthropic, model: str) -> None:
+def test_stream_helper_assembles_the_whole_answer(client: anthropic.Anthropic, model: str) -> None:
     whole = client.messages.create(model=model, messages=USER, max_tokens=16, extra_body=GREEDY)
     with client.messages.stream(model=model, messages=USER, max_tokens=16, extra_body=GREEDY) as stream:
         text = "".join(stream.text_stream)
@@ -66,14 +66,14 @@ def test_events_come_in_order(client: anthropic.Anthropic, model: str) -> None:
     ]
 
 
-def test_counts_the_tokens_that_a_message_has(client: anthropic.Anthropic, model: str) -> None:
+def test_counted_tokens_equal_those_of_usage(client: anthropic.Anthropic, model: str) -> None:
     counted = client.messages.count_tokens(model=model, system=SYSTEM, messages=USER)
     answer = client.messages.create(model=model, system=SYSTEM, messages=USER, max_tokens=1, extra_body=GREEDY)
     cached = answer.usage.cache_read_input_tokens or 0
     assert counted.input_tokens == answer.usage.input_tokens + cached
 
 
-def test_says_which_stop_sequence_it_met(client: anthropic.Anthropic, model: str) -> None:
+def test_answer_names_the_stop_sequence(client: anthropic.Anthropic, model: str) -> None:
     answer = client.messages.create(
         model=model, messages=USER, max_tokens=64, stop_sequences=[" the", " of"], extra_body=GREEDY
     )
@@ -103,7 +103,7 @@ def test_a_required_call_validates_whole_and_streamed(client: anthropic.Anthropi
     assert streamed.stop_reason == "tool_use"
 
 
-def test_takes_results_of_tools(client: anthropic.Anthropic, model: str, plain: Plain) -> None:
+def test_accepts_tool_results(client: anthropic.Anthropic, model: str, plain: Plain) -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "18 degrees, rain"}
     answer = client.messages.create(
@@ -134,13 +134,13 @@ def test_takes_results_of_tools(client: anthropic.Anthropic, model: str, plain: 
     assert answer.content[0].text == same
 
 
-def test_parses_the_model_of_an_answer(client: anthropic.Anthropic, model: str) -> None:
+def test_parses_a_structured_answer(client: anthropic.Anthropic, model: str) -> None:
     question = [{"role": "user", "content": "Tell of Paris."}]
     answer = client.messages.parse(model=model, messages=question, max_tokens=256, output_format=Place)
     assert isinstance(answer.parsed_output, Place)
 
 
-def test_errors_are_its_own(client: anthropic.Anthropic, model: str) -> None:
+def test_errors_have_the_classes_of_the_package(client: anthropic.Anthropic, model: str) -> None:
     fields = {"messages": USER, "max_tokens": 8}
     with pytest.raises(anthropic.AuthenticationError) as stranger:
         client.with_options(api_key=WRONG_KEY).messages.create(model=model, **fields)
@@ -159,7 +159,7 @@ def test_errors_are_its_own(client: anthropic.Anthropic, model: str) -> None:
     assert long.value.body["error"]["code"] == "context_length_exceeded"
 
 
-def test_goes_on_with_an_agents_conversation_from_the_cache(client: anthropic.Anthropic, model: str) -> None:
+def test_second_turn_of_an_agent_hits_the_prefix_cache(client: anthropic.Anthropic, model: str) -> None:
     def turn(nonce: str, *more: dict[str, object]) -> anthropic.types.beta.BetaMessage:
         return client.beta.messages.create(
             model=model,
@@ -178,9 +178,9 @@ def test_goes_on_with_an_agents_conversation_from_the_cache(client: anthropic.An
 
     first = turn("00000")
     total = first.usage.input_tokens + first.usage.cache_read_input_tokens
-    told = {"role": "system", "content": []}
-    second = turn("a1b2c", {"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}, told)
-    # All but the last block of the first turn's prompt, whatever the header says.
+    note = {"role": "system", "content": []}
+    second = turn("a1b2c", {"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}, note)
+    # The hit covers all but the last block of the first turn's prompt, although the header's nonce differs.
     assert second.usage.cache_read_input_tokens > total - 64
     assert second.content
 

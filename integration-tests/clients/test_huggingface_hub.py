@@ -1,4 +1,4 @@
-"""`InferenceClient` of `huggingface_hub`, unchanged, by the server's bare address."""
+"""`InferenceClient` of the unmodified `huggingface_hub`, with the server's address as the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_generates_text(client: InferenceClient, plain: Plain) -> None:
     assert "".join(parts) == text
 
 
-def test_tells_details(client: InferenceClient) -> None:
+def test_returns_details(client: InferenceClient) -> None:
     answer = client.text_generation(
         "The sea is", max_new_tokens=6, do_sample=True, temperature=0.9, seed=7, details=True, top_n_tokens=2
     )
@@ -59,7 +59,7 @@ def test_chats_without_naming_a_model(client: InferenceClient, plain: Plain) -> 
     assert "".join(parts) == answer.choices[0].message.content
 
 
-def test_speaks_as_openai_does(server: Trunkline, model: str, plain: Plain) -> None:
+def test_openai_interface_chats(server: Trunkline, model: str, plain: Plain) -> None:
     client = InferenceClient(base_url=f"{server.base_url}/v1", api_key=KEY)
     answer = client.chat.completions.create(model=model, messages=USER, max_tokens=4, temperature=0)
     assert answer.model == model
@@ -80,7 +80,7 @@ def test_a_required_call_validates(client: InferenceClient) -> None:
         jsonschema.validate(json.loads(call.function.arguments), WEATHER_SCHEMA)
 
 
-def test_holds_text_and_chats_to_a_schema(client: InferenceClient) -> None:
+def test_schemas_constrain_text_and_chats(client: InferenceClient) -> None:
     grammar = {"type": "json", "value": WEATHER_SCHEMA}
     text = client.text_generation("The weather as JSON:", grammar=grammar, max_new_tokens=256, seed=3, do_sample=True)
     jsonschema.validate(json.loads(text), WEATHER_SCHEMA)
@@ -94,9 +94,9 @@ def test_holds_text_and_chats_to_a_schema(client: InferenceClient) -> None:
     City.model_validate_json(answer.choices[0].message.content)
 
 
-def test_errors_are_its_own(server: Trunkline, client: InferenceClient) -> None:
+def test_errors_have_the_classes_of_the_package(server: Trunkline, client: InferenceClient) -> None:
     stranger = InferenceClient(model=server.base_url, token=WRONG_KEY)
-    # The package names TGI's kinds of errors where it knows them, and this is none.
+    # The package has classes only for TGI's own types of errors.
     with pytest.raises(UnknownError, match="API key"):
         stranger.text_generation("Hello")
     with pytest.raises(HfHubHTTPError, match="API key") as refused:

@@ -1,4 +1,4 @@
-"""Instructor over the `openai` package, unchanged."""
+"""Unmodified Instructor on top of the `openai` package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def patched(
     return instructor.from_openai(client, mode=mode)
 
 
-def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, model: str, plain: Plain) -> None:
+def test_chats_and_streams_without_a_response_model(server: Trunkline, model: str, plain: Plain) -> None:
     fields = {"model": model, "messages": USER, "max_tokens": 12, "temperature": 0, "response_model": None}
     answer = patched(server).chat.completions.create(**fields)
     assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
@@ -29,20 +29,20 @@ def test_chats_and_streams_without_a_model_of_the_answer(server: Trunkline, mode
 
 
 @pytest.mark.parametrize("mode", [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS_STRICT])
-def test_gives_the_model_of_an_answer(server: Trunkline, model: str, mode: instructor.Mode) -> None:
+def test_returns_a_structured_answer(server: Trunkline, model: str, mode: instructor.Mode) -> None:
     fields = {"model": model, "messages": [{"role": "user", "content": "Tell of Paris."}], "max_tokens": 256}
     city = patched(server, mode=mode).chat.completions.create(**fields, response_model=City, max_retries=0)
     assert isinstance(city, City)
 
 
-def test_streams_the_model_of_an_answer(server: Trunkline, model: str) -> None:
+def test_streams_a_structured_answer(server: Trunkline, model: str) -> None:
     parts = patched(server, mode=instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
         model=model, messages=[{"role": "user", "content": "Tell of Paris."}], max_tokens=256, response_model=City
     )
     assert City.model_validate(list(parts)[-1].model_dump())
 
 
-def test_errors_are_those_of_the_package_below(server: Trunkline, model: str) -> None:
+def test_errors_have_the_classes_of_the_openai_package(server: Trunkline, model: str) -> None:
     with pytest.raises(openai.AuthenticationError):
         patched(server, WRONG_KEY).chat.completions.create(model=model, messages=USER, response_model=None)
     with pytest.raises(openai.NotFoundError):

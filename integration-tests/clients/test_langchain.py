@@ -1,4 +1,4 @@
-"""LangChain's chat models for OpenAI and Anthropic, unchanged."""
+"""Unmodified LangChain chat models for OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def through_openai(server: Trunkline, model: str, key: str = KEY, max_tokens: in
 
 
 def through_anthropic(server: Trunkline, model: str, key: str = KEY, max_tokens: int = 12) -> ChatAnthropic:
-    # `temperature` goes in the body: the package below has no such argument any more.
+    # `temperature` is sent in the body, because the `anthropic` package no longer has this parameter.
     fields = {"extra_body": {"temperature": 0}}
     return ChatAnthropic(
         base_url=server.base_url, api_key=key, model=model, max_tokens=max_tokens, max_retries=0, model_kwargs=fields
@@ -87,7 +87,8 @@ def test_structures_output_through_openai(server: Trunkline, model: str, method:
 def test_structures_output_and_calls_through_anthropic(server: Trunkline, model: str) -> None:
     chat = through_anthropic(server, model, max_tokens=256)
     assert isinstance(chat.with_structured_output(City).invoke("Tell of Paris."), City)
-    # Of a function LangChain sends no `additionalProperties`: the small model would go on until its tokens are gone.
+    # LangChain omits `additionalProperties` for Python functions. Without it the small model would add properties until
+    # it reaches the token limit.
     schema = WEATHER_SCHEMA | {"additionalProperties": False}
     bounded = {"name": "get_weather", "description": "The weather in a city.", "input_schema": schema}
     answer = chat.bind_tools([bounded], tool_choice="any", parallel_tool_calls=False).invoke(WEATHER_QUESTION)
@@ -96,7 +97,7 @@ def test_structures_output_and_calls_through_anthropic(server: Trunkline, model:
     jsonschema.validate(call["args"], schema)
 
 
-def test_errors_are_those_of_the_packages_below(server: Trunkline, model: str) -> None:
+def test_errors_have_the_classes_of_the_underlying_packages(server: Trunkline, model: str) -> None:
     with pytest.raises(openai.AuthenticationError):
         through_openai(server, model, key=WRONG_KEY).invoke(PROMPT)
     with pytest.raises(openai.NotFoundError):

@@ -1,4 +1,4 @@
-"""Limits of a tenant as the packages of OpenAI and Anthropic see them."""
+"""A tenant's rate limits, seen through the packages of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT = [{"role": "user", "content": "Say something."}]
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
-    """Serves one tenant, thirty requests a minute: one every two seconds once they are used up."""
+    """A server with one tenant, which may send 30 requests per minute; once used up, one is added every two seconds."""
     keys: Path = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text(f'[tenants.limited]\nkeys = "{KEY}"\nrequests_per_minute = 30\ntokens_per_minute = 100000\n')
     keys.chmod(0o600)
@@ -28,7 +28,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
         server.stop()
 
 
-def test_packages_read_the_headers_raise_their_own_error_and_wait_as_long_as_they_are_told(limited: Trunkline) -> None:
+def test_packages_read_rate_limit_headers_raise_their_own_errors_and_honour_retry_after(limited: Trunkline) -> None:
     own = openai.OpenAI(base_url=f"{limited.base_url}/v1", api_key=KEY, max_retries=0)
     other = anthropic.Anthropic(base_url=limited.base_url, api_key=KEY, max_retries=0)
     answers = [
@@ -50,12 +50,12 @@ def test_packages_read_the_headers_raise_their_own_error_and_wait_as_long_as_the
     with pytest.raises(anthropic.RateLimitError) as refused_too:
         other.messages.create(model="tgi", messages=PROMPT, max_tokens=1)
     assert refused_too.value.response.json()["error"]["type"] == "rate_limit_error"
-    # With one retry they wait for as long as `Retry-After` says, and are let in.
+    # With one retry, the package waits as long as `Retry-After` says and succeeds.
     patient = own.with_options(max_retries=1)
     assert patient.chat.completions.create(model="tgi", messages=PROMPT, max_tokens=1).choices
 
 
-def test_a_timeout_in_the_body_is_the_packages_own_error(server: Trunkline) -> None:
+def test_timeout_in_the_body_raises_the_error_of_the_package(server: Trunkline) -> None:
     own = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=given.KEY, max_retries=0)
     fields = {"timeout": 0.2, "ignore_eos": True}
     with pytest.raises(openai.APIStatusError) as over:

@@ -1,4 +1,4 @@
-"""LiteLLM as a library, unchanged, through its OpenAI and Anthropic providers."""
+"""Unmodified LiteLLM as a library, with its OpenAI and Anthropic providers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_structures_output(server: Trunkline, model: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_errors_are_its_own(server: Trunkline, model: str, provider: str) -> None:
+def test_errors_have_the_classes_of_the_package(server: Trunkline, model: str, provider: str) -> None:
     with pytest.raises(litellm.AuthenticationError):
         litellm.completion(messages=USER, **fields(server, model, key=WRONG_KEY, provider=provider))
     with pytest.raises(litellm.NotFoundError):

@@ -1,4 +1,4 @@
-"""LlamaIndex's `OpenAILike`, unchanged."""
+"""`OpenAILike` of the unmodified LlamaIndex."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGES = [ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user",
 
 
 class Question(BaseModel):
-    """What the tool is asked."""
+    """The arguments of the tool."""
 
     city: str
 
@@ -67,7 +67,7 @@ def test_calls_and_structures_output(server: Trunkline, model: str) -> None:
     assert isinstance(chat.structured_predict(City, PromptTemplate("Tell of Paris.")), City)
 
 
-def test_errors_are_those_of_the_package_below(server: Trunkline, model: str) -> None:
+def test_errors_have_the_classes_of_the_openai_package(server: Trunkline, model: str) -> None:
     with pytest.raises(openai.AuthenticationError):
         llm(server, model, key=WRONG_KEY).chat(MESSAGES)
     with pytest.raises(openai.NotFoundError):

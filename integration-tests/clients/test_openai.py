@@ -1,4 +1,4 @@
-"""The `openai` package, unchanged."""
+"""The unmodified `openai` package."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_streams_the_choices_of_the_whole_answer(client: openai.OpenAI, model: s
     assert usage.completion_tokens == whole.usage.completion_tokens == 24
 
 
-def test_its_stream_helper_puts_the_answer_together(client: openai.OpenAI, model: str) -> None:
-    # The helper takes a reply that met the length limit for an error.
+def test_stream_helper_assembles_the_answer(client: openai.OpenAI, model: str) -> None:
+    # The helper raises an error if the reply reaches the length limit.
     fields = {"model": model, "messages": USER, "max_tokens": 64, "temperature": 0, "stop": [",", "."]}
     whole = client.chat.completions.create(**fields)
     assert whole.choices[0].finish_reason == "stop"
@@ -64,7 +64,7 @@ def test_its_stream_helper_puts_the_answer_together(client: openai.OpenAI, model
     assert "".join(deltas) == final.choices[0].message.content == whole.choices[0].message.content
 
 
-def test_tells_logprobs(client: openai.OpenAI, model: str) -> None:
+def test_returns_logprobs(client: openai.OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=USER, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
     )
@@ -91,20 +91,20 @@ def test_completes(client: openai.OpenAI, model: str, plain: Plain) -> None:
     assert texts == [choice.text for choice in whole.choices]
 
 
-def test_takes_token_ids(client: openai.OpenAI, model: str, plain: Plain) -> None:
+def test_accepts_token_ids(client: openai.OpenAI, model: str, plain: Plain) -> None:
     token_ids = [504, 4965, 314]
     answer = client.completions.create(model=model, prompt=token_ids, max_tokens=3, temperature=0)
     assert answer.usage.prompt_tokens == 3
     assert answer.choices[0].text == plain.complete(token_ids, 3)
 
 
-def test_takes_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
+def test_accepts_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
     question = [{"role": "user", "content": WEATHER_QUESTION}]
     answer = client.chat.completions.create(
         model=model, messages=question, tools=[TOOL], tool_choice="auto", max_tokens=32, temperature=0
     )
     choice = answer.choices[0]
-    # Whether so small a model calls is its own affair, but it does the same each time.
+    # The small model may or may not call the tool, but does the same every time.
     same = plain.choice(question, 32, tools=[TOOL], tool_choice="auto")
     assert choice.finish_reason == same["finish_reason"]
     assert choice.message.content == same["message"]["content"]
@@ -113,7 +113,7 @@ def test_takes_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
     assert all(call.id for call in calls)
 
 
-def test_takes_results_of_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
+def test_accepts_tool_results(client: openai.OpenAI, model: str, plain: Plain) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
     messages = [
         {"role": "user", "content": WEATHER_QUESTION},
@@ -126,7 +126,7 @@ def test_takes_results_of_tools(client: openai.OpenAI, model: str, plain: Plain)
     assert not answer.choices[0].message.tool_calls
 
 
-def test_its_async_client_runs_many_at_once(server: Trunkline, model: str, plain: Plain) -> None:
+def test_async_client_runs_many_requests_at_once(server: Trunkline, model: str, plain: Plain) -> None:
     async def many() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0) as client:
             answers = await asyncio.gather(
@@ -140,7 +140,7 @@ def test_its_async_client_runs_many_at_once(server: Trunkline, model: str, plain
     assert asyncio.run(many()) == [plain.chat(PROMPT, 8)] * 8
 
 
-def test_second_turn_hits_the_first(client: openai.OpenAI, model: str) -> None:
+def test_second_turn_hits_the_prefix_cache(client: openai.OpenAI, model: str) -> None:
     first = client.chat.completions.create(model=model, messages=USER, max_tokens=16, temperature=0)
     history = [
         *USER,
@@ -148,12 +148,12 @@ def test_second_turn_hits_the_first(client: openai.OpenAI, model: str) -> None:
         {"role": "user", "content": "Thank you. Another one?"},
     ]
     second = client.chat.completions.create(model=model, messages=history, max_tokens=1, temperature=0)
-    # Prompt and output of the first turn are in the cache, except for its last token and what the template adds.
+    # Prompt and output of the first turn are cached, except for the last token and what the template adds.
     assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens + 12
 
 
-def test_a_cancelled_stream_frees_everything(client: openai.OpenAI, model: str, plain: Plain) -> None:
-    # What another test has pinned is held all the time.
+def test_cancelled_stream_frees_its_blocks(client: openai.OpenAI, model: str, plain: Plain) -> None:
+    # Blocks pinned by other tests stay held.
     held = plain.metric("trunkline_kv_blocks_held")
     stream = client.chat.completions.create(
         model=model, messages=USER, max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
@@ -164,8 +164,8 @@ def test_a_cancelled_stream_frees_everything(client: openai.OpenAI, model: str, 
     assert plain.metric("vllm:num_requests_running") == 1
     assert plain.metric("trunkline_kv_blocks_held") > held
     stream.close()
-    wait_for(lambda: plain.metric("vllm:num_requests_running") == 0, "the cancelled request to be gone")
-    # The blocks follow when the steps in flight have ended.
+    wait_for(lambda: plain.metric("vllm:num_requests_running") == 0, "the cancelled request to end")
+    # The blocks are released when the steps in flight have ended.
     wait_for(lambda: plain.metric("trunkline_kv_blocks_held") == held, "its blocks to be free")
 
 
@@ -195,13 +195,13 @@ def test_a_required_call_validates_whole_and_streamed(client: openai.OpenAI, mod
     assert [call.function.arguments for call in streamed] == [call.function.arguments for call in calls]
 
 
-def test_parses_the_model_of_an_answer(client: openai.OpenAI, model: str) -> None:
+def test_parses_a_structured_answer(client: openai.OpenAI, model: str) -> None:
     fields = {"messages": [{"role": "user", "content": "Tell of Paris."}], "max_tokens": 256, "seed": 5}
     answer = client.chat.completions.parse(model=model, response_format=City, **fields)
     assert isinstance(answer.choices[0].message.parsed, City)
 
 
-def test_errors_are_its_own(server: Trunkline, client: openai.OpenAI, model: str) -> None:
+def test_errors_have_the_classes_of_the_package(server: Trunkline, client: openai.OpenAI, model: str) -> None:
     with pytest.raises(openai.AuthenticationError) as stranger:
         client.with_options(api_key=WRONG_KEY).models.list()
     assert stranger.value.code == "invalid_api_key"

@@ -1,4 +1,4 @@
-"""The Responses API by the `openai` package, unchanged."""
+"""The Responses API through the unmodified `openai` package."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_events_come_in_order_and_make_up_the_answer(client: openai.OpenAI, mode
     assert text == client.responses.create(**fields).output_text == plain.chat(PROMPT, 12)
 
 
-def test_goes_on_from_an_answer(client: openai.OpenAI, model: str) -> None:
+def test_continues_from_a_stored_answer(client: openai.OpenAI, model: str) -> None:
     first = client.responses.create(model=model, input="I am called Ada.", max_output_tokens=16, temperature=0)
     more: dict[str, Any] = {"model": model, "max_output_tokens": 16, "temperature": 0}
     question = "What am I called?"
@@ -89,29 +89,29 @@ def test_a_required_call_validates_and_its_result_is_taken(client: openai.OpenAI
         streamed = [item for item in stream.get_final_response().output if item.type == "function_call"]
     assert [call.arguments for call in streamed] == [call.arguments for call in calls]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
-    told = client.responses.create(
+    final = client.responses.create(
         previous_response_id=answer.id, input=results, tool_choice="none", **fields | {"max_output_tokens": 8}
     )
     function = {key: value for key, value in TOOL.items() if key != "type"}
-    made = [
+    sent_calls = [
         {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in calls
     ]
     messages = [
         {"role": "user", "content": WEATHER_QUESTION},
-        {"role": "assistant", "content": None, "tool_calls": made},
+        {"role": "assistant", "content": None, "tool_calls": sent_calls},
         *({"role": "tool", "tool_call_id": call.call_id, "content": "rain"} for call in calls),
     ]
     tools = [{"type": "function", "function": function}]
-    assert told.output_text == plain.chat(messages, 8, tools=tools, tool_choice="none")
+    assert final.output_text == plain.chat(messages, 8, tools=tools, tool_choice="none")
 
 
-def test_parses_the_model_of_an_answer(client: openai.OpenAI, model: str) -> None:
+def test_parses_a_structured_answer(client: openai.OpenAI, model: str) -> None:
     answer = client.responses.parse(model=model, input="Tell of Paris.", text_format=City, max_output_tokens=256)
     assert isinstance(answer.output_parsed, City)
 
 
-def test_errors_are_its_own(client: openai.OpenAI, model: str) -> None:
+def test_errors_have_the_classes_of_the_package(client: openai.OpenAI, model: str) -> None:
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model=model, input=PROMPT, previous_response_id="resp_of_nobody")
     with pytest.raises(openai.BadRequestError, match="input"):

@@ -1,6 +1,6 @@
-"""Requests that schemathesis draws from `/openapi.json`: no answer is a 5xx, each is one that the document tells of.
+"""Requests that schemathesis generates from `/openapi.json` get answers that the document describes, and no 5xx.
 
-The draws are the same in every run. The server has little room, so that no request runs long.
+The requests are the same in every run. The server has a short context, so that no request runs long.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from schemathesis.specs.openapi.checks import (
 
 EVENTS = "text/event-stream"
 HEADERS = {"authorization": f"Bearer {KEY}"}
-# Requests of each operation, beside those that the document shows.
+# Generated requests per operation, in addition to the document's own examples.
 EXAMPLES = 30 if os.environ.get("TRUNKLINE_TEST_ALL") == "1" else 4
 TIMEOUT_S = 30.0
-# A stream without an end.
+# This stream never ends.
 ENDLESS = "/v1/kv/events"
-# At least so many operations are in the document.
 MIN_OPERATIONS = 20
 
 
@@ -43,7 +42,7 @@ def small() -> Iterator[Trunkline]:
 
 
 def conforms(context: Any, response: Any, case: Any) -> None:
-    """The answer has the form that the document says; of a stream, the data of each event."""
+    """Checks the answer, or the data of each event of a stream, against the document's schema."""
     if not response.headers.get("content-type", [""])[0].startswith(EVENTS):
         response_schema_conformance(context, response, case)
         return
@@ -56,7 +55,7 @@ def conforms(context: Any, response: Any, case: Any) -> None:
 
 
 def keeps_going(context: Any, response: Any, case: Any) -> None:
-    """Nothing fails but what a request itself gave too little time for."""
+    """Checks that the answer is not a 5xx, except for a request that sets too short a timeout."""
     is_late = response.status_code == 504 and "deadline_exceeded" in response.text
     if not (is_late and "timeout" in str(case.body)):
         not_a_server_error(context, response, case)
@@ -66,7 +65,7 @@ CHECKS = [keeps_going, status_code_conformance, content_type_conformance, confor
 
 
 def check(operation: Any) -> None:
-    """Draws requests of one operation and checks their answers."""
+    """Generates requests of one operation and checks their answers."""
 
     @given(case=operation.as_strategy())
     @settings(
@@ -83,7 +82,7 @@ def check(operation: Any) -> None:
     draw()
 
 
-def test_answers_are_those_of_the_document(small: Trunkline) -> None:
+def test_answers_conform_to_the_openapi_document(small: Trunkline) -> None:
     document = schemathesis.openapi.from_url(f"{small.base_url}/openapi.json", headers=HEADERS)
     operations = [found.ok() for found in document.exclude(path=ENDLESS).get_all_operations()]
     assert len(operations) >= MIN_OPERATIONS

@@ -1,4 +1,4 @@
-"""The `text-generation` package (TGI's own), unchanged."""
+"""The unmodified `text-generation` package, TGI's own client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_streams_the_text_of_the_whole_answer(client: Client) -> None:
     assert events[-1].details.seed == 11
 
 
-def test_keeps_the_best_of_some(client: Client) -> None:
+def test_best_of_returns_the_other_sequences(client: Client) -> None:
     answer = client.generate("The sea is", max_new_tokens=4, do_sample=True, best_of=3)
     assert len(answer.details.best_of_sequences) == 2
 
@@ -57,7 +57,7 @@ def test_chats(client: Client, plain: Plain) -> None:
     assert answer.usage["completion_tokens"] == 8
 
 
-def test_chats_stream(client: Client) -> None:
+def test_streams_chats(client: Client) -> None:
     fields: Any = {"max_tokens": 8, "temperature": 0.5, "seed": 1}
     whole = client.chat(messages=[Message(role="user", content=PROMPT)], **fields)
     chunks = list(client.chat(messages=[Message(role="user", content=PROMPT)], stream=True, **fields))
@@ -65,7 +65,7 @@ def test_chats_stream(client: Client) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
 
 
-def test_its_async_client_streams(server: Trunkline, plain: Plain) -> None:
+def test_async_client_streams(server: Trunkline, plain: Plain) -> None:
     async def stream() -> str:
         client = AsyncClient(server.base_url, headers=headers(KEY), timeout=TIMEOUT_S)
         return "".join([event.token.text async for event in client.generate_stream("The sea is", max_new_tokens=8)])
@@ -73,7 +73,7 @@ def test_its_async_client_streams(server: Trunkline, plain: Plain) -> None:
     assert asyncio.run(stream()) == plain.complete("The sea is", 8)
 
 
-def test_holds_text_to_a_schema_and_to_an_expression(client: Client) -> None:
+def test_schemas_and_expressions_constrain_text(client: Client) -> None:
     fields = {"max_new_tokens": 256, "do_sample": True, "seed": 3}
     schema = Grammar(type=GrammarType.Json, value=WEATHER_SCHEMA)
     answer = client.generate("The weather as JSON:", grammar=schema, **fields)
@@ -97,11 +97,11 @@ def test_a_named_call_validates(client: Client) -> None:
         assert call["function"]["name"] == "get_weather"
 
 
-def test_errors_are_its_own(server: Trunkline, client: Client) -> None:
+def test_errors_have_the_classes_of_the_package(server: Trunkline, client: Client) -> None:
     with pytest.raises(ValidationError, match="context"):
         client.generate(LONG_PROMPT, max_new_tokens=8)
     with pytest.raises(ValidationError, match="context"):
         list(client.generate_stream(LONG_PROMPT, max_new_tokens=8))
-    # The package knows no class for a 401.
+    # The package has no class for status 401.
     with pytest.raises(UnknownError, match="key"):
         Client(server.base_url, headers=headers(WRONG_KEY), timeout=TIMEOUT_S).generate("Hello")

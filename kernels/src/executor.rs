@@ -45,7 +45,6 @@ use step::Fate;
 /// What one chunk led to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceResult {
-    /// Which sequence.
     pub sequence_id: u64,
     /// Its token, or why it has none.
     pub outcome: Result<SampledToken, SequenceFailure>,
@@ -54,7 +53,6 @@ pub struct SequenceResult {
 /// What the logits of a position are for.
 #[derive(Clone, Copy, Debug)]
 struct LogitsRow {
-    /// The sequence's slot.
     slot: usize,
     /// The token that follows, which is scored; none: one is sampled.
     known: Option<u32>,
@@ -79,7 +77,6 @@ pub struct Executor {
     kept_window: Option<Window>,
     /// Activations: `program.num_floats` f32.
     floats: MmapMut,
-    /// Quantised activations.
     quantized: MmapMut,
     /// States of split attention pieces, f32.
     states: MmapMut,

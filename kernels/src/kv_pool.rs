@@ -67,17 +67,11 @@ pub enum KvPoolError {
     Geometry {
         /// Name of the parameter.
         field: &'static str,
-        /// Value received.
         value: usize,
-        /// What is allowed.
         expected: &'static str,
     },
-    /// No such dtype.
     #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]
-    UnknownDtype {
-        /// The name received.
-        name: String,
-    },
+    UnknownDtype { name: String },
     /// The address space or the overcommit limit does not hold the pool.
     #[error(
         "cannot map {bytes} bytes for {num_blocks} KV blocks: {source}; hint: lower the number of blocks"
@@ -85,43 +79,29 @@ pub enum KvPoolError {
     Map {
         /// Bytes asked for.
         bytes: u128,
-        /// Blocks asked for.
         num_blocks: usize,
-        /// The system's answer.
         source: std::io::Error,
     },
     /// A block id that the pool does not have.
     #[error("block {block_id} does not exist, the pool has {num_blocks} blocks")]
-    UnknownBlock {
-        /// Block named.
-        block_id: u32,
-        /// Blocks there.
-        num_blocks: usize,
-    },
+    UnknownBlock { block_id: u32, num_blocks: usize },
     /// All window parts are in use.
     #[error("block {block_id} needs a window part, but all {num_parts} are in use")]
     NoWindowPart {
         /// Block that has none.
         block_id: u32,
-        /// Parts there.
         num_parts: usize,
     },
     /// What the block has no part for is asked for.
     #[error("block {block_id} has no window part")]
-    WindowPartGone {
-        /// Block named.
-        block_id: u32,
-    },
+    WindowPartGone { block_id: u32 },
     /// A copy of nothing, of more than a block, or onto itself.
     #[error(
         "cannot copy {num_tokens} tokens of block {source_id} to {destination_id} (block size {block_size})"
     )]
     BadCopy {
-        /// Source block.
         source_id: u32,
-        /// Destination block.
         destination_id: u32,
-        /// Positions to copy.
         num_tokens: usize,
         /// Positions in a block.
         block_size: usize,
@@ -138,7 +118,6 @@ pub struct KvPool {
     windows: Option<WindowParts>,
     /// Only int4 uses it.
     key_scaling: KeyScaling,
-    /// As well.
     key_turns: KeyTurns,
 }
 

@@ -58,39 +58,18 @@ pub enum ProgramError {
     Limit {
         /// Name of the parameter.
         name: &'static str,
-        /// Value received.
         value: usize,
-        /// Largest value.
         most: usize,
     },
     /// An operand is not the result of an earlier operation.
     #[error("`{op}`: there is no value {value}")]
-    UnknownValue {
-        /// Operation.
-        op: &'static str,
-        /// Id received.
-        value: usize,
-    },
+    UnknownValue { op: &'static str, value: usize },
     /// A weight was not given.
     #[error("`{op}`: there is no weight {weight}")]
-    UnknownWeight {
-        /// Operation.
-        op: &'static str,
-        /// Id received.
-        weight: usize,
-    },
+    UnknownWeight { op: &'static str, weight: usize },
     /// Sizes do not fit.
     #[error("`{op}`: {what} is {actual}, expected {expected}")]
-    Shape {
-        /// Operation.
-        op: &'static str,
-        /// Which size.
-        what: &'static str,
-        /// Size received.
-        actual: String,
-        /// Size that fits.
-        expected: String,
-    },
+    Shape { op: &'static str, what: &'static str, actual: String, expected: String },
     /// The list of operations is not a model's step.
     #[error("the program {what}")]
     Structure {
@@ -115,17 +94,11 @@ pub enum ProgramError {
     Map {
         /// Bytes asked for.
         bytes: usize,
-        /// The system's answer.
         source: std::io::Error,
     },
     /// The system refuses a thread.
     #[error("cannot start {threads} threads: {source}")]
-    Threads {
-        /// Threads asked for.
-        threads: usize,
-        /// The system's answer.
-        source: std::io::Error,
-    },
+    Threads { threads: usize, source: std::io::Error },
     /// The forced instruction set is not there.
     #[error(transparent)]
     Isa(#[from] crate::isa::IsaError),

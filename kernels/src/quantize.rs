@@ -151,7 +151,6 @@ impl QuantizedShape {
         Self { num_rows, in_features }
     }
 
-    /// Rows.
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }
@@ -188,7 +187,6 @@ pub struct QuantizedRows<'a> {
     groups: &'a [QuantGroup],
 }
 
-/// Neighbouring rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QuantizedBlock<'a> {
     /// What each row's sums start from.
@@ -231,7 +229,6 @@ impl<'a> QuantizedRows<'a> {
         }
     }
 
-    /// Their shape.
     pub fn shape(&self) -> QuantizedShape {
         self.shape
     }
@@ -309,7 +306,6 @@ pub(crate) unsafe fn quantize_rows_from(
 
 /// Some neighbouring rows to quantise: pointers that may be written, checked by [`quantize_rows_from`].
 pub(crate) struct QuantizeJob<'a> {
-    /// Of all rows.
     shape: QuantizedShape,
     /// Elements, from the first of the first row on.
     x: &'a [f32],

@@ -34,7 +34,6 @@ impl<'a, T> SharedMut<'a, T> {
         Self { pointer: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
     }
 
-    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }

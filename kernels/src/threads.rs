@@ -41,7 +41,6 @@ pub fn default_num_threads() -> usize {
 pub enum Pinning {
     /// On if the threads take every core that they may use, and no quota holds them back.
     Auto,
-    /// Pinned.
     On,
     /// Left to the system.
     #[default]
@@ -52,7 +51,6 @@ pub enum Pinning {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pinning {name:?} is unknown; hint: use `auto`, `on` or `off`")]
 pub struct UnknownPinning {
-    /// The name received.
     pub name: String,
 }
 

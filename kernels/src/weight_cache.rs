@@ -57,16 +57,10 @@ pub enum Miss {
     Absent,
     /// The system does not let the file be read.
     #[error("`{path}` cannot be read: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The file is not whole, or not what the program asks for. It was removed, if that was possible.
     #[error("`{path}` {what}")]
     Unusable {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
@@ -80,23 +74,14 @@ pub enum KeepError {
     /// They and those of other models do not fit.
     #[error("they take {bytes} bytes, and {limit} are allowed in `{folder}`; hint: free space on its disk")]
     TooLarge {
-        /// The folder.
         folder: PathBuf,
         /// Size of the file.
         bytes: u64,
         /// What may be taken: the limit, or half of what the disk could give.
         limit: u64,
     },
-    /// The system refuses.
     #[error("cannot {what} `{path}`: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// What became of packed weights that were to be kept.

@@ -1,33 +1,33 @@
-//! Leaves a store alone that fails: for a moment at first, then longer.
+//! A circuit breaker: after a failure the store is not asked for a pause, which doubles with each further failure.
 
 use std::time::{Duration, Instant};
 
 use trunkline_store::Troubles;
 
-/// Pause after a first failure, and the longest: it doubles.
+/// The pause after the first failure and the longest pause.
 pub const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Whether to ask a store, by what became of earlier questions.
+/// Decides from the outcomes of earlier requests whether a store may be asked now.
 #[derive(Debug, Default)]
 pub struct Breaker {
     paused_until: Option<Instant>,
-    /// Of the next failure.
+    /// The pause that the next failure starts.
     pause: Option<Duration>,
     troubles: Troubles,
 }
 
 impl Breaker {
-    /// Until when the store is left alone; none: it may be asked.
+    /// Returns the end of the current pause, or `None` if the store may be asked.
     pub fn paused_until(&self, now: Instant) -> Option<Instant> {
         self.paused_until.filter(|until| *until > now)
     }
 
-    /// The store did what it was asked, or said that it has nothing of that name.
+    /// Ends the pause: the store did what it was asked, or answered that it has no such object.
     pub fn worked(&mut self) {
         (self.paused_until, self.pause) = (None, None);
     }
 
-    /// It did not. What fails together, during a pause, is one failure.
+    /// Starts a pause. Failures during a pause do not lengthen it, because requests in flight fail together.
     pub fn failed(&mut self, failure: &dyn std::error::Error, now: Instant) {
         self.troubles.note(failure);
         if self.paused_until(now).is_some() {
@@ -38,12 +38,12 @@ impl Breaker {
         self.pause = Some((pause * 2).min(PAUSE.1));
     }
 
-    /// Something is wrong that is no failure of the store.
+    /// Records a problem for the log that is not a failure of the store.
     pub fn note(&mut self, failure: &dyn std::error::Error) {
         self.troubles.note(failure);
     }
 
-    /// A line for the log, at most one a minute.
+    /// Returns a line for the log, at most once a minute.
     pub fn take_line(&mut self, now: Instant) -> Option<String> {
         self.troubles.take_line(now)
     }

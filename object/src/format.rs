@@ -1,4 +1,4 @@
-//! What the bytes of an object mean. All numbers are little-endian.
+//! The layout of an object. All numbers are little-endian.
 //!
 //! ```text
 //! magic                                               8
@@ -12,92 +12,80 @@
 //! the block                                           block bytes
 //! ```
 //!
-//! Checksums find what accidents do. They are no proof against somebody who may write to the store.
+//! The checksums detect accidental damage. They do not protect against an attacker who can write to the store.
 
 use bytes::{Bytes, BytesMut};
-use trunkline_kv::{BlockKey, KEY_BYTES};
+use trunkline_contract::{BlockKey, KEY_BYTES};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// Changes with the meaning of any byte.
+/// The version of this layout. It is increased when the meaning of any byte changes.
 pub const FORMAT_VERSION: u32 = 1;
-/// Longest fingerprint.
+/// The longest fingerprint that fits into the header.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 
 const MAGIC: &[u8; 8] = b"TRNKOBJ\n";
 const CHECKSUM_BYTES: usize = 8;
 const FIXED_BYTES: usize = 8 + 4 * 4 + 8 + 4 + MAX_FINGERPRINT_BYTES + 3 * KEY_BYTES + 16;
 
-/// What all blocks of a server have in common.
+/// The properties that all blocks of a server share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockShape {
-    /// Stands for everything that the bits of a block depend on; 1 to [`MAX_FINGERPRINT_BYTES`] bytes.
+    /// A digest of everything that the bits of a block depend on; 1 to [`MAX_FINGERPRINT_BYTES`] bytes.
     pub fingerprint: String,
-    /// Positions of a block.
+    /// Token positions per block.
     pub block_size: u32,
     /// Bytes of a block.
     pub block_bytes: u64,
 }
 
-/// A block with all that is known of it.
+/// A block with the metadata that its object stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its key.
     pub key: BlockKey,
-    /// The key before it.
+    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key before the first block of its path.
+    /// The key that stands before the first block of the path.
     pub root: BlockKey,
-    /// Its index in its path.
+    /// The index of the block in its path, from 0.
     pub depth: u32,
-    /// Its tokens, as many as a block has positions.
+    /// The block's tokens, one for each position.
     pub token_ids: Vec<u32>,
-    /// K and V.
+    /// The block's keys and values as the shard stores them.
     pub bytes: Bytes,
 }
 
-/// Why an object is not the block that it should be. Never says what is in it.
+/// Describes why an object is not the expected block. The text never contains any of the object's content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// It ends early, or goes on.
+    /// The object is shorter or longer than an object of this shape.
     #[error("the object has {found} bytes, expected {expected}")]
-    Size {
-        /// Bytes there.
-        found: u64,
-        /// Bytes of an object of this shape.
-        expected: u64,
-    },
-    /// It is something else, or of another version.
-    #[error("the object is no block of format version {FORMAT_VERSION}")]
+    Size { found: u64, expected: u64 },
+    /// The magic bytes or the format version differ.
+    #[error("the object is not a block of format version {FORMAT_VERSION}")]
     Foreign,
-    /// It was made by other weights, dtypes or kernels, or is another block.
+    /// The object holds another block, or one that other weights, dtypes or kernels computed.
     #[error("the object's `{field}` is not the one asked for")]
-    Other {
-        /// What differs.
-        field: &'static str,
-    },
-    /// Its bits are not those that were written.
+    Other { field: &'static str },
+    /// A checksum does not match.
     #[error("the object's {what} do not match their checksum")]
-    Damaged {
-        /// Which part.
-        what: &'static str,
-    },
+    Damaged { what: &'static str },
 }
 
 impl BlockShape {
-    /// Bytes before the block.
+    /// Returns the size of the header, which precedes the block, in bytes.
     pub fn header_bytes(&self) -> usize {
         FIXED_BYTES + 4 * self.block_size as usize + CHECKSUM_BYTES
     }
 
-    /// Bytes of an object.
+    /// Returns the size of a whole object in bytes.
     pub fn object_bytes(&self) -> u64 {
         self.header_bytes() as u64 + self.block_bytes
     }
 
-    /// The header of the object that holds `block`; the block's bytes follow it.
+    /// Returns the header of the object that holds `block`. The block's bytes follow it.
     ///
-    /// Panics if the block has not this shape.
+    /// Panics if the block does not have this shape.
     pub fn header(&self, block: &Block) -> Bytes {
         assert_eq!(block.token_ids.len(), self.block_size as usize, "tokens of a block");
         assert_eq!(block.bytes.len() as u64, self.block_bytes, "bytes of a block");
@@ -121,7 +109,7 @@ impl BlockShape {
         bytes.freeze()
     }
 
-    /// Reads an object that should hold the block `key` of the path that begins at `root`. Copies nothing.
+    /// Verifies that `object` holds the block `key` of the path that begins at `root`, and returns it without a copy.
     pub fn read(&self, object: &Bytes, key: BlockKey, root: BlockKey) -> Result<Block, FormatError> {
         let (found, expected) = (object.len() as u64, self.object_bytes());
         if found != expected {
@@ -160,7 +148,7 @@ impl BlockShape {
         Ok(Block { key, parent, root, depth, token_ids, bytes })
     }
 
-    /// Its length and itself.
+    /// Returns the fingerprint's length and the fingerprint, padded with zeros.
     fn padded_fingerprint(&self) -> [u8; 4 + MAX_FINGERPRINT_BYTES] {
         let mut padded = [0; 4 + MAX_FINGERPRINT_BYTES];
         padded[..4].copy_from_slice(&(self.fingerprint.len() as u32).to_le_bytes());
@@ -169,7 +157,7 @@ impl BlockShape {
     }
 }
 
-/// Fields one after the other, whose bytes are there.
+/// Reads fixed-size fields one after the other from bytes that are known to suffice.
 struct Fields<'a> {
     bytes: &'a [u8],
 }

@@ -1,18 +1,20 @@
-//! KV blocks in an object store (S3, GCS, Azure, a folder) that replicas share: what one has computed the others find.
+//! KV blocks in an object store (S3, GCS, Azure, a folder) that replicas share, so that one replica finds the blocks
+//! that another has computed.
 //!
 //! ```text
-//! format    what the bytes of an object mean
-//! location  the URL of a store, as a person writes it
-//! remote    gets and puts blocks, verified
-//! objects   what a store has to do
+//! format    the layout of an object
+//! location  the URL of a store
+//! remote    gets and puts blocks and verifies them
+//! objects   the interface of a store
 //! folder    a folder as a store
-//! breaker   leaves a store alone that fails
-//! rates     what it was measured to do, and whether asking it is worth its time
-//! memory    bounded memory of keys: what is not there, what is broken
+//! breaker   stops asking a store that fails
+//! rates     measured latency and hit ratio, and whether asking is predicted to save time
+//! memory    a bounded set of keys that are absent or damaged
 //! ```
 //!
-//! An object is one block, named by its key below the numeric fingerprint of what made it: equal names mean equal
-//! contents, so that nobody coordinates anything. See docs/decisions/0016-object-tier.md.
+//! An object holds one block. Its name is the block's key below the numeric fingerprint of the model and kernels that
+//! computed it. Equal names mean equal contents, so replicas need no coordination. See
+//! docs/decisions/0016-object-tier.md.
 
 pub mod breaker;
 pub mod folder;

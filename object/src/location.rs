@@ -1,4 +1,4 @@
-//! The URL of an object store, as a person writes it. Credentials never stand in it: they come from the environment.
+//! The URL of an object store. It never holds credentials; those come from the environment.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,54 +10,39 @@ use crate::remote::Remote;
 
 const SCHEMES: [&str; 4] = ["s3", "gs", "az", "file"];
 
-/// Why a text is no place for objects. Never repeats it: there may be credentials in it.
+/// Describes why a text is not a valid location. The message never repeats the text, which may contain credentials.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocationError {
-    /// It is no URL.
     #[error(
-        "is no URL ({reason}); hint: such as s3://bucket/prefix, gs://bucket, az://container or file:///folder"
+        "is not a URL ({reason}); hint: use one such as s3://bucket/prefix, gs://bucket, az://container or file:///folder"
     )]
-    NotAUrl {
-        /// Why.
-        reason: String,
-    },
-    /// It is a URL of something else.
-    #[error("has the scheme `{scheme}`, expected one of s3, gs, az, file; hint: such as s3://bucket/prefix")]
-    Scheme {
-        /// What it has.
-        scheme: String,
-    },
-    /// It has a user, a password, a query or a fragment.
+    NotAUrl { reason: String },
     #[error(
-        "has a {part}; hint: give credentials by the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        "has the scheme `{scheme}`, expected s3, gs, az or file; hint: use a URL such as s3://bucket/prefix"
     )]
-    Credentials {
-        /// Which.
-        part: &'static str,
-    },
-    /// It has no bucket, or no absolute folder.
-    #[error("has no {part}; hint: such as s3://bucket/prefix or file:///folder")]
-    Incomplete {
-        /// What is not there.
-        part: &'static str,
-    },
-    /// The environment does not say enough, or something wrong.
-    #[error("cannot be used: {reason}; hint: the environment says region, account and credentials")]
-    Environment {
-        /// Why.
-        reason: String,
-    },
+    Scheme { scheme: String },
+    /// The URL contains a user, a password, a query or a fragment.
+    #[error(
+        "contains a {part}; hint: pass credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    )]
+    Credentials { part: &'static str },
+    /// The URL names no bucket, or no absolute folder.
+    #[error("has no {part}; hint: use a URL such as s3://bucket/prefix or file:///folder")]
+    Incomplete { part: &'static str },
+    /// A region, an account or credentials are missing from the environment, or one of them is wrong.
+    #[error("cannot be used: {reason}; hint: set region, account and credentials in the environment")]
+    Environment { reason: String },
 }
 
-/// A checked URL.
+/// A valid location: a URL without credentials, with a bucket or an absolute folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     url: Url,
 }
 
 impl Location {
-    /// Checks a text.
+    /// Parses a URL and checks its scheme and parts.
     pub fn parse(text: &str) -> Result<Self, LocationError> {
         let url = Url::parse(text).map_err(|error| LocationError::NotAUrl { reason: error.to_string() })?;
         if !SCHEMES.contains(&url.scheme()) {
@@ -86,7 +71,7 @@ impl Location {
 
     /// Opens a folder (`file:///…`). Returns `None` for a store in a cloud, which `trunkline-object-cloud` opens.
     ///
-    /// Nothing is read or written yet: a folder that cannot be used is found at its first use.
+    /// Nothing is read or written yet. A folder that cannot be used is reported at its first use.
     pub fn open_folder(&self) -> Option<Remote> {
         let folder = (self.url.scheme() == "file").then(|| self.folder())?.ok()?;
         Some(Remote::new(Arc::new(Folder::new(folder)), ""))
@@ -114,13 +99,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_or_refused_without_repeating_them() {
+    fn locations_are_parsed_or_refused_without_repeating_them() {
         for good in ["s3://bucket", "s3://bucket/a/b", "gs://bucket/a", "az://container", "file:///srv/kv"] {
             assert_eq!(Location::parse(good).unwrap().to_string(), good);
         }
         for (bad, what) in [
-            ("", "no URL"),
-            ("/srv/kv", "no URL"),
+            ("", "not a URL"),
+            ("/srv/kv", "not a URL"),
             ("http://secret.example/x", "scheme `http`"),
             ("s3://secret:word@bucket/a", "a user"),
             ("s3://:secret@bucket/a", "a password"),

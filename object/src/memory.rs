@@ -1,28 +1,28 @@
-//! Keys that something is known of for a while. Bounded.
+//! A bounded set of keys whose entries expire.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
-/// A bounded set of keys that forgets: the oldest when it is full, each after its time.
+/// A bounded set of keys. An entry expires after its time to live; when the set is full the oldest one is dropped.
 #[derive(Debug)]
 pub struct KeyMemory {
     max_keys: usize,
     time_to_live: Duration,
-    /// When it was noted last.
+    /// The time at which each key was noted last.
     noted: HashMap<BlockKey, Instant>,
-    /// In that order; entries that were noted again are stale.
+    /// All notes in order of time. An entry whose key was noted again later is stale.
     order: VecDeque<(BlockKey, Instant)>,
 }
 
 impl KeyMemory {
-    /// For at most `max_keys`, each for `time_to_live`.
+    /// Creates an empty set of at most `max_keys` keys.
     pub fn new(max_keys: usize, time_to_live: Duration) -> Self {
         Self { max_keys, time_to_live, noted: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Remembers a key from now on.
+    /// Adds a key, or renews its time to live.
     pub fn note(&mut self, key: BlockKey, now: Instant) {
         self.noted.insert(key, now);
         self.order.push_back((key, now));
@@ -39,12 +39,12 @@ impl KeyMemory {
         }
     }
 
-    /// True if it is remembered.
+    /// Returns true if the set holds the key.
     pub fn has(&self, key: BlockKey, now: Instant) -> bool {
         self.noted.get(&key).is_some_and(|at| now.duration_since(*at) < self.time_to_live)
     }
 
-    /// Forgets a key; true if it was remembered.
+    /// Removes a key and returns true if the set held it.
     pub fn forget(&mut self, key: BlockKey, now: Instant) -> bool {
         let was_there = self.has(key, now);
         self.noted.remove(&key);

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-/// Why a store did not do what it was asked.
+/// The reason why a store did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {

@@ -1,15 +1,15 @@
-//! What a store was measured to do, and whether asking it is worth its time.
+//! Measures a store's downloads and predicts whether another one saves time.
 
 use std::time::Duration;
 
-/// How much one new measurement weighs against all older ones.
+/// The weight of a new measurement in the moving averages.
 const WEIGHT: f64 = 0.2;
-/// What is taken for the part of requests that find something, before any has asked.
+/// The hit ratio that is assumed before the first measurement.
 const FIRST_HIT_RATIO: f64 = 0.5;
-/// One of so many requests that are predicted to lose asks all the same, to measure again.
+/// One of this many requests that are predicted to lose time asks all the same, so that the averages stay current.
 const TRY_EVERY: u32 = 32;
 
-/// A moving average; none before the first measurement.
+/// An exponential moving average; `None` before the first measurement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average(Option<f64>);
 
@@ -24,15 +24,15 @@ impl Average {
 pub struct Rates {
     /// Seconds to the first answer of a download, a miss included.
     latency: Average,
-    /// Seconds a block, several under way at once.
+    /// Seconds per block while several downloads are in flight.
     block: Average,
-    /// Part of downloads that found something.
+    /// The share of downloads that found at least one block.
     hit_ratio: Average,
     num_declined: u32,
 }
 
 impl Rates {
-    /// A download found `num_blocks`: its first answer came after `first`, the last after `total`.
+    /// Records a download of `num_blocks` whose first answer came after `first` and whose last came after `total`.
     pub fn add(&mut self, num_blocks: usize, first: Duration, total: Duration) {
         self.latency.add(first.as_secs_f64());
         self.hit_ratio.add(f64::from(u8::from(num_blocks > 0)));
@@ -41,20 +41,20 @@ impl Rates {
         }
     }
 
-    /// No answer came in this time.
+    /// Records a download that was given up after `waited` without an answer.
     pub fn add_silence(&mut self, waited: Duration) {
         self.latency.add(waited.as_secs_f64());
         self.block.add(waited.as_secs_f64());
     }
 
-    /// Predicted time to get so many blocks; none before anything was measured.
+    /// Predicts the time to get `num_blocks`. Returns `None` before the first measurement.
     pub fn predict(&self, num_blocks: usize) -> Option<Duration> {
         let seconds = (num_blocks as f64 * self.block.0?).max(self.latency.0?);
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
-    /// Whether asking for so many blocks, which take `compute` to compute, is predicted to win: what a hit spares, by
-    /// how often there is one, against what a miss costs. What was not measured yet is tried.
+    /// Returns true if asking for `num_blocks`, which take `compute` to compute, is predicted to save time: the time that
+    /// a hit saves, weighted by the hit ratio, exceeds the time that a miss costs. Returns true if nothing was measured.
     pub fn is_worth_asking(&mut self, num_blocks: usize, compute: Option<Duration>) -> bool {
         let (Some(download), Some(compute), Some(latency)) =
             (self.predict(num_blocks), compute, self.latency.0)

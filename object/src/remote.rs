@@ -1,75 +1,54 @@
-//! Gets and puts blocks. What is there is verified before anybody sees it.
+//! Gets and puts blocks. Every object is verified before its block is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 use crate::format::{Block, BlockShape, FormatError};
 use crate::objects::{Objects, Refusal};
 
-/// Longest wait for a block.
+/// The longest wait for a download.
 pub const GET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait until a block is taken.
+/// The longest wait for an upload.
 pub const PUT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Of what a store says of itself, so much is repeated.
+/// The store's own error text is cut to this length in ours.
 const MAX_REASON_CHARACTERS: usize = 200;
 
-/// Why an object was not got or put.
+/// Describes why a block could not be downloaded or uploaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// The store refused.
-    #[error("the object store refuses to {what} a block: permission denied")]
-    Permission {
-        /// What was tried.
-        what: &'static str,
-    },
-    /// It failed.
-    #[error("the object store does not {what} a block: {reason}")]
-    Failed {
-        /// What was tried.
-        what: &'static str,
-        /// What it said, cut.
-        reason: String,
-    },
-    /// It took too long.
-    #[error("the object store takes longer than {limit_ms} ms to {what} a block")]
-    Slow {
-        /// What was tried.
-        what: &'static str,
-        /// The limit.
-        limit_ms: u128,
-    },
-    /// What is there is not what should be.
+    #[error("the object store refused to {operation} a block: permission denied")]
+    Permission { operation: &'static str },
+    #[error("the object store failed to {operation} a block: {reason}")]
+    Failed { operation: &'static str, reason: String },
+    #[error("the object store took longer than {limit_ms} ms to {operation} a block")]
+    Slow { operation: &'static str, limit_ms: u128 },
+    /// The object exists but is not the expected block.
     #[error("block {key} of the object store cannot be used: {source}")]
-    Content {
-        /// Which block.
-        key: BlockKey,
-        /// What is wrong.
-        source: FormatError,
-    },
+    Content { key: BlockKey, source: FormatError },
 }
 
 impl RemoteError {
-    /// False if the store itself did what it should.
+    /// Returns false if the store worked and only the object's content is wrong.
     pub fn is_of_store(&self) -> bool {
         !matches!(self, Self::Content { .. })
     }
 }
 
-/// What to do where there is an object of that name already.
+/// Says whether an upload keeps or replaces an existing object of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfThere {
-    /// It is the same block.
+    /// Keeps the existing object, which holds the same block.
     Keep,
-    /// It was found to be broken.
+    /// Replaces the existing object, which was found to be damaged.
     Replace,
 }
 
-/// A place in an object store. Cheap to clone.
+/// The blocks below one prefix of an object store. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Remote {
     store: Arc<dyn Objects>,
@@ -79,24 +58,24 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Objects of `store` whose names begin with `prefix`, which is empty or ends with a slash.
+    /// Uses the objects of `store` whose names begin with `prefix`, which is empty or ends with a slash.
     pub fn new(store: Arc<dyn Objects>, prefix: impl Into<String>) -> Self {
         Self { store, prefix: prefix.into(), get_timeout: GET_TIMEOUT, put_timeout: PUT_TIMEOUT }
     }
 
-    /// The same with other limits than [`GET_TIMEOUT`] and [`PUT_TIMEOUT`].
+    /// Replaces [`GET_TIMEOUT`] and [`PUT_TIMEOUT`].
     #[must_use]
     pub fn with_timeouts(self, get_timeout: Duration, put_timeout: Duration) -> Self {
         Self { get_timeout, put_timeout, ..self }
     }
 
-    /// The name of a block's object: `<prefix><fingerprint>/<first two digits of the key>/<key>`.
+    /// Returns the name of a block's object: `<prefix><fingerprint>/<first two digits of the key>/<key>`.
     pub fn name(&self, shape: &BlockShape, key: BlockKey) -> String {
         let digits = key.to_string();
         format!("{}{}/{}/{digits}", self.prefix, shape.fingerprint, &digits[..2])
     }
 
-    /// The block `key` of the path that begins at `root`; none if there is no object of that name.
+    /// Downloads the block `key` of the path that begins at `root`. Returns `None` if there is no such object.
     pub async fn get(
         &self,
         shape: &BlockShape,
@@ -106,25 +85,25 @@ impl Remote {
         let name = self.name(shape, key);
         let content = |source| RemoteError::Content { key, source };
         let expected = shape.object_bytes();
-        match within(self.get_timeout, "give", self.store.get(&name, expected)).await? {
+        match within(self.get_timeout, "download", self.store.get(&name, expected)).await? {
             Ok(object) => shape.read(&object, key, root).map(Some).map_err(content),
             Err(Refusal::NotFound) => Ok(None),
             Err(Refusal::Size(found)) => Err(content(FormatError::Size { found, expected })),
-            Err(refusal) => Err(error(refusal, "give")),
+            Err(refusal) => Err(error(refusal, "download")),
         }
     }
 
-    /// Whether there is an object of that name, whatever is in it.
+    /// Returns true if an object of the block's name and size exists. Its content is not read.
     pub async fn has(&self, shape: &BlockShape, key: BlockKey) -> Result<bool, RemoteError> {
         let name = self.name(shape, key);
-        match within(self.get_timeout, "give", self.store.size(&name)).await? {
+        match within(self.get_timeout, "download", self.store.size(&name)).await? {
             Ok(size) => Ok(size == shape.object_bytes()),
             Err(Refusal::NotFound) => Ok(false),
-            Err(refusal) => Err(error(refusal, "give")),
+            Err(refusal) => Err(error(refusal, "download")),
         }
     }
 
-    /// Puts a block. False if it was there already.
+    /// Uploads a block. Returns false if the object existed and was kept.
     pub async fn put(
         &self,
         shape: &BlockShape,
@@ -134,32 +113,32 @@ impl Remote {
         let name = self.name(shape, block.key);
         let parts: [Bytes; 2] = [shape.header(block), block.bytes.clone()];
         if if_there == IfThere::Keep {
-            match within(self.put_timeout, "take", self.store.create(&name, parts.clone())).await? {
+            match within(self.put_timeout, "upload", self.store.create(&name, parts.clone())).await? {
                 Ok(()) => return Ok(true),
                 Err(Refusal::Exists) => return Ok(false),
-                // Some stores cannot promise it. Then the same bytes are written twice.
+                // A store without conditional writes gets the same bytes twice.
                 Err(Refusal::NotSupported) => {}
-                Err(refusal) => return Err(error(refusal, "take")),
+                Err(refusal) => return Err(error(refusal, "upload")),
             }
         }
-        let put = within(self.put_timeout, "take", self.store.replace(&name, parts)).await?;
-        put.map(|()| true).map_err(|refusal| error(refusal, "take"))
+        let put = within(self.put_timeout, "upload", self.store.replace(&name, parts)).await?;
+        put.map(|()| true).map_err(|refusal| error(refusal, "upload"))
     }
 }
 
-/// Waits for the store, at most `limit`; `what` names the work in the error.
+/// Waits at most `limit` for the store.
 async fn within<T>(
     limit: Duration,
-    what: &'static str,
+    operation: &'static str,
     work: BoxFuture<'_, Result<T, Refusal>>,
 ) -> Result<Result<T, Refusal>, RemoteError> {
     let done = tokio::time::timeout(limit, work).await;
-    done.map_err(|_| RemoteError::Slow { what, limit_ms: limit.as_millis() })
+    done.map_err(|_| RemoteError::Slow { operation, limit_ms: limit.as_millis() })
 }
 
-fn error(refusal: Refusal, what: &'static str) -> RemoteError {
+fn error(refusal: Refusal, operation: &'static str) -> RemoteError {
     let reason = match refusal {
-        Refusal::Permission => return RemoteError::Permission { what },
+        Refusal::Permission => return RemoteError::Permission { operation },
         Refusal::NotFound => "no such bucket".to_owned(),
         Refusal::Exists => "it is there already".to_owned(),
         Refusal::NotSupported => "not supported".to_owned(),
@@ -168,5 +147,5 @@ fn error(refusal: Refusal, what: &'static str) -> RemoteError {
             reason.replace(['\n', '\r'], " ").chars().take(MAX_REASON_CHARACTERS).collect()
         }
     };
-    RemoteError::Failed { what, reason }
+    RemoteError::Failed { operation, reason }
 }

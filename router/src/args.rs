@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::dialects::reply::Choice;
+use crate::api::chat::reply::Choice;
 use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
 use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS, SPARE_CONNECTIONS, Timeouts};

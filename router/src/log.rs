@@ -26,7 +26,7 @@ pub enum LogForm {
     Json,
 }
 
-/// Starts logging. `level` is a level or a filter (`debug`, `info,trunkline_router::driver=trace`).
+/// Starts logging. `level` is a level or a filter (`debug`, `info,trunkline_router::engine::driver=trace`).
 pub fn init(level: &str, form: LogForm) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(level).map_err(|error| {
         anyhow::anyhow!("`--log-level` is `{level}`: {error}; hint: use `info` or `debug`")

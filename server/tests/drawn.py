@@ -1,4 +1,4 @@
-"""Settings of tests whose cases hypothesis draws: the same each time in `make test`, new ones and more otherwise."""
+"""Settings of hypothesis tests: `make test` draws the same cases each time, `make test-all` draws more and new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step may ask of the sequences: its limits, those of a sequence; what is refused changes nothing."""
+"""Limits of steps and sequences. A refused chunk changes nothing."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def table_of(*sequence_ids: int, num_tokens: int = 6) -> SequenceTable[RunningSe
         (replace(CHUNK, new_block_ids=[0, -1]), "not below 8"),
         (replace(CHUNK, new_block_ids=[0]), "1 blocks of 4 positions cannot hold 6"),
         (replace(CHUNK, allowed_tokens=bytes(2)), "2 bytes, expected 3"),
-        (replace(CHUNK, num_tokens=11), "has 11 tokens, the limit is 10"),
-        (replace(CHUNK, score=True), "logits of 5 positions, the limit is 4"),
+        (replace(CHUNK, num_tokens=11), "has 11 tokens, but the limit is 10"),
+        (replace(CHUNK, score=True), "logits of 5 positions, but the limit is 4"),
     ],
 )
 def test_a_chunk_that_cannot_be_computed_changes_nothing(chunk: Chunk, problem: str) -> None:
@@ -54,20 +54,20 @@ def test_a_chunk_that_cannot_be_computed_changes_nothing(chunk: Chunk, problem: 
     assert message is not None
     assert problem in message
     assert (taken.num_tokens, taken.num_rows, table[1].block_ids) == (0, 0, [])
-    # What was refused does not count: the right one is taken.
+    # A refused chunk does not count, so the right one is taken.
     assert taken.take(CHUNK) is None
     assert (taken.num_tokens, taken.num_rows, table[1].block_ids) == (6, 1, [0, 1])
 
 
-def test_a_step_takes_so_many_chunks_and_tokens_and_each_sequence_once() -> None:
+def test_a_step_has_limits_of_chunks_and_tokens_and_one_chunk_per_sequence() -> None:
     table = table_of(1, 2, 3)
     taken = StepChunks(table)
     assert taken.take(replace(CHUNK, num_tokens=5, sample=False, score=True)) is None
-    # The prompt's last token is not scored by itself.
+    # The prompt's last token has no next token to score.
     assert (taken.num_tokens, taken.num_rows) == (5, 4)
     for chunk, problem in (
         (replace(CHUNK, first_position=5, num_tokens=1), "two chunks in one step"),
-        (replace(CHUNK, sequence_id=2, new_block_ids=[2, 3]), "11 tokens, the limit is 10"),
+        (replace(CHUNK, sequence_id=2, new_block_ids=[2, 3]), "11 tokens, but the limit is 10"),
     ):
         message = taken.take(chunk)
         assert message is not None
@@ -78,7 +78,7 @@ def test_a_step_takes_so_many_chunks_and_tokens_and_each_sequence_once() -> None
     assert "more than 2 chunks" in message
 
 
-def test_positions_between_what_is_computed_and_the_chunk_are_missing() -> None:
+def test_a_gap_before_the_chunk_is_refused() -> None:
     table = table_of(1)
     table[1].num_computed = 3
     assert table.problem(replace(CHUNK, first_position=3, num_tokens=3)) is None
@@ -88,7 +88,7 @@ def test_positions_between_what_is_computed_and_the_chunk_are_missing() -> None:
     assert "begins at position 4, but 3 are computed" in message
 
 
-def test_appended_tokens_of_a_sequence_that_is_not_started_are_nobodys() -> None:
+def test_appended_tokens_of_an_unknown_sequence_are_ignored() -> None:
     table = table_of(1)
     table.append(2, [5])
     table.append(1, [7, 8])
@@ -96,13 +96,13 @@ def test_appended_tokens_of_a_sequence_that_is_not_started_are_nobodys() -> None
 
 
 @pytest.mark.parametrize("num_tokens", [0, 33])
-def test_a_text_is_scored_that_the_pool_holds(num_tokens: int) -> None:
+def test_a_text_that_exceeds_the_pool_is_not_scored(num_tokens: int) -> None:
     table = table_of()
     table.check_score(32)
-    with pytest.raises(InvalidArgument, match=f"cannot score {num_tokens} tokens, the pool holds 32"):
+    with pytest.raises(InvalidArgument, match=f"cannot score {num_tokens} tokens, but the pool holds 32"):
         table.check_score(num_tokens)
 
 
-def test_no_text_is_scored_beside_sequences() -> None:
+def test_scoring_is_refused_while_sequences_are_started() -> None:
     with pytest.raises(InvalidArgument, match="while 1 sequences are started"):
         table_of(1).check_score(1)

@@ -14,7 +14,9 @@ IS_FULL = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
 
 
 def matrix(*dimensions: Sequence[Any]) -> list[Any]:
-    """The product of the dimensions, as parameters. All are `full` but a diagonal in which each value occurs."""
+    """Returns the product of the dimensions as parameters. All are `full` except a diagonal in which each value
+    occurs.
+    """
     lengths = [len(values) for values in dimensions]
     diagonal = {tuple(row % length for length in lengths) for row in range(max(lengths))}
     return [
@@ -26,16 +28,16 @@ def matrix(*dimensions: Sequence[Any]) -> list[Any]:
 
 
 def full(*values: Any) -> Any:
-    """A parameter that only `make test-all` runs."""
+    """Returns a parameter that only `make test-all` runs."""
     return pytest.param(*values, marks=pytest.mark.full)
 
 
 def first(values: Sequence[Any], *kept: Any) -> list[Any]:
-    """Parameters of which `make test` runs only those that are kept."""
+    """Returns parameters of which `make test` runs only the kept ones."""
     assert set(kept) <= set(values), "a value that is kept is none of them"
     return [value if value in kept else full(value) for value in values]
 
 
 def draw_seed() -> int:
-    """The seed of a test that draws its cases: always the same in `make test`, another each time in `make test-all`."""
+    """Returns a seed for drawing cases: constant in `make test`, new each time in `make test-all`."""
     return random.randrange(1 << 30) if IS_FULL else 1

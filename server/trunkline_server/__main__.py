@@ -1,4 +1,4 @@
-"""`python -m trunkline_server`: see cli.py."""
+"""Entry point of `python -m trunkline_server`; see `cli.py`."""
 
 from __future__ import annotations
 

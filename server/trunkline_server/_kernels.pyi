@@ -1,4 +1,4 @@
-"""The Rust kernels as Python sees them: see "The kernels' seam" in docs/architecture.md."""
+"""The Rust kernels as Python sees them; see "The kernels' seam" in docs/architecture.md."""
 
 from collections.abc import Sequence
 from os import PathLike

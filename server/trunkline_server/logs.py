@@ -1,6 +1,6 @@
-"""Log lines of the shard, in the one format of all processes (docs/architecture.md), on stderr.
+"""Writes the shard's log lines to stderr in the format that all processes share (docs/architecture.md).
 
-Fields ride on `extra={"fields": {...}}` and are rendered `key=value`, or as members of the JSON object.
+Fields are passed as `extra={"fields": {...}}` and rendered as `key=value`, or as members of the JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TextIO
 LEVELS = ("trace", "debug", "info", "warn", "error")
 TARGET = "shard"
 
-# The names of all our processes; Python has no trace level, so it shares the one of debug.
+# The level names of all Trunkline processes. Python has no trace level, so trace maps to debug.
 _LEVEL_NAMES = {
     logging.DEBUG: "DEBUG",
     logging.INFO: "INFO",
@@ -33,20 +33,19 @@ _LEVEL_NUMBERS = {
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z  INFO shard: message key=value`, one line an event."""
+    """Formats a record as one line: `2026-01-31T12:00:00.000Z  INFO shard: message key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; line breaks inside are escaped, a traceback becomes the field `traceback`."""
+        """Returns the line. Line breaks are escaped; a traceback becomes the field `traceback`."""
         message = record.getMessage()
         fields = "".join(f" {key}={_quoted(value)}" for key, value in _fields(record).items())
         return f"{_timestamp(record)} {_level(record):>5} {TARGET}: {_one_line(message)}{fields}"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: timestamp, level, target, message, then the fields."""
+    """Formats a record as one JSON object with timestamp, level, target, message, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         entry: dict[str, object] = {
             "timestamp": _timestamp(record),
             "level": _level(record),
@@ -59,7 +58,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, *, json_output: bool, stream: TextIO | None = None) -> None:
-    """Sends all log records of this process to `stream` (stderr). `level` is one of LEVELS."""
+    """Sends all log records of this process to `stream`, by default stderr. level: one of LEVELS."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
     logging.basicConfig(level=_LEVEL_NUMBERS[level], handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""The engine loop: the one thread that calls the backend, apart from gRPC's threads."""
+"""The engine loop: the one thread that calls the backend, separate from gRPC's threads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trunkline_server.errors import PlanError
 from trunkline_server.plan import StepPlan, StepResponse
 from trunkline_server.stream import StepStream, StreamEnd
 
-# Longest wait for an outcome of a transfer; none is missed when it is over.
+# Longest single wait for a transfer's outcome; the wait is then repeated, so no outcome is missed.
 OUTCOME_WAIT_S = 60.0
-# How often it is looked whether a step is over, while the next plan is waited for too.
+# Interval at which the loop checks for the end of a running step while it waits for the next plan.
 RUN_AHEAD_POLL_S = 0.0002
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepActivity:
-    """What the loop is doing, as `Health` reports it."""
+    """The loop's state, as `Health` reports it."""
 
     last_step_id: int
     last_step_age_ms: int
@@ -32,9 +32,9 @@ class StepActivity:
 
 
 class EngineLoop:
-    """Serves one Step stream at a time: take a plan, do it, queue the result.
+    """Serves one Step stream at a time: takes a plan, runs it and queues the result.
 
-    `on_bug` is called, from the loop's thread, with an exception that no plan may cause; it must end the process.
+    on_bug: called from the loop's thread with an exception that no plan can cause; it must end the process.
     """
 
     def __init__(self, engine: Engine, on_bug: Callable[[BaseException], None]) -> None:
@@ -44,26 +44,26 @@ class EngineLoop:
         self._stream: StepStream | None = None
         self._next_stream: StepStream | None = None
         self._stopping = False
-        # (last step id, when it finished in ns or 0, when the running step began in ns or 0); replaced as a whole, so
-        # that any thread reads it without a lock.
+        # (last step id, when it finished in ns or 0, when the running step began in ns or 0). Replaced as a whole, so
+        # any thread can read it without a lock.
         self._activity = (0, 0, 0)
-        # Held while the engine does something: outcomes of a step's transfers are not sent before its result.
+        # Held while the engine works, so that outcomes of a step's transfers are never sent before its result.
         self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
         self._outcomes_thread = threading.Thread(target=self._send_outcomes, name="outcomes", daemon=True)
 
     def start(self) -> None:
-        """Starts the loop's thread."""
+        """Starts the loop's thread, and the thread for transfer outcomes if the backend has a store."""
         self._thread.start()
         if self._engine.store is not None:
             self._outcomes_thread.start()
 
     def make_stream(self) -> StepStream:
-        """A stream for `open`."""
+        """Makes a stream to pass to `open`."""
         return StepStream(self._engine.make_late_masks())
 
     def open(self, stream: StepStream) -> None:
-        """Hands the loop a new stream; the one before it, if any, ends now and its running step's result is dropped."""
+        """Hands the loop a new stream. An earlier stream ends now, and the result of its running step is dropped."""
         with self._stream_opened:
             for older in (self._stream, self._next_stream):
                 if older is not None:
@@ -75,7 +75,7 @@ class EngineLoop:
             self._stream_opened.notify()
 
     def stop(self) -> None:
-        """Lets the running step finish, queues its result, takes no other plan, and ends the loop's thread."""
+        """Lets the running step finish, queues its result, takes no further plan, and joins the loop's threads."""
         self.stop_taking_plans()
         self._thread.join()
         if (store := self._engine.store) is not None:
@@ -83,7 +83,7 @@ class EngineLoop:
             self._outcomes_thread.join()
 
     def stop_taking_plans(self) -> None:
-        """The first half of `stop`: the step that runs now is the last. Does not wait for it."""
+        """Makes the running step the last one, without waiting for it. This is the first half of `stop`."""
         with self._stream_opened:
             self._stopping = True
             stream = self._stream
@@ -95,7 +95,7 @@ class EngineLoop:
             stream.end_plans()
 
     def activity(self) -> StepActivity:
-        """What the loop is doing now. Never waits."""
+        """Returns the loop's state without waiting. May be called from any thread."""
         last_step_id, finished_ns, began_ns = self._activity
         now_ns = time.monotonic_ns()
         return StepActivity(
@@ -119,10 +119,10 @@ class EngineLoop:
                 stream.finish(StreamEnd.STOPPED if self._stopping else StreamEnd.FINISHED)
                 with self._turn:
                     self._engine.reset()
-        # Also what is no Exception: a panic in the kernels derives from BaseException.
+        # BaseException, because a panic in the kernels derives from it.
         except BaseException as bug:
             step = f"step {plan.step_id}, {len(plan.chunks)} chunks" if isinstance(plan, StepPlan) else "between steps"
-            logger.critical("the engine loop failed (%s, %d sequences)", step, self._engine.num_sequences, exc_info=bug)
+            logger.critical("engine loop failed (%s, %d sequences)", step, self._engine.num_sequences, exc_info=bug)
             self._on_bug(bug)
 
     def _next(self) -> StepStream | None:
@@ -134,8 +134,8 @@ class EngineLoop:
             return self._stream
 
     def _take(self, stream: StepStream) -> StepPlan | PlanError | None:
-        """The next plan; results of steps that are over meanwhile are sent."""
-        # A plan that is queued when the shard stops stays undone: only what was begun is finished.
+        """Returns the next plan; meanwhile sends the results of steps that finish."""
+        # A plan still queued when the shard stops is not run; only steps that have begun are finished.
         while self._engine.num_begun and not self._stopping:
             if self._engine.is_ready():
                 self._finish(stream)
@@ -144,7 +144,7 @@ class EngineLoop:
         return None if self._stopping else stream.take_plan()
 
     def _step(self, stream: StepStream, plan: StepPlan) -> None:
-        """Does a plan; where the device computes beside, begins it and finishes the one before."""
+        """Runs a plan. A run-ahead backend only begins it; the plan before it is then finished."""
         last_step_id, finished_ns, began_ns = self._activity
         self._activity = (last_step_id, finished_ns, began_ns or time.monotonic_ns())
         with self._turn:
@@ -154,7 +154,7 @@ class EngineLoop:
             except PlanError as error:
                 failed = error
             else:
-                # In the same turn: to begin this step may have ended stores of the one before.
+                # In the same turn, because beginning this step may have ended stores of the one before.
                 while self._engine.num_begun > (1 if self._engine.runs_ahead else 0):
                     self._send_result(stream)
         if failed is not None:
@@ -167,7 +167,7 @@ class EngineLoop:
             self._finish(stream)
 
     def _finish(self, stream: StepStream) -> None:
-        """Waits for the oldest step that was begun, and sends its result."""
+        """Waits for the oldest step that has begun and sends its result."""
         with self._turn:
             self._send_result(stream)
 
@@ -178,7 +178,7 @@ class EngineLoop:
         stream.put_response(StepResponse(result, self._engine.take_transfers()))
 
     def _send_outcomes(self) -> None:
-        """Sends what became of transfers when no step runs, or of those that took longer than their step."""
+        """Sends outcomes of transfers that end while no step runs or that outlast their step."""
         store = self._engine.store
         assert store is not None
         try:
@@ -189,5 +189,5 @@ class EngineLoop:
                     if stream is not None and transfers is not None:
                         stream.put_response(StepResponse(None, transfers))
         except BaseException as bug:
-            logger.critical("sending outcomes failed", exc_info=bug)
+            logger.critical("sending transfer outcomes failed", exc_info=bug)
             self._on_bug(bug)

@@ -1,22 +1,24 @@
-"""Masks that a Step stream has names for."""
+"""The masks that have a name on a Step stream."""
 
 from __future__ import annotations
 
 from trunkline_server._proto import shard_pb2
 from trunkline_server.errors import PlanError
 
-# Names are 1 to this, as shard.proto says.
+# Names are 1 to this number; see `LateMask.mask_id` in shard.proto.
 MAX_MASK_ID = 64
 
 
 class NamedMasks:
-    """From names to masks; follows what the router says. For one thread."""
+    """Maps names to masks as the router assigns them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._masks: list[bytes] = [b""] * (MAX_MASK_ID + 1)
 
     def read(self, late: shard_pb2.LateMask) -> bytes:
-        """What a late mask allows; empty: nothing is sampled. Raises PlanError."""
+        """Returns the mask that a late mask carries or names; an empty mask means that nothing is sampled. Raises
+        PlanError.
+        """
         mask: bytes = late.allowed_tokens
         mask_id = late.mask_id
         if not mask_id:

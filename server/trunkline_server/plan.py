@@ -1,6 +1,7 @@
-"""Step plans and step results as plain data: what the service decodes, the engine does and the service encodes.
+"""Step plans and step results as plain data: the service decodes plans, the engine runs them, the service encodes
+results.
 
-Field by field as in shard.proto, which documents them.
+The fields are those of the messages in shard.proto, which documents them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from trunkline_server.backends.interface import Chunk, Restore, Sampled, Samplin
 
 @dataclass(frozen=True, slots=True)
 class SequenceStart:
-    """As `SequenceStart` in shard.proto."""
-
     sequence_id: int
     token_ids: Sequence[int]
     num_prompt_tokens: int
@@ -24,8 +23,6 @@ class SequenceStart:
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """As `BlockCopy` in shard.proto."""
-
     source_block_id: int
     destination_block_id: int
     num_tokens: int
@@ -33,7 +30,7 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """As `StepPlan` in shard.proto; done in the order that it says there."""
+    """All work of one step, done in the order that shard.proto defines."""
 
     step_id: int
     ends: Sequence[int] = field(default=())
@@ -47,7 +44,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """As `StepResult` in shard.proto: an entry for each chunk that samples, scores or failed, in the chunks' order."""
+    """The results of one step: one entry for each chunk that samples, scores or failed, in the order of the chunks."""
 
     step_id: int
     sequences: Sequence[Sampled | SequenceFailure]
@@ -56,7 +53,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResponse:
-    """As `StepResponse` in shard.proto: at least one of both."""
+    """A message to the router; at least one field is set."""
 
     result: StepResult | None
     transfers: Transfers | None = None

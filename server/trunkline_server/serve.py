@@ -1,4 +1,4 @@
-"""`serve`: loads a model, answers the router until SIGTERM."""
+"""The command `serve`: loads a model and answers the router until SIGTERM."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# EX_SOFTWARE of sysexits.h: a bug. Anything but 0 and 2 makes the launcher start the shard again.
+# EX_SOFTWARE of sysexits.h. The launcher restarts the shard after any exit code except 0 and 2.
 EXIT_CODE_BUG = 70
-# How long an open stream may take, after SIGTERM and its running step, to send its last result.
+# Time for an open stream to send its last result after SIGTERM and the end of the running step.
 STOP_GRACE_S = 2.0
 STANDARD_INPUT = 0
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Runs the shard; returns the exit code. Raises UserError while loading."""
+    """Runs the shard and returns its exit code. Raises UserError while loading."""
     began = time.monotonic()
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
@@ -49,11 +49,11 @@ def serve(options: argparse.Namespace) -> int:
         "model opened",
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
     )
-    # The kernels pack weights without the interpreter's lock, in which time the service's packages are imported.
+    # Imports the service's packages meanwhile: the kernels pack weights without the interpreter's lock.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
     backend = registry.build(options.backend, checkpoint, _backend_options(options))
 
-    # Unmaps the files: a backend keeps what it needs.
+    # Unmaps the files; the backend keeps what it needs.
     del checkpoint
 
     from trunkline_server.engine import Engine
@@ -91,11 +91,11 @@ def serve(options: argparse.Namespace) -> int:
 
 
 class _Signals:
-    """SIGTERM, and SIGINT unless the launcher forwards it: ends the process with 0 until `hold` is called."""
+    """Handles SIGTERM, and SIGINT unless the launcher forwards it. Until `hold` is called, a signal exits with 0."""
 
     def __init__(self, *, ignore_interrupt: bool) -> None:
-        # The interpreter's own handler writes the number to the pipe, in whichever thread the system runs it. A handler
-        # in Python runs in the main thread alone, which a signal that another thread received does not wake.
+        # The interpreter's C handler writes the signal number to the pipe in whichever thread receives it. A Python
+        # handler runs only in the main thread, which a signal to another thread does not wake.
         self._read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
@@ -104,11 +104,11 @@ class _Signals:
         self._is_held = False
 
     def hold(self) -> None:
-        """From now on there is something to finish: a signal only lets `wait` return."""
+        """From now on a signal does not exit the process but lets `wait` return."""
         self._is_held = True
 
     def wait(self) -> None:
-        """Returns when a signal came since `hold`."""
+        """Waits for a signal. Signals since `hold` count."""
         os.read(self._read_end, 1)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
@@ -146,14 +146,14 @@ def _kv_disk(options: argparse.Namespace) -> tuple[Path, int] | None:
     if options.kv_disk_path is None:
         if options.kv_disk_size is not None:
             raise InvalidArgument(
-                "`--kv-disk-size` is given without `--kv-disk-path`", hint="name the folder, or leave the size out"
+                "`--kv-disk-size` needs `--kv-disk-path`", hint="set `--kv-disk-path` or drop `--kv-disk-size`"
             )
         return None
     return Path(options.kv_disk_path).absolute(), options.kv_disk_size or DEFAULT_KV_DISK_BYTES
 
 
 def _end_process(_bug: BaseException) -> None:
-    # Logged already. No clean-up: what state is left is unknown, and a thread in the kernels may never come back.
+    # The bug is already logged. No clean-up: the remaining state is unknown, and a thread may hang in the kernels.
     os._exit(EXIT_CODE_BUG)
 
 

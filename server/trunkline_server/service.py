@@ -1,4 +1,4 @@
-"""The gRPC service: shard.proto over a Unix socket, in front of the engine loop."""
+"""The gRPC service: serves shard.proto over a Unix socket and hands plans to the engine loop."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_response
 logger = logging.getLogger(__name__)
 
 CONTRACT_VERSION = 5
-# One for the open Step stream, one for the stream that takes over from it, the rest for Describe and Health.
+# One for the open Step stream, one for the stream that replaces it, the others for Describe and Health.
 MAX_HANDLER_THREADS = 8
-# A call beyond this many open ones is refused with RESOURCE_EXHAUSTED rather than queued behind the others.
+# A call beyond this number of open calls is refused with RESOURCE_EXHAUSTED instead of being queued.
 MAX_OPEN_CALLS = 32
-# A plan that starts sequences carries their prompts, at up to five bytes a token.
+# A plan that starts sequences carries their prompts, at up to five bytes per token.
 MAX_MESSAGE_BYTES = 256 * 2**20
-# sun_path of sockaddr_un on Linux, without its final zero.
+# Size of `sun_path` in `sockaddr_un` on Linux, without its final zero.
 MAX_SOCKET_PATH_BYTES = 107
 
 _STATUS = {
@@ -45,7 +45,7 @@ _STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """What `Describe` says of the model."""
+    """The model's part of the answer to `Describe`."""
 
     architecture: str
     vocab_size: int
@@ -59,7 +59,7 @@ class ModelInfo:
 class ShardService(shard_pb2_grpc.ShardServiceServicer):
     """Answers Describe and Health itself and hands plans to the engine loop.
 
-    `on_bug` is called with an exception that no client may cause; it must end the process.
+    on_bug: called with an exception that no client can cause; it must end the process.
     """
 
     def __init__(
@@ -71,11 +71,10 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
         self._description = describe(model, backend)
 
     def Describe(self, request: shard_pb2.DescribeRequest, context: grpc.ServicerContext) -> shard_pb2.DescribeResponse:
-        """What this shard is and holds."""
         return self._description
 
     def Health(self, request: shard_pb2.HealthRequest, context: grpc.ServicerContext) -> shard_pb2.HealthResponse:
-        """Answers at once, also while a step runs."""
+        """Answers at once, even while a step runs."""
         activity = self._loop.activity()
         return shard_pb2.HealthResponse(
             last_step_id=activity.last_step_id,
@@ -87,9 +86,9 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
     def Step(
         self, request_iterator: Iterator[shard_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[shard_pb2.StepResponse]:
-        """One stream of plans; see `StepStream` for how its threads meet."""
+        """Serves one stream of plans; `StepStream` describes how its threads work together."""
         stream = self._loop.make_stream()
-        # False: the call ended before it began.
+        # False means that the call has already ended.
         if not context.add_callback(lambda: stream.cancel(StreamEnd.DISCONNECTED)):
             return
         reader = threading.Thread(
@@ -115,7 +114,7 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
                 try:
                     plan = decode_request(request, self._limits, stream.late_masks, named_masks)
                 except PlanError as error:
-                    # Nothing is read any more: the step that runs would wait for its masks for ever.
+                    # No further message is read, so the running step would wait for its masks forever.
                     stream.late_masks.close()
                     stream.put_plan(error)
                     return
@@ -123,7 +122,7 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
                     return
             stream.end_plans()
         except grpc.RpcError:
-            # How gRPC's iterator says that the call was cancelled.
+            # Raised by gRPC's iterator when the call is cancelled.
             stream.cancel(StreamEnd.DISCONNECTED)
         except BaseException as bug:
             logger.critical("reading plans failed", exc_info=bug)
@@ -131,7 +130,7 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
 
 
 class ShardServer:
-    """The listening server. `stop` ends it and removes its socket."""
+    """The listening gRPC server. `stop` ends it and removes its socket."""
 
     def __init__(self, service: ShardService, socket_path: Path) -> None:
         self._socket_path = socket_path.absolute()
@@ -147,10 +146,10 @@ class ShardServer:
         shard_pb2_grpc.add_ShardServiceServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
-        """Listens on the socket, which only this user may open. Raises InvalidArgument."""
+        """Starts listening on the socket, which only this user can open. Raises InvalidArgument."""
         path = self._socket_path
         _make_room(path)
-        # The mode is set by the mask, so that there is no moment in which others could connect.
+        # The umask sets the mode when the socket is created, so there is no moment in which others could connect.
         previous_mask = os.umask(0o177)
         try:
             # gRPC decodes percent signs in the address.
@@ -163,14 +162,14 @@ class ShardServer:
         self._server.start()
 
     def stop(self, grace_s: float) -> None:
-        """Stops listening, gives open calls `grace_s` seconds to send what they have, and removes the socket."""
+        """Stops listening, gives open calls `grace_s` seconds to send what is queued, and removes the socket."""
         self._server.stop(grace_s).wait()
         with contextlib.suppress(FileNotFoundError):
             self._socket_path.unlink()
 
 
 def describe(model: ModelInfo, backend: BackendInfo) -> shard_pb2.DescribeResponse:
-    """The answer to `Describe`."""
+    """Builds the answer to `Describe`."""
     return shard_pb2.DescribeResponse(
         contract_version=CONTRACT_VERSION,
         architecture=model.architecture,
@@ -198,14 +197,14 @@ def describe(model: ModelInfo, backend: BackendInfo) -> shard_pb2.DescribeRespon
 
 
 def _make_room(path: Path) -> None:
-    """Removes the socket that a dead process left; refuses to touch anything else."""
+    """Removes a socket that a dead process left behind and refuses to touch anything else. Raises InvalidArgument."""
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise InvalidArgument(
-            f"`--socket` has {len(os.fsencode(path))} bytes, the system allows {MAX_SOCKET_PATH_BYTES}: `{path}`",
+            f"`--socket` has {len(os.fsencode(path))} bytes, but the system allows {MAX_SOCKET_PATH_BYTES}: `{path}`",
             hint="choose a folder with a shorter path",
         )
     if not path.parent.is_dir():
-        raise InvalidArgument(f"`--socket` is `{path}`, but there is no folder `{path.parent}`")
+        raise InvalidArgument(f"`--socket` is `{path}`, but folder `{path.parent}` does not exist")
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -218,4 +217,4 @@ def _make_room(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise InvalidArgument(f"`--socket` is `{path}`, on which another process listens", hint="choose another path")
+    raise InvalidArgument(f"`--socket` is `{path}`, but another process listens on it", hint="choose another path")

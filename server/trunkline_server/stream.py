@@ -1,4 +1,4 @@
-"""One open Step stream between three threads: reader (plans in), engine loop, handler (responses out)."""
+"""One open Step stream, shared by three threads: reader (plans in), engine loop, handler (responses out)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from trunkline_server.backends.interface import LateMasks
 from trunkline_server.errors import PlanError
 from trunkline_server.plan import StepPlan, StepResponse
 
-# The router keeps two plans in flight; beyond this the reader waits, and gRPC's flow control holds the router back.
+# The router keeps two plans in flight. Beyond this limit the reader waits, and gRPC's flow control stops the router.
 MAX_QUEUED_PLANS = 4
-# Responses that the router has not read yet; beyond this the engine loop waits.
+# Responses that the router has not read yet. Beyond this limit the engine loop waits.
 MAX_QUEUED_RESPONSES = 16
 
 
 class StreamEnd(Enum):
-    """How a stream ended."""
+    """The reason why a stream ended."""
 
-    # The router closed its side and every plan was answered.
+    # The router closed its side, and every plan was answered.
     FINISHED = auto()
-    # A plan broke the contract; `StepStream.plan_error` says how.
+    # A plan broke the contract; `StepStream.plan_error` is the error.
     PLAN_ERROR = auto()
-    # The router is gone: nobody reads.
+    # The router is gone, so responses have no reader.
     DISCONNECTED = auto()
-    # A newer Step stream took over.
+    # A newer Step stream replaced this one.
     SUPERSEDED = auto()
     # The shard is stopping.
     STOPPED = auto()
 
 
 class StepStream:
-    """Two bounded queues that end together.
+    """A queue of plans and a queue of responses, both bounded, that end together.
 
-    An end in order (`end_plans`, `fail`, `finish`) lets what is queued before it through; `cancel` drops it. The first
-    end wins. All methods are thread-safe.
+    An orderly end (`end_plans`, `fail`, `finish`) delivers what is queued before it; `cancel` drops it. The first end
+    wins. All methods are thread-safe.
     """
 
     def __init__(self, late_masks: LateMasks) -> None:
@@ -51,21 +51,24 @@ class StepStream:
         self._plans_ended = False
         self._end: StreamEnd | None = None
         self.plan_error: PlanError | None = None
-        # Closed with the plans: then the step that runs waits for none.
+        # Closed when the plans end, so that the running step stops waiting for masks.
         self.late_masks = late_masks
 
     @property
     def end(self) -> StreamEnd | None:
-        """How the stream ended; None while it is open."""
+        """The reason why the stream ended; None while it is open."""
         return self._end
 
     @property
     def takes_no_plans(self) -> bool:
-        """Whether no plan follows: the stream ended, or its plans did and all were taken."""
+        """True if no plan follows: the stream has ended, or its plans have ended and all were taken."""
         return self._end is not None or (self._plans_ended and not self._plans)
 
     def put_plan(self, plan: StepPlan | PlanError) -> bool:
-        """Queues a plan, or the error in its place; waits while the queue is full. False: none is taken any more."""
+        """Queues a plan, or the error found in its place; waits while the queue is full.
+
+        Returns False if the stream takes no more plans.
+        """
         with self._lock:
             while len(self._plans) >= MAX_QUEUED_PLANS and self._takes_plans():
                 self._plan_taken.wait()
@@ -76,7 +79,7 @@ class StepStream:
             return True
 
     def end_plans(self) -> None:
-        """No plan follows: the router closed its side, or the shard stops."""
+        """Marks the end of the plans: the router closed its side, or the shard is stopping."""
         with self._lock:
             self._plans_ended = True
             self.late_masks.close()
@@ -84,7 +87,9 @@ class StepStream:
                 condition.notify_all()
 
     def take_queued_plan(self, timeout_s: float) -> StepPlan | PlanError | None:
-        """The next plan, if it is queued within the time. None: it is not, or no plan follows."""
+        """Returns the next plan if one is queued within `timeout_s`, otherwise None. None also means that no plan
+        follows.
+        """
         with self._lock:
             if self._end is None and not self._plans and not self._plans_ended:
                 self._plan_queued.wait(timeout_s)
@@ -94,7 +99,7 @@ class StepStream:
             return self._plans.popleft()
 
     def take_plan(self) -> StepPlan | PlanError | None:
-        """The next plan; waits for it. None: no plan follows or the stream ended."""
+        """Waits for the next plan and returns it; None if no plan follows or the stream has ended."""
         with self._lock:
             while True:
                 if self._end is not None:
@@ -107,10 +112,10 @@ class StepStream:
                 self._plan_queued.wait()
 
     def put_response(self, response: StepResponse) -> None:
-        """Queues a response; waits while the queue is full and plans may follow. Dropped if the stream ended."""
+        """Queues a response; waits while the queue is full and plans may follow. Dropped if the stream has ended."""
         with self._lock:
-            # No wait once plans have ended: what is left is bounded, and a router that reads nothing must not keep the
-            # shard from stopping.
+            # Does not wait once the plans have ended: the remaining responses are bounded, and a router that reads
+            # nothing must not keep the shard from stopping.
             while len(self._responses) >= MAX_QUEUED_RESPONSES and self._takes_plans():
                 self._response_taken.wait()
             if self._end is None:
@@ -118,7 +123,7 @@ class StepStream:
                 self._response_queued.notify()
 
     def responses(self) -> Iterator[StepResponse]:
-        """Responses as they come, until the stream ends; `end` then says how."""
+        """Yields responses until the stream ends; `end` then has the reason."""
         while True:
             with self._lock:
                 while not self._responses:
@@ -130,19 +135,19 @@ class StepStream:
             yield response
 
     def finish(self, end: StreamEnd = StreamEnd.FINISHED) -> None:
-        """Ends the stream after the results queued so far."""
+        """Ends the stream after the responses queued so far."""
         with self._lock:
             self._finish(end)
 
     def fail(self, error: PlanError) -> None:
-        """Ends the stream for an error of the router, after the results queued so far."""
+        """Ends the stream because of a router error, after the responses queued so far."""
         with self._lock:
             if self._end is None:
                 self.plan_error = error
             self._finish(StreamEnd.PLAN_ERROR)
 
     def cancel(self, end: StreamEnd) -> None:
-        """Ends the stream at once; queued plans and results are dropped."""
+        """Ends the stream at once; queued plans and responses are dropped."""
         with self._lock:
             if self._end is None:
                 self._responses.clear()

@@ -1,8 +1,8 @@
-"""Between the generated messages of shard.proto and plain data.
+"""Converts between the generated messages of shard.proto and plain data.
 
-Decoding checks what can be known from a plan alone and the shard's limits; what depends on earlier plans (known
-sequences, consecutive step ids) is the engine's to check. Here a violation is a `PlanError`: the router is wrong, and
-nothing of its plan has been done.
+Decoding checks everything that follows from one plan and the shard's limits. The engine checks what depends on earlier
+plans (known sequences, consecutive step ids). A violation found here is a `PlanError`: the router is wrong, and no part
+of the plan has run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_BIAS = 100.0
 MIN_GAMMA = 2.0**-8
 MAX_DELTA = 100.0
 MAX_TOP_LOGPROBS = 20
-# Of a block.
+# Length of a block's key.
 KEY_BYTES = 16
 
 _ERROR_CODES = {
@@ -47,7 +47,7 @@ _ERROR_CODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlanLimits:
-    """What a plan may ask of this shard, as `Describe` told the router."""
+    """The limits that plans must keep; `Describe` reports them to the router."""
 
     block_size: int
     num_device_blocks: int
@@ -58,7 +58,6 @@ class PlanLimits:
 
     @classmethod
     def of(cls, info: BackendInfo) -> PlanLimits:
-        """The limits that a backend's static memory plan sets."""
         return cls(
             block_size=info.block_size,
             num_device_blocks=info.num_device_blocks,
@@ -72,21 +71,21 @@ class PlanLimits:
 def decode_request(
     request: shard_pb2.StepRequest, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
 ) -> StepPlan | None:
-    """Leaves what is said of plans before in `late_masks`; reads and checks the plan, if any. Raises PlanError.
+    """Puts late masks into `late_masks`, then reads and checks the plan, if there is one.
 
-    named_masks: those of the stream.
+    named_masks: the named masks of the stream. Returns None if the request holds only late masks. Raises PlanError.
     """
     for late in request.late_masks:
         late_masks.tell(late.sequence_id, named_masks.read(late))
     if request.HasField("plan"):
         return decode_plan(request.plan, limits, late_masks)
     if not request.late_masks:
-        raise PlanError("step request holds neither `plan` nor `late_masks`")
+        raise PlanError("step request has neither `plan` nor `late_masks`")
     return None
 
 
 def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMasks) -> StepPlan:
-    """Reads and checks one plan, whose late masks come there. Raises PlanError."""
+    """Reads and checks one plan. late_masks: where chunks with `awaits_mask` find their masks. Raises PlanError."""
     chunks = [
         Chunk(
             chunk.sequence_id,
@@ -122,10 +121,10 @@ def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMa
 
 
 def encode_response(response: StepResponse) -> shard_pb2.StepResponse:
-    """Writes a result, outcomes of transfers, or both."""
+    """Encodes a result, outcomes of transfers, or both."""
     message = shard_pb2.StepResponse() if response.result is None else encode_result(response.result)
     if response.transfers is not None:
-        # Also there when it is empty.
+        # Sets the field even if there are no outcomes.
         transfers = message.transfers
         transfers.SetInParent()
         for store in response.transfers.stores:
@@ -138,7 +137,6 @@ def encode_response(response: StepResponse) -> shard_pb2.StepResponse:
 
 
 def encode_result(result: StepResult) -> shard_pb2.StepResponse:
-    """Writes one result."""
     response = shard_pb2.StepResponse()
     message = response.result
     message.step_id = result.step_id
@@ -186,15 +184,15 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
 def _check_slots(
     step_id: int, chunks: Sequence[Chunk], restores: Sequence[Restore], discards: Sequence[int], limits: PlanLimits
 ) -> None:
-    """Each slot is in one transfer: it is written or emptied once, or read."""
+    """Checks that each slot is in one transfer only: written or emptied once, or read. Raises PlanError."""
     written: list[int] = list(discards)
     for chunk in chunks:
         num_full = (chunk.first_position + chunk.num_tokens) // limits.block_size
         for store in chunk.stores:
             if store.block_index >= num_full:
                 raise PlanError(
-                    f"step {step_id} stores block {store.block_index} of sequence {chunk.sequence_id}, of which "
-                    f"{num_full} are full"
+                    f"step {step_id} stores block {store.block_index} of sequence {chunk.sequence_id}, but only "
+                    f"{num_full} of its blocks are full"
                 )
             written.append(store.slot)
     read = [block.slot for restore in restores for block in restore.blocks]
@@ -202,7 +200,7 @@ def _check_slots(
         if slot >= limits.num_store_slots:
             raise PlanError(f"step {step_id} names slot {slot}, but the store has {limits.num_store_slots}")
     if len(set(written)) != len(written) or not set(written).isdisjoint(read):
-        raise PlanError(f"step {step_id} has one slot in two transfers")
+        raise PlanError(f"step {step_id} names one slot in two transfers")
     if len({block.block_id for restore in restores for block in restore.blocks}) != len(read):
         raise PlanError(f"step {step_id} restores two blocks onto one")
 
@@ -266,7 +264,7 @@ def _decode_start(step_id: int, start: shard_pb2.SequenceStart) -> SequenceStart
 
 def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> SamplingParams:
     def check(name: str, value: float, holds: bool, expected: str) -> None:
-        # A NaN fails every comparison, so it never holds; infinity could pass a one-sided bound.
+        # NaN fails every comparison, so `holds` is False for it; infinity could pass a one-sided bound.
         if not holds or not math.isfinite(value):
             raise PlanError(f"{where}: `{name}` is {value:g}, expected {expected}")
 

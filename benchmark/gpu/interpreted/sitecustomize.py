@@ -1,4 +1,4 @@
-"""Taken by each Python whose path this folder is on: shards then run kernels in Triton's interpreter quicker."""
+"""Imported by every Python process with this folder on its path, so that shards also use the faster interpreter."""
 
 import os
 

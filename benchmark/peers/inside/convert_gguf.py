@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-# What the reader of GGUF files adds and a plain folder does not have.
+# Fields added by the GGUF reader, which the written config must not have.
 NOT_OURS = ("quantization_config", "_name_or_path", "transformers_version", "model_type")
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp through its C interface: prompts in batches of 512, then one token of every sequence a step, greedily."""
+"""llama.cpp through its C interface: prompts in batches of 512, then greedy steps of one token per sequence."""
 
 import ctypes
 import sys
@@ -23,7 +23,7 @@ class Engine:
         self.batch = c.llama_batch_init(BATCH, 0, 1)
 
     def open(self, num_sequences):
-        """A context for so many sequences, kept for the next call; the measured time has no part in it."""
+        """Prepares an empty context for `num_sequences` before the measurement. It is kept for the next call."""
         if num_sequences != self.num_sequences:
             if self.context:
                 c.llama_free(self.context)
@@ -71,7 +71,7 @@ class Engine:
                 clock.token(sequence, now)
 
     def prefill(self, prompts):
-        """Computes all prompts; yields (sequence, first output token) as they come."""
+        """Computes all prompts, and yields (sequence, first output token) as each is finished."""
         pending = []
         self.batch.n_tokens = 0
         for sequence, prompt in enumerate(prompts):

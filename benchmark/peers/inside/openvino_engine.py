@@ -1,10 +1,10 @@
-"""OpenVINO GenAI's continuous batching pipeline from a GGUF; shared by the raw and the HTTP measurement."""
+"""OpenVINO GenAI's continuous batching pipeline on a GGUF, for the raw and the HTTP measurements."""
 
 import numpy as np
 import openvino_genai as genai
 from openvino import Tensor
 
-# The most tokens of one step; more makes a running stream wait longer behind a long prompt.
+# Token budget of a step. A larger one makes running streams wait longer for a long prompt.
 STEP_TOKENS = 512
 
 
@@ -29,7 +29,7 @@ class Engine:
 
 
 def new_tokens(handle):
-    """The output tokens that came since the last call."""
+    """Returns the output tokens since the last call."""
     ids = []
     while handle.can_read():
         for output in handle.read().values():

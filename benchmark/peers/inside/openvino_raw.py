@@ -1,4 +1,4 @@
-"""OpenVINO GenAI without HTTP: requests are added, then the pipeline is stepped until they are done."""
+"""OpenVINO GenAI without HTTP. Adds requests and steps the pipeline until they are finished."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """A thin streaming HTTP server around OpenVINO GenAI's continuous batching pipeline.
 
-The pipeline is what OpenVINO's own model server runs; this loop adds as little as it can, to the peer's advantage: one
-thread steps the pipeline (which releases the interpreter while it computes) and hands new tokens to one asyncio loop
-that speaks just enough HTTP. Tokens become text only when their bytes are whole characters.
+OpenVINO's own model server runs the same pipeline. This server adds as little as possible, to the peer's advantage: one
+thread steps the pipeline, which releases the interpreter while it computes, and passes new tokens to an asyncio loop
+with minimal HTTP. Tokens are sent as text once their bytes form whole characters.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class Answer:
-    """One open request: what its handle gave and what of it was sent."""
+    """One open request, with a queue of its new tokens."""
 
     def __init__(self, loop, ids, fields):
         self.loop, self.ids, self.fields = loop, ids, fields
-        self.news = asyncio.Queue()
+        self.updates = asyncio.Queue()
         self.handle = None
         self.closed = False
 
-    def tell(self, ids, done):
-        self.loop.call_soon_threadsafe(self.news.put_nowait, (ids, done))
+    def put(self, ids, done):
+        self.loop.call_soon_threadsafe(self.updates.put_nowait, (ids, done))
 
 
 class Stepper(threading.Thread):
-    """Owns the pipeline: takes waiting requests in, steps, hands tokens out; sleeps while there is nothing."""
+    """The thread that owns the pipeline. It admits requests, runs steps and passes on tokens, and waits when idle."""
 
     def __init__(self, engine):
         super().__init__(daemon=True)
@@ -49,7 +49,7 @@ class Stepper(threading.Thread):
                 ids = new_tokens(answer.handle)
                 done = answer.handle.get_status() != GenerationStatus.RUNNING
                 if ids or done:
-                    answer.tell(ids, done)
+                    answer.put(ids, done)
                 if answer.closed and not done:
                     answer.handle.stop()
                 elif not done:
@@ -103,7 +103,7 @@ class Server:
         held, total, done = [], 0, False
         try:
             while not done:
-                ids, done = await answer.news.get()
+                ids, done = await answer.updates.get()
                 total += len(ids)
                 held += ids
                 text = self.tokenizer.decode(held) if held else ""

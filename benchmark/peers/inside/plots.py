@@ -13,7 +13,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-# One colour a project, the raw row of it paler; ours stands out.
+# One colour per project, with a paler one for its raw row.
 COLOURS = {
     "trunkline": "#c2410c",
     "llamacpp": "#2563eb",
@@ -40,7 +40,7 @@ class Run:
         return statistics.median(values) if values else None
 
     def named(self, prefix):
-        """The workloads of a kind that somebody has figures of."""
+        """Returns the workloads whose names begin with `prefix` and that have figures of some peer."""
         return [
             n for n, w in self.workloads.items() if n.startswith(prefix) and any(map(measured, w["rounds"].values()))
         ]
@@ -57,7 +57,7 @@ def style(peer):
 
 
 def bars(run, axis, workloads, metric, labels):
-    """Grouped bars, the spread over the rounds as whiskers; a missing figure is a gap."""
+    """Draws grouped bars, with the range over the rounds as whiskers and gaps for missing figures."""
     peers = [p for p in run.peers if any(run.values(p, w, metric) for w in workloads)]
     width = 0.84 / max(len(peers), 1)
     for i, peer in enumerate(peers):
@@ -79,7 +79,7 @@ def decode(run):
     names = run.named("decode-")
     figure, axis = plt.subplots(figsize=(8, 4))
     bars(run, axis, names, "tokens_per_s", [n.removeprefix("decode-") for n in names])
-    axis.set(title="Decode: output tokens a second, more is better", xlabel="streams", ylabel="tok/s")
+    axis.set(title="Decode: output tokens per second, more is better", xlabel="streams", ylabel="tok/s")
     return figure, axis
 
 
@@ -96,7 +96,7 @@ def prefill(run):
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axis.set_ylim(bottom=0)
-    axis.set(title="Prefill: prompt tokens a second, more is better", xlabel="prompt tokens", ylabel="tok/s")
+    axis.set(title="Prefill: prompt tokens per second, more is better", xlabel="prompt tokens", ylabel="tok/s")
     return figure, axis
 
 

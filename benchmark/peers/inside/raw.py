@@ -1,7 +1,7 @@
-"""The loop of an engine that is measured without HTTP; runs in the peer's own environment.
+"""The loop of an engine that is measured without HTTP, in the peer's own environment.
 
-One line of JSON in: {"prompts": [[token ids]], "max_tokens": n}. One out: {"events": [[seconds at which each output
-token was there, from the start of the call]]}.
+Each line of input is {"prompts": [[token ids]], "max_tokens": n}. Each line of output is {"events": [[seconds]]}, with
+the time of each output token since the start of the call.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 
 
 class Clock:
-    """Collects when the output tokens of each prompt came."""
+    """Records the time of each prompt's output tokens."""
 
     def __init__(self, num_prompts):
         self.begin = time.monotonic()
@@ -24,8 +24,8 @@ def serve(generate):
     """Calls `generate(prompts, max_tokens, clock)` for each line of stdin until it closes."""
     answers = sys.stdout
     for line in sys.stdin:
-        asked = json.loads(line)
-        clock = Clock(len(asked["prompts"]))
-        generate(asked["prompts"], asked["max_tokens"], clock)
+        request = json.loads(line)
+        clock = Clock(len(request["prompts"]))
+        generate(request["prompts"], request["max_tokens"], clock)
         answers.write(json.dumps({"events": clock.events}) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""transformers without HTTP: one forward pass over the prompts, then one per output token, greedily."""
+"""transformers without HTTP: one forward pass over the prompts, then one greedy pass per output token."""
 
 import sys
 
@@ -14,7 +14,7 @@ def main():
 
     @torch.inference_mode()
     def generate(prompts, max_tokens, clock):
-        # Prompts of a call have one length, so that nothing is padded.
+        # All prompts of a call have the same length, so none is padded.
         ids, cache = torch.tensor(prompts), DynamicCache(config=model.config)
         for _ in range(max_tokens):
             logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits

@@ -1,4 +1,4 @@
-"""vLLM without HTTP: its engine is stepped until all requests are done."""
+"""vLLM without HTTP. Steps the engine until all requests are finished."""
 
 import sys
 

@@ -36,7 +36,7 @@ async function streamed(options) {
   return { text, errors, result };
 }
 
-test("chats, and streams the same text", async () => {
+test("streams the text of the whole answer", async () => {
   const whole = await generateText(asking());
   assert.equal(whole.text, await chatted([{ role: "user", content: prompt }], 12));
   assert.equal(whole.finishReason, "length");
@@ -59,7 +59,7 @@ test("completes", async () => {
   assert.equal(text, whole.text);
 });
 
-test("takes tools", async () => {
+test("accepts tools", async () => {
   const getWeather = tool({
     description: "The weather in a city",
     inputSchema: z.object({ city: z.string() }),
@@ -120,7 +120,7 @@ async function refused(options) {
   return whole;
 }
 
-test("errors are its own, with the server's words", async () => {
+test("errors have the classes of the SDK and the messages of the server", async () => {
   assert.equal((await refused(asking({ model: provider(TRUNKLINE_WRONG_KEY)(TRUNKLINE_MODEL) }))).statusCode, 401);
   assert.equal((await refused(asking({ model: provider()("nobody/none") }))).statusCode, 404);
   const absurd = await refused(asking({ temperature: 1e9 }));

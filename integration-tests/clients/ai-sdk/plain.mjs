@@ -1,4 +1,4 @@
-// The server's greedy answer without the SDK between, with which the tests compare the SDK's.
+// Returns the server's greedy answer without the SDK, with which the tests compare the SDK's answers.
 import assert from "node:assert/strict";
 
 const { TRUNKLINE_URL, TRUNKLINE_KEY } = process.env;

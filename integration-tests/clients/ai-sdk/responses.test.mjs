@@ -1,4 +1,4 @@
-// The SDK's own OpenAI provider, whose default is the Responses API. Needs what chat.test.mjs needs.
+// The SDK's OpenAI provider, which uses the Responses API by default. Needs the same variables as chat.test.mjs.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -17,7 +17,7 @@ function asking(changes = {}) {
   return { model, messages: [first], maxOutputTokens: 12, temperature: 0, maxRetries: 0, ...changes };
 }
 
-test("goes on with a conversation, whose items it only refers to", async () => {
+test("continues a conversation by reference to its items", async () => {
   const whole = await generateText(asking());
   assert.equal(whole.text, await chatted([first], 12));
   const messages = [first, ...whole.response.messages, { role: "user", content: "Another one." }];
@@ -32,7 +32,7 @@ test("goes on with a conversation, whose items it only refers to", async () => {
   assert.deepEqual(errors, []);
 });
 
-test("calls a tool and goes on with its result", async () => {
+test("calls a tool and continues with its result", async () => {
   const cities = [];
   const getWeather = tool({
     description: "The weather in a city",

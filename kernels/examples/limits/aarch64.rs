@@ -65,7 +65,6 @@ pub fn rates() -> Vec<Rate> {
     rates
 }
 
-/// Ways to read.
 pub const READERS: [fn(&[u8]); 1] = [read];
 
 fn read(bytes: &[u8]) {

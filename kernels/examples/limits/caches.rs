@@ -6,7 +6,6 @@ use std::fs::read_to_string;
 pub struct Cache {
     /// 1 is the nearest.
     pub level: u32,
-    /// Of one instance.
     pub bytes: usize,
     /// CPUs that share an instance.
     pub num_sharers: usize,
@@ -61,7 +60,6 @@ fn num_cpus(list: &str) -> usize {
     bounds.map(|(first, last)| last.saturating_sub(first) + 1).sum::<usize>().max(1)
 }
 
-/// For people.
 pub fn cpu_name() -> String {
     let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));

@@ -45,7 +45,6 @@ pub struct Rate {
     pub operation: &'static str,
     /// As the kernels name it.
     pub instruction_set: &'static str,
-    /// The instructions timed.
     pub instruction: &'static str,
     /// Multiply-adds of one pass of the loop.
     pub macs_per_pass: usize,

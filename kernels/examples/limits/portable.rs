@@ -7,7 +7,6 @@ pub fn rates() -> Vec<Rate> {
     Vec::new()
 }
 
-/// Ways to read.
 pub const READERS: [fn(&[u8]); 1] = [read];
 
 fn read(bytes: &[u8]) {

@@ -91,7 +91,6 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// The table.
     pub fn end(self, executor: &mut Executor) -> String {
         let times = executor.end_profile();
         table(executor.program(), &times, &self.work, self.num_steps, self.limits.is_some())

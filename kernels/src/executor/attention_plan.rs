@@ -42,7 +42,6 @@ impl PlanItem {
 /// A piece that several threads compute: the last one to finish merges.
 #[derive(Debug)]
 pub struct Split {
-    /// The whole.
     pub item: PlanItem,
     /// Offset of its states, in f32.
     pub first_state: usize,

@@ -8,39 +8,22 @@ use crate::kv_pool::KvPoolError;
 pub enum ExecutorError {
     /// `start` with an id that is taken.
     #[error("sequence {sequence_id} is started already")]
-    AlreadyStarted {
-        /// Id received.
-        sequence_id: u64,
-    },
+    AlreadyStarted { sequence_id: u64 },
     /// `end` of a sequence that is not there.
     #[error("sequence {sequence_id} is not started")]
-    UnknownSequence {
-        /// Id received.
-        sequence_id: u64,
-    },
+    UnknownSequence { sequence_id: u64 },
     /// `start` with arguments that cannot be.
     #[error("sequence {sequence_id}: {what}")]
-    BadStart {
-        /// Id received.
-        sequence_id: u64,
-        /// What is wrong.
-        what: String,
-    },
+    BadStart { sequence_id: u64, what: String },
     /// A copy that the pool refuses.
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
     /// A store or a transfer that cannot be.
     #[error("store of blocks: {what}")]
-    Store {
-        /// What is wrong.
-        what: String,
-    },
+    Store { what: String },
     /// `score` that cannot be done.
     #[error("cannot score: {what}")]
-    Score {
-        /// What is wrong.
-        what: String,
-    },
+    Score { what: String },
 }
 
 /// Why one sequence of a step failed.

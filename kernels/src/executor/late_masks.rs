@@ -58,7 +58,6 @@ impl LateMask {
         Self { sequence_id, masks, told: OnceLock::new() }
     }
 
-    /// Waits for it.
     pub(super) fn wait(&self) -> &[u8] {
         self.told.get_or_init(|| self.masks.wait(self.sequence_id))
     }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 /// Time that the threads spent on one instruction, all steps together, mean over the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstructionTime {
-    /// Doing it.
     pub busy: Duration,
     /// At the barrier before it: for threads that had more to do in what comes before.
     pub waiting: Duration,

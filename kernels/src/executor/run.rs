@@ -48,7 +48,6 @@ pub(super) struct StepRows {
     pub(super) positions: Vec<u32>,
     /// Block and offset of each token's slot.
     pub(super) slots: Vec<(u32, u32)>,
-    /// Rows that sample.
     pub(super) samples: Vec<usize>,
     /// The chunk of each of them.
     pub(super) sample_chunks: Vec<usize>,

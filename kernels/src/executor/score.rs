@@ -7,7 +7,6 @@ use crate::sampling::{SamplingParams, TokenScore};
 /// Tokens of the prompt that a chunk with `score` reported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkScores {
-    /// Which sequence.
     pub sequence_id: u64,
     /// What follows the chunk's positions, in their order, as far as it is the prompt.
     pub tokens: Vec<TokenScore>,

@@ -13,7 +13,6 @@ const MAX_TOKENS: usize = 1 << 30;
 /// A run of consecutive positions of one sequence, as `Chunk` in shard.proto.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which sequence.
     pub sequence_id: u64,
     /// Position of the first token to compute.
     pub first_position: u32,
@@ -44,7 +43,6 @@ const MAX_RESERVED_TOKENS: usize = 1 << 18;
 /// What the next sample of a sequence may choose.
 #[derive(Debug, Default)]
 pub(super) enum Allowed {
-    /// Any token.
     #[default]
     All,
     /// Those whose bit is set: bit `i % 8` of byte `i / 8` is token `i`.
@@ -55,10 +53,8 @@ pub(super) enum Allowed {
     Invalid(String),
 }
 
-/// One started sequence.
 #[derive(Debug)]
 pub struct Sequence {
-    /// Prompt and output.
     pub token_ids: Vec<u32>,
     pub(super) num_prompt_tokens: usize,
     pub block_table: Vec<u32>,

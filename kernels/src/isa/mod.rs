@@ -152,10 +152,7 @@ pub struct Isa(IsaKind);
 pub enum IsaError {
     /// The name is none of [`IsaKind::ALL`].
     #[error("`{ISA_VARIABLE}` is {name:?}; hint: use one of {}, or unset it", known_names())]
-    Unknown {
-        /// The name received.
-        name: String,
-    },
+    Unknown { name: String },
     /// The CPU lacks it.
     #[error("this CPU lacks the instruction set `{}`; hint: unset `{ISA_VARIABLE}`", kind.name())]
     Unsupported {
@@ -178,7 +175,6 @@ pub enum IsaError {
     },
 }
 
-/// For messages.
 fn known_names() -> String {
     IsaKind::ALL.map(IsaKind::name).join(", ")
 }
@@ -216,12 +212,10 @@ impl Isa {
         IsaKind::ALL.into_iter().filter_map(|kind| Self::new(kind).ok()).collect()
     }
 
-    /// Which it is.
     pub fn kind(self) -> IsaKind {
         self.0
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         self.0.name()
     }

@@ -34,7 +34,6 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
-    /// All of them.
     pub const ALL: [KvDtype; 4] = [KvDtype::Int8, KvDtype::Int4, KvDtype::F16, KvDtype::Bf16];
 
     /// As flags and `Describe` have it.

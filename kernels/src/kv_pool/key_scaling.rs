@@ -27,9 +27,7 @@ pub struct KeyScaling {
 pub struct HeadScaling<'a> {
     /// Taken from keys, turned to their block.
     pub mean: &'a [f32],
-    /// Multiplies keys then.
     pub factor: &'a [f32],
-    /// Multiplies queries.
     pub inverse: &'a [f32],
 }
 

@@ -7,13 +7,11 @@ use memmap2::MmapMut;
 
 use super::{KvGeometry, KvPoolError, map_bytes};
 
-/// No part.
 const NONE: u32 = u32::MAX;
 
 /// Which layers have a window, and how many blocks may have their part of these at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowLimits {
-    /// By layer.
     pub is_windowed: Vec<bool>,
     /// Window parts of the pool.
     pub num_parts: usize,
@@ -32,7 +30,6 @@ struct Place {
 pub(super) struct WindowParts {
     pub(super) map: MmapMut,
     places: Vec<Place>,
-    /// By block.
     part_of: Vec<u32>,
     free: Vec<u32>,
     pub(super) part_bytes: usize,

@@ -25,9 +25,7 @@ pub struct FloatRows<'a> {
 /// The input of a product, of the kind that [`PackedWeight::needs_quantized_input`] says.
 #[derive(Debug, Clone, Copy)]
 pub enum LinearInput<'a> {
-    /// For float weights.
     Float(FloatRows<'a>),
-    /// For integer weights.
     Quantized(QuantizedRows<'a>),
 }
 

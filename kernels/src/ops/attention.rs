@@ -54,7 +54,6 @@ pub struct Item<'a> {
     pub heads_per_kv_head: usize,
     /// Position of the first query row; all rows lie in its block.
     pub first_position: usize,
-    /// Query rows.
     pub num_rows: usize,
     /// Factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,

@@ -17,7 +17,6 @@ pub const LEVELS: [i8; 16] = {
     levels
 };
 
-/// Levels above zero.
 const HALF: usize = 8;
 const MAGNITUDES: [i8; HALF] = [6, 18, 31, 44, 58, 75, 96, 127];
 /// Magnitudes from which on the next level is nearer, and what it adds.

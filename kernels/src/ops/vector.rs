@@ -10,7 +10,6 @@ mod x86;
 
 pub use bytes::{ByteLanes, MAGIC};
 
-/// Number of lanes.
 pub const LANES: usize = 16;
 
 /// Sixteen f32 values.

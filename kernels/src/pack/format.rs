@@ -19,7 +19,6 @@ macro_rules! formats {
         }
 
         impl Format {
-            /// All of them.
             pub const ALL: [Format; [$(Format::$name),*].len()] = [$(Format::$name),*];
 
             /// As GGUF tools write it: `Q4_1`.
@@ -171,24 +170,16 @@ impl FromStr for Format {
 pub enum PackError {
     /// No such format, or none that kernels exist for.
     #[error("weight format {name:?} is not supported; hint: use one of {}", Format::ALL.map(Format::name).join(", "))]
-    UnknownFormat {
-        /// The name received.
-        name: String,
-    },
+    UnknownFormat { name: String },
     /// A dimension is 0.
     #[error("a {format} weight has a dimension of 0")]
-    Empty {
-        /// Its format.
-        format: Format,
-    },
+    Empty { format: Format },
     /// A row is not a whole number of blocks.
     #[error(
         "`in_features` is {in_features}, but {format} comes in blocks of {block_elements}; hint: the shape or the format is wrong"
     )]
     InFeatures {
-        /// Its format.
         format: Format,
-        /// Row length received.
         in_features: usize,
         /// What it must be a multiple of.
         block_elements: usize,
@@ -198,11 +189,8 @@ pub enum PackError {
         "a {format} weight of shape [{out_features}, {in_features}] takes {expected} bytes, got {actual}; hint: the file is truncated or the shape is wrong"
     )]
     Length {
-        /// Its format.
         format: Format,
-        /// Rows.
         out_features: usize,
-        /// Row length.
         in_features: usize,
         /// Bytes that the shape takes.
         expected: usize,
@@ -211,14 +199,7 @@ pub enum PackError {
     },
     /// The size does not fit an address.
     #[error("a {format} weight of shape [{out_features}, {in_features}] is larger than memory can be")]
-    TooLarge {
-        /// Its format.
-        format: Format,
-        /// Rows.
-        out_features: usize,
-        /// Row length.
-        in_features: usize,
-    },
+    TooLarge { format: Format, out_features: usize, in_features: usize },
     /// Rows whose order is to be undone are not whole heads.
     #[error("{num_rows} rows are not heads of {head_size} interleaved rows")]
     Heads {

@@ -5,7 +5,6 @@ use super::{Format, PackError};
 /// Bytes of a weight on their way to the kernels.
 #[derive(Debug)]
 pub enum SourceBytes {
-    /// Owned.
     Owned(Vec<u8>),
     /// Borrowed from somebody who keeps them: see [`SourceBytes::borrow`].
     Borrowed {
@@ -92,7 +91,6 @@ impl<'a> SourceRows<'a> {
         Ok(Self { interleaved_head: Some(head_size), ..self })
     }
 
-    /// Number of rows.
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }

@@ -56,7 +56,6 @@ pub(crate) struct WeightLayout {
     format: Format,
     out_features: usize,
     in_features: usize,
-    /// Quants, scales, mins.
     planes: [PlaneShape; 3],
 }
 
@@ -211,7 +210,6 @@ impl PackedWeight {
         TILE
     }
 
-    /// Memory held.
     pub fn num_bytes(&self) -> usize {
         self.quants.num_bytes() + self.scales.num_bytes() + self.mins.num_bytes()
     }

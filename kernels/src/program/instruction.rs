@@ -20,23 +20,15 @@ pub enum RowSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
     /// f32 rows of this width.
-    Float {
-        /// Features.
-        width: usize,
-    },
+    Float { width: usize },
     /// Rows quantised for products.
-    Quantized {
-        /// Features.
-        width: usize,
-    },
+    Quantized { width: usize },
 }
 
 /// A piece of the working memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
-    /// What it holds.
     pub kind: BufferKind,
-    /// Its rows.
     pub rows: RowSet,
     /// First element in the working memory of its kind: f32 or bytes.
     pub offset: usize,
@@ -49,9 +41,7 @@ pub struct Buffer {
 pub struct View {
     /// Index of the buffer.
     pub buffer: usize,
-    /// First column.
     pub column: usize,
-    /// Number of columns.
     pub width: usize,
 }
 
@@ -60,7 +50,6 @@ pub struct View {
 pub enum LinearSource {
     /// f32 rows.
     Float(View),
-    /// A quantised buffer.
     Quantized(usize),
 }
 
@@ -202,9 +191,7 @@ impl Kernel {
 /// A kernel, its rows, and whether all threads must have finished what comes before.
 #[derive(Clone, Copy, Debug)]
 pub struct Instruction {
-    /// What is done.
     pub kernel: Kernel,
-    /// Which rows.
     pub rows: RowSet,
     /// Wait at the barrier first.
     pub barrier_before: bool,
@@ -213,9 +200,7 @@ pub struct Instruction {
 /// Everything of a step that does not change from step to step.
 #[derive(Debug)]
 pub struct Program {
-    /// Limits and sizes.
     pub config: ProgramConfig,
-    /// In order.
     pub instructions: Vec<Instruction>,
     /// Pieces of the working memory.
     pub buffers: Vec<Buffer>,
@@ -229,7 +214,6 @@ pub struct Program {
     pub vectors: Vec<Vec<f32>>,
     /// What `weights` lie in and `vectors` were read from.
     pub(crate) image: WeightImage,
-    /// Rotary frequencies.
     pub frequencies: Vec<RopeFrequencies>,
     /// The windows of the attention kernels, each once.
     pub windows: Vec<Window>,

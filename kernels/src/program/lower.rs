@@ -147,7 +147,6 @@ impl ProgramBuilder {
 
 /// What is known of each node before lowering.
 struct Analysis {
-    /// Something needs it.
     is_live: Vec<bool>,
     /// Index of the last node that reads it.
     last_use: Vec<usize>,
@@ -206,7 +205,6 @@ struct Lowering<'a> {
     buffers: Vec<Buffer>,
     /// Where each value lies, for each set of rows in which it was wanted.
     values: HashMap<(ValueId, RowSet), View>,
-    /// Quantised forms.
     quantized: HashMap<(ValueId, RowSet), usize>,
     /// cos and sin of the step's positions, by frequencies.
     tables: HashMap<(usize, RowSet), View>,

@@ -7,7 +7,6 @@ pub const ALIGNMENT: usize = 64;
 /// are not ordered, so buffers that live in the same phase never share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Elements.
     pub num_elements: usize,
     /// First phase that touches it.
     pub first_phase: usize,

@@ -70,11 +70,9 @@ impl WeightPlan {
 /// What an entry of the image is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// A packed weight.
     Matrix(WeightLayout),
     /// f32 numbers in the byte order of this machine.
     Vector {
-        /// How many.
         len: usize,
     },
 }
@@ -171,7 +169,6 @@ impl WeightImage {
         self.table.entries.iter().filter_map(matrix).collect()
     }
 
-    /// The vectors, copied.
     pub(super) fn vectors(&self) -> Vec<Vec<f32>> {
         let vector = |entry: &Entry| match entry.kind {
             EntryKind::Matrix(_) => None,

@@ -18,7 +18,6 @@ pub struct Row<'a> {
     pub logits: &'a [f32],
     /// In the same order; overwritten.
     pub weights: &'a mut [f32],
-    /// The largest logit.
     pub top: f32,
     /// Not 0.
     pub inverse_temperature: f32,

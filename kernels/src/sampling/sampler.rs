@@ -26,10 +26,8 @@ pub const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// The chosen token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledToken {
-    /// Its id.
     pub token_id: u32,
     /// Natural logarithm of its probability in the model's own distribution; 0 if not asked for.
     pub logprob: f32,

@@ -7,7 +7,6 @@ use crate::isa::Isa;
 /// What turns a logit of a row into a logprob.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Distribution {
-    /// The largest logit.
     pub(super) top: f32,
     /// Natural logarithm of the sum of exp(logit - top).
     pub(super) log_mass: f64,

@@ -28,7 +28,6 @@ pub struct Watermark {
     pub key: u64,
 }
 
-/// Without the key.
 impl fmt::Debug for Watermark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { gamma, delta, key: _ } = self;

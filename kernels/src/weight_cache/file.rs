@@ -123,7 +123,6 @@ impl Header {
         (self.image_offset + self.image_bytes) as u64
     }
 
-    /// Writes the file.
     pub(super) fn write(&self, image: &[u8], out: &mut impl Write) -> io::Result<()> {
         out.write_all(&self.bytes)?;
         out.write_all(&vec![0; self.image_offset - self.bytes.len()])?;

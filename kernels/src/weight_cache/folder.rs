@@ -11,7 +11,6 @@ use std::time::SystemTime;
 use super::file::Identity;
 use super::{KeepError, Kept};
 
-/// Of our files.
 pub(super) const EXTENSION: &str = "weights";
 /// Of files that are being written. Whoever writes one holds a lock on it, however long that takes.
 const TEMPORARY_EXTENSION: &str = "weights-part";

@@ -1,7 +1,7 @@
 //! S3, Google Cloud Storage and Azure Blob Storage as object stores of Trunkline.
 //!
-//! A crate of its own, because the clients of three clouds take longer to compile than the router: a build without the
-//! cargo feature `cloud` of `trunkline-router-bin` leaves it out.
+//! This is a crate of its own because the clients of three clouds take longer to compile than the router. Only the
+//! executable `trunkline-router-full` contains it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use object_store::{
 };
 use trunkline_object::{Location, LocationError, Objects, Refusal, Remote};
 
-/// A request has little time, and a block that is not uploaded does no harm: one retry covers a connection that the
+/// A request has little time, and a block that is not uploaded does no harm. One retry covers a connection that the
 /// store had closed.
 const MAX_RETRIES: usize = 1;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,8 +25,8 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Opens the store at a location of the scheme `s3`, `gs` or `az`, with region, account and credentials from the
 /// environment.
 ///
-/// Sends no request yet: a store that cannot be reached, or that refuses, is found at its first use. Fails if the
-/// environment lacks something.
+/// Sends no request yet, so a store that cannot be reached is reported at its first use. Fails if the environment
+/// lacks something.
 pub fn open(location: &Location) -> Result<Remote, LocationError> {
     // The call fails only if a provider is installed already.
     drop(rustls::crypto::ring::default_provider().install_default());

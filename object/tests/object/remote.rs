@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Fault, FaultyStore, Operation};
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_object::remote::IfThere;
 use trunkline_object::{Block, BlockShape, Location, Remote, RemoteError};
 
@@ -67,8 +67,8 @@ async fn what_fails_is_said_to_be_so() {
     let remote = Remote::new(Arc::new(store.clone()), "");
     let block = block(1);
     for (fault, what) in [
-        (Fault::Denied, "the object store refuses to give a block: permission denied"),
-        (Fault::Broken, "the object store does not give a block: made up"),
+        (Fault::Denied, "the object store refused to download a block: permission denied"),
+        (Fault::Broken, "the object store failed to download a block: made up"),
     ] {
         store.set(move |_| fault);
         let error = remote.get(&shape(), block.key, root()).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn nobody_waits_for_ever() {
     let (get, put) = (Duration::from_millis(5), Duration::from_millis(10));
     let remote = Remote::new(Arc::new(store), "").with_timeouts(get, put);
     let error = remote.get(&shape(), block(1).key, root()).await.unwrap_err();
-    assert_eq!(error.to_string(), "the object store takes longer than 5 ms to give a block");
+    assert_eq!(error.to_string(), "the object store took longer than 5 ms to download a block");
     let error = remote.put(&shape(), &block(1), IfThere::Keep).await.unwrap_err();
     assert!(matches!(error, RemoteError::Slow { limit_ms: 10, .. }), "{error}");
 }

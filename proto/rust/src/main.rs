@@ -1,4 +1,4 @@
-//! Writes `router/src/shard/generated/trunkline.shard.v1.rs` from `shard.proto`.
+//! Writes `router/src/engine/shard/generated/trunkline.shard.v1.rs` from `shard.proto`.
 //!
 //! The first line of the file holds the SHA-256 of the contract and of the code below it, so that `scripts/tidy.py` can
 //! tell a stale or edited file without running this program.

@@ -1,8 +1,7 @@
 //! What separates one namespace of the KV index from another.
+use trunkline_contract::BlockKey;
 
 use std::sync::Arc;
-
-use crate::key::BlockKey;
 
 /// First of at least two parts: the second is a tenant.
 const TENANT: &str = "tenant";

@@ -1,48 +1,35 @@
-//! What a model's reply is made of: text, reasoning and tool calls, told apart while the reply streams.
+//! Splits a model's reply into text, reasoning and tool calls while the reply streams.
 //!
-//! Models write tool calls and reasoning into their text, each family in a form of its own. A [`ReplyParser`] takes
-//! the text as it comes and gives [`Piece`]s. Their kinds and joined contents do not depend on how the text was cut.
+//! Models write tool calls and reasoning into their text, each family in its own format. A [`ReplyParser`] takes the
+//! text in chunks of any size and yields [`Piece`]s. The kinds of the pieces and their joined contents do not depend on
+//! where the text was cut.
 //!
-//! Nothing is eaten: text that turns out to be no call is given as the text that it is. What begins a call is held back
-//! until it cannot be anything else: until the name of a known tool and the beginning of its arguments are read. From
-//! then on the arguments stream.
+//! No text is lost: text that turns out not to be a call is returned unchanged. The parser holds back the beginning of
+//! a possible call until it has read the name of a known tool and the start of its arguments. From then on the
+//! arguments stream.
+//!
+//! Each tool format is a file in `formats/`, registered in [`ToolFormat::ALL`].
 
-// The hidden modules are public for `tests/reply` only, so that the library is not compiled again for tests of its own.
-mod call;
-mod format;
+// The hidden modules are public only for `tests/reply`, so that the library is not compiled a second time for tests.
+mod formats;
+mod json_call;
 #[doc(hidden)]
-pub mod json;
+pub mod json_scanner;
 #[doc(hidden)]
-pub mod loose;
+pub mod lenient_json;
 mod parser;
+mod piece;
+#[doc(hidden)]
+pub mod python_calls;
 #[doc(hidden)]
 pub mod python_string;
-#[doc(hidden)]
-pub mod pythonic;
 mod reasoning;
 mod sections;
-#[doc(hidden)]
-pub mod tools;
+mod tool_calls;
 
-pub use format::ToolFormat;
-pub use parser::{ReplyEnd, ReplyParser};
+pub use formats::ToolFormat;
+pub use parser::ReplyParser;
+pub use piece::Piece;
 pub use reasoning::{ReasoningMarks, ReasoningStart};
 pub use sections::{Section, Sections};
-
-/// A piece of a reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
-    /// Text for the reader.
-    Text(String),
-    /// What the model thinks before it answers.
-    Reasoning(String),
-    /// A call of this tool begins.
-    CallBegin {
-        /// One of the tools that the parser was told.
-        name: String,
-    },
-    /// More of the arguments of the call that began last: JSON text.
-    Arguments(String),
-    /// The call is complete.
-    CallEnd,
-}
+pub use tool_calls::ReplyEnd;

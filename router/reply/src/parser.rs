@@ -1,38 +1,32 @@
-//! A whole reply: reasoning first, then text and calls.
+//! The parser of a whole reply: reasoning first, then text and calls.
 
-use crate::tools::ToolReader;
-use crate::{Piece, Section, Sections, ToolFormat};
+use crate::formats::ToolFormat;
+use crate::piece::{Piece, push_nonempty};
+use crate::sections::{Section, Sections};
+use crate::tool_calls::{ReplyEnd, ToolCallParser};
 
-/// How a whole reply ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyEnd {
-    /// By itself: what is not complete is broken.
-    Stopped,
-    /// By a limit, or it is not known.
-    Cut,
-}
-
-/// Takes a reply's text as it comes and gives its pieces.
+/// Splits a reply into pieces while its text arrives.
 #[derive(Debug, Clone)]
 pub struct ReplyParser {
     sections: Sections,
-    tools: Option<ToolReader>,
+    tools: Option<ToolCallParser>,
 }
 
 impl ReplyParser {
-    /// `sections`: how reasoning is parted from the content. `tools`: the form of calls and the names that may be
-    /// called, if there are any.
+    /// Creates a parser that finds reasoning with `sections` and calls in the format and of the tools in `tools`.
     pub fn new(sections: Sections, tools: Option<(ToolFormat, Vec<String>)>) -> Self {
-        Self { sections, tools: tools.map(|(format, names)| ToolReader::new(format, names)) }
+        Self { sections, tools: tools.map(|(format, names)| ToolCallParser::new(format, names)) }
     }
 
-    /// The pieces of a reply that is there as a whole. They are those of its parts, but for a call whose arguments are
-    /// no JSON: none of it was given, so that all of it is text. So it is if the reply stopped in arguments; where it
-    /// was cut the call has what there is of them.
+    /// Parses a complete reply.
+    ///
+    /// The pieces are those of the same text streamed, except where a call's arguments are not valid JSON: the whole
+    /// call is then text, because none of it has been sent yet. If the reply stopped inside a call's arguments, that
+    /// call is text too; if it was cut there, the call has the arguments received so far.
     #[must_use]
     pub fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
         if let Some(tools) = &mut self.tools {
-            tools.expect_whole(end);
+            tools.expect_complete_reply(end);
         }
         let mut out = Vec::new();
         self.push(text, &mut out);
@@ -40,34 +34,27 @@ impl ReplyParser {
         out
     }
 
-    /// More text.
+    /// Parses the next chunk of text and appends the pieces that are certain.
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
         let tools = &mut self.tools;
-        self.sections.push(text, |section, part| read(section, part, tools.as_mut(), out));
+        self.sections.push(text, |section, part| parse_section(section, part, tools.as_mut(), out));
     }
 
-    /// There is no more: gives what was held back.
+    /// Ends the reply and appends the pieces of the text that was held back.
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
         let tools = &mut self.tools;
-        self.sections.finish(|section, part| read(section, part, tools.as_mut(), out));
+        self.sections.finish(|section, part| parse_section(section, part, tools.as_mut(), out));
         if let Some(tools) = &mut self.tools {
             tools.finish(out);
         }
     }
 }
 
-fn read(section: Section, part: &str, tools: Option<&mut ToolReader>, out: &mut Vec<Piece>) {
+fn parse_section(section: Section, part: &str, tools: Option<&mut ToolCallParser>, out: &mut Vec<Piece>) {
     match (section, tools) {
         (Section::Mark, _) => {}
-        (Section::Reasoning, _) => give(part, Piece::Reasoning, out),
+        (Section::Reasoning, _) => push_nonempty(part, Piece::Reasoning, out),
         (Section::Content, Some(tools)) => tools.push(part, out),
-        (Section::Content, None) => give(part, Piece::Text, out),
-    }
-}
-
-/// A piece, unless it is empty.
-pub(crate) fn give(text: &str, piece: fn(String) -> Piece, out: &mut Vec<Piece>) {
-    if !text.is_empty() {
-        out.push(piece(text.to_owned()));
+        (Section::Content, None) => push_nonempty(part, Piece::Text, out),
     }
 }

@@ -1,21 +1,22 @@
-//! Python's string literals: <https://docs.python.org/3/reference/lexical_analysis.html#string-and-bytes-literals>.
+//! Parses Python's [string literals].
+//!
+//! [string literals]: https://docs.python.org/3/reference/lexical_analysis.html#string-and-bytes-literals
 
-/// Where in strings a text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     #[default]
     Outside,
     /// After the first quote.
-    Opened(u8),
-    /// After two: an empty string, or the beginning of three quotes.
-    Pair(u8),
+    OneQuote(u8),
+    /// After two quotes, which are an empty string or the beginning of three quotes.
+    TwoQuotes(u8),
     /// In a string that one quote ends.
     Single(u8),
-    /// In a string that three quotes end, so many of which were there.
+    /// In a string that three quotes end, with the number of them read so far.
     Triple(u8, u8),
 }
 
-/// Tells what stands in strings, byte by byte.
+/// Tells byte by byte whether a text is inside a string.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StringScanner {
     state: State,
@@ -23,68 +24,67 @@ pub struct StringScanner {
 }
 
 impl StringScanner {
-    /// Whether the next byte belongs to a string.
-    pub fn takes(&mut self, byte: u8) -> bool {
+    /// Reads the next byte, and returns whether it belongs to a string. The quotes belong to it.
+    pub fn is_in_string(&mut self, byte: u8) -> bool {
         if std::mem::take(&mut self.is_escaped) {
             return true;
         }
-        let is_opening = matches!(byte, b'"' | b'\'');
+        let is_quote = matches!(byte, b'"' | b'\'');
         self.state = match self.state {
-            State::Opened(quote) if byte == quote => State::Pair(quote),
-            State::Pair(quote) if byte == quote => State::Triple(quote, 0),
-            State::Outside | State::Pair(_) if is_opening => State::Opened(byte),
-            State::Outside | State::Pair(_) => State::Outside,
+            State::OneQuote(quote) if byte == quote => State::TwoQuotes(quote),
+            State::TwoQuotes(quote) if byte == quote => State::Triple(quote, 0),
+            State::Outside | State::TwoQuotes(_) if is_quote => State::OneQuote(byte),
+            State::Outside | State::TwoQuotes(_) => State::Outside,
             State::Single(quote) if byte == quote => State::Outside,
             State::Triple(quote, 2) if byte == quote => State::Outside,
             State::Triple(quote, num) if byte == quote => State::Triple(quote, num + 1),
-            State::Opened(quote) | State::Single(quote) => State::Single(quote),
+            State::OneQuote(quote) | State::Single(quote) => State::Single(quote),
             State::Triple(quote, _) => State::Triple(quote, 0),
         };
         self.is_escaped = byte == b'\\' && self.state != State::Outside;
-        // The quote that ends a string belongs to it.
-        self.state != State::Outside || is_opening
+        self.state != State::Outside || is_quote
     }
 }
 
-/// Whether a string begins here.
+/// Returns whether `text` begins with a string literal.
 pub fn begins(text: &str) -> bool {
-    quoted(text).starts_with(['"', '\''])
+    without_prefix(text).starts_with(['"', '\''])
 }
 
-/// A literal without the letter before its quotes.
-fn quoted(literal: &str) -> &str {
+/// Removes the letter that may precede the quotes of a literal.
+fn without_prefix(literal: &str) -> &str {
     literal.strip_prefix(['r', 'R', 'u', 'U']).unwrap_or(literal)
 }
 
-/// What a literal says that the text begins with, and what follows it.
-pub fn parse(literal: &str) -> Option<(String, &str)> {
-    let is_raw = literal.starts_with(['r', 'R']);
-    let quoted = quoted(literal);
-    let mark = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|mark| quoted.starts_with(mark))?;
-    let mut rest = &quoted[mark.len()..];
-    let mut text = Characters::default();
+/// Parses the literal at the beginning of `text`, and returns its value and the text after it.
+pub fn parse(text: &str) -> Option<(String, &str)> {
+    let is_raw = text.starts_with(['r', 'R']);
+    let literal = without_prefix(text);
+    let quotes = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|quotes| literal.starts_with(quotes))?;
+    let mut rest = &literal[quotes.len()..];
+    let mut value = StringBuilder::default();
     loop {
-        if let Some(rest) = rest.strip_prefix(mark) {
-            return Some((text.finish(), rest));
+        if let Some(rest) = rest.strip_prefix(quotes) {
+            return Some((value.finish(), rest));
         }
         let mut chars = rest.chars();
         match chars.next()? {
             '\\' if is_raw => {
-                text.push('\\');
-                text.push(chars.next()?);
+                value.push('\\');
+                value.push(chars.next()?);
             }
             '\\' => {
-                rest = escape(chars.as_str(), &mut text)?;
+                rest = parse_escape(chars.as_str(), &mut value)?;
                 continue;
             }
-            c => text.push(c),
+            c => value.push(c),
         }
         rest = chars.as_str();
     }
 }
 
-/// What follows a backslash; the text behind it.
-fn escape<'a>(text: &'a str, out: &mut Characters) -> Option<&'a str> {
+/// Parses what follows a backslash, and returns the text after the escape.
+fn parse_escape<'a>(text: &'a str, out: &mut StringBuilder) -> Option<&'a str> {
     let mut chars = text.chars();
     let escaped = chars.next()?;
     let rest = chars.as_str();
@@ -97,16 +97,16 @@ fn escape<'a>(text: &'a str, out: &mut Characters) -> Option<&'a str> {
         'f' => out.push('\x0c'),
         'v' => out.push('\x0b'),
         '\n' => {}
-        'x' => return code(rest, 2, out),
-        'u' => return code(rest, 4, out),
-        'U' => return code(rest, 8, out),
+        'x' => return parse_hex(rest, 2, out),
+        'u' => return parse_hex(rest, 4, out),
+        'U' => return parse_hex(rest, 8, out),
         '0'..='7' => {
             let end = text.bytes().take(3).take_while(|byte| matches!(byte, b'0'..=b'7')).count();
             out.push_code(u32::from_str_radix(&text[..end], 8).ok()?)?;
             return Some(&text[end..]);
         }
         '\\' | '\'' | '"' => out.push(escaped),
-        // Python keeps the backslash of what is no escape.
+        // Python keeps the backslash of an unknown escape.
         other => {
             out.push('\\');
             out.push(other);
@@ -115,8 +115,8 @@ fn escape<'a>(text: &'a str, out: &mut Characters) -> Option<&'a str> {
     Some(rest)
 }
 
-/// A character by its number in so many hexadecimal digits; the text behind it.
-fn code<'a>(text: &'a str, num_digits: usize, out: &mut Characters) -> Option<&'a str> {
+/// Parses a code point of `num_digits` hexadecimal digits, and returns the text after it.
+fn parse_hex<'a>(text: &'a str, num_digits: usize, out: &mut StringBuilder) -> Option<&'a str> {
     let digits = text.get(..num_digits)?;
     if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
@@ -125,29 +125,29 @@ fn code<'a>(text: &'a str, num_digits: usize, out: &mut Characters) -> Option<&'
     Some(&text[num_digits..])
 }
 
-/// A text of characters, of which some come as two surrogates.
+/// Builds a string from code points, and joins pairs of surrogates.
 #[derive(Debug, Default)]
-struct Characters {
+struct StringBuilder {
     text: String,
-    /// The first of two.
-    high: Option<u32>,
+    /// A high surrogate whose low surrogate may follow.
+    high_surrogate: Option<u32>,
 }
 
-impl Characters {
+impl StringBuilder {
     fn push(&mut self, c: char) {
         self.end_pair();
         self.text.push(c);
     }
 
-    /// None if there is no such character.
+    /// Appends a code point. Returns `None` if it is not a character.
     fn push_code(&mut self, code: u32) -> Option<()> {
-        match (self.high, code) {
+        match (self.high_surrogate, code) {
             (_, 0xd800..0xdc00) => {
                 self.end_pair();
-                self.high = Some(code);
+                self.high_surrogate = Some(code);
             }
             (Some(high), 0xdc00..0xe000) => {
-                self.high = None;
+                self.high_surrogate = None;
                 self.text.push(char::from_u32(0x10000 + ((high - 0xd800) << 10) + (code - 0xdc00))?);
             }
             (None, 0xdc00..0xe000) => self.push(char::REPLACEMENT_CHARACTER),
@@ -156,9 +156,9 @@ impl Characters {
         Some(())
     }
 
-    /// A surrogate alone is no character.
+    /// Replaces a high surrogate that has no low one.
     fn end_pair(&mut self) {
-        if self.high.take().is_some() {
+        if self.high_surrogate.take().is_some() {
             self.text.push(char::REPLACEMENT_CHARACTER);
         }
     }

@@ -1,31 +1,31 @@
-//! Reasoning: what stands between two marks at the beginning of a reply.
+//! The marks that enclose reasoning at the beginning of a reply.
 
-/// Where a reply's reasoning begins.
+/// The place where a reply's reasoning begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningStart {
-    /// The reply opens it, if there is any.
+    /// The reply may open with the opening mark.
     InReply,
-    /// The prompt ends with the opening mark: the reply begins in it.
+    /// The prompt ends with the opening mark, so the reply begins inside reasoning.
     InPrompt,
 }
 
-/// The marks of a family.
+/// The pair of marks that a model family writes around reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReasoningMarks {
-    /// `<think>` and `</think>`: DeepSeek R1, Qwen 3, SmolLM3.
+    /// `<think>` and `</think>`, written by DeepSeek R1, Qwen 3 and SmolLM3.
     #[default]
     Think,
-    /// `[THINK]` and `[/THINK]`: Mistral's from tokenizer version 13 on.
+    /// `[THINK]` and `[/THINK]`, written by Mistral models since tokenizer version 13.
     Mistral,
 }
 
 impl ReasoningMarks {
-    /// Those that a model was taught, by the source of its chat template; none if that does not speak of reasoning.
+    /// Finds the marks that a chat template uses. Returns `None` if the template does not mention reasoning.
     pub fn of_template(source: &str) -> Option<Self> {
         [Self::Think, Self::Mistral].into_iter().find(|marks| source.contains(marks.close()))
     }
 
-    /// Opens reasoning.
+    /// Returns the mark that opens reasoning.
     pub fn open(self) -> &'static str {
         match self {
             Self::Think => "<think>",
@@ -33,7 +33,7 @@ impl ReasoningMarks {
         }
     }
 
-    /// Ends it.
+    /// Returns the mark that closes reasoning.
     pub fn close(self) -> &'static str {
         match self {
             Self::Think => "</think>",

@@ -1,94 +1,93 @@
-//! Where in a reply's text reasoning stands, and where its content begins.
+//! Separates the reasoning at the beginning of a reply from its content.
 
-use crate::{ReasoningMarks, ReasoningStart};
+use crate::reasoning::{ReasoningMarks, ReasoningStart};
 
-/// What a part of the text is.
+/// The section of a reply that a part of the text belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// A mark around reasoning, with the white space before the opening and behind the closing one.
+    /// A reasoning mark, with the white space before an opening mark or after a closing one.
     Mark,
-    /// Between the marks.
+    /// The text between the marks.
     Reasoning,
-    /// All behind it, or all of a text without reasoning.
+    /// The text after reasoning, or all of a reply without reasoning.
     Content,
 }
 
-/// Parts the text of a reply, however it is cut. Nothing is lost: the parts together are the text.
+/// Splits the text of a reply into sections, wherever it is cut. The parts concatenated are the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sections {
     marks: ReasoningMarks,
     stage: Stage,
-    /// The end of the text so far, as long as it may be of either of two sections.
+    /// The end of the text so far, while it may belong to either of two sections.
     held: String,
 }
 
-/// Where in the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Before the first character that is no white space.
+    /// Before the first character that is not white space.
     Start,
-    /// There, in reasoning that the prompt opened: some models open it again.
-    Reopened,
+    /// The same, in reasoning that the prompt opened. Some models write the opening mark again.
+    StartInReasoning,
     Reasoning,
-    /// Behind it: white space is not content.
+    /// After the closing mark, where white space belongs to the mark.
     AfterReasoning,
     Content,
 }
 
 impl Sections {
-    /// Of a model that may reason between these marks; without a start there is content alone.
+    /// Creates a splitter. If `start` is `None`, the whole reply is content.
     pub fn new(start: Option<ReasoningStart>, marks: ReasoningMarks) -> Self {
         let stage = match start {
             None => Stage::Content,
             Some(ReasoningStart::InReply) => Stage::Start,
-            Some(ReasoningStart::InPrompt) => Stage::Reopened,
+            Some(ReasoningStart::InPrompt) => Stage::StartInReasoning,
         };
         Self { marks, stage, held: String::new() }
     }
 
-    /// More text: gives its parts in order, those of them that are certain. None is empty.
-    pub fn push(&mut self, text: &str, mut give: impl FnMut(Section, &str)) {
-        let mut give = |section, part: &str| {
+    /// Splits the next chunk of text, and calls `emit` for each part whose section is certain. No part is empty.
+    pub fn push(&mut self, text: &str, mut emit: impl FnMut(Section, &str)) {
+        let mut emit = |section, part: &str| {
             if !part.is_empty() {
-                give(section, part);
+                emit(section, part);
             }
         };
         if self.stage == Stage::Content {
-            return give(Section::Content, text);
+            return emit(Section::Content, text);
         }
         let mut held = std::mem::take(&mut self.held);
         held.push_str(text);
-        let num_left = self.advance(&held, &mut give).len();
+        let num_left = self.advance(&held, &mut emit).len();
         held.drain(..held.len() - num_left);
         self.held = held;
     }
 
-    /// There is no more: gives what was held back.
-    pub fn finish(&mut self, mut give: impl FnMut(Section, &str)) {
+    /// Ends the reply, and calls `emit` for the text that was held back.
+    pub fn finish(&mut self, mut emit: impl FnMut(Section, &str)) {
         let held = std::mem::take(&mut self.held);
         let section = match self.stage {
-            Stage::Reopened | Stage::Reasoning => Section::Reasoning,
-            // White space alone, or the beginning of a mark. Behind reasoning nothing is held.
+            Stage::StartInReasoning | Stage::Reasoning => Section::Reasoning,
+            // The held text is white space or the beginning of a mark. Nothing is held after reasoning.
             Stage::Start | Stage::AfterReasoning | Stage::Content => Section::Content,
         };
         if !held.is_empty() {
-            give(section, &held);
+            emit(section, &held);
         }
     }
 
-    /// Gives what is certain of the text, and returns the rest of it.
-    fn advance<'a>(&mut self, text: &'a str, give: &mut impl FnMut(Section, &str)) -> &'a str {
+    /// Emits the parts of `text` that are certain, and returns the rest.
+    fn advance<'a>(&mut self, text: &'a str, emit: &mut impl FnMut(Section, &str)) -> &'a str {
         let (open, close) = (self.marks.open(), self.marks.close());
         let mut rest = text;
         loop {
             match self.stage {
-                Stage::Start | Stage::Reopened => {
-                    let begun = rest.trim_start();
-                    if let Some(behind) = begun.strip_prefix(open) {
-                        give(Section::Mark, &rest[..rest.len() - behind.len()]);
-                        rest = behind;
+                Stage::Start | Stage::StartInReasoning => {
+                    let trimmed = rest.trim_start();
+                    if let Some(after) = trimmed.strip_prefix(open) {
+                        emit(Section::Mark, &rest[..rest.len() - after.len()]);
+                        rest = after;
                         self.stage = Stage::Reasoning;
-                    } else if open.starts_with(begun) {
+                    } else if open.starts_with(trimmed) {
                         return rest;
                     } else if self.stage == Stage::Start {
                         self.stage = Stage::Content;
@@ -98,18 +97,18 @@ impl Sections {
                 }
                 Stage::Reasoning => {
                     let Some(at) = rest.find(close) else {
-                        let (certain, rest) = rest.split_at(rest.len() - overlap(rest, close));
-                        give(Section::Reasoning, certain);
+                        let (certain, rest) = rest.split_at(rest.len() - mark_prefix_len(rest, close));
+                        emit(Section::Reasoning, certain);
                         return rest;
                     };
-                    give(Section::Reasoning, &rest[..at]);
-                    give(Section::Mark, close);
+                    emit(Section::Reasoning, &rest[..at]);
+                    emit(Section::Mark, close);
                     rest = &rest[at + close.len()..];
                     self.stage = Stage::AfterReasoning;
                 }
                 Stage::AfterReasoning => {
                     let content = rest.trim_start();
-                    give(Section::Mark, &rest[..rest.len() - content.len()]);
+                    emit(Section::Mark, &rest[..rest.len() - content.len()]);
                     if content.is_empty() {
                         return content;
                     }
@@ -117,7 +116,7 @@ impl Sections {
                     self.stage = Stage::Content;
                 }
                 Stage::Content => {
-                    give(Section::Content, rest);
+                    emit(Section::Content, rest);
                     return "";
                 }
             }
@@ -125,8 +124,9 @@ impl Sections {
     }
 }
 
-/// Bytes of the longest end of `text` that begins `mark` without being all of it.
-pub(crate) fn overlap(text: &str, mark: &str) -> usize {
+/// Returns the length of the longest suffix of `text` that is a proper prefix of `mark`.
+pub(crate) fn mark_prefix_len(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len() - 1);
+
     (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&mark.as_bytes()[..len])).unwrap_or(0)
 }

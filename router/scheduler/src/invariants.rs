@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use trunkline_kv::BlockId;
+use trunkline_contract::BlockId;
 
 use crate::config::SchedulerConfig;
 use crate::in_flight::RUN_AHEAD;

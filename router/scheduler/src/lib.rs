@@ -79,8 +79,8 @@ pub use plan::{
 };
 pub use scheduler::Scheduler;
 pub use stats::Stats;
+pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SlotId};
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind,
-    RestoredBlock, Salt, SlotId, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier,
-    TreePage, WindowLimits, Worth,
+    KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt, StoreUsage,
+    StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits, Worth,
 };

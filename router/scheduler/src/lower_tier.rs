@@ -1,7 +1,8 @@
 //! The scheduler's side of the tier below the store: which blocks it takes, what a prompt lacks, and where fetched blocks
 //! go.
 
-use trunkline_kv::{BlockKey, Offer, Salt, SlotId};
+use trunkline_contract::{BlockKey, SlotId};
+use trunkline_kv::{Offer, Salt};
 
 use crate::estimate::Throughput;
 use crate::shard::Shard;

@@ -1,6 +1,6 @@
 //! Messages to the shard that wait for the next plan, and late masks, which are sent at once.
 
-use trunkline_kv::SlotId;
+use trunkline_contract::SlotId;
 
 use crate::plan::{LateMask, Restore, StepPlan};
 

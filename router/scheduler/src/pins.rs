@@ -1,6 +1,7 @@
 //! Pins, which keep prompts in the KV index for some time, and users' requests to pin or remove its nodes.
 
-use trunkline_kv::{BlockKey, NodeId, PinOutcome, Salt};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{NodeId, PinOutcome, Salt};
 
 use crate::event::Pinned;
 use crate::sequence::Sequence;

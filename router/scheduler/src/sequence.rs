@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
-use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
+use trunkline_contract::BlockId;
+use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
 use crate::constraint::Constraint;
 use crate::event::{LaneId, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};

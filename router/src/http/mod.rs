@@ -5,15 +5,10 @@ pub mod cors;
 mod event_frame;
 mod events;
 mod json;
-pub mod kv;
-pub mod kv_events;
-pub mod kv_node;
-pub mod observe;
-pub mod operate;
 pub mod serve;
-pub mod sse;
 #[doc(hidden)]
 pub mod stall;
+pub mod tls;
 
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;

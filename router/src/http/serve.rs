@@ -20,16 +20,18 @@ use utoipa::OpenApi;
 
 use super::cors::{self, Origin};
 use super::stall::StallGuard;
-use super::{kv, kv_events, kv_node, observe, operate};
-use crate::app::App;
-use crate::dialects::{Dialect, anthropic, openai, responses, tgi};
+use crate::api::app::App;
+use crate::api::kv;
+use crate::api::openapi::ApiDoc;
+use crate::api::operate;
+use crate::api::{Dialect, anthropic, openai, responses, tgi};
 use crate::error::ApiError;
+use crate::http::tls::Tls;
 use crate::limits::{MAX_HEADER_FIELDS, REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS, SEND_BUFFER_BYTES};
-use crate::openapi::ApiDoc;
+use crate::server::observe;
 use crate::tenants::require_key;
-use crate::tls::Tls;
 
-const DOCS_PAGE: &str = include_str!("docs.html");
+const DOCS_PAGE: &str = include_str!("../api/docs.html");
 
 /// All routes.
 pub fn routes(app: Arc<App>) -> Router {
@@ -50,11 +52,11 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/chat_tokenize", post(tgi::tokenize::chat_tokenize))
         .route("/invocations", post(tgi::platforms::invocations))
         .route("/vertex", post(tgi::platforms::vertex))
-        .route("/v1/kv", get(kv::totals))
-        .route("/v1/kv/events", get(kv_events::events))
-        .route("/v1/kv/tree", get(kv::tree))
-        .route("/v1/kv/tree/{id}", get(kv_node::show).delete(kv::remove))
-        .route("/v1/kv/tree/{id}/pin", post(kv_node::pin).delete(kv_node::unpin))
+        .route("/v1/kv", get(kv::tree::totals))
+        .route("/v1/kv/events", get(kv::events::events))
+        .route("/v1/kv/tree", get(kv::tree::tree))
+        .route("/v1/kv/tree/{id}", get(kv::node::show).delete(kv::tree::remove))
+        .route("/v1/kv/tree/{id}/pin", post(kv::node::pin).delete(kv::node::unpin))
         .route("/health", get(operate::health))
         .route("/ping", get(operate::ping))
         .route("/livez", get(operate::livez))

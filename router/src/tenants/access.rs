@@ -19,8 +19,8 @@ use super::key_file::{self, KeyFileError, MAX_FILE_BYTES};
 use super::key_ring::{DuplicateKey, KeyRing, Tenant, digest, key_problem};
 use super::limiter::{Limiter, TenantLimits};
 use super::rate_headers::RateSlot;
-use crate::app::App;
-use crate::dialects::Dialect;
+use crate::api::Dialect;
+use crate::api::app::App;
 use crate::error::ApiError;
 
 /// Routes that ask for no key, whatever is configured.

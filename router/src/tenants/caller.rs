@@ -7,7 +7,7 @@ use trunkline_scheduler::{Priority, Salt};
 
 use super::key_ring::Tenant;
 use crate::error::ApiError;
-use crate::service_tier::Wanted;
+use crate::request::service_tier::Wanted;
 
 /// Who sent a request: a tenant, or where no keys are configured anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::limiter::{Limiter, Rate};
-use crate::dialects::Dialect;
+use crate::api::Dialect;
 use crate::log::timestamp;
 
 /// Headers that a script in a browser may read, beyond those that it always may (WHATWG Fetch, section 3.2.3).

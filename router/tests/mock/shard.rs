@@ -13,9 +13,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
-use trunkline_router::shard::KnownMasks;
-use trunkline_router::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
-use trunkline_router::shard::proto::{self, sequence_result::Outcome};
+use trunkline_router::engine::shard::KnownMasks;
+use trunkline_router::engine::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
+use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
 use trunkline_scheduler::LateMask;
 
 use super::model::{CONTEXT, END, VOCAB_SIZE, bytes};
@@ -83,7 +83,7 @@ impl ShardPlan {
             num_blocks: 1024,
             max_step_tokens: 64,
             max_step_sequences: 16,
-            contract_version: trunkline_router::shard::CONTRACT_VERSION,
+            contract_version: trunkline_router::engine::shard::CONTRACT_VERSION,
             step_running_ms: 0,
             device_time_us: 100,
             keep_plans: true,

@@ -8,9 +8,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use trunkline_router::http::serve::Front;
+use trunkline_router::http::tls::Tls;
 use trunkline_router::limits::{Limits, Timeouts};
 use trunkline_router::tenants::Access;
-use trunkline_router::tls::Tls;
 
 use crate::support::process::{PROGRAM, Process, with_needed_flags};
 use crate::support::{Connection, DEADLINE, Router, ShardPlan, write_model};

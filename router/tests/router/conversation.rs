@@ -2,8 +2,8 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
-use trunkline_router::shard::proto::{self, sequence_result::Outcome};
-use trunkline_router::shard::{
+use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
+use trunkline_router::engine::shard::{
     KnownMasks, NamedMasks, ShardInfo, plan_from_proto, plan_to_proto, result_from_proto,
     transfers_from_proto,
 };

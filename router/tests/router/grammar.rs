@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::driver::SequenceUpdate;
+use trunkline_router::engine::driver::SequenceUpdate;
 use trunkline_router::limits::Limits;
 use trunkline_scheduler::{
     EndReason, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest,

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
-use trunkline_router::app::Model;
+use trunkline_router::api::app::Model;
+use trunkline_router::engine::shard::{Health, ShardStatus};
 use trunkline_router::limits::Limits;
 use trunkline_router::server::Server;
-use trunkline_router::shard::{Health, ShardStatus};
 use trunkline_router::tenants::Access;
 
 use crate::support::process::PROGRAM;

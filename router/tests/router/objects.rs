@@ -6,8 +6,8 @@ use futures::future::join_all;
 use serde_json::json;
 use tempfile::TempDir;
 use trunkline_object::Remote;
+use trunkline_router::engine::object::ObjectCounts;
 use trunkline_router::limits::Limits;
-use trunkline_router::object::ObjectCounts;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::PROGRAM;

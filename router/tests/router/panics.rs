@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use trunkline_router::exit::End;
-use trunkline_router::http::observe::observe;
+use trunkline_router::server::observe::observe;
 
 use crate::support::{DEADLINE, Router};
 

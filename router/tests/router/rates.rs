@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use trunkline_router::app::App;
+use trunkline_router::api::app::App;
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 

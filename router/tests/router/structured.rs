@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::dialects::reply::ReplyStyle;
+use trunkline_router::api::chat::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
 
 use crate::support::{END, Router, ShardPlan, bytes};

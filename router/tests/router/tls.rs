@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use trunkline_router::http::serve::Front;
+use trunkline_router::http::tls::{Tls, TlsError};
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
-use trunkline_router::tls::{Tls, TlsError};
 
 use crate::support::process::PROGRAM;
 use crate::support::{DEADLINE, Router};

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan, bytes};
-use trunkline_router::dialects::reply::ReplyStyle;
+use trunkline_router::api::chat::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";

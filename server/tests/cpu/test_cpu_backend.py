@@ -1,4 +1,4 @@
-"""The CPU backend on tiny models: near the reference, and equal to itself to the bit."""
+"""The CPU backend on tiny models: close to the reference, and equal to itself bit for bit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-# Mean absolute differences of log-probabilities, a quarter to a half above the largest that was measured: 0.0122 over
-# prompts of all models (int8), and 0.00038, 0.0080 and 0.134 where tokens are generated. Every instruction set gives
-# the same bits, so another machine measures the same.
+# Bounds on mean absolute differences of log-probabilities, a quarter to a half above the largest measured: 0.0122 over
+# prompts of all models (int8), and 0.00038, 0.0080 and 0.134 over generated tokens. Every instruction set gives the
+# same bits, so other machines measure the same.
 LOGPROB_BOUND = 0.016
 GENERATION_BOUNDS = {"f16": 0.0006, "int8": 0.011, "int4": 0.17}
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
@@ -29,7 +29,7 @@ RANDOM = SamplingParams(
 )
 
 
-# The prompt is longer than the windows of those that have them.
+# The prompt is longer than the windows of models that have them.
 @pytest.fixture(params=["llama3", "mistral_window", "gemma2", "gemma3"])
 def checkpoint(tiny_model: TinyModels, request: pytest.FixtureRequest) -> Checkpoint:
     return open_checkpoint(tiny_model(request.param).folder)
@@ -41,7 +41,7 @@ def backend(checkpoint: Checkpoint) -> CpuBackend:
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
-def test_logits_are_near_the_reference(tiny_model: TinyModels, case: str) -> None:
+def test_logits_are_close_to_the_reference(tiny_model: TinyModels, case: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
     ours = log_softmax(build_tiny(checkpoint).score(PROMPT))
     reference = ReferenceBackend(checkpoint, max_batch_total_tokens=256, max_step_tokens=128)
@@ -54,8 +54,10 @@ def test_logits_are_near_the_reference(tiny_model: TinyModels, case: str) -> Non
     ("case", "dtype"),
     matrix(["mistral_window", "gemma2", "gemma3", "qwen2_window", "qwen3_window"], ["f16", "int8", "int4"]),
 )
-def test_generation_beyond_the_window_is_near_the_reference(tiny_model: TinyModels, case: str, dtype: str) -> None:
-    """Prompt in chunks that straddle the window, then decoding; the same tokens are forced on the reference in f32."""
+def test_generation_beyond_the_window_is_close_to_the_reference(tiny_model: TinyModels, case: str, dtype: str) -> None:
+    """Prompt chunks straddle the window, then tokens are decoded; the reference, in f32, is forced to the same
+    tokens.
+    """
     checkpoint = open_checkpoint(tiny_model(case).folder)
     backend = build_tiny(checkpoint, kv_cache_dtype=dtype)
     prompt, num_output = PROMPT[:30], 60
@@ -69,7 +71,7 @@ def test_generation_beyond_the_window_is_near_the_reference(tiny_model: TinyMode
 
 
 class Sequences:
-    """Runs sequences on a backend, each with blocks of its own."""
+    """Runs sequences on a backend, each with its own blocks."""
 
     def __init__(self, backend: CpuBackend, seed: int) -> None:
         self.backend = backend
@@ -81,7 +83,7 @@ class Sequences:
         return [next(self._blocks) for _ in range(-(-num_tokens // BLOCK_SIZE))]
 
     def run(self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams) -> list[Sampled]:
-        """One sequence alone: its prompt cut at the given positions, then one token a step."""
+        """Runs one sequence: its prompt cut at the given positions, then one token per step."""
         self.backend.start(1, token_ids, len(token_ids), sampling)
         blocks = self.blocks(len(token_ids) + num_output)
         output: list[Sampled] = []
@@ -118,12 +120,12 @@ def test_neighbours_change_no_bit(backend: CpuBackend) -> None:
     output: list[Sampled] = []
     position, blocks = 0, sequences.blocks(len(PROMPT) + 4)
     for step in range(4):
-        # A new neighbour every step; those before it decode.
+        # A new neighbour joins in every step; earlier ones decode.
         neighbour = step + 2
         backend.start(neighbour, PROMPT[: 10 + step], 10 + step, GREEDY)
         end = len(PROMPT) + step
         chunks = [Chunk(1, position, end - position, blocks if step == 0 else [], sample=True)]
-        # Each began one token longer and one step later than the one before, so all are at the same position.
+        # Each began one token longer and one step later than the one before it, so all are at the same position.
         chunks += [Chunk(other, 9 + step, 1, [], sample=True) for other in range(2, neighbour)]
         chunks.append(Chunk(neighbour, 0, 10 + step, sequences.blocks(BLOCK_SIZE), sample=True))
         outcomes = backend.step(chunks)
@@ -164,7 +166,7 @@ def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
     ],
     ids=["token not known", "no block", "block not in the pool", "past the end"],
 )
-def test_a_chunk_that_cannot_be_fails_alone(backend: CpuBackend, chunk: Chunk) -> None:
+def test_only_the_invalid_chunk_fails(backend: CpuBackend, chunk: Chunk) -> None:
     backend.start(1, PROMPT, len(PROMPT), GREEDY)
     backend.start(2, PROMPT, len(PROMPT), GREEDY)
     good = Chunk(2, 0, 30, [20, 21], sample=False)
@@ -180,7 +182,7 @@ def test_a_chunk_that_cannot_be_fails_alone(backend: CpuBackend, chunk: Chunk) -
     assert [sampled.token_id] == [Sequences(backend, seed=0).run(PROMPT, [], 1, GREEDY)[0].token_id]
 
 
-def test_what_describe_says(backend: CpuBackend, checkpoint: Checkpoint) -> None:
+def test_info_describes_the_backend(backend: CpuBackend, checkpoint: Checkpoint) -> None:
     info = backend.info
     assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, "int8")
     assert info.bytes_per_block > 0
@@ -191,7 +193,7 @@ def test_what_describe_says(backend: CpuBackend, checkpoint: Checkpoint) -> None
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4", "f16", "bf16"])
-def test_the_dtype_of_k_and_v_is_said_and_part_of_the_fingerprint(checkpoint: Checkpoint, dtype: str) -> None:
+def test_the_kv_dtype_is_reported_and_part_of_the_fingerprint(checkpoint: Checkpoint, dtype: str) -> None:
     backend = build_tiny(checkpoint, kv_cache_dtype=dtype, block_size=64)
     auto = build_tiny(checkpoint, block_size=64)
     assert (backend.info.kv_dtype, auto.info.kv_dtype) == (dtype, "int8")

@@ -20,7 +20,7 @@ POOL_TOKENS = 1024
 
 
 def test_run_ahead_through_the_socket_gives_the_tokens_of_the_whole_text(embedded_gguf: Path, tmp_path: Path) -> None:
-    # "The capital of France is" in the model's own tokens, and twice that many for a second chunk.
+    # "The capital of France is" in the model's own tokens, three times so that there is a second chunk.
     prompt = [504, 3575, 282, 4649, 314] * 3
     socket_path = tmp_path / "s"
     child = subprocess.Popen(
@@ -50,7 +50,7 @@ def test_run_ahead_through_the_socket_gives_the_tokens_of_the_whole_text(embedde
 
 
 def _generate(client: Client, prompt: list[int], block_size: int) -> list[int]:
-    """Greedy tokens, two plans in flight, the prompt in two chunks."""
+    """Generates greedy tokens with two plans in flight and the prompt in two chunks."""
     sampling = pb.SamplingParams(top_p=1.0, repetition_penalty=1.0, typical_p=1.0)
     start = pb.SequenceStart(sequence_id=1, token_ids=prompt, num_prompt_tokens=len(prompt), sampling=sampling)
     blocks = range(5, 5 + -(-(len(prompt) + NUM_OUTPUT) // block_size))

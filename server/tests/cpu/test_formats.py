@@ -1,4 +1,4 @@
-"""Every weight format on every instruction set: near the reference with the same weights, and equal to the bit."""
+"""Every weight format on every instruction set: close to the reference with the same weights, and equal bit for bit."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from trunkline_server.weights.tensor import FORMATS
 
 ISAS = ("scalar", "avx2", "avx_vnni", "avx512", "neon", "neon_i8mm")
 NUM_TOKENS = 200
-# Mean absolute difference of the log-probabilities of all tokens at all positions. Activations are 8-bit numbers beside
-# integer weights; beside floats only K and V are rounded. Measured are 0.00038 and 0.0161 at most.
+# Mean absolute difference of the log-probabilities of all tokens at all positions. With integer weights, activations
+# are 8-bit numbers; with floats, only K and V are rounded. The largest measured are 0.00038 and 0.0161.
 FLOAT_BOUND = 0.0006
 INT_BOUND = 0.02
 
 
 def dequantized(model: TinyModel, format_name: str) -> TinyModel:
-    """The model with each matrix as the `gguf` package reads it back from the format."""
+    """Returns the model with each matrix as the `gguf` package reads it back from the format."""
     stored_as = gguf.GGMLQuantizationType[format_name]
     found = TinyModel(model.case)
     for name, weight in model.weights.items():
         if weight.ndim == 2:
             values = gguf.dequantize(quantize(weight, format_name), stored_as).astype(np.float32)
-            # A quantiser that is broken would leave nothing to be near to.
+            # A broken quantiser would leave nothing to compare with.
             assert np.abs(values - weight).max() < 0.15 * np.abs(weight).max()
             found.weights[name] = values
     return found
@@ -56,7 +56,7 @@ def test_logprobs_of_a_format(
         except ValueError as error:
             print(f"not tested: {error}")
             continue
-        # K and V in f16: the error is to be the weights' own.
+        # K and V in f16, so that the error is that of the weights.
         options = {"threads": 1, "max_batch_total_tokens": 256, "block_size": 16, "max_step_tokens": 64}
         backend = build(checkpoint, kv_cache_dtype="f16", **options)
         results[isa] = backend.score(ids)

@@ -1,4 +1,4 @@
-"""K and V in fewer bits: the kernels against the reference backend, which rounds alike and computes in f32."""
+"""Quantised K and V: the kernels against the reference backend, which rounds in the same way and computes in f32."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BLOCK_SIZE = 64
 NUM_TOKENS = 256
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 200).tolist()
 # Mean absolute difference of log-probabilities: weights may be rounded to bf16, queries and probabilities are bytes. A
-# quarter above the largest that was measured, 0.0102 and 0.0356, both of smollm3.
+# quarter above the largest measured, 0.0102 and 0.0356, both of smollm3.
 BOUNDS = {"int8": 0.013, "int4": 0.045}
-# The same beside the difference from what is not rounded; measured are 0.68 and 0.24 at most.
+# The same relative to the difference from unrounded K and V; the largest measured are 0.68 and 0.24.
 RELATIVE_BOUNDS = {"int8": 0.8, "int4": 0.3}
 
 
@@ -56,7 +56,7 @@ def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
         ("gemma2", "int4"),
     ],
 )
-def test_logits_are_those_of_the_reference_rounded_alike(tiny_model: TinyModels, case: str, dtype: str) -> None:
+def test_logits_match_the_reference_with_the_same_rounding(tiny_model: TinyModels, case: str, dtype: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
     ours = log_softmax(build_tiny(checkpoint, dtype).score(PROMPT))
     alike = np.abs(ours - log_softmax(reference(checkpoint, dtype).score(PROMPT))).mean()
@@ -66,7 +66,7 @@ def test_logits_are_those_of_the_reference_rounded_alike(tiny_model: TinyModels,
     assert alike < RELATIVE_BOUNDS[dtype] * exact, "the reference rounds otherwise than the kernels"
 
 
-def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModels) -> None:
+def test_key_scaling_matches_the_reference(tiny_model: TinyModels) -> None:
     checkpoint = open_checkpoint(tiny_model("llama_biases").folder)
     config = checkpoint.config
     ours = build_tiny(checkpoint, "int4")._executor.key_scaling
@@ -80,7 +80,7 @@ def test_the_scaling_of_keys_is_that_of_the_reference(tiny_model: TinyModels) ->
     np.testing.assert_allclose(numbers[:, :, 1] * numbers[:, :, 2], 1.0, rtol=1e-6)
 
 
-def test_the_scaling_of_keys_is_a_function_of_the_model_alone(tiny_model: TinyModels) -> None:
+def test_key_scaling_depends_only_on_the_model(tiny_model: TinyModels) -> None:
     checkpoint = open_checkpoint(tiny_model("llama3").folder)
     backend = build_tiny(checkpoint, "int4")
     for changes in (
@@ -95,7 +95,7 @@ def test_the_scaling_of_keys_is_a_function_of_the_model_alone(tiny_model: TinyMo
         assert other.score(PROMPT).tobytes() == backend.score(PROMPT).tobytes()
 
 
-def test_the_scaling_of_keys_is_kept_and_a_damaged_file_is_measured_again(
+def test_key_scaling_is_cached_and_measured_again_if_the_file_is_damaged(
     tiny_model: TinyModels, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(tiny_model("llama3").folder)

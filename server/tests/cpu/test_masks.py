@@ -40,18 +40,18 @@ def mask_of(token_ids: Sequence[int]) -> bytes:
 def sample(
     backend: Backend, allowed: bytes, sampling: SamplingParams = GREEDY, prompt: Sequence[int] = PROMPT
 ) -> Sampled | SequenceFailure:
-    """The token after a prompt."""
+    """Samples the token after a prompt."""
     backend.start(1, prompt, len(prompt), sampling)
     (outcome,) = backend.step([Chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)])
     backend.end(1)
     return outcome
 
 
-def test_the_likeliest_allowed_token_is_taken_and_logprobs_are_of_all(backend: Backend) -> None:
+def test_the_likeliest_allowed_token_is_taken_and_logprobs_cover_all_tokens(backend: Backend) -> None:
     free = sample(backend, b"")
     assert isinstance(free, Sampled)
     for token_id, logprob in free.top_logprobs[1:6]:
-        # It and the least likely ones that were reported: never the likeliest.
+        # Allows this token and the least likely reported ones, but never the likeliest.
         allowed = mask_of([token_id, *(other for other, _ in free.top_logprobs[10:])])
         masked = sample(backend, allowed)
         assert isinstance(masked, Sampled)
@@ -76,7 +76,7 @@ def test_a_mask_of_all_changes_nothing(backend: Backend) -> None:
         assert sample(backend, mask_of(range(VOCAB_SIZE)), sampling) == sample(backend, b"", sampling)
 
 
-def test_a_wrong_mask_fails_its_sequence_alone(backend: Backend) -> None:
+def test_a_wrong_mask_fails_only_its_sequence(backend: Backend) -> None:
     free = sample(backend, b"")
     for allowed, code in [(b"\xff" * (NUM_MASK_BYTES + 1), "invalid_plan"), (bytes(NUM_MASK_BYTES), None)]:
         backend.start(1, PROMPT, len(PROMPT), GREEDY)
@@ -94,7 +94,7 @@ def test_a_wrong_mask_fails_its_sequence_alone(backend: Backend) -> None:
         assert code is None or bad.code == code
 
 
-def test_a_mask_that_comes_while_the_step_runs_is_as_one_that_came_before(backend: Backend) -> None:
+def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
     sampling = replace(GREEDY, temperature=1.0, seed=4)
     allowed = mask_of([3, 8, 21, 40])
     expected = sample(backend, allowed, sampling)
@@ -105,7 +105,7 @@ def test_a_mask_that_comes_while_the_step_runs_is_as_one_that_came_before(backen
         (outcome,) = backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)])
     assert isinstance(expected, Sampled)
     assert outcome == expected
-    # Told nothing, it samples nothing, and goes on from there.
+    # An empty mask samples nothing, and the sequence continues from there.
     masks.tell(1, b"")
     first = len(PROMPT)
     assert backend.step([Chunk(1, first, 1, [], True, late_masks=masks)]) == []
@@ -115,15 +115,15 @@ def test_a_mask_that_comes_while_the_step_runs_is_as_one_that_came_before(backen
     (outcome,) = backend.step([Chunk(1, first + 2, 1, [], True, late_masks=masks)])
     assert isinstance(outcome, SequenceFailure) and outcome.code == "invalid_plan"
     backend.end(1)
-    # Who tells is gone.
+    # No masks will come.
     masks.close()
     backend.start(1, PROMPT, len(PROMPT), sampling)
     assert backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)]) == []
     backend.end(1)
 
 
-def test_appended_tokens_are_as_if_sampled(backend: Backend) -> None:
-    """Two tokens appended to a sequence, and the same two in its prompt: what follows is the same."""
+def test_appended_tokens_act_like_sampled_ones(backend: Backend) -> None:
+    """Tokens after two appended ones equal those after a prompt that contains the two."""
     appended = [7, 11]
     expected = sample(backend, b"", prompt=[*PROMPT, *appended])
     assert isinstance(expected, Sampled)
@@ -134,5 +134,5 @@ def test_appended_tokens_are_as_if_sampled(backend: Backend) -> None:
     backend.end(1)
     assert isinstance(outcome, Sampled)
     assert outcome.token_id == expected.token_id
-    # The reference's sums are in another order there.
+    # The reference adds in another order there.
     np.testing.assert_allclose(outcome.logprob, expected.logprob, atol=1e-5)

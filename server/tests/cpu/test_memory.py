@@ -1,4 +1,4 @@
-"""What the pool takes: from made-up systems, not from the one that the test runs on."""
+"""Sizes of the pool on simulated systems, independent of the machine that runs the tests."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def test_a_middling_machine_gives_a_quarter_of_its_memory() -> None:
     assert pool_tokens(1024 * MIB) == 256 * MIB // NEED.kv_bytes_per_token
 
 
-def test_a_small_machine_gives_what_the_weights_leave() -> None:
+def test_a_small_machine_gives_the_memory_that_weights_leave() -> None:
     assert pool_tokens(140 * MIB) == 30 * MIB // NEED.kv_bytes_per_token
 
 
-def test_the_smallest_pool_is_given_and_one_byte_less_refused() -> None:
+def test_the_smallest_pool_is_accepted_and_one_byte_less_refused() -> None:
     smallest = 110 * MIB + MIN_POOL_TOKENS * NEED.kv_bytes_per_token
     assert pool_tokens(smallest) == MIN_POOL_TOKENS
     with pytest.raises(DoesNotFit) as refusal:
         pool_tokens(smallest - 1)
     assert str(refusal.value) == (
         "weights and activations take 110 MiB and the smallest KV pool (512 tokens) 16 MiB, but 126 MiB of memory are "
-        "available; hint: choose a smaller model or a stronger quantisation, or set `--max-batch-total-tokens` lower"
+        "available; hint: choose a smaller or more quantised model, or lower `--max-batch-total-tokens`"
     )
 
 
-def test_a_wish_is_met_in_whole_blocks_or_refused() -> None:
+def test_a_requested_size_is_met_in_whole_blocks_or_refused() -> None:
     assert pool_tokens(1024 * MIB, 1) == BLOCK_SIZE
     assert pool_tokens(1024 * MIB, 33) == 2 * BLOCK_SIZE
     exact = 110 * MIB + 2 * BLOCK_SIZE * NEED.kv_bytes_per_token
@@ -57,7 +57,7 @@ def test_a_wish_is_met_in_whole_blocks_or_refused() -> None:
 
 
 class System:
-    """A root folder with just what is read."""
+    """A root folder with only the files that are read."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -74,7 +74,7 @@ def system(tmp_path: Path) -> System:
     return System(tmp_path)
 
 
-def test_without_cgroups_the_system_alone_counts(system: System) -> None:
+def test_without_cgroups_only_the_system_limit_counts(system: System) -> None:
     assert available_memory(system.root) == 8000 * 1024
 
 

@@ -1,4 +1,4 @@
-"""KV blocks on disk with the real kernels: a shard that starts again goes on with the same bits."""
+"""KV blocks on disk with the real kernels: a restarted shard continues with the same bits."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ NUM_STORED = 5
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 7).tolist()
 ROOT_KEY = bytes(range(16))
 SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
-# Longest wait for an outcome; reached only by a failure.
+# Longest wait for an outcome; only a failure reaches it.
 DEADLINE_S = 20.0
-# A record has its key behind magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
+# A record's key follows magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
 HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
 
 
@@ -77,11 +77,11 @@ class Shard:
         return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
 
     def outcomes(self, num_stores: int = 0, num_restores: int = 0) -> Transfers:
-        """So many of each; they come one by one, or together. Fails at the deadline."""
+        """Waits for this many outcomes of each kind, which may come one by one or together. Fails at the deadline."""
         assert self.backend.store is not None
         found, deadline = Transfers([], []), time.monotonic() + DEADLINE_S
         while True:
-            # A quick one came with the step that asked for it, and is waited for in vain.
+            # An early one came with the step that requested it and would be waited for in vain.
             if (transfers := self.engine.take_transfers()) is not None:
                 found = Transfers([*found.stores, *transfers.stores], [*found.restores, *transfers.restores])
             if len(found.stores) >= num_stores and len(found.restores) >= num_restores:
@@ -91,7 +91,7 @@ class Shard:
             self.backend.store.wait_outcomes(rest)
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
-        """The prompt from position `first` on."""
+        """Computes the prompt from position `first` on."""
         start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
         chunk = Chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         return self.step(starts=[start], chunks=[chunk])[0]
@@ -106,7 +106,7 @@ STORES = [BlockStore(index, 20 - index) for index in range(NUM_STORED)]
 
 
 def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], list[bytes], Path]:
-    """The continuation, the keys of the stored blocks, and their folder; the shard is gone afterwards."""
+    """Returns the continuation, the keys of the stored blocks, and their folder. The shard is closed afterwards."""
     shard = Shard(open_backend(checkpoint, folder))
     sampled = [shard.prefill(BLOCK_IDS, stores=STORES)]
     stored = [(outcome.slot, outcome.is_stored) for outcome in shard.outcomes(num_stores=len(STORES)).stores]
@@ -121,7 +121,7 @@ def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], l
 
 
 def restore(shard: Shard, keys: Sequence[bytes]) -> int:
-    """Reads the blocks onto 50, 51, ...; returns how many came."""
+    """Restores the blocks to 50, 51, ...; returns how many were restored."""
     blocks = [BlockRestore(store.slot, 50 + i, key) for i, (store, key) in enumerate(zip(STORES, keys, strict=True))]
     shard.step(restores=[Restore(1, blocks)])
     (outcome,) = shard.outcomes(num_restores=1).restores
@@ -130,7 +130,7 @@ def restore(shard: Shard, keys: Sequence[bytes]) -> int:
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "int4", "f16"])
-def test_a_history_goes_on_with_the_same_bits_after_a_restart(
+def test_a_history_continues_with_the_same_bits_after_a_restart(
     checkpoint: Checkpoint, tmp_path: Path, kv_dtype: str
 ) -> None:
     folder = tmp_path / "kv"
@@ -150,7 +150,7 @@ def test_a_history_goes_on_with_the_same_bits_after_a_restart(
 
 
 @pytest.mark.parametrize("damaged", range(NUM_STORED))
-def test_a_flipped_bit_ends_a_restore_before_it(checkpoint: Checkpoint, tmp_path: Path, damaged: int) -> None:
+def test_a_restore_stops_before_a_damaged_block(checkpoint: Checkpoint, tmp_path: Path, damaged: int) -> None:
     expected, keys, path = store_prompt(checkpoint, tmp_path)
     backend = open_backend(checkpoint, tmp_path)
     slot_bytes = -(-backend.info.bytes_per_block // 4096) * 4096
@@ -166,7 +166,7 @@ def test_a_flipped_bit_ends_a_restore_before_it(checkpoint: Checkpoint, tmp_path
     assert shard.prefill([*hit, *fresh], first=damaged * BLOCK_SIZE) == expected[0]
 
 
-def test_a_restore_wants_its_own_key(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_restore_checks_keys(checkpoint: Checkpoint, tmp_path: Path) -> None:
     _, keys, _ = store_prompt(checkpoint, tmp_path)
     shard = Shard(open_backend(checkpoint, tmp_path))
     assert restore(shard, [keys[0], *reversed(keys[1:])]) == 1
@@ -174,15 +174,15 @@ def test_a_restore_wants_its_own_key(checkpoint: Checkpoint, tmp_path: Path) -> 
     assert restore(shard, keys) == 0
 
 
-def test_another_model_begins_anew(tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_another_model_starts_with_an_empty_store(tiny_model: TinyModels, tmp_path: Path) -> None:
     _, keys, path = store_prompt(open_checkpoint(tiny_model("llama3").folder), tmp_path)
     other = open_backend(open_checkpoint(tiny_model("qwen3").folder), tmp_path)
-    # Another fingerprint, so another folder.
+    # Another fingerprint leads to another folder.
     assert Path(other.info.store_folder) != path
     assert restore(Shard(other), keys) == 0
 
 
-def test_contract_errors_that_only_the_kernels_see(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_contract_errors_that_only_the_kernels_detect(checkpoint: Checkpoint, tmp_path: Path) -> None:
     shard = Shard(open_backend(checkpoint, tmp_path))
     start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING)
     chunk = Chunk(1, 0, len(PROMPT), BLOCK_IDS, True, STORES[:1])
@@ -196,7 +196,7 @@ def test_two_shards_do_not_share_a_folder(checkpoint: Checkpoint, tmp_path: Path
         open_backend(checkpoint, tmp_path)
 
 
-def test_a_folder_that_cannot_be_used_is_a_warning(
+def test_an_unusable_folder_is_a_warning(
     checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "file"
@@ -206,22 +206,22 @@ def test_a_folder_that_cannot_be_used_is_a_warning(
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     message = record.getMessage()
     assert message.startswith(f"KV blocks are not kept on disk: cannot make the folder `{path}")
-    assert "hint: let `--kv-disk-path` be a folder" in message
+    assert "hint: set `--kv-disk-path` to a writable folder" in message
 
 
 def test_a_size_below_one_block_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 100 bytes, but one block of this model has"):
+    with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 100 bytes, but one block of this model takes"):
         open_backend(checkpoint, None, store=StoreOptions(path=tmp_path, max_bytes=100))
 
 
 def test_the_reference_backend_has_no_store(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="the reference backend keeps no blocks on disk"):
+    with pytest.raises(InvalidArgument, match="the reference backend does not support it"):
         registry.build("reference", checkpoint, registry.BackendOptions(kv_disk=(tmp_path, 1 << 20)))
 
 
 @contextlib.contextmanager
 def largest_file(num_bytes: int) -> Iterator[None]:
-    """Writes beyond this offset of any file fail, as on a full disk."""
+    """Makes writes beyond this offset of any file fail, as on a full disk."""
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
@@ -246,5 +246,5 @@ def test_a_full_disk_costs_no_answer(checkpoint: Checkpoint, tmp_path: Path, cap
     assert stored == [(0, True), (20, False), (21, False)]
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    # The one that was refused last when the first outcomes were taken.
+    # The last refused block before the first outcomes were taken.
     assert re.match(r"a block was not stored or restored: slot 2[01] is not written", warnings[0])

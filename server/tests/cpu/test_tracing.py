@@ -1,4 +1,4 @@
-"""The model is written down once, with each weight given once."""
+"""Tracing a model into a program, with each weight passed once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline_server.weights.tensor import Tensor
 
 
 class RecordingBuilder:
-    """Takes what a `ProgramBuilder` takes; values and weights are numbered as they come."""
+    """Accepts the calls of a `ProgramBuilder`; values and weights are numbered in order."""
 
     def __init__(self) -> None:
         self.weights: list[tuple[str, tuple[int, ...]]] = []
@@ -57,7 +57,7 @@ def config(**changes: Any) -> ModelConfig:
 
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES))
-def test_every_weight_is_given_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
+def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
     model = config(
         architecture=architecture,
         tie_word_embeddings=is_tied,

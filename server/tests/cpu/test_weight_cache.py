@@ -1,4 +1,4 @@
-"""The second start maps what the first one packed, to the bit; whatever is wrong with the cache is a miss."""
+"""The second start maps what the first one packed, with the same bits; any fault of the cache is a miss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE_S = 30.0
 
 @pytest.fixture
 def model(tiny_model: TinyModels) -> Path:
-    """A model whose files are old enough to be kept."""
+    """Returns a model whose files are old enough to be cached."""
     path = tiny_model("llama3").folder
     deadline = time.monotonic() + DEADLINE_S
     while not open_checkpoint(path).identity().is_settled:
@@ -54,11 +54,11 @@ def test_the_second_start_maps_and_gives_the_same_bits(
     without = start(model, None)
     assert messages(caplog) == ["weights packed"]
     first = start(model, folder)
-    assert messages(caplog) == ["weights packed", "packed weights kept"]
+    assert messages(caplog) == ["weights packed", "packed weights cached"]
     second = start(model, folder)
     assert messages(caplog) == ["weights mapped"]
     assert same_bits(first, without) and same_bits(second, without)
-    # Threads and limits of a step are no part of what is packed.
+    # Threads and limits of a step do not affect the packed weights.
     assert start(model, folder, threads=2, max_step_tokens=64).info.weight_bytes == first.info.weight_bytes
     assert messages(caplog) == ["weights mapped"]
 
@@ -69,7 +69,7 @@ def test_gguf_rows_come_out_in_order_from_the_file_and_from_the_cache(
     assert open_checkpoint(embedded_gguf).tensor("model.layers.0.self_attn.q_proj.weight").interleaved_head == 64
     with_cache = {"max_batch_total_tokens": 512, "block_size": 32}
     first, second = start(embedded_gguf, tmp_path, **with_cache), start(embedded_gguf, tmp_path, **with_cache)
-    assert messages(caplog) == ["weights packed", "packed weights kept", "weights mapped"]
+    assert messages(caplog) == ["weights packed", "packed weights cached", "weights mapped"]
     assert np.array_equal(first.score([1, 2, 3, 40_000]), second.score([1, 2, 3, 40_000]))
 
 
@@ -96,12 +96,12 @@ def test_a_changed_model_is_packed_again(
     settle()
     messages(caplog)
     after = start(copy, tmp_path / "cache")
-    assert messages(caplog) == ["weights packed", "packed weights kept"]
+    assert messages(caplog) == ["weights packed", "packed weights cached"]
     assert after.info.numeric_fingerprint != before.info.numeric_fingerprint
     assert same_bits(after, start(copy, None))
 
 
-def test_a_model_that_changes_while_it_is_loaded_is_not_kept(
+def test_a_model_that_changes_while_loading_is_not_cached(
     tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     import shutil
@@ -117,7 +117,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_not_kept(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_file_that_is_no_good_is_a_warning_and_is_replaced(
+def test_a_damaged_file_is_a_warning_and_is_replaced(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = start(model, tmp_path)
@@ -130,19 +130,19 @@ def test_a_file_that_is_no_good_is_a_warning_and_is_replaced(
         messages(caplog)
         assert same_bits(start(model, tmp_path), good)
         warning, *rest = messages(caplog)
-        assert warning.startswith("the cache of packed weights is of no use: "), warning
-        assert rest == ["weights packed", "packed weights kept"]
+        assert warning.startswith("ignoring the cache of packed weights: "), warning
+        assert rest == ["weights packed", "packed weights cached"]
         assert file.read_bytes() == whole
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_cache(
+def test_an_unwritable_folder_only_disables_the_cache(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    # A system file system takes no files, from root neither.
+    # Even root cannot create files in such a system file system.
     for folder in (tmp_path / "file", Path("/proc/self/fdinfo"), Path("/proc/self/fdinfo/below")):
         assert same_bits(start(model, folder), start(model, None))
-        assert any(line.startswith("packed weights are not kept: ") for line in messages(caplog))
+        assert any(line.startswith("cannot cache the packed weights: ") for line in messages(caplog))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder")
@@ -155,7 +155,7 @@ def test_a_read_only_folder_is_read(model: Path, tmp_path: Path, caplog: pytest.
 
 
 def test_a_full_disk_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: the system refuses in the same places."""
+    """A limit on the size of files simulates a full disk: the system refuses the same writes."""
     folder = tmp_path / "cache"
     program = """
 import logging, resource, sys
@@ -168,7 +168,7 @@ start(Path(sys.argv[1]), Path(sys.argv[2]))
     command = [sys.executable, "-c", program, str(model), str(folder)]
     server = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=server, capture_output=True, text=True, check=True, timeout=120)
-    assert "packed weights are not kept: cannot " in done.stdout, done
+    assert "cannot cache the packed weights: cannot " in done.stdout, done
     assert list(folder.iterdir()) == []
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 20_000
 
@@ -178,14 +178,14 @@ def test_two_starts_at_once_share_one_file(model: Path, tmp_path: Path, caplog: 
     assert messages(caplog) == ["weights packed"] * 2
     for backend in both:
         backend.after_start()
-    lines = [record for record in caplog.records if record.getMessage() == "packed weights kept"]
-    kept = [getattr(record, "fields", {})["mib"] == "kept by another process" for record in lines]
+    lines = [record for record in caplog.records if record.getMessage() == "packed weights cached"]
+    kept = [getattr(record, "fields", {})["mib"] == "cached by another process" for record in lines]
     assert kept == [False, True]
     assert len(list(tmp_path.iterdir())) == 1
     assert same_bits(*both)
 
 
-def test_the_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_belongs_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/u")
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
     assert default_folder() == Path("/c/trunkline/weights")

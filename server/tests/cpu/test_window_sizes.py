@@ -1,4 +1,4 @@
-"""How memory is divided between blocks and window parts."""
+"""Division of memory between blocks and window parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GEMMA2 = dataclasses.replace(MISTRAL, base_bytes=13, window_bytes=13, max_positi
 GEMMA3 = dataclasses.replace(MISTRAL, base_bytes=5, window_bytes=29, window_size=1024)
 
 
-def test_where_all_layers_have_a_window_the_memory_is_all_parts() -> None:
+def test_if_all_layers_have_a_window_all_memory_is_window_parts() -> None:
     assert MISTRAL.divide(2048) == PoolSizes(num_blocks=2048 + 64 * 512, num_window_parts=2048)
     long = dataclasses.replace(MISTRAL, max_positions=MAX_BLOCKS * 64)
     assert long.divide(2048).num_blocks == MAX_BLOCKS
@@ -36,13 +36,13 @@ def test_more_blocks_fit_in_the_same_memory(need: WindowNeed, num_blocks: int) -
     assert budget - need.base_bytes < taken <= budget
 
 
-def test_all_that_may_run_have_their_window_if_half_of_the_memory_holds_them() -> None:
+def test_all_sequences_have_their_window_if_it_fits_half_of_the_memory() -> None:
     sizes = GEMMA3.divide(8192)
     assert sizes.num_window_parts is not None
     assert sizes.num_window_parts >= GEMMA3.parts_of_all == 64 * 19 + 4
 
 
-def test_blocks_stay_in_one_piece_where_two_gain_nothing() -> None:
+def test_blocks_stay_in_one_piece_if_two_save_nothing() -> None:
     assert MISTRAL.divide(MISTRAL.parts_of_one) == PoolSizes(num_blocks=MISTRAL.parts_of_one)
     assert MISTRAL.divide(MISTRAL.parts_of_one + 1).num_window_parts == MISTRAL.parts_of_one + 1
     as_wide_as_long = dataclasses.replace(MISTRAL, max_positions=4096)

@@ -1,4 +1,4 @@
-"""Layers with a window kept apart: memory stays flat, and results are those of the reference and of whole blocks."""
+"""Window parts: memory stays flat, and results are those of the reference and of whole blocks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from trunkline_server.weights.checkpoint import open_checkpoint
 
 BLOCK_SIZE = 16
 ROOT_KEY = bytes(range(16))
-# As in test_store.py.
+# The same as in test_store.py.
 HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
-# Longer than any window and some blocks.
+# Longer than any window, and than several blocks.
 LONG_PROMPT = np.random.default_rng(4).integers(0, VOCAB_SIZE, 120).tolist()
-# Random, so that the tokens do not run in circles.
+# Random, so that the tokens do not repeat.
 SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
-# K and V in f16; measured is 0.00041.
+# K and V in f16; 0.00041 was measured.
 LOGPROB_BOUND = 0.0006
 NUM_LONG = 20_000
-# Longest wait for an outcome; reached only by a failure.
+# Longest wait for an outcome; only a failure reaches it.
 DEADLINE_S = 20.0
 
 
@@ -57,7 +57,9 @@ def build_tiny(folder: Path, num_tokens: int, window_parts: int | None, **change
 
 
 def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Sampled]:
-    """`PROMPT` in chunks of a block, then token by token; drops what is before the window as it moves on."""
+    """Yields samples after `PROMPT` in chunks of a block, then one token at a time; drops parts that the window has
+    left.
+    """
     backend.start(1, PROMPT, len(PROMPT), SAMPLING)
     known, first, num_blocks, num_dropped = len(PROMPT), 0, 0, 0
     while known < len(PROMPT) + num_output:
@@ -79,9 +81,9 @@ def resident_kib() -> int:
 
 
 def generate_long(folder: Path, window: int, window_parts: int | None) -> tuple[np.ndarray, list[int]]:
-    """Ids and log-probabilities [2, NUM_LONG] of tokens, and the resident memory in KiB every 1,000 of them."""
+    """Returns ids and log-probabilities [2, NUM_LONG] of tokens, and the resident memory in KiB after every 1,000."""
     backend = build_tiny(folder, len(PROMPT) + NUM_LONG, window_parts)
-    # Touched before, so that what the test keeps does not grow.
+    # Allocated and touched first, so that the test's own memory does not grow.
     output, resident = np.full((2, NUM_LONG), np.nan), []
     for index, outcome in enumerate(generate(backend, NUM_LONG, window)):
         output[:, index] = outcome.token_id, outcome.logprob
@@ -91,7 +93,7 @@ def generate_long(folder: Path, window: int, window_parts: int | None) -> tuple[
 
 
 def num_parts(window: int) -> int:
-    """Blocks that a window and the block that is written touch at most."""
+    """Returns the most blocks that a window and the block being written touch."""
     return -(-(window - 1) // BLOCK_SIZE) + 2
 
 
@@ -107,11 +109,11 @@ def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: 
     assert resident[-1] - resident[0] < kv_kib // 10
     assert resident_whole[-1] - resident_whole[0] > kv_kib // 2
 
-    # Three layers of 37 positions see 109 back: the last tokens do not depend on what is left out here.
+    # Three layers of 37 positions reach back 109 positions, so the last tokens do not depend on those omitted here.
     reach = num_layers * (window - 1) + 1
     token_ids = PROMPT + [int(token_id) for token_id in output[0]]
     begin = len(token_ids) - 600
-    # Rotary embeddings tell distances alone, so the reference may begin at position 0.
+    # Rotary embeddings depend only on distances, so the reference may begin at position 0.
     reference = ReferenceBackend(open_checkpoint(model.folder), max_batch_total_tokens=1024)
     expected = log_softmax(reference.score(token_ids[begin:-1]))
     differences = [
@@ -123,19 +125,19 @@ def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: 
 
 
 @pytest.mark.parametrize("case", ["mistral_window", "gemma2", "gemma3", "qwen2_window", "qwen3_window"])
-def test_windows_kept_apart_change_no_bit(tiny_model: TinyModels, case: str) -> None:
+def test_window_parts_change_no_bit(tiny_model: TinyModels, case: str) -> None:
     model = tiny_model(case)
     window = model.config["sliding_window"]
     apart = build_tiny(model.folder, 256, num_parts(window))
     whole = build_tiny(model.folder, 256, None)
-    # If every layer has a window, a block is nothing but its part.
+    # If every layer has a window, a block consists only of its window part.
     assert (apart.info.bytes_per_block == 0) == (case == "mistral_window")
     assert apart.info.bytes_per_block < whole.info.bytes_per_block
     assert list(generate(apart, 150, window)) == list(generate(whole, 150, window))
 
 
 def stored_prompt(backend: CpuBackend) -> list[Sampled]:
-    """`LONG_PROMPT` a block at a time, each stored as it fills, and the 41 tokens that follow it."""
+    """Runs `LONG_PROMPT` a block at a time, storing each block as it fills, and then 41 tokens."""
     backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
     outcomes: list[Sampled] = []
     for index, first in enumerate(range(0, len(LONG_PROMPT), BLOCK_SIZE)):
@@ -149,7 +151,7 @@ def stored_prompt(backend: CpuBackend) -> list[Sampled]:
 
 
 def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None = None) -> list[Sampled]:
-    """40 tokens one by one, window parts dropped as the window moves on."""
+    """Generates 40 tokens one by one; drops window parts as the window moves."""
     outcomes: list[Sampled] = []
     for position in range(first, first + 40):
         if window is not None:
@@ -178,7 +180,7 @@ def transfers(backend: CpuBackend) -> Transfers:
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "int4", "f16"])
 @pytest.mark.parametrize("case", ["mistral_window", "gemma2"])
-def test_stored_blocks_are_whole_and_restored_behind_the_window_without_their_part(
+def test_stored_blocks_are_whole_and_restored_without_parts_outside_the_window(
     tiny_model: TinyModels, tmp_path: Path, case: str, kv_dtype: str
 ) -> None:
     model = tiny_model(case)
@@ -192,7 +194,7 @@ def test_stored_blocks_are_whole_and_restored_behind_the_window_without_their_pa
     del backend
     first_needed = max(0, num_stored * BLOCK_SIZE + 1 - window) // BLOCK_SIZE
     assert 0 < first_needed < num_stored, "the test has blocks of both kinds"
-    # Slots do not show whether who wrote them keeps windows apart.
+    # Slots do not reveal whether their writer used window parts.
     for window_parts in (num_parts(window), None):
         backend = build_tiny(folder, 512, window_parts, **options)
         blocks = [BlockRestore(slot, slot, key, slot < first_needed) for slot, key in enumerate(keys)]

@@ -1,4 +1,4 @@
-"""CPU backends of tiny models. Without torch: a child process that imports it takes seconds to begin and to end."""
+"""CPU backends of tiny models, without torch, whose import would cost child processes seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_tiny(checkpoint: Checkpoint, **changes: Any) -> CpuBackend:
 
 
 def start(model: Path, folder: Path | None, **changes: int) -> CpuBackend:
-    """A start, with all that it does in the background; packed weights are kept in the folder."""
+    """Runs a start including its background work; packed weights are cached in the folder."""
     backend = build_tiny(open_checkpoint(model), weights_cache=folder, **changes)
     backend.after_start()
     return backend

@@ -1,4 +1,4 @@
-"""Variants of attention's kernels that are compiled for Hopper: see `compiled`."""
+"""Variants of attention's kernels that are compiled for Hopper; see `compiled`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline_server.backends.cuda.kernels.hadamard import _turn_heads_kernel
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8
 from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel, _rope_kernel
 
-# What `make test` compiles: one of each kind.
+# The variants that `make test` compiles: one of each kind.
 FIRST = {"split bf16", "whole bf16", "rope and write bf16", "merge", "plan"}
 _STORED = {FLOAT.value: "*bf16", FP8.value: "*u8", INT8.value: "*i8", INT4.value: "*u8"}
 _POINTERS = {

@@ -1,4 +1,6 @@
-"""Variants that are compiled for cards other than Hopper: of each kind of kernel that is told apart, one or two."""
+"""Variants that are compiled for cards other than Hopper: one or two of each kind of kernel that depends on the
+card.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT
 from trunkline_server.backends.cuda.kernels.linear_grouped import stages_on
 
-# `make test` compiles for Hopper alone.
+# `make test` compiles only for Hopper.
 FIRST: frozenset[str] = frozenset()
 
 

@@ -1,8 +1,8 @@
-"""Compiles kernels for GPUs that are not there: the interpreter takes what the compiler does not.
+"""Compiles kernels for GPUs that are not present, because the interpreter accepts code that the compiler refuses.
 
-Run as a program in a process without TRITON_INTERPRET, it compiles the variants that modules list, for Hopper or, if
-they list them for a card, for the compute capabilities that are given, and prints what became of each, a line of JSON.
-`make test` compiles those that a module names in `FIRST`, one of each kind of kernel; `make test-all` compiles all.
+Run as a program without TRITON_INTERPRET, it compiles the variants that modules list, for Hopper or, if they list them
+for a card, for the given compute capabilities, and prints one JSON line per result. `make test` compiles the variants
+in a module's `FIRST`, one of each kind of kernel; `make test-all` compiles all.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tests.tiers import IS_FULL
 from trunkline_server.backends.cuda.kernels.card import Card
 
 HOPPER = Card((9, 0), 132)
-# What else is compiled for, and how many multiprocessors an A100, L4, B200 and RTX 5090 have.
+# Other compute capabilities to compile for, with the number of multiprocessors of an A100, L4, B200 and RTX 5090.
 OTHER_CARDS = {
     "8.0": Card((8, 0), 108),
     "8.9": Card((8, 9), 58),
     "10.0": Card((10, 0), 148),
     "12.0": Card((12, 0), 170),
 }
-# Kept from run to run; ignored by git. A kernel that has not changed costs nothing.
+# Cached between runs and ignored by git, so that an unchanged kernel is not compiled again.
 CACHE = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[3] / "target")) / "triton-cache"
 _WARP_THREADS = 32
 _TIMEOUT_S = 300
@@ -42,8 +42,10 @@ _PRODUCT = re.compile(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*|tcgen05\.mma[\w.:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel with its constants; name: for the reader. types: of its arguments that are not i32, as Triton spells
-    them. aligned: arguments that are multiples of 16; pointers are anyway.
+    """One kernel with its constants.
+
+    name: for messages. types: of arguments that are not i32, in Triton's spelling. aligned: arguments that are
+    multiples of 16, besides pointers, which always are.
     """
 
     name: str
@@ -57,10 +59,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Compiled:
-    """spilled_bytes: of a thread, in its stack and elsewhere; products: tensor-core instructions, each once.
+    """The result of compiling a variant.
 
-    copies_tensors: whether the device's copy engine is used. warps: how products are shared by warps, each once;
-    f32_sums: additions of f32 that stand apart.
+    spilled_bytes: per thread, in its stack and elsewhere. products: distinct tensor-core instructions. copies_tensors:
+    True if the device's copy engine is used. warps: distinct ways in which warps share products. f32_sums: separate
+    additions of f32.
     """
 
     module: str
@@ -76,9 +79,9 @@ class Compiled:
 
 
 def compiled_once(shared: Path, modules: Sequence[str], cards: Sequence[str] = ()) -> dict[str, Compiled]:
-    """What became of the `variants()` of modules, by name. cards: of `OTHER_CARDS`.
+    """Compiles the `variants()` of modules and returns the results by name. cards: of `OTHER_CARDS`.
 
-    shared: a folder of this run of the tests, whose processes compile one after the other: the first one for all.
+    shared: a folder that the processes of this test run share. One process compiles for all; the others wait for it.
     """
     file = shared / ("-".join([*modules, *cards]) + ".jsonl")
     with file.with_suffix(".lock").open("w") as lock:
@@ -107,7 +110,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
     from triton.runtime import driver
 
     target = GPUTarget("cuda", 10 * card.capability[0] + card.capability[1], _WARP_THREADS)
-    # Kernels ask what they are compiled for.
+    # Kernels query the target that they are compiled for.
     driver.set_active(SimpleNamespace(get_current_target=lambda: target))
     names = variant.kernel.arg_names
     types = {name: "constexpr" if name in variant.constants else variant.types.get(name, "i32") for name in names}
@@ -141,7 +144,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
 
 
 def _encodings(ttgir: str) -> str:
-    """Lines that say how products lie in registers."""
+    """Returns the lines that describe how products are laid out in registers."""
     return "\n".join(line for line in ttgir.splitlines() if line.startswith("#mma"))
 
 

@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a multiprocessor, read from its cubin."""
+"""Reads a compiled kernel's resource use from its cubin."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
 
 @dataclass(frozen=True)
 class Resources:
-    """Of a thread. spilled_bytes: what does not fit its registers, in its stack and elsewhere."""
+    """Resources of one thread. spilled_bytes: data outside its registers, in the stack and elsewhere."""
 
     registers: int
     spilled_bytes: int
 
 
 def resources(cubin: Path) -> Resources:
-    """Of the one kernel in a file, by the cuobjdump that Triton brings along. Raises CalledProcessError."""
+    """Returns the resources of the only kernel in a file, from Triton's cuobjdump. Raises CalledProcessError."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     command = [tool, "--dump-resource-usage", cubin]
     usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""What the pool's bytes stand for, and attention over it, in plain torch and f32."""
+"""Decodes the pool's bytes and computes attention over them, in plain torch and f32."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ACTIVATIONS = {"f32": torch.float32, "f16": torch.float16}
 
 
 def activation_dtype(format: str) -> torch.dtype:
-    """Of models whose pool is of this format."""
+    """Returns the activations' dtype of models whose pool has this format."""
     return ACTIVATIONS.get(format, torch.bfloat16)
 
 
 def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V [slots, G, D] f32 as they are in the pool, turned if its format turns heads."""
+    """Returns K and V [slots, G, D] f32 as stored in the pool, still transformed if its format transforms heads."""
     layout = pool.layout
     per_head = layout.num_kv_heads * layout.block_size
     pieces = pool.pieces[layer].cpu()
@@ -48,7 +48,9 @@ def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def first_keys(pool: KvPool, layer: int) -> torch.Tensor:
-    """What is added to the key at position 0, if that is in a block: [num_blocks, G, D] f32; zero of most formats."""
+    """Returns the correction of the key at position 0, if the block has it: [num_blocks, G, D] f32; zero in most
+    formats.
+    """
     layout = pool.layout
     num_heads, row = layout.num_kv_heads, layout.row_elements
     if not layout.format.has_first_keys:
@@ -61,7 +63,9 @@ def first_keys(pool: KvPool, layer: int) -> torch.Tensor:
 
 
 def hadamard(size: int) -> torch.Tensor:
-    """Block diagonal, runs of the largest power of two that divides size, ones and minus ones, [size, size] f32."""
+    """Returns the transform, [size, size] f32: 1 and -1 in diagonal blocks, whose size is the largest power of two in
+    size.
+    """
     run = size & -size
     matrix = torch.ones(1, 1)
     while matrix.shape[0] < run:
@@ -71,7 +75,7 @@ def hadamard(size: int) -> torch.Tensor:
 
 @dataclass
 class Entry:
-    """A chunk: its last num_rows of context positions are computed."""
+    """A chunk: the last num_rows of its context positions are computed."""
 
     context: int
     num_rows: int
@@ -79,7 +83,7 @@ class Entry:
 
 @dataclass
 class Scene:
-    """A pool whose first blocks hold what the entries' tables, in shuffled blocks, say; queries [T, H * D]."""
+    """A pool filled for the entries, whose tables have shuffled blocks, and queries [T, H * D]."""
 
     pool: KvPool
     shape: AttentionShape
@@ -108,7 +112,7 @@ class Scene:
         out: torch.Tensor | None = None,
         decode_only: bool = False,
     ) -> torch.Tensor:
-        """[T + padding, H * D] of layer 1."""
+        """Returns attention in layer 1, [T + padding, H * D]."""
         num_rows = self.num_rows + padding_rows
         begins = [0]
         for entry in self.entries:
@@ -144,7 +148,7 @@ class Scene:
     def expected(
         self, *, window: int | None = None, soft_cap: float | None = None, scale: float = 0.125
     ) -> torch.Tensor:
-        """[T, H * D] f32 by softmax over all that is seen."""
+        """Returns [T, H * D] f32 from a softmax over all attended positions."""
         keys, values = stored(self.pool, 1)
         mixed = []
         for index, entry in enumerate(self.entries):
@@ -181,7 +185,7 @@ def make_scene(
     seed: int = 0,
     is_exact: bool = False,
 ) -> Scene:
-    """entries: (context, rows) each. The pool is filled with random elements, all of it.
+    """Makes a scene. entries: (context, rows) each. The whole pool is filled with random elements.
 
     is_exact: whole numbers so small that the products and sums of every tile are exact in f32.
     """
@@ -229,7 +233,7 @@ def _fill(pool: KvPool, generator: torch.Generator, is_exact: bool) -> None:
     elif layout.format is KvFormat.INT4:
         elements = torch.randint(0, 256, shape, generator=generator)
     elif layout.format is KvFormat.FP8:
-        # All codes but those of NaN.
+        # All codes except those of NaN.
         elements = torch.randint(0, 127, shape, generator=generator) + 128 * torch.randint(
             0, 2, shape, generator=generator
         )

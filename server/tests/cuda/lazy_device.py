@@ -1,5 +1,6 @@
-"""A device whose streams do nothing before somebody waits for them, or before chance has it: what is not ordered by
-events comes in the wrong order, and then bytes are wrong.
+"""A device whose streams delay work until something waits for it or a random choice runs it.
+
+Work that is not ordered by events is done in a wrong order, which shows as wrong bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trunkline_server.backends.cuda.device import Event, HostDevice, Stream
 
 @dataclass(eq=False)
 class LazyEvent:
-    """Reached once the stream did what was there when it was marked."""
+    """An event that is reached when the stream has done all work from before its mark."""
 
     device: LazyDevice
     stream: LazyStream
@@ -44,7 +45,7 @@ class LazyStream:
             self.num_begun += 1
 
     def wait_for(self, event: Event) -> None:
-        # Waiting for an event makes what it stands for happen first.
+        # Waiting for an event makes the stream do the work before it.
         self.run(event.wait)
 
     def mark(self) -> Event:
@@ -52,7 +53,7 @@ class LazyStream:
             return LazyEvent(self._device, self, self.num_begun)
 
     def do_one(self) -> None:
-        """The oldest thing that is not done."""
+        """Does the oldest piece of pending work."""
         work = self._todo.popleft()
         work()
         self.num_done += 1
@@ -63,13 +64,15 @@ class LazyStream:
 
 
 class LazyDevice(HostDevice):
-    """seed: of what is done when nobody waits for it; None: nothing. is_main_lazy: steps are put off as well, and tests
-    say by `main.run` what they do; else they are done at once, as kernels in the interpreter are.
+    """A host device with lazy streams.
+
+    seed: of the random choices of pending work; None does nothing until something waits. is_main_lazy: steps are
+    delayed too, and tests pass their work to `main.run`; otherwise they run at once, as in the interpreter.
     """
 
     def __init__(self, seed: int | None, *, is_main_lazy: bool = False) -> None:
         super().__init__()
-        # Where kernels run: on a GPU, too, the order is this device's.
+        # Kernels run there. Even on a GPU, this class decides the order.
         self.torch_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.lock = threading.RLock()
         self._chance = None if seed is None else random.Random(seed)
@@ -101,7 +104,7 @@ class LazyDevice(HostDevice):
                 stream.mark().wait()
 
     def make_progress(self) -> None:
-        """Does a little of what is begun, by chance."""
+        """Does some of the pending work, at random."""
         with self.lock:
             busy = [stream for stream in self.streams if not stream.is_idle]
             if self._chance is None or not busy:
@@ -113,11 +116,11 @@ class LazyDevice(HostDevice):
 
 
 class InlineWorker:
-    """Implements `Worker`: tasks are done when the test says so, or when somebody drains."""
+    """Implements `Worker`: tasks run when the test says so, or on `drain`."""
 
     def __init__(self, name: str, on_bug: Callable[[BaseException], None]) -> None:
         self.name = name
-        # While a task is done, which may have others do theirs.
+        # Set while a task runs, because a task may make other workers run theirs.
         self.is_busy = False
         self._tasks: deque[Callable[[], None]] = deque()
 
@@ -129,7 +132,7 @@ class InlineWorker:
             pass
 
     def do_one(self) -> bool:
-        """False if there was nothing to do."""
+        """Runs the oldest task; returns False if there is none."""
         if not self._tasks:
             return False
         assert not self.is_busy, "tasks are done one after the other"

@@ -1,4 +1,4 @@
-"""Variants of the product and row kernels that are compiled for Hopper: see `compiled`."""
+"""Variants of the product and row kernels that are compiled for Hopper; see `compiled`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trunkline_server.backends.cuda.kernels import (
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
-# What `make test` compiles: one of each kind.
+# The variants that `make test` compiles: one of each kind.
 FIRST = {
     "bf16 [4096, 14336] x 1 tma",
     "bf16 [28672, 4096] x 8192 tma",

@@ -1,6 +1,6 @@
-"""Triton's interpreter, quicker: it makes the same types and shapes anew for every operation of every program.
+"""Speeds up Triton's interpreter, which creates the same types and shapes for every operation of every program.
 
-They are values, so each is made once.
+They are immutable values, so each is created once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def make_once() -> None:
-    """From now on equal block types, the shapes of tensors and the types of NumPy are made once."""
+    """Caches equal block types, tensor shapes and NumPy types from now on."""
     import triton.language.core as core
     from triton.runtime import interpreter
 

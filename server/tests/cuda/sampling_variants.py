@@ -1,4 +1,4 @@
-"""Variants of the sampler's kernels that are compiled for Hopper: see `compiled`."""
+"""Variants of the sampler's kernels that are compiled for Hopper; see `compiled`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tests.cuda.compiled import Variant
 from trunkline_server.backends.cuda.kernels import choose, logit_edits, logprobs, tokens, watermark
 
-# What `make test` compiles: one of each kind.
+# The variants that `make test` compiles: one of each kind.
 FIRST = {"weigh", "logprobs", "biases", "watermark"}
 _TYPES = {
     "logits": "*fp32", "largest": "*fp32", "tokens": "*i32", "values": "*fp32", "ids": "*i32", "counts": "*i32",

@@ -1,4 +1,4 @@
-"""Paged attention against softmax in f32 over what is stored, and to the bit against itself."""
+"""Paged attention against a softmax in f32 over the stored K and V, and against itself bit for bit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tests.cuda.kv_oracle import Scene, make_scene
 from tests.tiers import first, full, matrix
 from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
 
-# Decode over a split's end, a new sequence, a chunk of a few tokens, one of many.
+# A decode across the end of a split, a new sequence, a chunk of a few tokens, and one of many.
 MIXED = [(SPLIT + 2, 1), (5, 5), (70, 33), (90, MAX_SPLIT_TOKENS + 6)]
-# Of f32 sums, and of weights and results rounded to bf16 or f16.
+# Errors of f32 sums, and of weights and results rounded to bf16 or f16.
 BOUNDS = {"f32": 2e-6, "f16": 1e-3}
 BF16_BOUND = 6e-3
 
 
 def finest(device: str) -> str:
-    """The format with the least error. Products of f32 take Hopper's compiler minutes, and nobody serves with them."""
+    """Returns the format with the least error. f32 is not used on GPUs: its products take Hopper's compiler minutes."""
     return "f32" if device == "cpu" else "bf16"
 
 
@@ -27,7 +27,7 @@ def assert_close(actual: torch.Tensor, scene: Scene, **options: float | int | No
 
 
 @pytest.mark.parametrize("format", first(["f32", "f16", "bf16", "fp8", "int8", "int4"], "f32", "fp8", "int4"))
-def test_every_format_is_read_as_what_is_stored(format: str, device: str) -> None:
+def test_every_format_is_read_as_stored(format: str, device: str) -> None:
     if format == "f32" and device == "cuda":
         pytest.skip("f32 is for the interpreter")
     scene = make_scene(MIXED, device=device, format=format)
@@ -72,8 +72,8 @@ def test_scores_are_capped_softly(soft_cap: float, device: str) -> None:
 
 
 @pytest.mark.parametrize(("format", "window"), [full("bf16", None), ("bf16", 150), full("int8", None)])
-def test_bits_do_not_depend_on_how_it_is_cut_or_who_is_beside(format: str, window: int | None, device: str) -> None:
-    """In the interpreter products are NumPy's, whose order nobody promises: there the sums are exact."""
+def test_bits_do_not_depend_on_chunking_or_neighbours(format: str, window: int | None, device: str) -> None:
+    """NumPy does not specify the order of its products, so in the interpreter the sums are exact."""
     num_rows = MAX_SPLIT_TOKENS + 6
     first = SPLIT - 20
     whole = make_scene([(first + num_rows, num_rows)], device=device, format=format, is_exact=device == "cpu", seed=1)
@@ -84,7 +84,7 @@ def test_bits_do_not_depend_on_how_it_is_cut_or_who_is_beside(format: str, windo
     cut.pool, cut.tables = whole.pool, torch.cat([other] + [whole.tables] * len(chunks))
     for index, (begin, end) in enumerate(chunks):
         cut.queries[cut.rows(index + 1)] = whole.queries[begin:end]
-    # All split by split; the long one whole, as are some of one row; all whole.
+    # All entries in splits; the long one and some of one row whole; all entries whole.
     for max_partial_rows in (256, 17, 0):
         pieces = cut.attend(window=window, max_partial_rows=max_partial_rows)
         for index, (begin, end) in enumerate(chunks):
@@ -92,7 +92,7 @@ def test_bits_do_not_depend_on_how_it_is_cut_or_who_is_beside(format: str, windo
 
 
 @pytest.mark.parametrize("format", ["bf16", "int4"])
-def test_padding_is_left_alone(format: str, device: str) -> None:
+def test_padding_is_not_written(format: str, device: str) -> None:
     scene = make_scene(MIXED[:3], device=device, format=format)
     out = torch.full((scene.num_rows + 3, 64), 7.0, dtype=torch.bfloat16, device=device)
     scene.attend(padding_rows=3, padding_entries=2, out=out)
@@ -100,7 +100,7 @@ def test_padding_is_left_alone(format: str, device: str) -> None:
     assert (out[scene.num_rows :] == 7.0).all()
 
 
-def test_a_step_of_padding_alone_writes_nothing(device: str) -> None:
+def test_a_step_of_only_padding_writes_nothing(device: str) -> None:
     scene = make_scene([(1, 1)], device=device)
     scene.entries, scene.tables, scene.queries = [], scene.tables[:0], scene.queries[:0]
     out = torch.full((2, 64), 7.0, dtype=torch.bfloat16, device=device)
@@ -109,13 +109,13 @@ def test_a_step_of_padding_alone_writes_nothing(device: str) -> None:
 
 
 @pytest.mark.parametrize("max_partial_rows", [0, 1, 256])
-def test_steps_of_decodes_alone_may_say_so(max_partial_rows: int, device: str) -> None:
+def test_decode_only_steps_give_the_same_bits(max_partial_rows: int, device: str) -> None:
     scene = make_scene([(SPLIT + 3, 1), (9, 1), (1, 1)], device=device, format=finest(device))
     assert_close(scene.attend(decode_only=True, max_partial_rows=max_partial_rows), scene)
 
 
 @pytest.mark.parametrize(("format", "max_partial_rows"), matrix(["bf16", "fp8"], [0, 256]))
-def test_what_lies_beyond_a_sequence_is_not_read(format: str, max_partial_rows: int, device: str) -> None:
+def test_positions_beyond_a_sequence_are_not_read(format: str, max_partial_rows: int, device: str) -> None:
     scene = make_scene([(21, 1), (39, 9)], device=device, format=format)
     before = scene.attend(max_partial_rows=max_partial_rows)
     used = torch.cat([scene.slots(0), scene.slots(1)])
@@ -132,7 +132,7 @@ def test_what_lies_beyond_a_sequence_is_not_read(format: str, max_partial_rows: 
 
 
 @pytest.mark.parametrize("max_partial_rows", [0, 256])
-def test_what_is_not_a_number_stays_in_its_sequence(max_partial_rows: int, device: str) -> None:
+def test_nan_stays_in_its_sequence(max_partial_rows: int, device: str) -> None:
     scene = make_scene([(30, 1), (70, 2)], device=device, format="bf16")
     before = scene.attend(max_partial_rows=max_partial_rows)
     block = int(scene.tables[1, 1])

@@ -1,4 +1,4 @@
-"""Which items a step's attention is cut into, against a plain model."""
+"""The items into which a step's attention is divided, against a plain model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Items = list[tuple[int, ...]]
 
 
 def modelled(entries: list[tuple[int, int]], window: int | None, space: int) -> tuple[Items, Items, Items]:
-    """Items split by split, whole and to merge. entries: (context, rows), context 0 for padding."""
+    """Returns the items for splits, whole entries and merges. entries: (context, rows), context 0 for padding."""
     split_items: Items = []
     whole_items: Items = []
     merges: Items = []
@@ -82,13 +82,13 @@ def test_every_row_is_computed_once(seed: int, device: str) -> None:
     assert counts[0] <= plan.split_items.shape[0] and counts[1] <= plan.max_whole_items(num_rows, len(entries))
 
 
-def test_more_than_it_was_made_for_is_refused(device: str) -> None:
+def test_a_step_larger_than_the_plan_is_refused(device: str) -> None:
     plan = AttentionPlan(SHAPE, max_rows=4, max_entries=1, max_partial_rows=0, window=None, device=device)
     entries = torch.zeros(2, dtype=torch.int32, device=device)
-    with pytest.raises(AssertionError, match="more than the plan was made for"):
+    with pytest.raises(AssertionError, match="the step is larger than the plan"):
         plan.update(AttentionStep(entries[None], entries, entries[:1]), 5)
 
 
-def test_heads_that_share_too_much_are_refused() -> None:
-    with pytest.raises(AssertionError, match="128 query heads share a KV head, at most 64 can"):
+def test_too_many_query_heads_per_kv_head_are_refused() -> None:
+    with pytest.raises(AssertionError, match="128 query heads share a KV head, but at most 64 may"):
         AttentionShape(num_heads=128, num_kv_heads=1, head_size=64)

@@ -56,7 +56,7 @@ def reference(checkpoint: Checkpoint) -> ReferenceBackend:
 
 @dataclass
 class Runner:
-    """Feeds one sequence to a backend in chunks and remembers its blocks."""
+    """Feeds one sequence to a backend in chunks and keeps track of its blocks."""
 
     sequence_id: int
     blocks: Iterator[int]
@@ -82,7 +82,7 @@ class Runner:
 def run_alone(
     backend: Any, cuts: list[int], blocks: list[int], params: SamplingParams = WITH_LOGPROBS, num_decodes: int = 4
 ) -> list[Sampled]:
-    """Prefills `PROMPT` cut as told, then decodes."""
+    """Prefills `PROMPT` in the given chunks, then decodes."""
     assert sum(cuts) == len(PROMPT)
     backend.start(1, PROMPT, len(PROMPT), params)
     runner = Runner(1, iter(blocks), len(PROMPT))
@@ -94,7 +94,7 @@ def run_alone(
 
 
 def assert_same(actual: list[Sampled], expected: list[Sampled], atol: float = 1e-4) -> None:
-    """Same tokens; logprobs as close as f32 sums in another order are."""
+    """Asserts equal tokens, and logprobs within the error of f32 sums in another order."""
     assert [token.token_id for token in actual] == [token.token_id for token in expected]
     np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=atol)
     for one, other in zip(actual, expected, strict=True):
@@ -122,7 +122,7 @@ def assert_same(actual: list[Sampled], expected: list[Sampled], atol: float = 1e
         "llama_biases",
     ),
 )
-def test_logits_are_those_of_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:
+def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
     if checkpoint.config.head_size % 16:
         with pytest.raises(InvalidArgument, match=f"head size is {checkpoint.config.head_size}"):
@@ -150,7 +150,7 @@ def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: Re
 
 
 def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, reference: ReferenceBackend) -> None:
-    """Each gives what it gives alone."""
+    """Each sequence gives the same results as alone."""
     outputs = {}
     for name, one in (("reference", reference), ("cuda", backend)):
         runners = [Runner(number, iter(range(4 * number, 4 * number + 4)), 3 + 7 * number) for number in (1, 2, 3)]
@@ -167,8 +167,8 @@ def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, r
         assert_same(actual, expected)
 
 
-def test_two_steps_in_flight_are_as_one_after_the_other(backend: CudaBackend) -> None:
-    """The token of a step in flight stays on the device, also where penalties count it and a watermark follows it."""
+def test_two_steps_in_flight_equal_consecutive_steps(backend: CudaBackend) -> None:
+    """The token of a step in flight stays on the device, even if penalties count it and a watermark depends on it."""
     params = replace(
         WITH_LOGPROBS, temperature=0.8, seed=3, repetition_penalty=1.3, frequency_penalty=0.4,
         watermark=Watermark(0.5, 4.0, 7),
@@ -188,7 +188,7 @@ def test_two_steps_in_flight_are_as_one_after_the_other(backend: CudaBackend) ->
     np.testing.assert_allclose([t.logprob for t in runner.output], [t.logprob for t in expected], atol=1e-5)
 
 
-def test_a_bad_chunk_fails_alone(backend: CudaBackend) -> None:
+def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1, 2], num_decodes=0)
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
@@ -200,14 +200,14 @@ def test_a_bad_chunk_fails_alone(backend: CudaBackend) -> None:
     for chunk, problem in (
         (Chunk(1, 25, 1, [], True), "25 tokens are known"),
         (Chunk(1, 24, 1, [], True, allowed_tokens=b"\xff"), "a mask of 1 bytes"),
-        (Chunk(2, 5, 19, [4, 5, 6], True, score=True), "logits of 19 positions, the limit is 8"),
+        (Chunk(2, 5, 19, [4, 5, 6], True, score=True), "logits of 19 positions, but the limit is 8"),
     ):
         (outcome,) = backend.step([chunk])
         assert isinstance(outcome, SequenceFailure)
         assert problem in outcome.message
 
 
-def test_masks_say_what_may_follow_early_and_late(backend: CudaBackend) -> None:
+def test_early_and_late_masks_restrict_tokens(backend: CudaBackend) -> None:
     mask = bytearray(-(-VOCAB_SIZE // 8))
     mask[77 // 8] |= 1 << 77 % 8
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
@@ -249,7 +249,7 @@ def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> Non
     expected = run_alone(backend, [24], [0, 1, 2])
     backend.copy_block(0, 9, BLOCK_SIZE)
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    # A prefix hit: the first block is there already.
+    # A prefix hit: the first block has been computed already.
     runner = Runner(2, iter([9, 10, 11]), len(PROMPT), num_computed=BLOCK_SIZE)
     for num_tokens in (8, 1, 1, 1, 1):
         for outcome in backend.step([runner.chunk(num_tokens)]):
@@ -266,8 +266,8 @@ def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> No
     assert isinstance(outcome, SequenceFailure)
 
 
-def test_one_sequence_that_is_not_finite_fails_alone(backend: CudaBackend) -> None:
-    """Also in the step that was begun before the failure was known."""
+def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
+    """The sequence also fails in the step that began before the failure was known."""
     backend.start(1, PROMPT, len(PROMPT), replace(WITH_LOGPROBS, allowed_token_ids=(4,)))
     nothing = bytearray(-(-VOCAB_SIZE // 8))
     nothing[0] = 1

@@ -1,4 +1,4 @@
-"""What is known of cards, and what is refused on those that are too old or too small."""
+"""Properties of cards, and the refusal of cards that are too old or too small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline_server.errors import BackendUnavailable, InvalidArgument
 AMPERE, GEFORCE, HOPPER, BLACKWELL = Card((8, 0), 108), Card((8, 6), 82), Card((9, 0), 132), Card((10, 0), 148)
 
 
-def test_what_a_card_has_follows_from_its_capability() -> None:
+def test_properties_of_a_card_follow_from_its_capability() -> None:
     assert [card.multiplies_fp8 for card in (AMPERE, GEFORCE, Card((8, 9), 58), HOPPER)] == [False, False, True, True]
     assert [card.copies_tensors for card in (AMPERE, GEFORCE, HOPPER, Card((12, 0), 170))] == [False, False, True, True]
     assert [card.products_are_async for card in (AMPERE, HOPPER, BLACKWELL, Card((12, 0), 170))] == [
@@ -24,7 +24,7 @@ def test_what_a_card_has_follows_from_its_capability() -> None:
     assert HOPPER.shared_bytes == 227 << 10
     # A multiprocessor of compute capability 8.6 has 100 KiB.
     assert 2 * (GEFORCE.half_shared_bytes + 1024) == 100 << 10
-    # One that nobody knows yet is taken for the smallest.
+    # An unknown card counts as the smallest.
     assert Card((13, 7), 200).shared_bytes == min(SHARED_KIB.values()) << 10
 
 
@@ -33,7 +33,7 @@ def test_only_hopper_has_tiles_of_two_sizes_in_attention() -> None:
     assert {whole_rows_of(card) for card in (AMPERE, GEFORCE, BLACKWELL)} == {SPLIT_ROWS}
 
 
-def test_heads_that_a_card_has_no_room_for_are_refused_by_name() -> None:
+def test_heads_too_large_for_a_card_are_refused_by_name() -> None:
     assert stages_of(HOPPER, "int4", 256) == stages_of(GEFORCE, "int4", 128) == 3
     assert stages_of(GEFORCE, "bf16", 256) == 1
     with pytest.raises(InvalidArgument, match=r"heads have 256 elements.*compute capability 8\.6") as refusal:
@@ -50,11 +50,11 @@ def test_cards_before_ampere_are_refused(
     monkeypatch.setattr(build, "card_of", lambda device: Card(capability, 40))
     monkeypatch.setattr(build, "CudaDevice", lambda: "the card")
     if is_refused:
-        with pytest.raises(BackendUnavailable, match=r"compute capability 7\.5, the cuda backend needs 8\.0"):
+        with pytest.raises(BackendUnavailable, match=r"compute capability 7\.5, but the cuda backend needs 8\.0"):
             build.find_device()
     else:
         assert build.find_device() == "the card"  # type: ignore[comparison-overlap]
 
 
-def test_the_interpreter_stands_for_hopper() -> None:
+def test_the_interpreter_acts_as_hopper() -> None:
     assert card_of(torch.device("cpu")) == HOPPER

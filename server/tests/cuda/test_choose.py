@@ -1,4 +1,4 @@
-"""Sampling on the device takes the token that sampling/sampler.py takes from the same logits."""
+"""Sampling on the device takes the same token as sampling/sampler.py from the same logits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sampler(device: str, vocab_size: int = VOCAB) -> DeviceSampler:
 
 
 def random_logits(rng: np.random.Generator, num_rows: int = ROWS, vocab_size: int = VOCAB) -> np.ndarray:
-    """Flat and sharp rows, some with ties, some with tokens that cannot be."""
+    """Returns flat and sharp rows, some with ties, some with impossible tokens."""
     logits = (rng.standard_normal((num_rows, vocab_size)) * rng.choice([0.5, 2, 6], (num_rows, 1))).astype(np.float32)
     logits[::3] = np.round(logits[::3])
     logits[1::7, ::5] = -np.inf
@@ -38,7 +38,7 @@ def random_logits(rng: np.random.Generator, num_rows: int = ROWS, vocab_size: in
 
 
 def random_params(rng: np.random.Generator, kinds: tuple[str, ...]) -> SamplingParams:
-    """kinds: which filters may be set."""
+    """Returns random parameters. kinds: filters that may be set."""
     given: dict[str, Any] = {
         "top_k": lambda: int(rng.integers(1, 60)),
         "top_p": lambda: float(rng.random()),
@@ -66,7 +66,7 @@ def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: Device
     ("kinds", "max_listed"),
     matrix([(), ("top_k", "top_p"), ("min_p", "typical_p"), ("top_k", "top_p", "min_p", "typical_p")], [8192, 16]),
 )
-def test_draws_as_the_reference(
+def test_draws_match_the_reference(
     kinds: tuple[str, ...], max_listed: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "MAX_LISTED", max_listed)
@@ -83,7 +83,7 @@ def test_draws_as_the_reference(
         assert row.token_id == choose_token(given, [0] * position, 1, one), one
 
 
-def test_edits_logits_as_the_reference(device: str) -> None:
+def test_edited_logits_match_the_reference(device: str) -> None:
     rng = np.random.default_rng(4)
     logits = random_logits(rng)
     requests, expected, mask_bytes = [], [], -(-VOCAB // 8)
@@ -123,7 +123,7 @@ def test_edits_logits_as_the_reference(device: str) -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [3, VOCAB, 9001])
-def test_lifts_green_tokens_to_the_bit(vocab_size: int, device: str) -> None:
+def test_lifted_logits_match_the_reference_bit_for_bit(vocab_size: int, device: str) -> None:
     rng = np.random.default_rng(vocab_size)
     logits = random_logits(rng, 6, vocab_size)
     previous = rng.integers(0, vocab_size, 6).astype(np.int32)
@@ -149,7 +149,7 @@ def test_lifts_green_tokens_to_the_bit(vocab_size: int, device: str) -> None:
     assert logits.tobytes() != expected.tobytes()
 
 
-def test_tells_logprobs_ranks_and_the_likeliest(device: str) -> None:
+def test_logprobs_ranks_and_likeliest_tokens_match(device: str) -> None:
     rng = np.random.default_rng(5)
     logits = random_logits(rng)
     targets = rng.integers(0, VOCAB, ROWS).tolist()
@@ -171,7 +171,7 @@ def test_tells_logprobs_ranks_and_the_likeliest(device: str) -> None:
         np.testing.assert_allclose([value for _, value in row.top], [value for _, value in expected], atol=1e-6)
 
 
-def test_says_which_rows_have_no_distribution(device: str) -> None:
+def test_rows_without_a_distribution_are_reported(device: str) -> None:
     logits = np.zeros((5, VOCAB), dtype=np.float32)
     logits[1, 70] = np.nan
     logits[2, 71] = np.inf
@@ -183,7 +183,7 @@ def test_says_which_rows_have_no_distribution(device: str) -> None:
     tokens = [row.token_id for row in rows]
     assert tokens[0] >= 0
     assert tokens[1:] == [choose.NOT_A_NUMBER, choose.NOT_FINITE, choose.NOT_FINITE, choose.NOT_FINITE]
-    # Also where a mask hides what is not finite.
+    # Also refused where a mask hides the non-finite logit.
     only_zero = mask.copy()
     only_zero[0] = 1
     hidden = [RowRequest(rules=rules, mask=only_zero)] * 3

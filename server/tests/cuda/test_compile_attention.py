@@ -1,4 +1,4 @@
-"""Attention's kernels are what they should be on Hopper, as far as its compiler can tell."""
+"""Properties of attention's kernels on Hopper that its compiler can show."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 from tests.cuda.compiled import Compiled
 from tests.tiers import first
 
-# A multiprocessor's shared memory, of which each program keeps 1 KiB.
+# A multiprocessor's shared memory, of which each program reserves 1 KiB.
 SHARED_BYTES = 228 << 10
 KEPT_BYTES = 1 << 10
 REGISTERS = 64 << 10
-# Of a thread, spilled in the widest kernel: fp8's conversions, what int4 adds to scores.
+# Bytes that a thread may spill in the widest kernel: fp8's conversions, and what int4 adds to scores.
 SPILLED_BYTES = {"whole fp8": 64, "whole int4": 320}
 
 
@@ -25,8 +25,8 @@ def test_registers_are_not_spilled(compiled: dict[str, Compiled]) -> None:
 
 
 @pytest.mark.parametrize("format", first(["bf16", "fp8", "int4"], "bf16"))
-def test_both_ways_multiply_with_the_same_instructions(format: str, compiled: dict[str, Compiled]) -> None:
-    """Or else a decode would have other bits than a prefill."""
+def test_split_and_whole_kernels_use_the_same_instructions(format: str, compiled: dict[str, Compiled]) -> None:
+    """Otherwise a decode would have other bits than a prefill."""
     products = compiled[f"split {format}"].products
     assert products == compiled[f"whole {format}"].products
     first_key = ["m64n16k16"] if format == "int4" else []

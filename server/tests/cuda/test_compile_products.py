@@ -1,4 +1,4 @@
-"""Product, row and sampling kernels compile for Hopper, which the interpreter, taking more, cannot tell."""
+"""Product, row and sampling kernels compile for Hopper; the interpreter accepts more than the compiler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_kernels_compile_for_hopper_and_use_its_matrix_units(hopper: dict[str, d
         assert kernel.spilled_bytes == 0, kernel
         assert kernel.shared_bytes <= MAX_SHARED_BYTES, kernel
         if kernel.kernel in ("_parallel_kernel", "_persistent_kernel", "_grouped_kernel"):
-            # One kind of instruction on every path: bits would differ between two.
+            # One kind of instruction on every path, because bits would differ between two.
             assert kernel.products, kernel
             assert all(name.startswith("wgmma.mma_async.sync.aligned.m64") for name in kernel.products), kernel
         assert kernel.copies_tensors == kernel.name.endswith("tma"), kernel

@@ -1,4 +1,4 @@
-"""Numbers of e4m3, all of them, as kernels make them of their codes."""
+"""All numbers of e4m3, as kernels convert them from their codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _convert_kernel(codes, out, BY_BITS: tl.constexpr):
 
 
 @pytest.mark.parametrize("by_bits", [True, False])
-def test_every_code_is_the_number_that_torch_takes_it_for(device: str, by_bits: bool) -> None:
+def test_every_code_converts_as_in_torch(device: str, by_bits: bool) -> None:
     codes = torch.arange(256, dtype=torch.uint8, device=device)
     out = torch.empty(256, dtype=torch.float32, device=device)
     _convert_kernel[(1,)](codes, out, BY_BITS=by_bits)

@@ -1,4 +1,6 @@
-"""flash-attn beside the kernels for all: a module that computes by torch what the package promises stands in for it."""
+"""flash-attn beside the backend's own kernels. A module that computes the package's documented results in torch
+replaces it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def flash_attn_func(
     softcap: float = 0.0,
     **_: object,
 ) -> torch.Tensor:
-    """As the package documents it: [batch, rows, heads, D]; the mask ends with the last query and key."""
+    """Computes attention as the package documents it: [batch, rows, heads, D]; the mask aligns the last query and
+    key.
+    """
     num_rows, num_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
     keys, values = (x.float().repeat_interleave(group, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * (softmax_scale or q.shape[-1] ** -0.5)
@@ -58,7 +62,7 @@ def flash_attn_func(
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
-    """Installs the module; how many rows and keys each call had."""
+    """Installs the module; yields the numbers of rows and keys of each call."""
     seen: list[tuple[int, int]] = []
 
     def recorded(q: Any, k: Any, v: Any, softmax_scale: Any, causal: Any, window_size: Any, softcap: Any) -> Any:
@@ -90,10 +94,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
         full([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}, (3, 1, 80)),
     ],
 )
-def test_a_chunk_is_that_of_the_kernels(
+def test_a_chunk_matches_the_own_kernels(
     device: str, entries: list[tuple[int, int]], options: dict[str, Any], heads: tuple[int, int, int]
 ) -> None:
-    """Chunked, with shared KV heads, a window, a soft cap."""
+    """Compares a chunked prompt with shared KV heads, a window and a soft cap."""
     num_heads, num_kv_heads, head_size = heads
     scene = make_scene(
         entries, device=device, num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size, format="bf16"
@@ -111,7 +115,7 @@ def test_a_chunk_is_that_of_the_kernels(
     assert (out[: rows.start] == 7.0).all(), "rows of others are left alone"
 
 
-def test_what_is_gathered_is_what_is_stored(device: str) -> None:
+def test_gathered_elements_equal_stored_ones(device: str) -> None:
     scene = make_scene([(45, 1)], device=device, num_heads=4, num_kv_heads=2, head_size=48, format="f16")
     keys, values = gather_kv(scene.pool, 1, scene.tables[0].to(device), 45)
     layout = scene.pool.layout
@@ -130,7 +134,7 @@ def backend_of(path: Path, device: str, numerics: str) -> CudaBackend:
 
 
 def two_sequences(backend: CudaBackend) -> list[Sampled]:
-    """One decodes while a long chunk and a short one of the other are computed."""
+    """One sequence decodes while a long and a short chunk of the other are computed."""
     tokens = np.random.default_rng(3).integers(0, VOCAB_SIZE, 60).tolist()
     params = SamplingParams(logprobs=True)
     backend.start(1, tokens[:8], 8, params)
@@ -167,10 +171,10 @@ def test_steps_with_long_chunks_use_it_and_agree(
     np.testing.assert_allclose([one.logprob for one in found], [one.logprob for one in expected], atol=0.05)
 
 
-def test_stored_blocks_of_fast_numerics_are_those_of_its_version(
+def test_fast_numerics_have_the_version_in_the_fingerprint(
     tiny_model: TinyModels, device: str, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bits are in K and V of the layers behind the first. Exact numerics never ask for it."""
+    """The version's bits are in K and V of the layers behind the first. Exact numerics never look for it."""
     path = tiny_model("qwen2_shallow").folder
 
     def fingerprints() -> list[str]:
@@ -185,7 +189,7 @@ def test_stored_blocks_of_fast_numerics_are_those_of_its_version(
     assert first_exact == other_exact == without_exact
 
 
-def test_why_it_is_not_used(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_not_using_it_is_logged(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_flash(LAYOUT, torch.bfloat16, is_fast=False) == (None, "`--numerics exact`")
     found, why = find_flash(LAYOUT, torch.float16, is_fast=True)
     assert found is None

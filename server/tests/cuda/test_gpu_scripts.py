@@ -1,4 +1,4 @@
-"""`make gpu-check`: what goes wrong in one phase loses nothing of the others, and tiny shapes can be measured."""
+"""`make gpu-check`: a failure in one phase loses nothing of the others, and tiny shapes can be measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, phases: Sequence[Any], *, seconds: float = 60.0, width: int = 2) -> dict[str, str]:
-    """How each phase of a run ended."""
+    """Returns how each phase of a run ended."""
     from gpu.phases import Conductor
 
     conductor = Conductor(folder, time.monotonic() + seconds, {"PYTHONPATH": os.pathsep.join(PATHS)})
@@ -58,7 +58,7 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
     }  # fmt: skip
     report.write(tmp_path)
     results = json.loads((tmp_path / "gpu.json").read_text())
-    # What each said before its end is there.
+    # Figures printed before a phase's end are kept.
     assert len(results["figures"]["m"]["decode"]) == 4
     text = (tmp_path / "gpu.md").read_text()
     assert "- raises: failed with 1: `RuntimeError: no memory`" in text
@@ -71,10 +71,10 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
 
 
 class LeapingClock:
-    """Stands in for `time` where phases are run: leaps past their limits as soon as something is seen.
+    """Replaces `time` where phases run, and jumps past their limits once an event has been seen.
 
-    So a limit has room for a slow start, and no test waits for it. A phase hears that its limit is over already, and
-    says where it is as soon as it can.
+    This leaves room for a slow start without making any test wait. A phase learns that its limit has passed and then
+    reports where it is.
     """
 
     LEAP_S, PAST_S = 100.0, 1000.0
@@ -93,7 +93,7 @@ class LeapingClock:
 
 
 def has_ended(process: int, within_s: float = 10.0) -> bool:
-    """Whether a process ends in that time, also one that nobody has waited for."""
+    """Returns True if a process ends in that time, even if no parent has waited for it."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
@@ -104,9 +104,7 @@ def has_ended(process: int, within_s: float = 10.0) -> bool:
         os.close(descriptor)
 
 
-def test_a_phase_that_hangs_says_where_and_its_children_end_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_phase_reports_where_and_its_children_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpu import phases, report
 
     child, log = tmp_path / "child", tmp_path / ".hangs.log"
@@ -128,7 +126,7 @@ time.sleep(600)
     assert report.problems(tmp_path) == ["hangs: over its limit of 60 s"]
 
 
-def test_what_has_no_time_left_is_listed(tmp_path: Path) -> None:
+def test_phases_without_time_left_are_listed(tmp_path: Path) -> None:
     from gpu import report
 
     first = phase("first", "import time; time.sleep(600)", 600.0, least_s=0.5)
@@ -139,7 +137,7 @@ def test_what_has_no_time_left_is_listed(tmp_path: Path) -> None:
     assert "- second: skipped: no time was left" in (tmp_path / "gpu.md").read_text()
 
 
-def test_a_run_that_is_ended_lists_what_it_did_not_come_to(tmp_path: Path) -> None:
+def test_an_ended_run_lists_the_phases_not_reached(tmp_path: Path) -> None:
     from gpu import report
     from gpu.phases import Conductor
 
@@ -153,7 +151,7 @@ def test_a_run_that_is_ended_lists_what_it_did_not_come_to(tmp_path: Path) -> No
     assert report.problems(tmp_path) == ["later: skipped: the run was ended"]
 
 
-def test_figures_of_the_interpreter_are_said_to_be_none_and_not_drawn(tmp_path: Path) -> None:
+def test_figures_of_the_interpreter_are_marked_and_not_drawn(tmp_path: Path) -> None:
     from gpu import report
     from gpu.lines import Lines
 
@@ -166,13 +164,13 @@ def test_figures_of_the_interpreter_are_said_to_be_none_and_not_drawn(tmp_path: 
     lines.note(device="none", on_gpu=False)
     report.write(tmp_path)
     text = (tmp_path / "gpu.md").read_text()
-    assert "the times tell nothing" in text
+    assert "The times mean nothing" in text
     assert "| device | none |" in text
     assert "decode.svg" not in text
     assert not (tmp_path / "decode.svg").exists()
 
 
-def test_a_summary_is_made_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
     from gpu import report
     from gpu.lines import Lines
 
@@ -203,7 +201,7 @@ def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytes
     assert all(row["tokens_per_s"] > 0 for row in figures["tiny"]["decode"] + figures["tiny"]["prefill"])
 
 
-def test_fp8_weights_are_a_checkpoint_that_is_read(tmp_path: Path) -> None:
+def test_fp8_weights_form_a_readable_checkpoint(tmp_path: Path) -> None:
     from gpu.shapes import SHAPES, write_model
     from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -229,7 +227,7 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
 
 
-def test_every_program_that_measures_is_of_some_phase() -> None:
+def test_every_measuring_program_belongs_to_a_phase() -> None:
     from gpu import measure, plan
 
     stages = [
@@ -241,7 +239,7 @@ def test_every_program_that_measures_is_of_some_phase() -> None:
 
 
 @pytest.mark.parametrize("is_absolute", [True, False])
-def test_the_programs_of_a_bundle_are_found_wherever_it_lies(tmp_path: Path, is_absolute: bool) -> None:
+def test_a_bundle_finds_its_programs_in_any_folder(tmp_path: Path, is_absolute: bool) -> None:
     bundle, python = tmp_path / "bundle", tmp_path / "python"
     for file, content in ((bundle / "bin/trunkline", ""), (python, '#!/bin/sh\n[ "$1" = -c ] || echo "$@"\n')):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -256,7 +254,7 @@ def test_the_programs_of_a_bundle_are_found_wherever_it_lies(tmp_path: Path, is_
     assert words[-2:] == ["--minutes", "3"]
 
 
-def test_a_launcher_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_launcher_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from gpu import __main__ as program
 
     monkeypatch.setattr(sys, "argv", ["gpu", "--launcher", str(tmp_path / "trunkline"), "--output", str(tmp_path)])
@@ -266,7 +264,7 @@ def test_a_launcher_that_is_not_there_is_refused_at_once(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_a_name_that_no_phase_has_is_refused_before_results_are_lost(
+def test_an_unknown_phase_is_refused_before_results_are_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_gpu: bool
 ) -> None:
     from gpu import __main__ as program

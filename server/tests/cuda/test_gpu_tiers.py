@@ -1,4 +1,4 @@
-"""The measurement of the KV tiers runs, and finds blocks that are not what they were."""
+"""The measurement of the KV tiers runs and detects wrong bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpu.traffic`: other clients that nobody answered are told, and a shard is killed while it works."""
+"""`gpu.traffic`: unanswered clients are reported, and a shard is killed while it works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiers import full
 
 BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
 NUM_OTHERS = 3
-# Of a made server, to answer one of the others.
+# Time that a simulated server takes to answer another client.
 ANSWER_S = 0.4
 
 
@@ -25,7 +25,9 @@ def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def others(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., str]) -> Any:
-    """Other clients of a server that answers so; stopped when they are busy, or one failed, or in a second."""
+    """Yields other clients of a server with these answers, and stops them once they are busy or one failed, or after a
+    second.
+    """
     from gpu import traffic
 
     monkeypatch.setattr(traffic, "ask", answer)
@@ -36,14 +38,14 @@ def others(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., str]) -> Any:
     return asking
 
 
-def test_others_that_are_answered_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answered_clients_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     found = others(monkeypatch, lambda *_: "[]")
     assert found.problems() == []
     assert found.problems(is_shard_killed=True) == []
 
 
 @pytest.mark.parametrize("is_shard_killed", [True, full(False)])
-def test_others_that_nobody_answered_are_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
+def test_unanswered_clients_are_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
     def refuse(*_: object) -> str:
         raise ConnectionRefusedError
 
@@ -51,7 +53,7 @@ def test_others_that_nobody_answered_are_a_problem(monkeypatch: pytest.MonkeyPat
     assert "none was answered whole" in found.problems(is_shard_killed=is_shard_killed)
 
 
-def test_a_request_that_is_lost_is_a_problem_where_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_request_is_a_problem_if_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpu import traffic
 
     lock, asked = threading.Lock(), []
@@ -69,7 +71,7 @@ def test_a_request_that_is_lost_is_a_problem_where_nothing_is_killed(monkeypatch
 
 
 @pytest.mark.parametrize("is_shard_killed", [True, full(False)])
-def test_what_the_server_refuses_is_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
+def test_a_refused_request_is_a_problem(monkeypatch: pytest.MonkeyPatch, is_shard_killed: bool) -> None:
     def fail(*_: object) -> str:
         raise RuntimeError("the server answered 500")
 
@@ -80,7 +82,7 @@ def test_what_the_server_refuses_is_a_problem(monkeypatch: pytest.MonkeyPatch, i
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_the_shard_is_killed_while_it_works_for_others(
+def test_the_shard_is_killed_while_it_works_for_other_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     from gpu import traffic
@@ -103,7 +105,7 @@ def test_the_shard_is_killed_while_it_works_for_others(
             return "[]"
         with lock:
             counts["begun"] += 1
-        # As long as a server takes.
+        # Takes as long as a server.
         never.wait(ANSWER_S)
         if not is_answered:
             raise RuntimeError("the server answered 500")

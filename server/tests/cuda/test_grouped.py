@@ -1,4 +1,4 @@
-"""Grouped weights: GGUF's formats repacked, and products that are those of the dequantised weight."""
+"""Grouped weights: GGUF's formats repacked, and products equal to those of the dequantised weight."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trunkline_server.backends.cuda.quantized.grouped import (
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor
 
-# Scales that are products of two numbers are kept as f16.
+# Scales that are products of two numbers are stored as f16.
 RELATIVE_ERROR = {"Q4_K": 2.0**-10, "Q5_K": 2.0**-10, "Q6_K": 2.0**-10}
 
 
 def gguf_weight(format_name: str, num_rows: int, num_inputs: int, device: str) -> tuple[GroupedWeight, torch.Tensor]:
-    """A random weight, in two slices, and what `weights/dequantize.py` reads."""
+    """Returns a random weight in two slices, and what `weights/dequantize.py` reads."""
     values = np.random.default_rng(num_rows).standard_normal((num_rows, num_inputs)).astype(np.float32)
     raw = quantize(values, format_name)
     stored = Tensor(name="w", format=format_name, shape=values.shape, data=raw.reshape(-1))
@@ -43,7 +43,7 @@ def gguf_weight(format_name: str, num_rows: int, num_inputs: int, device: str) -
 
 
 @pytest.mark.parametrize("format_name", sorted(GROUPED_FORMATS))
-def test_every_gguf_format_is_read_as_by_the_reference(device: str, format_name: str) -> None:
+def test_every_gguf_format_matches_the_reference(device: str, format_name: str) -> None:
     width = 512 if FORMATS[format_name].group_elements == 256 else 160
     weight, expected = gguf_weight(format_name, 20, width, device)
     found = dequantized_rows(weight, None, torch.empty(20, width, device=device))
@@ -60,12 +60,12 @@ def test_every_gguf_format_is_read_as_by_the_reference(device: str, format_name:
     torch.testing.assert_close(product.double(), exact, rtol=1e-5, atol=1e-4)
 
 
-def test_all_quantised_formats_that_are_read_have_a_kind() -> None:
+def test_all_supported_quantised_formats_have_a_kind() -> None:
     assert set(GROUPED_FORMATS) == set(FORMATS) - {"F32", "F16", "BF16"}
 
 
 def exact_weight(bits: int, group_size: int, kind: str, num_inputs: int, device: str) -> GroupedWeight:
-    """Numbers whose sums are exact in f32 in any order."""
+    """Returns a weight of numbers whose sums are exact in f32 in any order."""
     generator = torch.Generator().manual_seed(bits + group_size)
     num_outputs, num_groups = 40, -(-num_inputs // group_size)
 
@@ -100,7 +100,7 @@ def exact_weight(bits: int, group_size: int, kind: str, num_inputs: int, device:
     ],
 )
 def test_no_bit_depends_on_rows_or_path(device: str, bits: int, group_size: int, kind: str) -> None:
-    num_inputs = 520  # three splits, the last block is not whole
+    num_inputs = 520  # three splits; the last block is partial
     weight = exact_weight(bits, group_size, kind, num_inputs, device)
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(-4, 5, (36, num_inputs), generator=generator).to(torch.float16).to(device)

@@ -1,4 +1,4 @@
-"""int4's scaling of keys: measured as the reference measures it, and changing nothing but what is rounded."""
+"""int4's key scaling: measured as the reference measures it, and without effect except on rounding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_rope(dim: int) -> Rope:
 
 
 def made_scaling(device: str, dtype: torch.dtype, head_size: int = 32, num_tiles: int = 6) -> KeyScaling:
-    """Of two layers and one KV head, factors far apart and means larger than keys."""
+    """Returns a scaling of two layers and one KV head, with factors far apart and means larger than keys."""
     factors = torch.exp(random(2, 1, 1, head_size, seed=7))
     means = random(2, 1, num_tiles, head_size, seed=8) * 3
     return KeyScaling(torch.cat([factors, 1 / factors], dim=1).to(device), means.to(dtype).to(device))
@@ -47,10 +47,10 @@ def made_scaling(device: str, dtype: torch.dtype, head_size: int = 32, num_tiles
 @pytest.mark.parametrize(
     "case", first(["llama3", "qwen3", "qwen2_shallow", "smollm3", "smollm3_marked"], "smollm3_marked")
 )
-def test_the_scaling_is_that_of_the_reference(
+def test_scaling_matches_the_reference(
     case: str, tiny_model: TinyModels, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both over as many tokens, and blocks as large as tiles. The reference samples the last layer's queries."""
+    """Both use the same tokens, and blocks as large as tiles. The reference samples the last layer's queries."""
     monkeypatch.setattr(calibrate, "NUM_TOKENS", NUM_TOKENS)
     monkeypatch.setattr(reference_calibrate, "_NUM_TOKENS", NUM_TOKENS)
     checkpoint = open_checkpoint(tiny_model(case).folder)
@@ -73,7 +73,7 @@ def test_the_scaling_is_that_of_the_reference(
         assert actual.means[layer].any() == reference.mean[layer].any()
 
 
-def test_means_turn_from_tile_to_tile_as_keys_do(device: str) -> None:
+def test_means_rotate_from_tile_to_tile_like_keys(device: str) -> None:
     rope = make_rope(32)
     shared = random(1, 32).double()
     positions = torch.arange(4 * TILE)
@@ -92,7 +92,7 @@ def test_means_turn_from_tile_to_tile_as_keys_do(device: str) -> None:
     assert torch.allclose(means, expected, atol=5 * 0.1 / (4 * TILE) ** 0.5)
 
 
-def test_heads_without_keys_are_left_as_they_are(device: str) -> None:
+def test_heads_without_keys_are_not_scaled(device: str) -> None:
     sums = KeySums(
         num_layers=1, num_kv_heads=2, head_size=32, num_positions=TILE, dtype=torch.float32, device=torch.device(device)
     )
@@ -118,7 +118,7 @@ def test_heads_without_keys_are_left_as_they_are(device: str) -> None:
     ],
 )
 def test_attention_is_the_same_with_and_without(entry: tuple[int, int], window: int | None, device: str) -> None:
-    """In f32, where nothing is rounded to a few bits: what is taken from keys comes back in scores."""
+    """In f32, without rounding to a few bits: the mean subtracted from keys is added to scores."""
     context, _ = entry
     results = []
     for scaling in (None, made_scaling(device, torch.float32)):
@@ -134,8 +134,8 @@ def test_attention_is_the_same_with_and_without(entry: tuple[int, int], window: 
     assert torch.allclose(*results, atol=2e-4)
 
 
-def test_capped_scores_are_scaled_and_not_moved(device: str) -> None:
-    """A cap is not the same for all scores of a tile, so nothing may be taken from keys there."""
+def test_keys_of_capped_scores_are_scaled_but_not_shifted(device: str) -> None:
+    """A cap does not affect all scores of a tile equally, so nothing may be subtracted from keys there."""
     sums = KeySums(
         num_layers=2, num_kv_heads=1, head_size=32, num_positions=TILE, dtype=torch.float32, device=torch.device(device)
     )
@@ -155,7 +155,7 @@ def test_capped_scores_are_scaled_and_not_moved(device: str) -> None:
     assert torch.allclose(*results, atol=1e-5)
 
 
-def test_keys_and_queries_are_scaled_before_they_are_turned_and_moved_behind(device: str) -> None:
+def test_keys_are_scaled_then_transformed_then_shifted(device: str) -> None:
     scaling = made_scaling(device, torch.bfloat16)
     pool = KvPool(
         num_layers=2, num_blocks=3, block_size=16, num_kv_heads=1, head_size=32, dtype="int4", device=device,
@@ -175,7 +175,7 @@ def test_keys_and_queries_are_scaled_before_they_are_turned_and_moved_behind(dev
     keys, _ = stored(pool, 1)
     error = (keys[slots[:3], 0] - expected_k[:3]).norm(dim=-1) / expected_k[:3].norm(dim=-1)
     assert error.max() < 0.14
-    # Position 0, with what four bits have left of it.
+    # Position 0, with its correction in another four bits.
     better = keys[32, 0] + first_keys(pool, 1)[2, 0]
     assert (better - expected_k[0]).norm() / expected_k[0].norm() < 0.02
     assert not first_keys(pool, 1)[0].any(), "other blocks hold no first key"

@@ -19,10 +19,10 @@ def make_pool(format: str, device: str, num_blocks: int = 7) -> KvPool:
 
 @pytest.mark.parametrize(
     ("format", "bytes_per_head"),
-    # Elements and, but for the first three, a scale of two bytes.
+    # Elements and, except for the first three, a scale of two bytes.
     [("f32", 512), ("bf16", 256), ("f16", 256), ("fp8", 128 + 2), ("int8", 128 + 2), ("int4", 64 + 2)],
 )
-def test_a_block_takes_what_its_elements_and_scales_take(format: str, bytes_per_head: int) -> None:
+def test_the_size_of_a_block_is_that_of_elements_and_scales(format: str, bytes_per_head: int) -> None:
     layout = KvLayout(block_size=16, num_kv_heads=8, head_size=128, format=KvFormat(format))
     first_keys = 8 * bytes_per_head if format == "int4" else 0
     piece = -(-(2 * 16 * 8 * bytes_per_head + first_keys) // 128) * 128
@@ -66,7 +66,7 @@ def test_one_block_is_copied_by_its_ids(device: str) -> None:
     assert torch.equal(pool.pieces, expected)
 
 
-def test_no_copies_are_no_launch(device: str) -> None:
+def test_no_copies_mean_no_launch(device: str) -> None:
     pool = make_pool("bf16", device)
     expected = pool.pieces.clone()
     pool.copy_blocks(torch.empty(0, 2, dtype=torch.int32, device=device))

@@ -1,4 +1,4 @@
-"""Products with dense weights against torch, and to the bit whatever the number of rows, the tiles and the path."""
+"""Products with dense weights against torch, and bit for bit for any number of rows, tiles and path."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from trunkline_server.backends.cuda.weights import DenseWeight
 SMALL = Tiles(64, 16, 128, num_warps=4, num_stages=3, is_parallel=True)
 WIDE = Tiles(128, 64, 64, num_warps=4, num_stages=3, is_parallel=True)
 PERSISTENT = Tiles(128, 128, 64, num_warps=8, num_stages=3, is_parallel=False)
-# Three splits of one, two and three whole units and a rest, whatever a weight of this shape would get.
+# Splits of one, two and three whole units and a rest, whatever a weight of this shape would get.
 PLANS = [ProductPlan(72, 200, 1, 256), ProductPlan(72, 328, 3, 128), ProductPlan(136, 400, 2, 256)]
 
 
 def numbers(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
-    """Random on a GPU. In the interpreter small integers, whose sums are exact in f32 in any order: its products are
-    those of numpy, whose order depends on the shape."""
+    """Returns random numbers on a GPU; in the interpreter, small integers, whose sums are exact in f32 in any order.
+
+    The interpreter's products are numpy's, whose order depends on the shape.
+    """
     generator = torch.Generator().manual_seed(seed)
     if device == "cuda":
         return torch.randn(*shape, generator=generator).to(dtype).to(device)
@@ -30,7 +32,7 @@ def numbers(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Te
 
 
 @pytest.mark.parametrize(("dtype", "plan"), matrix([torch.float16, torch.bfloat16, torch.float32], PLANS))
-def test_a_product_is_that_of_torch(device: str, dtype: torch.dtype, plan: ProductPlan) -> None:
+def test_a_product_matches_torch(device: str, dtype: torch.dtype, plan: ProductPlan) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(5, plan.num_inputs, generator=generator).to(dtype).to(device)
     values = torch.randn(plan.num_outputs, plan.num_inputs, generator=generator).to(dtype).to(device)
@@ -60,13 +62,13 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     assert torch.equal(whole[147:148], product(slice(147, 148), SMALL))
     assert torch.equal(whole[3:20], product(slice(3, 20), SMALL))
     assert torch.equal(whole[64:130], product(slice(64, 130), PERSISTENT))
-    # Copies by the device or by threads: one order.
+    # Copies by the device and by threads have the same order.
     out = torch.empty(17, plan.num_outputs, device=device)
     dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma and can_copy)
     assert torch.equal(whole[3:20], out)
 
 
-def test_rows_may_be_parts_of_wider_ones_and_the_rest_stays(device: str) -> None:
+def test_rows_may_be_parts_of_wider_ones(device: str) -> None:
     wide = numbers(3, 300, dtype=torch.float16, device=device, seed=1)
     values = numbers(40, 150, dtype=torch.float16, device=device, seed=2)
     out = torch.full((3, 64), 7.0, dtype=torch.float16, device=device)
@@ -91,7 +93,7 @@ def test_the_chosen_tiles_agree_for_every_number_of_rows(device: str, shape: tup
     assert linear(x[:0], weight).shape == (0, num_outputs)
 
 
-def test_logits_are_those_of_the_rows_asked_for_capped(device: str) -> None:
+def test_capped_logits_of_requested_rows(device: str) -> None:
     x = numbers(6, 96, dtype=torch.float16, device=device, seed=1)
     values = numbers(100, 96, dtype=torch.float16, device=device, seed=2) / 16
     rows = torch.tensor([5, 0, 5], dtype=torch.int32, device=device)
@@ -103,7 +105,7 @@ def test_logits_are_those_of_the_rows_asked_for_capped(device: str) -> None:
         torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_the_library_gives_the_same_up_to_rounding(device: str) -> None:
+def test_library_products_agree_up_to_rounding(device: str) -> None:
     x = numbers(4, 96, dtype=torch.float16, device=device, seed=1)
     values = numbers(48, 96, dtype=torch.float16, device=device, seed=2)
     weight = DenseWeight.of("w", values, bias=torch.ones(48, device=device))

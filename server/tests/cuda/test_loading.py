@@ -1,4 +1,4 @@
-"""Weights of checkpoints on the device: every one as the reference reads it, stacked where the same x is multiplied."""
+"""Weights of checkpoints on the device: equal to the reference's, and stacked if multiplied with the same x."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_gguf_is_read_with_rows_in_the_models_order(
     assert told[-1] == (told[-1][1], told[-1][1])
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert (default_dtype(checkpoint) == torch.float16) == (quantization == "F16")
-    # Rows of 64 and 96 elements are padded to 128, and nothing is kept twice.
+    # Rows of 64 and 96 elements are padded to 128, and nothing is stored twice.
     assert weights.num_bytes < (2 if quantization != "F16" else 1.1) * told[-1][1]
 
 

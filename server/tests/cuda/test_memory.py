@@ -1,4 +1,4 @@
-"""Every byte of the device has an owner, and a model that does not fit says by how much."""
+"""Division of the device's memory. A model that does not fit is refused with the numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_pool_takes_what_weights_steps_and_reserve_leave() -> None:
     assert DeviceMemory(total=140 * GIB, free=GIB, weights=0, steps=0).reserve == int(140 * GIB * 0.02)
 
 
-def test_a_wish_is_met_in_whole_blocks_or_refused_with_the_numbers() -> None:
+def test_a_requested_size_is_met_in_whole_blocks_or_refused_with_numbers() -> None:
     assert num_pool_blocks(memory(), bytes_per_block=1 << 20, block_size=64, wanted_tokens=65) == 2
     with pytest.raises(DoesNotFit) as raised:
         num_pool_blocks(memory(4 * GIB), bytes_per_block=1 << 20, block_size=64, wanted_tokens=1 << 20)
@@ -46,14 +46,14 @@ def test_a_pool_too_small_to_serve_is_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "INTERPRETED", SimpleNamespace(value=False))
     monkeypatch.setattr(builder.torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendUnavailable, match=r"finds no NVIDIA GPU .*; hint: .*nvidia-smi"):
         builder.find_device()
 
 
-def test_compiled_kernels_are_kept_beside_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_cached_beside_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setattr(builder, "build", lambda checkpoint, **options: asked.update(options))

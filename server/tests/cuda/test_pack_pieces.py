@@ -1,4 +1,4 @@
-"""Blocks are put together and taken apart, and nothing else is touched."""
+"""Blocks are packed and unpacked, and nothing else is changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trunkline_server.backends.cuda.kernels.pack_pieces import pack_pieces, unpa
 
 
 @pytest.mark.parametrize("piece_bytes", [128, 2048 * 8, 2048 * 8 + 384])
-def test_some_layers_of_some_blocks_go_and_come(piece_bytes: int, device: str) -> None:
+def test_some_layers_of_some_blocks_are_packed_and_unpacked(piece_bytes: int, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     pool = torch.randint(0, 256, (5, 7, piece_bytes), generator=generator, dtype=torch.uint8).to(device)
     layers = slice(1, 4)

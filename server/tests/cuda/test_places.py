@@ -1,4 +1,4 @@
-"""Which places are free, and that who waits for one is told."""
+"""Free places, and waiting for one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 
 from trunkline_server.backends.cuda.places import PlaceTable
 
-# Longest wait for another thread; reached only by a failure.
+# Longest wait for another thread; only a failure reaches it.
 DEADLINE_S = 20.0
 
 
-def test_who_waits_for_a_place_gets_one_that_is_kept_when_its_last_pin_goes() -> None:
-    """It is not free then, but may be evicted."""
+def test_a_waiter_gets_a_kept_place_when_its_last_pin_ends() -> None:
+    """The place is not free then, but it may be evicted."""
     table = PlaceTable(1, evicts=True)
     place = table.take(0)
     assert place is not None
@@ -20,7 +20,7 @@ def test_who_waits_for_a_place_gets_one_that_is_kept_when_its_last_pin_goes() ->
     taken: list[int | None] = []
 
     def is_over() -> bool:
-        # Asked with the table's lock, which is let go by waiting alone.
+        # Called with the table's lock, which only waiting releases.
         is_asking.set()
         return False
 

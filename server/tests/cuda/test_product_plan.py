@@ -1,4 +1,4 @@
-"""Plans of products: what bits depend on comes from the weight's shape alone."""
+"""Plans of products: the weight's shape alone fixes the bits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_tiles_fit_a_card_and_cover_whole_instructions(
         assert tiles.block_n // 64 * 4 >= tiles.num_warps  # no instruction is computed twice
         assert SPLIT_UNIT % tiles.block_k == 0
         assert element_bytes > 1 or tiles.block_k == SPLIT_UNIT, "the bits of e4m3 depend on it"
-        # What is multiplied by mma.sync lies in registers.
+        # Operands of mma.sync are in registers.
         num_blocks = tiles.num_stages if card.products_are_async else tiles.num_stages - 1
         block_bytes = (tiles.block_n + tiles.block_t) * tiles.block_k * element_bytes
         assert 1 < num_blocks <= 5

@@ -1,4 +1,4 @@
-"""Quantised checkpoints on the device: their weights, and products with them, against what they stand for in f32."""
+"""Quantised checkpoints on the device: weights and products against the f32 weights that they encode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYER = "model.layers.0"
 
 
 def elements(matrix: DeviceWeight, begin: int, end: int) -> torch.Tensor:
-    """Rows of a weight in f32, columns as in the model."""
+    """Returns rows of a weight in f32, columns as in the model."""
     if isinstance(matrix, ScaledWeight):
         return (matrix.values[begin:end].float() * matrix.scales[begin:end, None]).cpu()
     assert isinstance(matrix, GroupedWeight)
@@ -34,7 +34,7 @@ def elements(matrix: DeviceWeight, begin: int, end: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_weights_are_what_the_file_means(device: str, tiny_model: TinyModels, tmp_path: Path, case: str) -> None:
+def test_weights_equal_what_the_file_encodes(device: str, tiny_model: TinyModels, tmp_path: Path, case: str) -> None:
     meant = write_quantized(tiny_model("llama2").folder, tmp_path, case)
     weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.float16)
     for projection in ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj", "mlp.down_proj"):
@@ -42,7 +42,7 @@ def test_weights_are_what_the_file_means(device: str, tiny_model: TinyModels, tm
         found = elements(*weights.matrix(name))
         torch.testing.assert_close(found, meant[name], rtol=1e-6, atol=1e-8, msg=name)
     assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
-    # Columns that each projection orders in its own way cannot be those of one matrix.
+    # Projections that each reorder columns in their own way cannot be stacked.
     is_stacked = weights.matrix(f"{LAYER}.self_attn.q_proj.weight")[0].num_outputs == 192
     assert is_stacked == (case != "gptq_act_order")
 
@@ -50,7 +50,7 @@ def test_weights_are_what_the_file_means(device: str, tiny_model: TinyModels, tm
 @pytest.mark.parametrize(
     "case", ["gptq_act_order", "awq", "fp8_blocks", "fp8_static", "int8_dynamic", "bitsandbytes_4_nested"]
 )
-def test_products_are_near_those_of_what_the_weight_stands_for(
+def test_products_are_close_to_those_of_the_encoded_weight(
     device: str, tiny_model: TinyModels, tmp_path: Path, case: str
 ) -> None:
     meant = write_quantized(tiny_model("llama2").folder, tmp_path, case)
@@ -65,7 +65,7 @@ def test_products_are_near_those_of_what_the_weight_stands_for(
 
 
 @pytest.mark.parametrize("case", ["fp8_dynamic", "fp8_static", "fbgemm_fp8"])
-def test_fp8_is_read_by_cards_that_cannot_multiply_it(
+def test_fp8_is_supported_on_cards_without_fp8_products(
     device: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr(loading, "card_of", lambda device: Card((8, 0), 108))
@@ -74,7 +74,7 @@ def test_fp8_is_read_by_cards_that_cannot_multiply_it(
     name = f"{LAYER}.mlp.up_proj.weight"
     matrix, begin, end = weights.matrix(name)
     torch.testing.assert_close(elements(matrix, begin, end), meant[name], rtol=1e-6, atol=1e-8)
-    # Each element is rounded once, activations are as they are.
+    # Each element is rounded once, and activations are not quantised.
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     found = linear(x.to(device), matrix, out_dtype=torch.float32)[:, begin:end].cpu().double()
     expected = x.double() @ meant[name].bfloat16().double().T

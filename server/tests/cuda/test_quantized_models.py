@@ -1,4 +1,4 @@
-"""Whole models from quantised checkpoints beside the reference with the weights that these stand for."""
+"""Whole models from quantised checkpoints beside the reference with the weights that they encode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 
 def dequantized(model: Path, folder: Path, meant: dict[str, torch.Tensor]) -> Checkpoint:
-    """The model with the weights that the quantised ones stand for, in f32."""
+    """Writes the model with the f32 weights that the quantised ones encode."""
     tensors = load_file(model / "model.safetensors") | {name: weight.contiguous() for name, weight in meant.items()}
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -28,7 +28,7 @@ def dequantized(model: Path, folder: Path, meant: dict[str, torch.Tensor]) -> Ch
 
 
 def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
-    """Of all tokens at all positions; device None: the reference's."""
+    """Returns log-probabilities of all tokens at all positions. device: None for the reference backend."""
     if device is None:
         logits = ReferenceBackend(checkpoint, max_batch_total_tokens=512, max_step_tokens=64).score(PROMPT[:8])
     else:
@@ -39,20 +39,20 @@ def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
 @pytest.mark.parametrize(
     ("case", "bound"), [full("gptq_act_order", 0.005), ("fp8_dynamic", 0.1), full("fp8_blocks", 0.005)]
 )
-def test_a_quantised_checkpoint_is_the_model_that_it_stands_for(
+def test_a_quantised_checkpoint_equals_its_encoded_model(
     case: str, bound: float, device: str, tiny_model: TinyModels, tmp_path: Path
 ) -> None:
     model = tiny_model("llama2").folder
     meant = write_quantized(model, tmp_path / "quantized", case)
     expected = logprobs(dequantized(model, tmp_path / "dequantized", meant), None)
     found = logprobs(open_checkpoint(tmp_path / "quantized"), device)
-    # Activations of f16, or of 8 bits.
+    # Activations are f16, or have 8 bits.
     assert np.abs(found - expected).mean() < bound
-    # The model that was not quantised is another one.
+    # The unquantised model is a different one.
     unquantized = logprobs(open_checkpoint(model), None)
     assert np.abs(unquantized - expected).mean() > np.abs(found - expected).mean()
 
 
-def test_a_gguf_file_is_the_model_that_it_stands_for(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_a_gguf_file_equals_its_encoded_model(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_model(tiny_model("llama2"), tmp_path / "m.gguf", "Q4_1"))
     assert np.abs(logprobs(checkpoint, device) - logprobs(checkpoint, None)).mean() < 0.005

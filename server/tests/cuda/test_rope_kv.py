@@ -12,7 +12,7 @@ from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import rotate
 from trunkline_server.models.ops import Rope
 
-# Relative to the norm of a head that is nearly normal: what rounding to so many levels costs at most.
+# Bounds on the rounding error relative to the norm of a nearly normal head.
 BOUNDS = {"f32": 1e-7, "f16": 5e-4, "bf16": 4e-3, "fp8": 0.04, "int8": 0.012, "int4": 0.14}
 
 
@@ -53,17 +53,17 @@ def test_heads_are_rotated_by_position(head_size: int, dim: int, device: str) ->
 
 def test_rotation_is_not_in_place(device: str) -> None:
     x = random(1, 32).to(device)
-    with pytest.raises(AssertionError, match="read after it was written"):
+    with pytest.raises(AssertionError, match="out must not be"):
         rope(x, i32([0], device), rope_tables(make_rope(32), 4, device), 32, out=x)
 
 
 @pytest.mark.parametrize(("format", "head_size"), matrix(["f32", "f16", "bf16", "fp8", "int8", "int4"], [32, 80]))
-def test_what_is_stored_is_near_what_was_given(format: str, head_size: int, device: str) -> None:
+def test_stored_elements_are_close_to_the_input(format: str, head_size: int, device: str) -> None:
     dtype, rotary = activation_dtype(format), make_rope(head_size)
     num_heads, num_kv_heads, slots = 3, 2, [40, 41, -1, 0, 17]
     positions = [8, 9, 10, 11, 300]
     width = (num_heads + 2 * num_kv_heads) * head_size
-    # As one product leaves them, with something behind.
+    # Laid out as a stacked product leaves them, with other data behind.
     qkv = (random(5, width + 7) * 3).to(dtype)
     q, k, v = qkv[:, :width].split([num_heads * head_size, num_kv_heads * head_size, num_kv_heads * head_size], dim=1)
     pool = make_pool(format, device, head_size)
@@ -98,7 +98,7 @@ def test_what_is_stored_is_near_what_was_given(format: str, head_size: int, devi
     assert torch.equal(pool.pieces[0], before[0])
 
 
-def test_without_rotation_queries_are_left_as_they_are(device: str) -> None:
+def test_queries_without_rotation_are_unchanged(device: str) -> None:
     pool = make_pool("bf16", device)
     q, k, v = (random(3, 64, seed=seed).bfloat16().to(device) for seed in range(3))
     assert rope_and_write_kv(q, k, v, i32([5, 6, 7], device), i32([1, 2, 3], device), None, pool, 0) is q
@@ -107,7 +107,9 @@ def test_without_rotation_queries_are_left_as_they_are(device: str) -> None:
 
 
 def test_fp8_rounds_to_the_nearest_even_code(device: str) -> None:
-    """Every head's largest is 448, so that its scale is 1: every code, what lies between two, and beyond the least."""
+    """Each head's largest is 448, so its scale is 1. Covers every code, the numbers between two, and those below the
+    least.
+    """
     codes = torch.arange(0, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     between = (codes[1:] + codes[:-1]) / 2
     near = torch.cat([between * (1 + 2.0**-20), between * (1 - 2.0**-20)])
@@ -135,9 +137,9 @@ def test_heads_of_zeros_are_stored_as_zeros(device: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp8", "int8", "int4"])
-@pytest.mark.filterwarnings("ignore:invalid value encountered")  # infinity less infinity, in the interpreter
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # infinity minus infinity, in the interpreter
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_shows_in_its_head_alone(format: str, bad: float, device: str) -> None:
+def test_non_finite_elements_affect_only_their_head(format: str, bad: float, device: str) -> None:
     pool = make_pool(format, device)
     x = random(1, 64).bfloat16()
     x[0, 40] = bad
@@ -164,7 +166,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(format: str, device: str
 
 
 @pytest.mark.parametrize("head_size", [64, 80])
-def test_turning_twice_gives_the_heads_back(head_size: int, device: str) -> None:
+def test_transforming_twice_restores_heads(head_size: int, device: str) -> None:
     x = random(18, 2 * head_size)
     count, run = i32([17], device), head_size & -head_size
     turned = turn_heads(x.to(device), head_size, 1.0, count)

@@ -11,7 +11,7 @@ from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_n
 
 EPS = 1e-5
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-# One rounding to the dtype, and another order of sums.
+# One rounding to the dtype, and sums in another order.
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -42,7 +42,7 @@ def test_embedding_gives_rows_of_the_weight(device: str, dtype: torch.dtype, wid
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 48, 576, 1500])
-def test_rms_norm_is_that_of_torch(device: str, dtype: torch.dtype, width: int) -> None:
+def test_rms_norm_matches_torch(device: str, dtype: torch.dtype, width: int) -> None:
     x = random(3, width, dtype=torch.float32, device=device)
     weight = random(width, dtype=dtype, device=device, seed=2)
     close(rms_norm(x, weight, EPS, dtype), norm_oracle(x, weight))
@@ -50,7 +50,7 @@ def test_rms_norm_is_that_of_torch(device: str, dtype: torch.dtype, width: int) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sum_and_its_norm_are_those_of_the_two_operations(device: str, dtype: torch.dtype) -> None:
+def test_a_fused_sum_and_norm_equal_the_two_operations(device: str, dtype: torch.dtype) -> None:
     residual = random(4, 80, dtype=torch.float32, device=device)
     delta = random(4, 96, dtype=dtype, device=device, seed=2)[:, 8:88]
     weight = random(80, dtype=dtype, device=device, seed=3)
@@ -66,7 +66,7 @@ def test_a_sum_and_its_norm_are_those_of_the_two_operations(device: str, dtype: 
 
 
 @pytest.mark.parametrize(("num_heads", "head_size"), [(3, 64), (1, 80), (9, 256), (40, 128)])
-def test_heads_are_normed_alone_and_strided_rows_are_read(device: str, num_heads: int, head_size: int) -> None:
+def test_heads_are_normalised_separately_also_in_strided_rows(device: str, num_heads: int, head_size: int) -> None:
     width = num_heads * head_size
     wide = random(2, width + 32, dtype=torch.float16, device=device)
     x, weight = wide[:, 32:], random(head_size, dtype=torch.float16, device=device, seed=2)
@@ -79,7 +79,7 @@ def test_heads_are_normed_alone_and_strided_rows_are_read(device: str, num_heads
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 65, 1100])
-def test_gated_activations_are_those_of_torch(device: str, dtype: torch.dtype, width: int) -> None:
+def test_gated_activations_match_torch(device: str, dtype: torch.dtype, width: int) -> None:
     both = random(3, 2 * width, dtype=dtype, device=device)
     gate, up = both[:, :width], both[:, width:]
     close(silu_mul(gate, up), F.silu(gate.double()) * up.double())
@@ -87,7 +87,7 @@ def test_gated_activations_are_those_of_torch(device: str, dtype: torch.dtype, w
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
-def test_activations_of_extremes_are_finite_and_not_a_number_stays_one(device: str) -> None:
+def test_activations_of_extremes_are_finite_and_nan_stays_nan(device: str) -> None:
     gate = torch.tensor([[-3e38, -1e4, -0.0, 0.0, 1e4, float("nan")]], device=device)
     up = torch.ones_like(gate)
     for activation in (silu_mul, gelu_mul):
@@ -110,7 +110,7 @@ def test_a_row_has_the_same_bits_among_any_others(device: str, num_rows: int) ->
     assert torch.equal(part_gated, gated[last])
 
 
-def test_no_rows_are_no_work(device: str) -> None:
+def test_no_rows_mean_no_work(device: str) -> None:
     x = torch.empty(0, 64, device=device)
     weight = torch.ones(64, device=device)
     assert rms_norm(x, weight, EPS, torch.float16).shape == (0, 64)

@@ -1,4 +1,4 @@
-"""What is captured, what is replayed and with which inputs, on a device that only keeps books."""
+"""Capture, replay and inputs of steps, on a device that only records calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeGraph:
 
 
 class BookDevice(HostDevice):
-    """Counts; a graph does its work again when it is replayed, as a GPU would."""
+    """Counts calls; a graph repeats its work when it is replayed, as on a GPU."""
 
     can_capture = True
 
@@ -49,7 +49,7 @@ class BookDevice(HostDevice):
 
 @dataclass
 class Model:
-    """Says of each row that needs logits which token and position it has; remembers shapes and addresses."""
+    """Returns for each row that needs logits its token and position; records shapes and addresses."""
 
     shapes: list[StepShape] = field(default_factory=list)
     steps: list[StepTensors] = field(default_factory=list)
@@ -90,7 +90,7 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
     shapes = [*decode_shapes(24), *chunk_shapes(256, 24, 24)]
     runner.capture(shapes)
     assert device.num_captures == len(shapes)
-    # Twice each: compiled first, then captured.
+    # Twice each: first compiled, then captured.
     assert model.shapes[::2] == model.shapes[1::2] == sorted(shapes, reverse=True)
 
 
@@ -113,21 +113,21 @@ def test_a_step_replays_the_smallest_graph_that_holds_it(entries: list[Entry], e
     logits = runner.run(entries)
     assert (device.num_replays, runner.num_replayed, runner.num_launched) == (1, 1, 0)
     assert model.shapes[-1] == expected
-    # One copy to the device a step.
+    # One copy to the device per step.
     assert len(device.copies) == 1
-    # The graph saw this step's rows.
+    # The graph used this step's rows.
     assert logits.shape[0] == expected.num_logits
     for number, entry in enumerate(entries):
         last = entry.first_position + len(entry.token_ids) - 1
         assert logits[number].tolist() == [entry.token_ids[-1], last, number]
 
 
-def test_what_fits_no_graph_is_launched() -> None:
+def test_a_step_without_a_graph_is_launched() -> None:
     device, model = BookDevice(), Model()
     runner = make(device, model)
     runner.capture(decode_shapes(4))
     runner.run([chunk(5), decode(1)])
-    # More logits than entries: a prompt that is scored.
+    # More logits than entries, from a prompt that is scored.
     runner.run([Entry([1, 2, 3], 0, [1], [0, 1, 2])])
     assert (runner.num_replayed, runner.num_launched, device.num_replays) == (0, 2, 0)
     assert model.shapes[-1] == StepShape(16, 16, 16)
@@ -145,7 +145,7 @@ def test_captured_steps_find_their_tensors_where_they_were() -> None:
         assert step.block_tables.data_ptr() % 16 == 0
 
 
-def test_padding_writes_nothing_and_belongs_to_nobody() -> None:
+def test_padding_writes_nothing_and_has_no_entry() -> None:
     device, model = BookDevice(), Model()
     runner = make(device, model)
     runner.capture(chunk_shapes(256, 24, 24))

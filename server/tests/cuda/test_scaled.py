@@ -1,4 +1,4 @@
-"""Products of 8-bit weights and activations against their dequantised selves in f64, and to the bit for any rows."""
+"""Products of 8-bit weights and activations against f64 products of the same numbers, and bit for bit for any rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(num_rows: int, width: int, device: str, dtype: torch.dtype = torch.b
 
 @pytest.mark.parametrize("dtype", [E4M3, torch.int8])
 @pytest.mark.parametrize("limit", [None, 20.0])
-def test_rows_are_rounded_as_by_torch(device: str, dtype: torch.dtype, limit: float | None) -> None:
+def test_rounded_rows_match_torch(device: str, dtype: torch.dtype, limit: float | None) -> None:
     x = rows_of(4, 300, device)
     x[2] = 0.0
     values, scales = quantize_rows(x, dtype, limit=limit)
@@ -43,14 +43,14 @@ def test_rows_are_rounded_as_by_torch(device: str, dtype: torch.dtype, limit: fl
     assert values.stride(0) % 16 == 0
 
 
-def test_a_given_scale_is_that_of_all_rows_and_large_numbers_saturate(device: str) -> None:
+def test_a_given_scale_applies_to_all_rows_and_large_numbers_saturate(device: str) -> None:
     x = torch.tensor([[1e6, -1e6, 3.0, 0.01]], device=device)
     values, scales = quantize_rows(x, E4M3, torch.tensor([0.5], device=device))
     assert values.float().tolist() == [[448.0, -448.0, 6.0, 0.01953125]]
     assert scales.tolist() == [0.5]
 
 
-def test_every_number_of_e4m3_and_what_is_between_two_is_rounded_as_by_torch(device: str) -> None:
+def test_e4m3_rounding_matches_torch_at_and_between_all_numbers(device: str) -> None:
     numbers = torch.arange(256, dtype=torch.uint8).view(E4M3).float()
     numbers = numbers[numbers.isfinite()].sort().values
     between = (numbers[1:] + numbers[:-1]) / 2
@@ -78,18 +78,18 @@ def scaled_weight(dtype: torch.dtype, device: str, *, is_static: bool, is_exact:
 
 @pytest.mark.parametrize("dtype", [E4M3, torch.int8])
 @pytest.mark.parametrize("is_static", [False, True])
-def test_a_product_is_that_of_the_rounded_numbers(device: str, dtype: torch.dtype, is_static: bool) -> None:
+def test_a_product_matches_the_rounded_numbers(device: str, dtype: torch.dtype, is_static: bool) -> None:
     weight = scaled_weight(dtype, device, is_static=is_static, is_exact=False)
     x = rows_of(5, weight.num_inputs, device, torch.float16).clamp(-250, 250)
     values, scales = quantize_rows(x, dtype, weight.input_scale)
     left, right = values.double() * scales.double()[:, None], weight.values.double() * weight.scales.double()[:, None]
     expected = left @ right.T + 1.0
     found = linear(x, weight, has_bias=True, out_dtype=torch.float32)
-    # On the device sums of 128 products of e4m3 have 14 bits or so.
+    # On the device, sums of 128 products of e4m3 have about 14 bits.
     tolerance = 2e-3 if dtype == E4M3 and device == "cuda" else 1e-5
     error = tolerance * expected.abs().max().item()
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=error)
-    # Near the product of what was not rounded, too: the right numbers were multiplied.
+    # Also close to the unrounded product, so the right numbers were multiplied.
     unrounded = x.double() @ right.T + 1.0
     assert ((found - unrounded).norm() / unrounded.norm()).item() < 0.05
 

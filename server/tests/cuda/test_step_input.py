@@ -1,4 +1,4 @@
-"""What is written of a step, row by row beside what its chunks say."""
+"""The inputs written for a step, row by row against its chunks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ def entries(draw: st.DrawFn) -> Entry:
 
 @DRAWN
 @given(st.lists(entries(), max_size=5), st.integers(0, 9), st.integers(0, 3))
-def test_rows_are_those_of_the_chunks_and_the_rest_is_padding(
-    step: list[Entry], more_rows: int, more_entries: int
-) -> None:
+def test_rows_match_the_chunks_and_the_rest_is_padding(step: list[Entry], more_rows: int, more_entries: int) -> None:
     needed = shape_of(step)
     shape = StepShape(needed.num_rows + more_rows, needed.num_entries + more_entries, needed.num_logits + more_rows)
     layout = StepLayout(shape, MAX_BLOCKS)
-    # What another step left there.
+    # Left over from another step.
     words = np.full(layout.num_words, 77, dtype=np.int32)
     layout.write(words, step, BLOCK_SIZE)
     tensors = layout.tensors(torch.from_numpy(words))

@@ -1,4 +1,4 @@
-"""The cuda backend with blocks below the device: what comes back is what was computed, to the bit."""
+"""The cuda backend with tiers below the device: restored blocks equal the computed ones bit for bit."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ STORES = [BlockStore(index, 9 - index) for index in range(NUM_STORED)]
 BLOCK_IDS = [9, 4, 11]
 RESTORED_IDS = [2, 5]
 HOST_BYTES = 1 << 20
-# A record has its key behind magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
+# A record's key follows magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
 HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
-# Longest wait for an outcome; reached only by a failure.
+# Longest wait for an outcome; only a failure reaches it.
 DEADLINE_S = 20.0
 
 
@@ -65,7 +65,7 @@ def open_backend(
     *,
     disk_bytes: int = 1 << 20,
 ) -> CudaBackend:
-    """On the CPU side streams do nothing before somebody waits for them."""
+    """On the CPU, streams do nothing until something waits for them."""
     disk = None if folder is None else StoreOptions(path=folder, max_bytes=disk_bytes)
     made: Device = CudaDevice() if device == "cuda" else LazyDevice(None)
     # The interpreter takes long to round to bf16.
@@ -111,7 +111,7 @@ class Shard:
         return stores, restores
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
-        """The prompt from position `first` on, by a sequence that ends before the next one."""
+        """Computes the prompt from position `first` on, with a sequence that ends before the next one."""
         start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
         chunk = Chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         (sampled,) = self.step(starts=[start], chunks=[chunk])
@@ -119,14 +119,14 @@ class Shard:
         return sampled
 
     def store_prompt(self) -> Sampled:
-        """Stores the blocks of the prompt; returns what follows it where they are on the device."""
+        """Stores the blocks of the prompt; returns the next token, sampled while they are on the device."""
         self.prefill(BLOCK_IDS, stores=STORES)
         stores, _ = self.outcomes(num_stores=NUM_STORED)
         assert [(one.slot, one.is_stored) for one in stores] == [(store.slot, True) for store in STORES]
         return self.prefill(BLOCK_IDS, first=NUM_STORED * BLOCK_SIZE)
 
     def forget(self) -> None:
-        """A step writes the blocks of the prompt, and those that it is restored to, with something else."""
+        """Overwrites the blocks of the prompt, and those to which they are restored, with a step."""
         block_ids = [*BLOCK_IDS[:NUM_STORED], *RESTORED_IDS]
         tokens = [token % 7 for token in range(len(block_ids) * BLOCK_SIZE)]
         start = SequenceStart(2, tokens, len(tokens), SAMPLING, ROOT_KEY)
@@ -134,13 +134,13 @@ class Shard:
         self.step(ends=[2])
 
     def clobber(self) -> None:
-        """The same without computing, once nothing is under way."""
+        """Overwrites the same blocks without computing, once nothing is in flight."""
         self.backend._device.wait()
         with torch.inference_mode():
             self.backend._pool.pieces.fill_(7)
 
     def restore(self, keys: Sequence[bytes] | None = None) -> int:
-        """Reads the blocks; returns how many came."""
+        """Restores the blocks; returns how many were restored."""
         self._restore_id += 1
         keys = keys or [bytes(16)] * NUM_STORED
         blocks = [
@@ -153,7 +153,7 @@ class Shard:
         return outcome.num_blocks
 
     def hit(self, count: int = NUM_STORED) -> Sampled:
-        """The prompt behind `count` restored blocks."""
+        """Computes the prompt behind `count` restored blocks."""
         fresh = [block_id for block_id in range(NUM_BLOCKS) if block_id not in RESTORED_IDS]
         return self.prefill([*RESTORED_IDS[:count], *fresh[: NUM_STORED + 1 - count]], first=count * BLOCK_SIZE)
 
@@ -166,13 +166,13 @@ def keys_on_disk(backend: CudaBackend) -> list[bytes]:
 
 
 def close(shard: Shard) -> None:
-    """Lets the folder go."""
+    """Closes the store, so that its folder can be used again."""
     shard.reset()
     del shard.engine, shard.backend
     gc.collect()
 
 
-def test_what_the_device_forgot_comes_back_from_the_host(checkpoint: Checkpoint, device: str) -> None:
+def test_overwritten_blocks_are_restored_from_the_host(checkpoint: Checkpoint, device: str) -> None:
     backend = open_backend(checkpoint, device, HOST_BYTES)
     assert backend.info.num_store_slots == HOST_BYTES // backend.info.bytes_per_block
     assert backend.info.store_folder == ""
@@ -183,13 +183,13 @@ def test_what_the_device_forgot_comes_back_from_the_host(checkpoint: Checkpoint,
     assert shard.hit() == expected
     shard.step(discards=[STORES[1].slot])
     assert shard.restore() == 1
-    # Nothing outlives a stream: the next router knows of nothing.
+    # Blocks do not outlive a stream, because the next router does not know them.
     shard.reset()
     assert shard.restore() == 0
 
 
-def test_a_step_may_store_blocks_that_the_next_one_writes_anew(checkpoint: Checkpoint, device: str) -> None:
-    """The copies out have not begun when the result is there."""
+def test_a_step_may_store_blocks_that_the_next_one_overwrites(checkpoint: Checkpoint, device: str) -> None:
+    """The copies out have not begun when the result is available."""
     shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
     expected = shard.store_prompt()
     shard.step(discards=[store.slot for store in STORES])
@@ -200,21 +200,21 @@ def test_a_step_may_store_blocks_that_the_next_one_writes_anew(checkpoint: Check
     assert shard.hit() == expected
 
 
-def test_a_restored_block_is_copied_and_scored_once_it_is_there(checkpoint: Checkpoint, device: str) -> None:
+def test_a_restored_block_can_be_copied_and_scored(checkpoint: Checkpoint, device: str) -> None:
     shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
     expected = shard.store_prompt()
     shard.clobber()
     assert shard.restore() == NUM_STORED
     shard.step(copies=[BlockCopy(RESTORED_IDS[1], 0, BLOCK_SIZE)])
     assert shard.prefill([RESTORED_IDS[0], 0, 1], first=NUM_STORED * BLOCK_SIZE) == expected
-    # Scores write the first blocks, also while they are restored.
+    # Scoring overwrites the first blocks, even while they are being restored.
     alone = shard.backend.score(PROMPT[:17])
     shard.step(restores=[Restore(99, [BlockRestore(STORES[0].slot, 0, bytes(16))])])
     shard.outcomes(num_restores=1)
     np.testing.assert_array_equal(shard.backend.score(PROMPT[:17]), alone)
 
 
-def test_a_history_goes_on_with_the_same_bits_after_a_restart(
+def test_a_history_continues_with_the_same_bits_after_a_restart(
     checkpoint: Checkpoint, tmp_path: Path, device: str
 ) -> None:
     shard = Shard(open_backend(checkpoint, device, folder=tmp_path))
@@ -224,16 +224,16 @@ def test_a_history_goes_on_with_the_same_bits_after_a_restart(
     shard = Shard(open_backend(checkpoint, device, folder=tmp_path))
     assert shard.restore(keys) == NUM_STORED
     assert shard.hit() == expected
-    # It wants its own keys.
+    # A restore checks its keys.
     assert shard.restore([keys[0], keys[0]]) == 1
 
 
-# Tiers alone are tested with less memory than disk in test_tiers.py.
+# test_tiers.py tests the tiers by themselves with less memory than disk.
 @pytest.mark.full
-def test_pinned_memory_smaller_than_the_disk_keeps_what_was_used_last(
+def test_pinned_memory_smaller_than_the_disk_keeps_the_last_used_blocks(
     checkpoint: Checkpoint, tmp_path: Path, device: str
 ) -> None:
-    """A damaged file is not looked at where pinned memory has the block, and is a miss where it has not."""
+    """A damaged file is not read if pinned memory has the block, and is a miss otherwise."""
     block_bytes = open_backend(checkpoint, device).info.bytes_per_block
     shard = Shard(open_backend(checkpoint, device, 8 * block_bytes, tmp_path))
     expected = shard.store_prompt()
@@ -244,7 +244,7 @@ def test_pinned_memory_smaller_than_the_disk_keeps_what_was_used_last(
     shard.clobber()
     assert shard.restore(keys) == NUM_STORED
     assert shard.hit() == expected
-    # Other blocks go through pinned memory meanwhile.
+    # Other blocks pass through pinned memory meanwhile.
     tokens = [token % 11 for token in range(4 * BLOCK_SIZE)]
     for first_slot in (0, 4):
         shard.step(starts=[SequenceStart(3, tokens, len(tokens), SAMPLING, ROOT_KEY)])
@@ -256,8 +256,8 @@ def test_pinned_memory_smaller_than_the_disk_keeps_what_was_used_last(
     assert shard.restore(keys) == 1
 
 
-def test_the_loop_tells_of_restores_while_no_step_runs(checkpoint: Checkpoint, device: str) -> None:
-    """With its threads, as a server has it: two steps in flight, outcomes on a stream of responses."""
+def test_the_loop_reports_restores_while_no_step_runs(checkpoint: Checkpoint, device: str) -> None:
+    """Runs with the loop's threads, as a server does: two steps in flight, outcomes on a stream of responses."""
     backend, bugs = open_backend(checkpoint, device, HOST_BYTES), []
     loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), bugs.append)
     loop.start()
@@ -288,7 +288,7 @@ def test_the_loop_tells_of_restores_while_no_step_runs(checkpoint: Checkpoint, d
     assert bugs == []
 
 
-def test_stores_that_cannot_be_are_refused_before_anything_is_done(checkpoint: Checkpoint, device: str) -> None:
+def test_invalid_stores_are_refused_before_anything_is_done(checkpoint: Checkpoint, device: str) -> None:
     shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
 
     def prefill(stores: Sequence[BlockStore], root_key: bytes = ROOT_KEY) -> None:
@@ -317,20 +317,23 @@ def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) 
     assert [one.is_stored for one in stores] == [False] * NUM_STORED
 
 
-def test_sizes_that_do_not_fit_are_one_line(checkpoint: Checkpoint, device: str) -> None:
-    with pytest.raises(InvalidArgument, match="the cpu backend keeps its blocks in the host's memory anyway"):
+def test_sizes_that_do_not_fit_are_one_line_errors(checkpoint: Checkpoint, device: str) -> None:
+    with pytest.raises(InvalidArgument, match="the cpu backend already keeps its blocks in host memory"):
         registry.build("cpu", checkpoint, registry.BackendOptions(kv_host_bytes=1 << 30))
-    with pytest.raises(DoesNotFit, match=r"`--kv-host-size` is 100 bytes, but at least \d+ are pinned for a block"):
+    with pytest.raises(
+        DoesNotFit,
+        match=r"`--kv-host-size` is 100 bytes, but a block of this model has \d+ and needs \d+ of pinned memory",
+    ):
         open_backend(checkpoint, device, 100)
     with pytest.raises(DoesNotFit, match=r"takes 1073741824 MiB of pinned memory, but the host has \d+ MiB available"):
         open_backend(checkpoint, device, 1 << 50)
 
 
-# What is pinned for a block of each size is tested in test_tiers.py.
+# test_tiers.py tests the pinned memory for blocks of each size.
 @pytest.mark.full
 def test_a_disk_for_one_block_has_pinned_memory_for_one(tiny_model: TinyModels, tmp_path: Path, device: str) -> None:
-    """A block is no power of two bytes: what the disk holds alone would be refused as too little to pin."""
-    # Three layers.
+    """A block is not a power of two bytes: pinning only the disk's size would be refused as too little."""
+    # The model has three layers.
     checkpoint = open_checkpoint(tiny_model("qwen2").folder)
     block_bytes = open_backend(checkpoint, device).info.bytes_per_block
     assert block_bytes & (block_bytes - 1), "a size that has to be rounded up"
@@ -341,8 +344,8 @@ def test_a_disk_for_one_block_has_pinned_memory_for_one(tiny_model: TinyModels, 
     assert shard.outcomes(num_stores=1)[0] == [StoreOutcome(0, True)]
 
 
-def test_blocks_of_other_sizes_lie_elsewhere(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """The folder's name covers how blocks are laid out, not the weights alone."""
+def test_blocks_of_other_sizes_have_another_folder(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """The folder's name covers the layout of blocks, not only the weights."""
     names = set()
     for changes in ({}, {"block_size": 32}, {"kv_cache_dtype": "int8"}):
         backend = build(

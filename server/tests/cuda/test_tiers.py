@@ -1,4 +1,4 @@
-"""What is ordered by events between steps, copies and disk: on a device that puts off whatever it may."""
+"""The order of steps, copies and disk through events, on a device that delays all work."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trunkline_server.backends.cuda.worker import ThreadWorker
 from trunkline_server.backends.interface import BlockRestore, Restore
 from trunkline_server.errors import DoesNotFit, PlanError
 
-# Two layers come together; a staging buffer holds two blocks.
+# Two layers are sent together; a staging buffer holds two blocks.
 PIECE_BYTES = 384
 SIZES = {"group_bytes": 2 * PIECE_BYTES, "staging_bytes": 2 * NUM_LAYERS * PIECE_BYTES, "min_layered_rows": 1}
 
 
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What writes blocks does so when the test says so."""
+    """Makes the writer of blocks run only when the test says so."""
     monkeypatch.setattr(departures, "STORE_WAIT_S", 0.0)
 
 
@@ -37,9 +37,7 @@ def make(seed: int = 1, num_places: int = 8, num_slots: int | None = None, **cha
         [(6, None, 2, 2, 1), (6, None, 2, 99, 64), (6, 11, 2, 99, 1), (6, 11, 4, 0, 64), (2, 11, 3, 0, 1)], range(8)
     ),
 )
-def test_whatever_is_planned_steps_read_what_was_computed(
-    sizes: tuple[int, int | None, int, int, int], seed: int
-) -> None:
+def test_steps_read_what_was_computed_under_any_plan(sizes: tuple[int, int | None, int, int, int], seed: int) -> None:
     num_places, num_slots, most_restored, untold_layers, min_layered_rows = sizes
     world = make(
         seed, num_places, num_slots, most_restored=most_restored, max_untold_bytes=untold_layers * PIECE_BYTES,
@@ -50,7 +48,7 @@ def test_whatever_is_planned_steps_read_what_was_computed(
     for _ in range(300):
         world.do_something()
     world.settle()
-    # All that is held is read once more.
+    # All stored blocks are read once more.
     world.begin_step(0, 99, 0)
     world.settle()
     assert world.num_restored >= 5 and world.num_read >= 100
@@ -60,7 +58,7 @@ def test_whatever_is_planned_steps_read_what_was_computed(
 
 
 def store(world: World, count: int) -> list[int]:
-    """Computes and stores `count` blocks; returns the slots."""
+    """Computes and stores `count` blocks; returns their slots."""
     before = set(world.slots)
     world.begin_step(count, 0, count)
     world.steps[-1].fails = False
@@ -71,12 +69,12 @@ def store(world: World, count: int) -> list[int]:
 
 
 def entries(block_ids: list[int], num_rows: int) -> list[Entry]:
-    """A step of `num_rows` rows in the block behind others."""
+    """Returns a step of `num_rows` rows in the last of these blocks."""
     return [Entry([0] * num_rows, BLOCK_SIZE * (len(block_ids) - 1), block_ids, [])]
 
 
 class Recorder:
-    """As `StepRunner`; remembers how it was called, and what steps wait for at each layer."""
+    """Replaces `StepRunner`; records its calls, and the waits of steps at each layer."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -91,7 +89,7 @@ class Recorder:
         return torch.zeros(0)
 
 
-def test_a_restore_is_told_of_before_it_is_over_and_large_steps_wait_layer_by_layer() -> None:
+def test_a_restore_is_reported_early_and_large_steps_wait_layer_by_layer() -> None:
     world = make(min_layered_rows=10)
     store(world, 2)
     block_id, runner = world.free[-1], Recorder(world)
@@ -101,7 +99,8 @@ def test_a_restore_is_told_of_before_it_is_over_and_large_steps_wait_layer_by_la
     world.take_outcomes()
     assert world.blocks[block_id] >= 0, "it is the router's again"
     before = world.device.num_waits
-    # Another's step waits for nothing, a small one for all at its beginning, a large one before layers 0, 2 and 4.
+    # Another sequence's step does not wait, a small one waits for all layers first, a large one before layers 0, 2 and
+    # 4.
     world.tiers.run(runner, entries([9, 10], 16))  # type: ignore[arg-type]
     world.tiers.run(runner, entries([block_id, 10], 9))  # type: ignore[arg-type]
     world.tiers.run(runner, entries([block_id, 10], 10))  # type: ignore[arg-type]
@@ -112,8 +111,10 @@ def test_a_restore_is_told_of_before_it_is_over_and_large_steps_wait_layer_by_la
     assert runner.calls[-1] == (False, before + 4), "all is there"
 
 
-def test_what_is_missing_of_a_restore_that_is_told_of_is_bounded() -> None:
-    """Of five layers two come together; two blocks and two layers may be missing, so the first two groups are there."""
+def test_the_missing_part_of_a_reported_restore_is_bounded() -> None:
+    """Two of five layers are sent together. Two blocks of two layers may be missing, so the first two groups have
+    arrived.
+    """
     world = make(max_untold_bytes=2 * 2 * PIECE_BYTES)
     store(world, 2)
     block_ids = world.free[-2:]
@@ -121,11 +122,11 @@ def test_what_is_missing_of_a_restore_that_is_told_of_is_bounded() -> None:
     for worker in world.workers:
         worker.drain()
     (arrival,) = world.tiers._arrivals.of(block_ids)
-    # Nothing is done by chance on this device, so asking changes nothing.
+    # This device does nothing at random, so asking changes nothing.
     assert [event.is_reached() for event in arrival.events] == [True, True, False]
 
 
-def test_the_disk_gets_no_more_than_half_of_the_places() -> None:
+def test_at_most_half_of_the_places_wait_for_the_disk() -> None:
     world = make(num_places=4, num_slots=8)
     assert world.files is not None
     world.files.refuses = world.files.loses = 0.0
@@ -135,7 +136,7 @@ def test_the_disk_gets_no_more_than_half_of_the_places() -> None:
     assert len(world.slots) == 2 and world.num_contents == 3
 
 
-def test_a_slot_that_somebody_else_wrote_is_read_from_the_disk() -> None:
+def test_a_slot_that_another_server_wrote_is_read_from_the_disk() -> None:
     world = make(num_places=4, num_slots=8)
     assert world.files is not None
     world.files.refuses = world.files.loses = 0.0
@@ -151,25 +152,25 @@ def test_a_slot_that_somebody_else_wrote_is_read_from_the_disk() -> None:
     assert (world.num_restored, world.files.num_reads) == (1, 1)
 
 
-def test_what_a_queued_restore_finds_keeps_no_place_from_the_one_ahead_of_it() -> None:
-    """The second has all places but one block, and is done when the first has got a place."""
+def test_a_queued_restore_holds_no_places() -> None:
+    """The second restore has all places but one block, and is done once the first has got a place."""
     world = make(num_places=4, num_slots=8)
     assert world.files is not None
     world.files.refuses = world.files.loses = 0.0
     slots = [slot for _ in range(3) for slot in store(world, 2)]
-    # Pinned memory has the four that were stored last.
+    # Pinned memory has the four blocks that were stored last.
     first, second = slots[:1], [*slots[2:], slots[1]]
     wanted = [BlockRestore(slot, 6 + index, b"%15d" % world.slots[slot]) for index, slot in enumerate(first + second)]
     world.tiers.restore(Restore(1, wanted[:1]))
     world.tiers.restore(Restore(2, wanted[1:]))
-    # That nobody can free the place that a restore waits for is seen there.
+    # The worker detects a restore that waits for a place that nothing can free.
     world.worker("kv-disk").drain()
     transfers = world.tiers.take_outcomes()
     assert transfers is not None
     assert [(one.restore_id, one.num_blocks) for one in transfers.restores] == [(1, 1), (2, 5)]
 
 
-def test_a_slot_in_a_transfer_is_left_alone() -> None:
+def test_a_slot_in_a_transfer_is_refused() -> None:
     world = make(num_slots=8)
     world.begin_step(1, 0, 1)
     (slot,) = world.storing
@@ -181,7 +182,7 @@ def test_a_slot_in_a_transfer_is_left_alone() -> None:
 
 
 def test_reset_ends_everything_and_frees_all_places() -> None:
-    """Steps that were not finished, stores and restores that were not begun."""
+    """Covers unfinished steps, and stores and restores that have not begun."""
     world = make(seed=3, num_slots=8)
     assert world.files is not None
     world.files.refuses = world.files.loses = 0.0
@@ -192,7 +193,7 @@ def test_reset_ends_everything_and_frees_all_places() -> None:
     world.device.wait()
     assert world.tiers.take_outcomes() is None
     assert world.tiers._places.num_pinned() == 0
-    # What was on disk before is found again.
+    # Blocks that were on disk before are found again.
     world.restores.clear()
     world.begin_restore(1)
     for worker in world.workers:
@@ -201,7 +202,7 @@ def test_reset_ends_everything_and_frees_all_places() -> None:
     assert transfers is not None and transfers.restores[0].num_blocks == 1
 
 
-def test_what_a_thread_of_the_tiers_does_wrong_is_raised_by_who_takes_outcomes() -> None:
+def test_an_exception_in_a_tier_thread_is_raised_by_take_outcomes() -> None:
     outcomes = Outcomes()
     worker = ThreadWorker("test", outcomes.fail)
     done: list[int] = []
@@ -214,11 +215,11 @@ def test_what_a_thread_of_the_tiers_does_wrong_is_raised_by_who_takes_outcomes()
         outcomes.take()
 
 
-def test_pinned_memory_is_pinned_in_powers_of_two() -> None:
+def test_memory_is_pinned_in_powers_of_two() -> None:
     gib = 1 << 30
     assert piece_sizes(2 * gib + 700, 300) == [gib, gib, 512]
     assert piece_sizes(gib // 2 + gib // 8, 8 << 20) == [gib // 2, gib // 8]
-    # A block that is larger than a piece has one of its own.
+    # A block that is larger than a piece gets a piece of its own.
     assert piece_sizes(5 * gib, gib + 1) == [2 * gib, 2 * gib]
     assert piece_sizes(100, 101) == []
 
@@ -230,24 +231,24 @@ def test_the_least_that_is_pinned_has_room_for_a_block(block_bytes: int) -> None
     assert piece_sizes(least - 1, block_bytes) == []
 
 
-def test_memory_without_room_for_a_block_is_refused_with_the_least_that_has_some() -> None:
+def test_memory_without_room_for_a_block_is_refused_with_the_minimum() -> None:
     def make_pool(num_bytes: int) -> HostPool:
         return HostPool(
             num_bytes, num_layers=3, piece_bytes=200, available_bytes=4 << 30,
             pin=lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8),
         )  # fmt: skip
 
-    # It holds a block, but not the power of two that one is pinned in.
+    # It has room for a block, but not for the power of two in which one is pinned.
     with pytest.raises(DoesNotFit) as raised:
         make_pool(1000)
     assert str(raised.value) == (
-        "`--kv-host-size` is 1000 bytes, but at least 1024 are pinned for a block of this model, which has 600; hint: "
-        "give room for some hundred blocks"
+        "`--kv-host-size` is 1000 bytes, but a block of this model has 600 and needs 1024 of pinned memory; hint: allow "
+        "for at least a few hundred blocks"
     )
     assert make_pool(1024).num_places == 1
 
 
-def test_memory_that_the_system_does_not_give_is_one_line() -> None:
+def test_a_refused_allocation_is_a_one_line_error() -> None:
     def pin(num_bytes: int) -> torch.Tensor:
         if num_bytes < 1 << 20:
             raise RuntimeError("CUDA error: out of memory")
@@ -257,8 +258,8 @@ def test_memory_that_the_system_does_not_give_is_one_line() -> None:
         HostPool((3 << 19), num_layers=2, piece_bytes=256, pin=pin, available_bytes=4 << 30)
 
 
-def test_a_block_whose_last_token_never_came_is_not_stored() -> None:
-    """It was to be sampled by the step before, which sampled nothing."""
+def test_a_block_whose_last_token_was_not_sampled_is_not_stored() -> None:
+    """The previous step should have sampled the token, but sampled nothing."""
     world = make(num_slots=8)
     assert world.files is not None
     world.files.refuses = world.files.loses = 0.0

@@ -1,16 +1,16 @@
-"""Variants of the tiers' kernels that are compiled for Hopper: see `compiled`."""
+"""Variants of the tiers' kernels that are compiled for Hopper; see `compiled`."""
 
 from __future__ import annotations
 
 from tests.cuda.compiled import Variant
 from trunkline_server.backends.cuda.kernels import pack_pieces
 
-# What `make test` compiles: one of each kind.
+# The variants that `make test` compiles: one of each kind.
 FIRST = {"pack"}
 
 
 def variants() -> list[Variant]:
-    """A layer of a large pool has more words than 32 bits count."""
+    """Returns kernels for a pool in which the words of one layer exceed 32 bits."""
     types = {"pieces": "*i64", "packed": "*i64", "block_ids": "*i32", "layer_stride": "i64"}
     return [
         Variant(

@@ -1,4 +1,6 @@
-"""A router and a model in miniature over the tiers: blocks have known bytes, and every step checks what it reads."""
+"""A miniature router and model over the tiers: blocks have known bytes, and every step checks the bytes that it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,14 @@ def make_pool(device: torch.device) -> KvPool:
 
 
 def content(number: int, layer: int, num_bytes: int) -> torch.Tensor:
-    """Of one piece: of no other block, nor of another layer."""
+    """Returns the content of one piece, different for each block and layer."""
     generator = torch.Generator().manual_seed(1000 * number + layer)
     return torch.randint(0, 256, (num_bytes,), generator=generator, dtype=torch.uint8)
 
 
 @dataclass
 class MemoryFiles:
-    """A disk that may refuse and lose, by chance."""
+    """A disk that fails and loses blocks at random."""
 
     chance: random.Random
     blocks: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -72,12 +74,12 @@ class MemoryFiles:
 
 
 def extend_key(key: bytes, token_ids: Sequence[int]) -> bytes:
-    """As many token ids as name a content: see `Step`."""
+    """Computes a key from the token ids that name a content; see `Step`."""
     return b"%15d" % token_ids[0]
 
 
 class OthersGoOn(threading.Condition):
-    """Who waits has somebody else do something instead; that nobody can is a deadlock."""
+    """A condition on which waiting makes other threads run; if none can, the test reports a deadlock."""
 
     def __init__(self, go_on: Callable[[], bool]) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class OthersGoOn(threading.Condition):
 
 @dataclass
 class Sequence_:
-    """What the tiers ask of a sequence: one of its own for each step."""
+    """The fields of a sequence that the tiers need; each step has its own."""
 
     token_ids: list[int]
     block_ids: list[int]
@@ -98,7 +100,7 @@ class Sequence_:
 
 @dataclass
 class Step:
-    """In flight. written: block id and content, in order; read: the same; stores: (index in written, slot)."""
+    """A step in flight. written: block id and content, in order; read: the same; stores: (index in written, slot)."""
 
     written: list[tuple[int, int]]
     read: list[tuple[int, int]]
@@ -109,9 +111,9 @@ class Step:
 
 
 class World:
-    """What a router knows. Blocks: a content, or None if they are free; those of transfers are in neither.
+    """The router's knowledge. Blocks map to a content, or to None if free; blocks in transfer are in neither.
 
-    most_restored: blocks of a restore, at most.
+    most_restored: most blocks of one restore.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class World:
     ) -> None:
         self.chance = random.Random(seed)
         self._most_restored = most_restored
-        # Every other one is a device that does nothing by itself.
+        # With odd seeds, the device does nothing by itself.
         self.device = LazyDevice(None if seed % 2 else seed, is_main_lazy=True)
         self.pool = make_pool(self.device.torch_device)
         # Pieces of pinned memory are powers of two.
@@ -155,7 +157,7 @@ class World:
         return found
 
     def fill_disk(self, count: int) -> None:
-        """As a shard that ran before left it: what is in no place."""
+        """Fills the disk with blocks from an earlier shard, none of them in a place."""
         assert self.files is not None
         for slot in self.free_slots[:count]:
             pieces = [content(self.num_contents, layer, self.pool.layout.piece_bytes) for layer in range(NUM_LAYERS)]
@@ -165,7 +167,7 @@ class World:
         del self.free_slots[:count]
 
     def _go_on(self) -> bool:
-        """What other threads do while one of them waits for a place. False: nothing is left to do."""
+        """Does the work of other threads while one waits for a place. Returns False if there is nothing left to do."""
         idle = [worker for worker in self.workers if not worker.is_busy]
         if any(worker.do_one() for worker in self.chance.sample(idle, len(idle))):
             return True
@@ -174,10 +176,8 @@ class World:
             return True
         return False
 
-    # ---- a model ---------------------------------------------------------------------------------------------------
-
     def run(self, entries: Sequence[Entry], *, is_launched: bool = False) -> torch.Tensor:
-        """As `StepRunner.run`: of an entry, the block it begins in and those behind it are written, all others read."""
+        """Replaces `StepRunner.run`: writes an entry's blocks from the one in which it begins, and reads all others."""
         for layer in range(NUM_LAYERS):
             if is_launched:
                 self.tiers.gates.enter(layer)
@@ -192,8 +192,6 @@ class World:
             self.num_read += 1
         for block_id, number in written:
             pieces[block_id] = content(number, layer, pieces.shape[1]).to(pieces.device)
-
-    # ---- a router --------------------------------------------------------------------------------------------------
 
     def in_flight(self) -> set[int]:
         return {block_id for step in self.steps for block_id, _ in [*step.written, *step.read]}
@@ -213,7 +211,7 @@ class World:
         first = BLOCK_SIZE * len(read)
         num_tokens = BLOCK_SIZE * len(written)
         if not written:
-            # A decode at the end of the last block that is read: it is written, with what it holds.
+            # A decode at the end of the last block that is read: the block is written with its own content.
             first, num_tokens = first - 1, 1
         stored = []
         for index in range(min(num_stored, len(written))):
@@ -224,7 +222,7 @@ class World:
         chunk = Chunk(
             SEQUENCE_ID, first, num_tokens, [], False, [BlockStore(len(read) + index, slot) for index, slot in stored]
         )
-        # Anew: keys of the blocks of another sequence are kept else, and nothing is found by them.
+        # Restarted, because the store would keep the keys of another sequence's blocks and find nothing by them.
         self.tiers.start(SEQUENCE_ID, bytes(16))
         self.tiers.check([chunk])
         self._read, self._written = read, written
@@ -310,12 +308,12 @@ class World:
                 else:
                     self.free.append(block_id)
                 if index == restored.num_blocks:
-                    # Broken: found no more.
+                    # A damaged block is not found again.
                     self.slots.pop(slot)
                     self.free_slots.append(slot)
 
     def settle(self) -> None:
-        """Until nothing is under way."""
+        """Runs until nothing is in flight."""
         while self.steps:
             self.finish_step()
         for worker in self.workers:

@@ -1,4 +1,4 @@
-"""The engine alone: order of a plan's parts, and what a plan does to the sequences."""
+"""The engine by itself: the order of a plan's parts, and their effects on sequences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sampled(engine: Engine, plan: StepPlan) -> list[int]:
 
 def test_ends_come_before_starts_and_copies_before_chunks(engine: Engine, backend: FakeBackend) -> None:
     expected = sampled(engine, StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
-    # The same id ends and starts again; the third block is shared by copy; the last token alone is computed.
+    # The same id ends and starts again, the third block is shared by copy, and only the last token is computed.
     plan = StepPlan(
         2,
         ends=[1],
@@ -50,7 +50,7 @@ def test_ends_come_before_starts_and_copies_before_chunks(engine: Engine, backen
     assert backend.num_sequences == 1
 
 
-def test_a_run_ahead_plan_may_name_the_token_that_the_step_before_sampled(engine: Engine) -> None:
+def test_a_run_ahead_plan_may_use_the_token_of_the_step_before(engine: Engine) -> None:
     engine.step(StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
     run_ahead = [sampled(engine, StepPlan(i, chunks=[Chunk(1, 8 + i, 1, [], sample=True)])) for i in (2, 3)]
     engine.reset()
@@ -80,7 +80,7 @@ def test_reset_forgets_sequences_and_the_step_number(engine: Engine, backend: Fa
     engine.step(StepPlan(1, starts=[start(1, PROMPT)]))
 
 
-def test_a_failed_sequence_leaves_the_tokens_of_the_others_as_they_are(engine: Engine) -> None:
+def test_a_failed_sequence_does_not_change_the_tokens_of_others(engine: Engine) -> None:
     expected = sampled(engine, StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
     engine.reset()
     plan = StepPlan(
@@ -95,13 +95,13 @@ def test_a_failed_sequence_leaves_the_tokens_of_the_others_as_they_are(engine: E
     assert isinstance(too_far, SequenceFailure)
     assert [bad_start.code, poisoned.code, too_far.code] == ["invalid_plan", "not_finite", "invalid_plan"]
     assert [good.token_id] == expected
-    # Nothing of a prompt is in a message for the log.
+    # The message, which is logged, has nothing of the prompt.
     assert str(VOCAB_SIZE) in bad_start.message
-    # All of them can be ended, also the one that the backend never saw.
+    # All of them can be ended, including the one that never reached the backend.
     engine.step(StepPlan(2, ends=[1, 2, 3, 4]))
 
 
-def test_a_chunk_of_an_ended_sequence_fails_alone(engine: Engine) -> None:
+def test_only_the_chunk_of_the_ended_sequence_fails(engine: Engine) -> None:
     engine.step(StepPlan(1, starts=[start(1, PROMPT), start(2, PROMPT)]))
     outcomes = engine.step(StepPlan(2, ends=[1], chunks=[whole(1, 10, [0, 1, 2]), whole(2, 10, [3, 4, 5])])).sequences
     assert [type(outcome) for outcome in outcomes] == [SequenceFailure, Sampled]

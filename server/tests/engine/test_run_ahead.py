@@ -1,4 +1,4 @@
-"""A backend whose steps take their time on a device: the next plan is begun meanwhile, results keep their order."""
+"""A backend whose steps run on a device: the next plan begins meanwhile, and results keep their order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_S = 30.0
 
 
 class DeviceBackend(FakeBackend):
-    """Computes at once, and tells when it is let."""
+    """Computes at once but returns outcomes only when the test allows it."""
 
     def __init__(self, *, has_store: bool = False) -> None:
         super().__init__(has_store=has_store)
@@ -49,13 +49,13 @@ class DeviceBackend(FakeBackend):
 
 
 def plans(count: int) -> list[StepPlan]:
-    """A prompt, then decodes."""
+    """Returns a prompt and then decodes."""
     start = SequenceStart(1, [3, 1, 4], 3, SamplingParams())
     first = StepPlan(1, starts=[start], chunks=[Chunk(1, 0, 3, [0, 1, 2], True)])
     return [first, *(StepPlan(step_id, chunks=[Chunk(1, step_id + 1, 1, [], True)]) for step_id in range(2, count + 1))]
 
 
-def test_a_plan_is_begun_before_the_one_before_is_finished() -> None:
+def test_a_plan_begins_before_the_previous_one_is_finished() -> None:
     backend, expected = DeviceBackend(), []
     alone = Engine(FakeBackend(), vocab_size=VOCAB_SIZE)
     expected = [alone.step(plan).sequences for plan in plans(3)]
@@ -94,7 +94,7 @@ def test_the_loop_keeps_two_in_flight_and_sends_all_results(ending: str) -> None
     loop.open(stream)
     for plan in plans(4):
         assert stream.put_plan(plan)
-    # The device has not done anything yet.
+    # The device has not finished any step yet.
     assert backend.has_two.wait(DEADLINE_S)
     if ending == "plans end":
         stream.end_plans()
@@ -109,7 +109,7 @@ def test_the_loop_keeps_two_in_flight_and_sends_all_results(ending: str) -> None
 
 
 class FairLock:
-    """Who asked first has it next."""
+    """A lock that is granted in the order of requests."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -128,13 +128,13 @@ class FairLock:
             self._changed.notify_all()
 
     def wait_until_asked_for(self) -> None:
-        """Called by who has it: returns when somebody else waits for it."""
+        """Called by the holder; waits until another thread requests the lock."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._askers) > 1, DEADLINE_S)
 
 
 class ResolvingBackend(DeviceBackend):
-    """Sees what came of a step when the next one begins: its stores end then."""
+    """Notices the end of a step when the next one begins, which ends the stores of the first."""
 
     def __init__(self, turn: FairLock) -> None:
         super().__init__(has_store=True)
@@ -147,12 +147,12 @@ class ResolvingBackend(DeviceBackend):
         if len(self._results) == 2:
             assert self.fake_store is not None
             self.fake_store.end_slow_stores()
-            # By the thread that sends outcomes.
+            # The requesting thread is the one that sends outcomes.
             self._turn.wait_until_asked_for()
             self.is_done.set()
 
 
-def test_a_result_leaves_before_outcomes_of_its_stores_that_the_next_step_saw() -> None:
+def test_a_result_is_sent_before_outcomes_that_the_next_step_ends() -> None:
     turn, bugs = FairLock(), []
     backend = ResolvingBackend(turn)
     loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), bugs.append)

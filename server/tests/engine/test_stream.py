@@ -1,4 +1,4 @@
-"""The queues between reader, engine loop and handler: bounds and ends."""
+"""The queues between reader, engine loop and handler: limits and ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def result(step_id: int) -> StepResponse:
 
 
 class Background:
-    """Runs a call that may wait; `join` says what it returned."""
+    """Runs a call that may block on a thread; `join` returns its result."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._returned: list[object] = []
@@ -112,6 +112,6 @@ def test_every_end_wakes_a_step_that_waits_for_a_mask(end: Callable[[StepStream]
     assert waiting.is_waiting
     end(stream)
     assert waiting.join() == b""
-    # What was told before the end still counts.
+    # A mask that arrived before the end still counts.
     stream.late_masks.tell(7, b"mask")
     assert stream.late_masks.wait(7) == b"mask"

@@ -1,8 +1,8 @@
-"""A backend without a model: small, deterministic, and strict about what it is asked.
+"""A backend without a model: small, deterministic, and strict about its calls.
 
-It keeps in each slot of its pool a digest of the tokens up to that position, computed from the digest in the slot
-before. A sampled token is a function of the last digest and the sampling key alone, so a plan that computes a position
-too early, in the wrong block or after a wrong copy gives other tokens than the whole prompt computed at once.
+Each slot of its pool holds a digest of the tokens up to that position, computed from the digest in the previous slot. A
+sampled token depends only on the last digest and the sampling key. A plan that computes a position too early, in the
+wrong block or after a wrong copy therefore samples other tokens than a prompt computed at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROOT_DIGEST = 0x9E3779B97F4A7C15
 
 
 def mix(digest: int, number: int) -> int:
-    """One step of the digest: the finaliser of SplitMix64."""
+    """Advances a digest with the finaliser of SplitMix64."""
     z = (digest ^ number) + 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
@@ -51,7 +51,7 @@ class _Sequence:
 
 
 class FakeBackend:
-    """Implements `Backend`. `on_step` runs inside each step, with the chunks, before they are computed."""
+    """Implements `Backend`. on_step: called in each step with the chunks before they are computed."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class FakeBackend:
         raise NotImplementedError
 
     def _check_thread(self) -> None:
-        """The interface promises one caller."""
+        """Checks that all calls come from one thread, as the interface promises."""
         caller = threading.get_ident()
         assert self._caller in (0, caller), "the backend is called from two threads"
         self._caller = caller
@@ -187,7 +187,7 @@ class FakeBackend:
         return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
 
     def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:
-        """Made up of the tokens: eighths, which are exact in f32 and in JSON."""
+        """Returns scores derived from the tokens, in eighths, which are exact in f32 and in JSON."""
         end = min(chunk.first_position + chunk.num_tokens, sequence.num_prompt_tokens - 1)
         count = sequence.sampling.num_top_prompt_logprobs
         scores = []
@@ -240,7 +240,7 @@ class FakeBackend:
         assert digest is not None
         sampling = sequence.sampling
         key = mix(mix(digest, sampling.seed), sampling.choice) if sampling.temperature > 0 else digest
-        # Never the poison: one sequence fails because the test says so, not by chance.
+        # Never the poison token, so that a sequence fails only if the test intends it.
         token_id = key % (VOCAB_SIZE - 1)
         while chunk.allowed_tokens and not chunk.allowed_tokens[token_id // 8] >> token_id % 8 & 1:
             token_id = (token_id + 1) % VOCAB_SIZE

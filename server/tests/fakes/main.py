@@ -1,6 +1,6 @@
-"""The shard's own command line over the fake backend: `python -m tests.fakes.main serve ...`.
+"""The shard's command line over the fake backend: `python -m tests.fakes.main serve ...`.
 
-FAKE_GATE names a pipe; each step waits until somebody opened it for writing.
+FAKE_GATE names a pipe; each step waits until another process opens it for writing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trunkline_server.backends.interface import Chunk
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.weights import checkpoint
 
-# A sequence that begins with this token is a bug in the backend.
+# A sequence whose first token is this one makes the backend panic.
 PANIC_TOKEN = 62
 
 CONFIG = ModelConfig(
@@ -37,7 +37,7 @@ CONFIG = ModelConfig(
 
 
 class PanicException(BaseException):
-    """As PyO3's: no Exception."""
+    """Like PyO3's, derives from BaseException and not from Exception."""
 
 
 class PanickingBackend(FakeBackend):

@@ -1,4 +1,4 @@
-"""A whole shard in this process over a fake backend, and a client that speaks to it through its socket."""
+"""A whole shard in this process over a fake backend, and a client that uses its socket."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MODEL = ModelInfo(
     head_size=8,
     max_position_embeddings=64,
 )
-# Longest wait for anything that must happen; reached only by a failure.
+# Longest wait for anything that must happen; only a failure reaches it.
 DEADLINE_S = 20.0
 
 
 class Shard:
-    """The served parts, for a test to look into. `bugs` holds what would have ended the process."""
+    """The parts of a served shard, for tests to inspect. bugs: exceptions that would have ended the process."""
 
     def __init__(self, backend: FakeBackend, socket_path: Path) -> None:
         self.backend = backend
@@ -51,10 +51,10 @@ def serve(backend: FakeBackend, socket_path: Path) -> Iterator[Shard]:
 
 
 class Client:
-    """A router as far as the contract sees one."""
+    """A router, as far as the contract is concerned."""
 
     def __init__(self, socket_path: Path) -> None:
-        # A channel of its own: gRPC would share a connection between channels to one address.
+        # With its own channel pool, because gRPC would share a connection between channels to one address.
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.use_local_subchannel_pool", 1)])
         self.stub = shard_pb2_grpc.ShardServiceStub(self._channel)
 
@@ -75,7 +75,7 @@ class Client:
 
 
 class Stream:
-    """One Step call; plans are sent as they are put."""
+    """One Step call. Plans are sent in the order of `send`."""
 
     def __init__(self, stub: shard_pb2_grpc.ShardServiceStub) -> None:
         self._plans: queue.SimpleQueue[shard_pb2.StepRequest | None] = queue.SimpleQueue()
@@ -91,7 +91,7 @@ class Stream:
         self._plans.put(request)
 
     def receive(self) -> shard_pb2.StepResult:
-        """The result of the next response, which must have one."""
+        """Returns the result of the next response, which must have one."""
         response = self.response()
         assert response.HasField("result")
         return response.result
@@ -104,11 +104,11 @@ class Stream:
         return self.receive()
 
     def close(self) -> None:
-        """Closes the router's side; results still come."""
+        """Closes the router's side; results still arrive."""
         self._plans.put(None)
 
     def error(self) -> grpc.RpcError:
-        """Reads to the end, which must be an error."""
+        """Reads to the end of the stream, which must be an error, and returns the error."""
         try:
             results = list(self.call)
         except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""A store without a disk, for the fake backend: transfers end when they begin, or when the test says so."""
+"""A store without a disk for the fake backend. Transfers end when they begin, or when the test says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUM_SLOTS = 4
 
 
 def block_key(root_key: bytes, token_ids: Sequence[int], block_size: int) -> bytes:
-    """Of the last block of `token_ids`: not the kernels' keys, but like them a function of all tokens before."""
+    """Returns a key for the last block of `token_ids`. Like the kernels' keys, it depends on all tokens so far."""
     key = root_key
     for first in range(0, len(token_ids), block_size):
         key = hashlib.blake2b(key + bytes(token_ids[first : first + block_size]), digest_size=16).digest()
@@ -43,7 +43,7 @@ class FakeStore:
             (self._slow if self.is_slow else self._stores).append(StoreOutcome(slot, True))
 
     def fail_store(self, slot: int) -> None:
-        """Of a chunk that failed: nothing is stored, and the outcome says so."""
+        """Reports that the store of a failed chunk did not happen."""
         with self._event:
             self._stores.append(StoreOutcome(slot, False))
 
@@ -90,6 +90,6 @@ class FakeStore:
         self.num_syncs += 1
 
     def forget(self) -> None:
-        """What `reset` of a backend does."""
+        """Drops all outcomes, as the backend's `reset` does."""
         with self._event:
             self._slow, self._stores, self._restores = [], [], []

@@ -1,4 +1,4 @@
-"""A Hub on a free loopback port: what huggingface_hub asks of the real one, and the ways in which that one fails."""
+"""A Hub on a free loopback port, with the endpoints that huggingface_hub uses and the failures of the real Hub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Repository:
-    """revisions: names that lead to COMMIT. A private one hides itself, a gated one refuses, from whom has no token."""
+    """A repository. revisions: names that lead to COMMIT. Without a token, a private one is hidden and a gated one
+    refuses.
+    """
 
     files: dict[str, bytes]
     revisions: tuple[str, ...] = ("main",)
@@ -27,14 +29,14 @@ class Repository:
 
 @dataclass
 class Hub:
-    """url: for HF_ENDPOINT. requests: (method, path, Range header) of each one, in order."""
+    """The state of the Hub. url: for HF_ENDPOINT; requests: (method, path, Range header) of each request, in order."""
 
     repositories: dict[str, Repository]
-    # After so many bytes of a file's body the connection breaks, once.
+    # The connection breaks once, after this many bytes of a file's body.
     break_after: int | None = None
-    # Refuses this file.
+    # Requests for this file are refused.
     forbidden_file: str | None = None
-    # Answers every request with this status.
+    # Every request is answered with this status.
     broken_status: int | None = None
     url: str = ""
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -146,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _repository(self, name: str, has_token: bool) -> Repository | None:
         repository = self.hub.repositories.get(name)
         if repository is None or (repository.is_private and not has_token):
-            # The real one does not tell a stranger which of the two it is.
+            # The real Hub does not reveal to a stranger which of the two it is.
             self._error(401 if not has_token else 404, code="RepoNotFound", message="Repository not found")
             return None
         return repository

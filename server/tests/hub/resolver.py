@@ -1,7 +1,7 @@
-"""`trunkline resolve` in processes that are forked, each with an environment of its own.
+"""Runs `trunkline resolve` in forked processes, each with its own environment.
 
-The library for the Hub reads its variables when it is imported, and its imports take most of a second. A process forked
-from this one has them all but the library itself, which it imports anew.
+The Hub's library reads its environment variables when it is imported, and its imports take most of a second. The forked
+processes inherit all imports except the library itself, which they import anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _run(commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
 
 
 def _in_child(environment: dict[str, str], commands: Sequence[Sequence[str]]) -> None:
-    """Answers with one line of JSON."""
+    """Runs the commands and answers with one line of JSON."""
     os.environ.clear()
     os.environ.update(environment)
     for name in [name for name in sys.modules if name.split(".")[0] == LIBRARY]:
@@ -38,7 +38,7 @@ def _in_child(environment: dict[str, str], commands: Sequence[Sequence[str]]) ->
 
 
 def main() -> None:
-    """Each line of standard input is `[environment, commands]`; an empty answer means that a process failed."""
+    """Answers each line `[environment, commands]` of standard input; an empty answer means that a process failed."""
     from huggingface_hub import HfApi, errors, scan_cache_dir, snapshot_download  # noqa: F401
 
     for line in sys.stdin:

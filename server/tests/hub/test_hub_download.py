@@ -1,4 +1,4 @@
-"""`resolve` against a Hub on this machine, each time in a process of its own: see `resolver.py`."""
+"""Runs `resolve` against a Hub on this machine, each time in a process of its own; see `resolver.py`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def hub() -> Iterator[Hub]:
 
 
 class Resolver:
-    """The process that runs commands: see `resolver.py`."""
+    """The process that runs commands; see `resolver.py`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -87,12 +87,12 @@ class Resolve:
             "PYTHONPATH": str(SERVER),
             "HF_ENDPOINT": endpoint,
             "HF_HOME": str(home),
-            # No proxy of the machine may stand between.
+            # Bypasses any proxy of the machine.
             "NO_PROXY": "127.0.0.1",
         }
 
     def __call__(self, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
-        """Exit code, standard output and standard error of each command; all of them in one process."""
+        """Runs all commands in one process; returns exit code, standard output and standard error of each."""
         return self._resolver.run({**self.environment, **environment}, commands)
 
     def found(self, *commands: list[str], **environment: str) -> list[dict[str, str]]:
@@ -139,7 +139,7 @@ def test_download_takes_what_the_model_needs_and_nothing_else(resolve: Resolve, 
     assert names == set(SAFETENSORS_FILES) - unwanted
     for name in names:
         assert (folder / name).read_bytes() == SAFETENSORS_FILES[name]
-    # A second time everything is there: no file is fetched again.
+    # The second time, no file is fetched again.
     hub.requests.clear()
     assert resolve.found(["org/whole"]) == [found]
     assert fetched(hub) == []
@@ -150,8 +150,8 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(resolve: Resolve) -> None:
     assert [answer["revision"] for answer in found] == [COMMIT, COMMIT]
 
 
-def test_a_broken_connection_goes_on_where_it_broke(resolve: Resolve, hub: Hub) -> None:
-    # The library writes pieces of 10 MiB; what came of the broken piece is asked for again.
+def test_a_broken_download_resumes(resolve: Resolve, hub: Hub) -> None:
+    # The library writes pieces of 10 MiB; the broken piece is requested again from its start.
     piece = 10 * 2**20
     content = bytes(range(256)) * (12 * 2**20 // 256)
     hub.repositories["org/large"] = Repository({"large.gguf": content})
@@ -166,7 +166,7 @@ def test_after_a_failed_download_whole_files_are_not_fetched_again(resolve: Reso
     first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     hub.forbidden_file = second
     (error,) = resolve.mistakes(["org/whole"])
-    assert "the token may not read repository `org/whole`" in error
+    assert "the token has no access to repository `org/whole`" in error
     hub.forbidden_file = None
     hub.requests.clear()
     (found,) = resolve.found(["org/whole"])
@@ -180,16 +180,16 @@ def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
     assert [Path(answer["path"]).read_bytes() for answer in found] == [b"one", b"four", b"eight"]
 
 
-def test_refusals_are_one_clear_line(resolve: Resolve) -> None:
+def test_refusals_are_one_line(resolve: Resolve) -> None:
     expected = {
-        "org/absent": "the Hub has no repository `org/absent` that may be read; hint: check its name",
-        "org/private": "the Hub has no repository `org/private` that may be read",
-        "org/gated": "repository `org/gated` is gated; hint: ask for access",
-        "org/pickle": "has its weights only as pickle files, which are never read",
+        "org/absent": "the Hub has no repository `org/absent`, or you have no access to it; hint: check the name",
+        "org/private": "the Hub has no repository `org/private`, or you have no access to it",
+        "org/gated": "repository `org/gated` is gated; hint: request access",
+        "org/pickle": "has only pickle files, which are never loaded",
         "org/data": "has neither safetensors nor a `.gguf` file",
         "-": "neither a local path nor a valid Hub id",
         "org/gguf": "has 2 `.gguf` files: m-Q4_0.gguf, m-Q8_0.gguf; hint: name one, as in `org/gguf:m-Q4_0.gguf`",
-        "org/gguf:Q5_K": "no `.gguf` file for `Q5_K`; hint: it has m-Q4_0.gguf, m-Q8_0.gguf",
+        "org/gguf:Q5_K": "no `.gguf` file that matches `Q5_K`; hint: it has m-Q4_0.gguf, m-Q8_0.gguf",
     }
     errors = resolve.mistakes(*([model] for model in expected))
     for model, error in zip(expected, errors, strict=True):
@@ -198,14 +198,14 @@ def test_refusals_are_one_clear_line(resolve: Resolve) -> None:
     assert error == "error: repository `org/whole` has no revision `v9`; hint: check `--revision`"
 
 
-def test_a_token_opens_private_and_gated_repositories_and_a_wrong_one_nothing(resolve: Resolve) -> None:
+def test_only_a_valid_token_opens_private_and_gated_repositories(resolve: Resolve) -> None:
     found = resolve.found(["org/private"], ["org/gated"], HF_TOKEN=VALID_TOKEN)
     assert [answer["revision"] for answer in found] == [COMMIT, COMMIT]
     (error,) = resolve.mistakes(["org/whole"], HF_TOKEN="hf_wrong")
-    assert error == "error: the Hub does not accept the token; hint: check `HF_TOKEN`, or unset it for public models"
+    assert error == "error: the Hub rejected the token; hint: check `HF_TOKEN`, or unset it for public models"
 
 
-def test_offline_serves_from_the_cache_or_says_so(resolve: Resolve, hub: Hub) -> None:
+def test_offline_uses_the_cache_or_reports_that_it_cannot(resolve: Resolve, hub: Hub) -> None:
     (error,) = resolve.mistakes(["org/whole"], HF_HUB_OFFLINE="1")
     assert "is not in the local cache, and `HF_HUB_OFFLINE` is set" in error
     assert hub.requests == []
@@ -213,26 +213,26 @@ def test_offline_serves_from_the_cache_or_says_so(resolve: Resolve, hub: Hub) ->
     hub.requests.clear()
     assert resolve.found(["org/whole"], ["org/gguf:q4_0"], HF_HUB_OFFLINE="1") == online
     (error,) = resolve.mistakes(["org/gguf:q8_0"], HF_HUB_OFFLINE="1")
-    assert "for `q8_0`" in error
+    assert "that matches `q8_0`" in error
     assert hub.requests == []
 
 
-def test_a_hub_that_is_down_does_not_matter_for_what_is_cached(resolve: Resolve, hub: Hub) -> None:
+def test_cached_models_do_not_need_the_hub(resolve: Resolve, hub: Hub) -> None:
     online = resolve.found(["org/whole"])
     with socket.socket() as reserved:
-        # Bound and not listening: nobody answers there, and nobody else can.
+        # Bound but not listening, so connections are refused and no other process can take the port.
         reserved.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         cached, missing = resolve(["org/whole"], ["org/gguf"], HF_ENDPOINT=nowhere)
     assert json.loads(cached[1]) == online[0]
     assert missing[0] == 2
-    assert "the Hub cannot be reached for `org/gguf` at revision `main`" in missing[2]
+    assert "cannot reach the Hub for `org/gguf` at revision `main`" in missing[2]
     hub.broken_status = 501
     cached, missing = resolve(["org/whole"], ["org/gguf"])
     assert json.loads(cached[1]) == online[0]
-    assert "the Hub answers with status 501" in missing[2]
+    assert "the Hub answered with status 501" in missing[2]
 
 
 def fetched(hub: Hub) -> list[str]:
-    """Names of the files whose contents were asked for."""
+    """Returns the names of the files whose contents were requested."""
     return [path.rsplit("/")[-1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]

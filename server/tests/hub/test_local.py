@@ -1,4 +1,4 @@
-"""MODEL that needs no Hub: the embedded one, folders and files."""
+"""Models that need no Hub: the embedded one, folders and files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trunkline_server.errors import InvalidArgument, ModelNotFound, UnsupportedF
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which alone packages are found."""
+    """Returns a folder; Python finds packages only there."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     importlib.invalidate_caches()
     return tmp_path
 
 
-def test_no_model_is_the_embedded_one_and_its_package_is_not_run(packages: Path) -> None:
+def test_no_model_means_the_embedded_one_and_does_not_import_its_package(packages: Path) -> None:
     package = packages / hub.EMBEDDED_PACKAGE
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('this package needs a compiler')")
@@ -29,12 +29,12 @@ def test_no_model_is_the_embedded_one_and_its_package_is_not_run(packages: Path)
     assert resolved.model_id == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def test_a_missing_embedded_model_says_how_to_get_it(packages: Path) -> None:
+def test_a_missing_embedded_model_has_a_hint_how_to_get_it(packages: Path) -> None:
     with pytest.raises(ModelNotFound, match="--no-deps"):
         hub.resolve(None)
 
 
-def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_paths_resolve_to_themselves(tmp_path: Path) -> None:
     gguf = tmp_path / "tiny.gguf"
     gguf.write_bytes(b"GGUF")
     assert hub.resolve(str(gguf)) == hub.ResolvedModel(gguf, "tiny")
@@ -43,7 +43,7 @@ def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
     assert hub.resolve(str(tmp_path)) == hub.ResolvedModel(tmp_path, tmp_path.name)
 
 
-def test_paths_that_cannot_be_a_model_are_refused(tmp_path: Path) -> None:
+def test_paths_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="has neither `config"):
         hub.resolve(str(tmp_path))
     (tmp_path / "a.gguf").touch()

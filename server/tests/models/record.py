@@ -1,7 +1,7 @@
-"""Records what transformers says of the tiny models, so that most tests need neither it nor its seconds of imports.
+"""Records what transformers computes for the tiny models, so that most tests can do without its slow imports.
 
-`python -m tests.models.record` with `server/` as PYTHONPATH writes `recorded/` again; `test_recorded.py` tells whether
-that would change anything.
+`python -m tests.models.record` with `server/` as PYTHONPATH writes `recorded/` again. `test_recorded.py` fails if that
+would change anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.sampling import typical_cases
 from trunkline_server.weights.gguf import GgufFile
 
 NUM_PROMPT, NUM_GREEDY_PROMPT, NUM_GREEDY = 300, 21, 32
-# Logits that are kept of each position. They differ from position to position, so that each token's are among them.
+# Logits recorded per position. They are picked anew for each position, so that every token's are among them.
 NUM_PICKED = 4
 
 _COMMON: dict[str, Any] = {
@@ -54,7 +54,7 @@ _YARN_ROPE = {
     "original_max_position_embeddings": 128,
 }
 
-# case -> (config class, what differs from `_COMMON`)
+# Maps a case to its config class and its differences from `_COMMON`.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("LlamaConfig", {"num_key_value_heads": 4}),
     "llama3": ("LlamaConfig", {"rope_parameters": _LLAMA3_ROPE}),
@@ -68,7 +68,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {**_YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.7, "truncate": False}},
     ),
     "llama_biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
-    # Rows of whole blocks of every format.
+    # Rows are whole blocks in every format.
     "llama_wide": ("LlamaConfig", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 32}),
     "mistral_wide_window": ("MistralConfig", {"sliding_window": 512}),
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2Config", {"sliding_window": 40, "head_dim": 24, "query_pre_attn_scalar": 24,
                                 "attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0,
                                 "num_hidden_layers": 4}),
-    # The first layers have a window and a base of their own.
+    # The first layers have a window and their own rotary base.
     "gemma3": ("Gemma3TextConfig", {"sliding_window": 33, "head_dim": 32, "query_pre_attn_scalar": 32,
                                     "num_hidden_layers": 7,
                                     "rope_parameters": {
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                                                                    "factor": 8.0},
                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
                                             }}),
-    # The later layers have a window, if it is on.
+    # The later layers have a window if it is on.
     "qwen2_window": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 37, "max_window_layers": 1}),
     "qwen3_window": ("Qwen3Config", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 40,
                                      "max_window_layers": 2}),
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
-# A bit of everything that a small model has seen.
+# A mix of the kinds of text that a small model has been trained on.
 TEXT = """The tide tables for the harbour were printed every autumn, and every autumn somebody complained about them.
 def moving_average(values: list[float], width: int) -> list[float]:
     total, averages = 0.0, []
@@ -128,7 +128,7 @@ In 1887 the railway reached the valley; by 1901 the population had doubled, and 
 
 
 def configs() -> dict[str, dict[str, Any]]:
-    """What transformers writes to `config.json` of each case."""
+    """Returns what transformers writes to `config.json` for each case."""
     found = {}
     for case, (class_name, changes) in CASES.items():
         config = getattr(transformers, class_name)(**{**_COMMON, **changes})
@@ -139,7 +139,7 @@ def configs() -> dict[str, dict[str, Any]]:
 
 
 def model_of(model: tiny.TinyModel) -> transformers.PreTrainedModel:
-    """The model in transformers, f32."""
+    """Returns the model in transformers, in f32."""
     config = transformers.AutoConfig.for_model(**model.config)
     config._attn_implementation = "eager"
     found = transformers.AutoModelForCausalLM.from_config(config).float().eval()
@@ -152,7 +152,7 @@ def model_of(model: tiny.TinyModel) -> transformers.PreTrainedModel:
 
 @torch.inference_mode()
 def logits_of(model: transformers.PreTrainedModel, token_ids: list[int]) -> NDArray[np.float32]:
-    """[tokens, vocabulary]"""
+    """Returns logits [tokens, vocabulary]."""
     found: NDArray[np.float32] = model(torch.tensor([token_ids]), use_cache=False).logits[0].float().numpy()
     return found
 
@@ -166,7 +166,9 @@ def prompts() -> dict[str, NDArray[Any]]:
 
 
 def logits(case: str, prompt: NDArray[Any], picked: NDArray[Any]) -> tuple[NDArray[np.float32], list[int]]:
-    """Picked logits [`NUM_PROMPT`, `NUM_PICKED`] of the prompt, and the tokens that follow its beginning greedily."""
+    """Returns picked logits [`NUM_PROMPT`, `NUM_PICKED`] of the prompt, and the tokens that greedily follow its
+    beginning.
+    """
     model = model_of(tiny.TinyModel(case))
     token_ids = prompt[:NUM_GREEDY_PROMPT].tolist()
     for _ in range(NUM_GREEDY):
@@ -175,14 +177,14 @@ def logits(case: str, prompt: NDArray[Any], picked: NDArray[Any]) -> tuple[NDArr
 
 
 def rope(case: str) -> NDArray[np.float64]:
-    """Frequencies, and behind them the attention factor."""
+    """Returns the frequencies, followed by the attention factor."""
     config = transformers.AutoConfig.for_model(**llama(ROPES[case]))
     found = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
     return np.append(found.inv_freq.double().numpy(), found.attention_scaling)
 
 
 def typical(seed: int) -> NDArray[np.bool_]:
-    """Tokens that typical sampling keeps."""
+    """Returns a mask of the tokens that typical sampling keeps."""
     from transformers.generation.logits_process import TypicalLogitsWarper
 
     logits, mass = typical_cases.typical_case(seed)
@@ -198,7 +200,9 @@ def embedded_gguf() -> Path:
 
 
 def longest_matches(gguf_path: Path, text: str) -> list[int]:
-    """Tokens of the model that spell the text, not always those of its tokenizer, which takes ten seconds to build."""
+    """Returns tokens that spell the text by longest match. The model's own tokenizer may differ but takes ten seconds
+    to build.
+    """
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     as_char = bytes_to_unicode()
@@ -213,7 +217,9 @@ def longest_matches(gguf_path: Path, text: str) -> list[int]:
 
 
 def embedded() -> dict[str, NDArray[Any]]:
-    """Of the embedded model: tokens of `TEXT`, the log-probability of each behind those before, the likeliest there."""
+    """Returns tokens of `TEXT`, the log-probability of each after those before it, and the likeliest token at each
+    position.
+    """
     path = embedded_gguf()
     token_ids = np.array(longest_matches(path, TEXT))
     model = transformers.AutoModelForCausalLM.from_pretrained(

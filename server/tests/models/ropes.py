@@ -1,4 +1,4 @@
-"""What models of today say of their rotary embeddings."""
+"""Rotary embedding settings of current models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 def llama(rope: dict[str, Any]) -> dict[str, Any]:
-    """The `config.json` of a Llama with heads of 128 elements."""
+    """Returns the `config.json` of a Llama with heads of 128 elements."""
     return {
         "model_type": "llama",
         "vocab_size": 32_000,

@@ -1,4 +1,4 @@
-"""What `config.json` and GGUF metadata may say, and how what they may not is refused."""
+"""Valid values of `config.json` and GGUF metadata, and the refusal of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(**changes: Any) -> ModelConfig:
     return config_from_json(Path("m/config.json"), {**LLAMA, **changes})
 
 
-def test_absent_keys_mean_what_transformers_takes_them_for() -> None:
+def test_absent_keys_have_the_defaults_of_transformers() -> None:
     config = read()
     assert (config.head_size, config.rms_norm_eps, config.rope_theta) == (16, 1e-6, 10_000.0)
     assert not config.tie_word_embeddings
@@ -59,13 +59,13 @@ def test_biases_are_those_of_the_architecture() -> None:
     [
         {"model_type": "mistral", "sliding_window": None},
         {"model_type": "mistral", "sliding_window": 2048},
-        {"model_type": "mistral"},  # transformers' default of 4,096 is beyond this context
+        {"model_type": "mistral"},  # transformers' default of 4,096 exceeds this context
         {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False},
         {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention"] * 2},
         {"model_type": "qwen2", "sliding_window": None, "use_sliding_window": True},
     ],
 )
-def test_a_window_that_cannot_matter_is_accepted(changes: dict[str, Any]) -> None:
+def test_a_window_without_effect_is_accepted(changes: dict[str, Any]) -> None:
     assert read(**changes).windows == ()
 
 
@@ -97,7 +97,7 @@ def test_windows_of_qwen_begin_at_a_layer_and_are_off_by_default() -> None:
         on = {"model_type": model_type, "use_sliding_window": True}
         assert windows(**on, max_window_layers=1) == (None, 128, 128, 128)
         assert windows(**on, max_window_layers=0) == (128,) * 4
-        # transformers' default of 28 is beyond these layers.
+        # transformers' default of 28 exceeds the number of layers.
         assert windows(**on) == windows(**on, max_window_layers=4) == ()
         kinds = ["full_attention", "sliding_attention"] * 2
         assert windows(**on, max_window_layers=4, layer_types=kinds) == (None, 128, None, 128)
@@ -130,7 +130,7 @@ def test_rotary_embeddings_of_gemma3_are_read_in_both_spellings() -> None:
         {"model_type": "smollm3", "sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]},
     ],
 )
-def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> None:
+def test_a_window_with_an_effect_is_refused_by_name(changes: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedArchitecture, match=r"a sliding window of \d+ tokens"):
         read(**changes)
 
@@ -144,7 +144,7 @@ def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> No
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, UnsupportedArchitecture, "rope scaling `dynamic`"),
         ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedArchitecture, "default, linear, llama3, yarn"),
         ({"rope_parameters": {"rope_type": "linear"}}, DamagedFile, "`rope_parameters.factor` is missing"),
-        ({"rope_parameters": 3}, DamagedFile, "`rope_parameters` is `3`, not an object"),
+        ({"rope_parameters": 3}, DamagedFile, "`rope_parameters` is `3`, expected an object"),
         ({"partial_rotary_factor": 0.5}, UnsupportedArchitecture, "partial rotary"),
         ({"layer_types": ["linear_attention"] * 2}, UnsupportedArchitecture, "layer type"),
         ({"model_type": "gemma2", "layer_types": ["full_attention"]}, DamagedFile, "1 entries for 2 layers"),
@@ -155,18 +155,18 @@ def test_a_window_that_matters_is_refused_by_name(changes: dict[str, Any]) -> No
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, UnsupportedArchitecture, "bidirectional"),
         ({"model_type": "mistral", "sliding_window": -5}, DamagedFile, "the sliding window is -5"),
         ({"vocab_size": None}, DamagedFile, "`vocab_size` is missing"),
-        ({"vocab_size": "many"}, DamagedFile, "`vocab_size` is `many`, not an integer"),
+        ({"vocab_size": "many"}, DamagedFile, "`vocab_size` is `many`, expected an integer"),
         ({"vocab_size": 0}, DamagedFile, "vocab_size is 0, must be from 1"),
         ({"num_hidden_layers": 1 << 40}, DamagedFile, "num_layers is 1099511627776"),
         ({"num_key_value_heads": 3}, DamagedFile, "4 query heads cannot share 3"),
         ({"head_dim": 15}, DamagedFile, "head size 15 is odd"),
         ({"rms_norm_eps": -1.0}, DamagedFile, "rms_norm_eps"),
         ({"rope_theta": float("nan")}, DamagedFile, "`rope_theta` is `nan`"),
-        ({"tie_word_embeddings": "yes"}, DamagedFile, "not true or false"),
+        ({"tie_word_embeddings": "yes"}, DamagedFile, "expected true or false"),
         ({"model_type": "smollm3", "no_rope_layers": [1]}, DamagedFile, "not a list of 2 zeros and ones"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_an_impossible_config_is_refused_by_name(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error) as caught:
         read(**changes)
     assert says in str(caught.value)
@@ -213,10 +213,10 @@ def test_gguf_metadata_is_read() -> None:
     ("changes", "error", "says"),
     [
         ({"block_count": None}, DamagedFile, "`llama.block_count` is missing"),
-        ({"block_count": "two"}, DamagedFile, "`llama.block_count` is `two`, not an integer"),
+        ({"block_count": "two"}, DamagedFile, "`llama.block_count` is `two`, expected an integer"),
         ({"embedding_length": 1 << 60}, DamagedFile, "hidden_size is"),
         ({"attention.head_count": 0}, DamagedFile, "num_heads is 0"),
-        ({"attention.layer_norm_rms_epsilon": float("inf")}, DamagedFile, "not a finite number"),
+        ({"attention.layer_norm_rms_epsilon": float("inf")}, DamagedFile, "expected a finite number"),
         ({"expert_count": 8}, UnsupportedArchitecture, "mixture of experts"),
         ({"attention.sliding_window": -1}, DamagedFile, "the sliding window is -1"),
         ({"attention.value_length": 32}, UnsupportedArchitecture, "value head size"),
@@ -226,14 +226,14 @@ def test_gguf_metadata_is_read() -> None:
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": 0.0}, DamagedFile, "scaling factor is 0.0"),
     ],
 )
-def test_gguf_metadata_that_cannot_be_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_impossible_gguf_metadata_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error) as caught:
         read_gguf(changes)
     assert says in str(caught.value)
     assert "m.gguf" in str(caught.value)
 
 
-def test_gguf_tensors_that_contradict_are_refused() -> None:
+def test_contradictory_gguf_tensors_are_refused() -> None:
     with pytest.raises(DamagedFile, match=r"token_embd\.weight` is missing"):
         read_gguf({}, vocab_rows=None)
     with pytest.raises(DamagedFile, match="3 rope factors for 8 frequencies"):

@@ -1,4 +1,4 @@
-"""The error tree: codes are stable and documented, messages are one line."""
+"""The error tree: codes are stable and documented, and messages have one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def subclasses(cls: type[TrunklineError]) -> list[type[TrunklineError]]:
     ]
 
 
-def test_codes_are_stable_and_drawn_in_the_docstring() -> None:
+def test_codes_are_stable_and_shown_in_the_docstring() -> None:
     found = {cls.__name__: cls.code for cls in subclasses(TrunklineError) if cls is not UserError}
     assert found == CODES
     assert errors.__doc__ is not None

@@ -1,4 +1,4 @@
-"""What is recorded of transformers is what transformers says today: see `record.py`."""
+"""Compares the recorded results of transformers with the installed version; see `record.py`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("default")]
 TOLERANCE = 1e-5
 
 
-def test_configs_are_those_that_transformers_writes() -> None:
+def test_configs_match_transformers() -> None:
     from tests.models.record import configs
 
     assert configs() == CASES
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers(case: str) -> None:
+def test_logits_match_transformers(case: str) -> None:
     from tests.models.record import logits, prompts
 
     recorded, given = np.load(RECORDED / "logits.npz"), prompts()
@@ -31,13 +31,13 @@ def test_logits_are_those_of_transformers(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ROPES)
-def test_frequencies_are_those_of_transformers(case: str) -> None:
+def test_frequencies_match_transformers(case: str) -> None:
     from tests.models.record import rope
 
     np.testing.assert_array_equal(np.load(RECORDED / "ropes.npz")[case], rope(case))
 
 
-def test_what_typical_p_keeps_is_what_transformers_keeps() -> None:
+def test_typical_p_matches_transformers() -> None:
     from tests.models.record import typical
 
     recorded = np.load(RECORDED / "typical.npz")
@@ -45,7 +45,7 @@ def test_what_typical_p_keeps_is_what_transformers_keeps() -> None:
         np.testing.assert_array_equal(recorded[str(seed)], typical(seed))
 
 
-def test_the_embedded_model_is_that_of_transformers() -> None:
+def test_the_embedded_model_matches_transformers() -> None:
     from tests.models.record import embedded
 
     recorded = np.load(RECORDED / "embedded.npz")

@@ -1,4 +1,4 @@
-"""Rotary frequencies against what transformers' own functions give (see `record.py`)."""
+"""Rotary frequencies against the results of transformers' own functions (see `record.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rope_of(config: dict[str, Any]) -> Rope:
 
 
 @pytest.mark.parametrize("case", ROPES)
-def test_frequencies_are_those_of_transformers(case: str) -> None:
+def test_frequencies_match_transformers(case: str) -> None:
     *inv_freq, attention_factor = np.load(RECORDED / "ropes.npz")[case]
     ours = rope_of(llama(ROPES[case]))
     assert ours.dim == 128
@@ -26,7 +26,7 @@ def test_frequencies_are_those_of_transformers(case: str) -> None:
     assert ours.attention_factor == pytest.approx(attention_factor, rel=1e-12)
 
 
-def test_older_spellings_mean_the_same() -> None:
+def test_older_spellings_have_the_same_meaning() -> None:
     newer = rope_of(llama(ROPES["llama3"]))
     scaling = dict(ROPES["llama3"])
     config = llama({}) | {"rope_theta": scaling.pop("rope_theta")}
@@ -36,6 +36,6 @@ def test_older_spellings_mean_the_same() -> None:
         assert rope_of(older) == newer
 
 
-def test_every_scaling_that_is_supported_is_compared() -> None:
+def test_every_supported_scaling_is_compared() -> None:
     assert {scaling["rope_type"] for scaling in ROPES.values()} == {"default", "linear", "llama3", "yarn"}
     assert any("yarn" in case for case in CASES)

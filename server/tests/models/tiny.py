@@ -1,6 +1,6 @@
-"""Tiny random models of every architecture, made from a seed without transformers, which takes seconds to import.
+"""Tiny random models of every architecture, generated from a seed without transformers, which takes seconds to import.
 
-`recorded/` holds the configs, as transformers writes them, and what transformers computes of these models: see
+`recorded/` has the configs as transformers writes them, and what transformers computes for these models; see
 `record.py`.
 """
 
@@ -20,26 +20,26 @@ from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
 
 RECORDED = Path(__file__).parent / "recorded"
-# case -> `config.json`
+# Maps a case to its `config.json`.
 CASES: dict[str, dict[str, Any]] = json.loads((RECORDED / "configs.json").read_text())
 VOCAB_SIZE = 160
-# Other weights where those of seed 0 repeat themselves: a text of two tokens tells little.
+# Other seeds where the text from seed 0 repeats itself: a text with two tokens tests little.
 _SEEDS = {"smollm3": 4}
 
 
 class TinyModel:
-    """A model: `config.json`, and weights in f32 under the names of safetensors; a tied head is not among them."""
+    """A model: its `config.json`, and f32 weights under their safetensors names; a tied head is not among them."""
 
     def __init__(self, case: str) -> None:
         self.case = case
         self.config = CASES[case]
         self._seed = _SEEDS.get(case, 0)
-        # Set where the model is saved once for all tests: see the fixture `tiny_model`.
+        # Set where the model is saved once for all tests; see the fixture `tiny_model`.
         self.folder = Path()
 
     @cached_property
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """Every weight is random: norms around 1, biases not 0, logits of a few units."""
+        """Returns random weights: norms around 1, biases not 0, logits of a few units."""
         config = config_from_json(Path("config.json"), self.config)
         shapes = weight_shapes(config)
         if config.tie_word_embeddings:
@@ -51,7 +51,7 @@ class TinyModel:
         values = np.random.RandomState(self._seed + zlib.crc32(f"{self.case} {name}".encode())).standard_normal(shape)
         if len(shape) > 1:
             return (values / shape[1] ** 0.5).astype(np.float32)
-        # Gemma's norms multiply by 1 more than their weight.
+        # Gemma's norms add 1 to their weight.
         is_centred = name.endswith("norm.weight") and not self.config["model_type"].startswith("gemma")
         return (0.3 * values + is_centred).astype(np.float32)
 
@@ -63,7 +63,7 @@ class TinyModel:
         return folder
 
     def save_in_shards(self, folder: Path, num_shards: int) -> None:
-        """As transformers cuts larger models: an index names the file of each weight."""
+        """Writes the model as transformers shards larger ones, with an index that names the file of each weight."""
         names = list(self.weights)
         weight_map = {}
         for shard in range(num_shards):

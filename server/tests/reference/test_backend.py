@@ -1,4 +1,4 @@
-"""The reference backend's paging: however a text is cut, placed or batched, the result is the same."""
+"""Paging of the reference backend: chunking, placement and batching do not change results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backend(checkpoint: Checkpoint) -> ReferenceBackend:
 
 @dataclass
 class Runner:
-    """Feeds one sequence to a backend in chunks and remembers its blocks."""
+    """Feeds one sequence to a backend in chunks and keeps track of its blocks."""
 
     backend: ReferenceBackend
     sequence_id: int
@@ -58,7 +58,7 @@ class Runner:
 
 
 def run_alone(backend: ReferenceBackend, cuts: list[int], blocks: list[int], num_decodes: int = 5) -> list[Sampled]:
-    """Prefills `PROMPT` cut as told, then decodes."""
+    """Prefills `PROMPT` in the given chunks, then decodes."""
     assert sum(cuts) == len(PROMPT)
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     runner = Runner(backend, 1, iter(blocks), len(PROMPT))
@@ -70,7 +70,7 @@ def run_alone(backend: ReferenceBackend, cuts: list[int], blocks: list[int], num
 
 
 def assert_same(actual: list[Sampled], expected: list[Sampled]) -> None:
-    """Same tokens; logprobs as close as f32 sums in another order are."""
+    """Asserts equal tokens, and logprobs within the error of f32 sums in another order."""
     assert [token.token_id for token in actual] == [token.token_id for token in expected]
     np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=1e-5)
     for one, other in zip(actual, expected, strict=True):
@@ -79,19 +79,19 @@ def assert_same(actual: list[Sampled], expected: list[Sampled]) -> None:
 
 
 @pytest.mark.parametrize("cuts", [[1, 69], [16, 16, 16, 16, 6], [69, 1], [7] * 10, [33, 37]])
-def test_a_chunked_prompt_gives_what_a_whole_one_does(backend: ReferenceBackend, cuts: list[int]) -> None:
+def test_chunking_does_not_change_results(backend: ReferenceBackend, cuts: list[int]) -> None:
     whole = run_alone(backend, [70], list(range(10)))
     assert len(whole) == 6
     assert_same(run_alone(backend, cuts, list(range(10))), whole)
 
 
-def test_scattered_blocks_give_what_contiguous_ones_do(backend: ReferenceBackend) -> None:
+def test_scattered_blocks_do_not_change_results(backend: ReferenceBackend) -> None:
     contiguous = run_alone(backend, [70], list(range(10)))
     scattered = np.random.default_rng(1).permutation(NUM_BLOCKS)[:10].tolist()
     assert_same(run_alone(backend, [40, 30], scattered), contiguous)
 
 
-def test_score_gives_what_steps_do(backend: ReferenceBackend, checkpoint: Checkpoint) -> None:
+def test_score_equals_steps(backend: ReferenceBackend, checkpoint: Checkpoint) -> None:
     logits = backend.score(PROMPT)
     assert logits.shape == (len(PROMPT), checkpoint.config.vocab_size)
     first = run_alone(backend, [70], list(range(10)), num_decodes=0)[0]
@@ -121,7 +121,7 @@ def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts
         assert [top for top, _ in score.top_logprobs] == [top for top, _ in top_logprobs(logprobs, 3)]
 
 
-def test_a_sequence_in_a_batch_gives_what_it_does_alone(backend: ReferenceBackend) -> None:
+def test_a_batch_does_not_change_results(backend: ReferenceBackend) -> None:
     alone = run_alone(backend, [70], list(range(10)))
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     free = iter(np.random.default_rng(2).permutation(NUM_BLOCKS).tolist())
@@ -138,9 +138,9 @@ def test_a_sequence_in_a_batch_gives_what_it_does_alone(backend: ReferenceBacken
     assert_same(runners[0].output, alone)
 
 
-def test_a_prefix_hit_and_a_copied_block_give_what_computing_does(backend: ReferenceBackend) -> None:
+def test_a_prefix_hit_and_a_copied_block_do_not_change_results(backend: ReferenceBackend) -> None:
     cold = run_alone(backend, [70], list(range(10)))
-    # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, of which 3 are shared by copy.
+    # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
     (hot,) = backend.step([Chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])
@@ -148,7 +148,7 @@ def test_a_prefix_hit_and_a_copied_block_give_what_computing_does(backend: Refer
     assert_same([hot], cold[:1])
 
 
-def test_a_resumed_sequence_goes_on_as_if_never_preempted(backend: ReferenceBackend) -> None:
+def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBackend) -> None:
     params = SamplingParams(temperature=1.0, seed=11, frequency_penalty=0.5, repetition_penalty=1.3)
     backend.start(1, PROMPT, len(PROMPT), params)
     straight = Runner(backend, 1, iter(range(10)), len(PROMPT))
@@ -163,7 +163,7 @@ def test_a_resumed_sequence_goes_on_as_if_never_preempted(backend: ReferenceBack
     assert [token.token_id for token in resumed.output] == [token.token_id for token in straight.output[4:]]
 
 
-def test_sampled_tokens_come_with_what_was_asked_for(backend: ReferenceBackend) -> None:
+def test_sampled_tokens_have_the_requested_logprobs(backend: ReferenceBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
     assert backend.step([Chunk(1, 0, 40, [0, 1, 2], False)]) == []
     (plain,) = backend.step([Chunk(1, 40, 30, [3, 4], True)])
@@ -185,7 +185,7 @@ def test_sampled_tokens_come_with_what_was_asked_for(backend: ReferenceBackend) 
         (Chunk(1, 0, 40, [0, 1, 2], True), "samples after position 39"),
     ],
 )
-def test_a_chunk_that_cannot_be_fails_its_sequence_alone(backend: ReferenceBackend, chunk: Chunk, says: str) -> None:
+def test_an_invalid_chunk_fails_only_its_sequence(backend: ReferenceBackend, chunk: Chunk, says: str) -> None:
     for sequence_id in (1, 2):
         backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
     good = Chunk(2, 0, 70, [50, 51, 52, 53, 54], True)
@@ -227,7 +227,7 @@ def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> No
     assert "more than 2 chunks" in outcomes[1].message  # type: ignore[union-attr]
 
 
-def test_logits_that_are_not_finite_fail_their_sequence_alone(backend: ReferenceBackend) -> None:
+def test_non_finite_logits_fail_only_their_sequence(backend: ReferenceBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
     backend.start(2, PROMPT[:16], 16, SamplingParams())
     backend._pool.values[0, :16] = float("nan")
@@ -236,7 +236,7 @@ def test_logits_that_are_not_finite_fail_their_sequence_alone(backend: Reference
     assert isinstance(sampled, Sampled)
 
 
-def test_score_refuses_what_the_pool_cannot_hold_and_running_sequences(backend: ReferenceBackend) -> None:
+def test_score_refuses_long_texts_and_running_sequences(backend: ReferenceBackend) -> None:
     with pytest.raises(InvalidArgument, match="the pool holds 1024"):
         backend.score([1] * 1025)
     with pytest.raises(InvalidArgument):
@@ -270,8 +270,8 @@ def test_limits_below_one_are_refused(checkpoint: Checkpoint) -> None:
             ReferenceBackend(checkpoint, **{name: 0})
 
 
-def test_a_dtype_of_k_and_v_that_it_has_not_is_refused_by_name(checkpoint: Checkpoint) -> None:
-    message = "`--kv-cache-dtype` is bf16, but the reference backend has f32, int8, int4; hint: leave it at auto"
+def test_an_unsupported_kv_dtype_is_refused_by_name(checkpoint: Checkpoint) -> None:
+    message = "`--kv-cache-dtype` is bf16, but the reference backend supports f32, int8, int4; hint: use auto"
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         ReferenceBackend(checkpoint, kv_cache_dtype="bf16")
     assert ReferenceBackend(checkpoint, kv_cache_dtype="f32").info.kv_dtype == "f32"

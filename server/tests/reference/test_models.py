@@ -1,4 +1,4 @@
-"""The reference backend against what transformers computes of the same models (see `tests/models/record.py`)."""
+"""The reference backend against transformers' results for the same models (see `tests/models/record.py`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 TOLERANCE = 1e-4
-# What a GGUF file cannot state is left out: `mscale`, which layers of SmolLM3 do not rotate, Qwen's windows, and which
-# of Gemma's layers have one.
+# Excludes settings that GGUF cannot state: `mscale`, SmolLM3's unrotated layers, Qwen's windows, and which of Gemma's
+# layers have a window.
 GGUF_CASES = sorted(
     CASES.keys() - {"llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow"}
 )
@@ -31,7 +31,7 @@ def recorded() -> dict[str, NDArray[Any]]:
 
 
 def generate_greedily(backend: ReferenceBackend, prompt: list[int], num_tokens: int) -> list[int]:
-    """One sequence, whole prompt first, through the paged path."""
+    """Generates with one sequence, whole prompt first, through the paged path."""
     block_size = backend.info.block_size
     backend.start(1, prompt, len(prompt), SamplingParams())
     output: list[int] = []

@@ -43,6 +43,6 @@ def test_uniform_lies_in_the_unit_interval_and_is_flat() -> None:
     assert numbers.min() >= 0.0
     assert numbers.max() < 1.0
     counts = np.histogram(numbers, bins=10, range=(0, 1))[0]
-    # 400 are expected in each, with a standard deviation of 19.
+    # The expected count is 400 in each, with a standard deviation of 19.
     assert np.abs(counts - 400).max() < 100
     assert len({uniform(42, choice, 0) for choice in range(100)}) == 100

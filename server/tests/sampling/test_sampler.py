@@ -1,4 +1,4 @@
-"""Order and meaning of the sampling parameters, on distributions small enough to work out by hand."""
+"""Order and meaning of the sampling parameters, on distributions small enough to compute by hand."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def choose(
 
 
 def frequencies(params: SamplingParams, logits: np.ndarray = LOGITS, num_draws: int = 3000) -> dict[int, float]:
-    """How often each token is drawn over as many choices."""
+    """Returns how often each token is drawn over as many choices."""
     counts = Counter(choose(replace(params, choice=choice), logits) for choice in range(num_draws))
     return {token_id: count / num_draws for token_id, count in sorted(counts.items())}
 
 
-def test_greedy_takes_the_largest_logit_and_the_lower_id_of_two() -> None:
+def test_greedy_takes_the_largest_logit_and_breaks_ties_by_lower_id() -> None:
     assert choose(SamplingParams()) == 1
     assert choose(SamplingParams(), np.array([0.0, 2.0, 2.0, 1.0])) == 1
 
@@ -48,7 +48,7 @@ def test_temperature_sharpens() -> None:
     assert drawn[1] == pytest.approx(squared[1], abs=0.03)
 
 
-def test_the_smallest_temperature_is_as_good_as_greedy() -> None:
+def test_the_smallest_temperature_equals_greedy() -> None:
     assert frequencies(replace(SAMPLED, temperature=1e-38), num_draws=50) == {1: 1.0}
 
 
@@ -64,12 +64,12 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float, kept: set[in
     assert set(frequencies(replace(SAMPLED, top_p=top_p), num_draws=500)) == kept
 
 
-def test_top_p_works_on_what_top_k_left() -> None:
-    # 0.4 of the whole is 0.57 of the two that are left.
+def test_top_p_applies_to_what_top_k_kept() -> None:
+    # 0.4 of the whole is 0.57 of the two that remain.
     assert set(frequencies(replace(SAMPLED, top_k=2, top_p=0.5), num_draws=300)) == {1}
 
 
-def test_min_p_drops_what_is_unlikely_beside_the_likeliest() -> None:
+def test_min_p_drops_tokens_unlikely_relative_to_the_likeliest() -> None:
     assert set(frequencies(replace(SAMPLED, min_p=0.3), num_draws=500)) == {1, 3, 4}
     assert set(frequencies(replace(SAMPLED, min_p=1.0), num_draws=100)) == {1}
 
@@ -110,7 +110,7 @@ def test_the_position_decides_and_the_history_does_not() -> None:
     assert len(set(drawn)) > 2
 
 
-def test_logits_are_left_as_they_are() -> None:
+def test_logits_are_not_modified() -> None:
     logits = LOGITS.copy()
     choose(replace(SAMPLED, repetition_penalty=2.0, presence_penalty=1.0), logits, prompt=(0,), output=(1,))
     np.testing.assert_array_equal(logits, LOGITS)
@@ -155,22 +155,22 @@ def test_bias_comes_before_penalties_and_the_list_of_allowed_tokens_after_all() 
     assert choose(SamplingParams(allowed_token_ids=(0, 1), logit_bias=((3, 100.0), (0, 3.0))), logits) == 0
 
 
-def test_typical_p_drops_what_is_too_likely_as_well_as_what_is_too_unlikely() -> None:
+def test_typical_p_drops_tokens_that_are_too_likely_or_too_unlikely() -> None:
     # Information 2.30, 0.92, 3.00, 1.20, 1.90 around an entropy of 1.39: nearest are 0.3, 0.4, 0.15.
     assert set(frequencies(replace(SAMPLED, typical_p=0.2), num_draws=300)) == {3}
     assert set(frequencies(replace(SAMPLED, typical_p=0.5), num_draws=300)) == {1, 3}
     assert set(frequencies(replace(SAMPLED, typical_p=0.8), num_draws=500)) == {1, 3, 4}
-    # Of the two that top_k leaves, of information 0.56 and 0.85 around 0.68, the likelier is nearer.
+    # The two that top_k keeps have information 0.56 and 0.85 around 0.68, so the likelier one is nearer.
     assert set(frequencies(replace(SAMPLED, top_k=2, typical_p=0.1), num_draws=300)) == {1}
     assert choose(SamplingParams(typical_p=0.2)) == 1, "greedy is greedy"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_typical_p_keeps_what_transformers_keeps(seed: int) -> None:
+def test_typical_p_keeps_the_same_tokens_as_transformers(seed: int) -> None:
     logits, mass = typical_case(seed)
     expected = np.load(RECORDED / "typical.npz")[str(seed)]
     probabilities = np.exp(logits.astype(np.float64) - logits.max())
     kept = processors.typical_p(probabilities, mass)
-    # Sums in f32 may end a token earlier or later.
+    # Sums in f32 may end one token earlier or later.
     assert np.count_nonzero(kept != expected) <= 1
     assert kept.any()

@@ -1,4 +1,4 @@
-"""The watermark: which tokens are green, what it does to a choice, and where it is found."""
+"""The watermark: green tokens, their effect on a choice, and detection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARK = Watermark(0.5, 2.0, DEFAULT_KEY)
 
 
 def generate(params: SamplingParams, num_tokens: int, *, seed: int, vocab_size: int = 500) -> list[int]:
-    """Tokens drawn from random logits, after one of a prompt."""
+    """Draws tokens from random logits, after a prompt of one token."""
     rng = np.random.default_rng(seed)
     token_ids = [int(rng.integers(vocab_size))]
     for _ in range(num_tokens):
@@ -40,7 +40,7 @@ def test_a_token_is_green_by_its_word_of_philox() -> None:
 
 
 def test_the_list_is_that_of_the_kernels() -> None:
-    # The same numbers stand in kernels/src/sampling/watermark.rs.
+    # The same numbers are in kernels/src/sampling/watermark.rs.
     green = is_green(np.array(7), np.arange(40), 0.25, 0x0123_4567_89AB_CDEF)
     assert np.flatnonzero(green).tolist() == [15, 19, 20, 32]
 
@@ -55,7 +55,7 @@ def test_green_tokens_are_lifted_before_all_else() -> None:
     marked = SamplingParams(watermark=MARK)
     assert choose_token(logits, [last], 1, SamplingParams()) == red
     assert choose_token(logits, [last], 1, marked) == first
-    # Lifted to 2 and then halved; were it halved before, it would be 2 and the largest.
+    # The red token is lifted to 2 and then halved; if halved first, it would be 2 and the largest.
     assert choose_token(logits, [first, last], 2, replace(marked, repetition_penalty=2.0)) == red
     assert choose_token(logits, [red, first, last], 3, replace(marked, repetition_penalty=2.0)) == second
     assert choose_token(logits, [last], 1, replace(marked, logit_bias=((first, -2.1),))) == red
@@ -63,7 +63,7 @@ def test_green_tokens_are_lifted_before_all_else() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_marked_text_is_found_and_no_other(temperature: float) -> None:
+def test_only_a_watermarked_text_is_detected(temperature: float) -> None:
     marked = SamplingParams(temperature=temperature, seed=4, watermark=MARK)
     for seed in range(20 if IS_FULL else 4):
         text = generate(marked, 200, seed=seed)

@@ -1,4 +1,4 @@
-"""`python -m trunkline_server watermark`: what it reads, what it says, and what it refuses."""
+"""`python -m trunkline_server watermark`: input, output and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline_server.sampling.watermark import DEFAULT_KEY, is_green
 
 
 def green_text(key: int, num_tokens: int = 60) -> list[int]:
-    """Tokens each of which is green after the one before."""
+    """Returns tokens each of which is green after the one before it."""
     rng = np.random.default_rng(key % 1000)
     tokens = [1]
     for _ in range(num_tokens):
@@ -26,7 +26,7 @@ def green_text(key: int, num_tokens: int = 60) -> list[int]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command on an input: its report, or the line of its error."""
+    """Returns a function that runs the command on an input and returns its report, or its error line."""
     monkeypatch.delenv("TRUNKLINE_WATERMARK_KEY", raising=False)
 
     def run_once(text: object, *arguments: str) -> Any:
@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run_once
 
 
-def test_a_text_is_judged_in_every_form_of_its_tokens(run: Any) -> None:
+def test_every_input_form_is_accepted(run: Any) -> None:
     tokens = green_text(DEFAULT_KEY)
     report = run(tokens)
     assert report["num_tokens"] == 61
@@ -65,11 +65,11 @@ def test_the_key_comes_from_a_file_or_the_environment(
     assert run(tokens) == found
     code, error = run(tokens, "--key-file", str(path))
     assert (code, error) == (
-        2, "`TRUNKLINE_WATERMARK_KEY` is set beside `--key-file`; hint: leave one of them out"
+        2, "both `TRUNKLINE_WATERMARK_KEY` and `--key-file` are set; hint: set only one of them"
     )  # fmt: skip
     for bad in ("secret", "-1", "0x", str(2**64), "1" * 65, "\u0663"):
         monkeypatch.setenv("TRUNKLINE_WATERMARK_KEY", bad)
-        assert run(tokens)[1].startswith("`TRUNKLINE_WATERMARK_KEY` is no key; hint: a whole number below 2^64")
+        assert run(tokens)[1].startswith("`TRUNKLINE_WATERMARK_KEY` is not a key; hint: a whole number below 2^64")
     monkeypatch.delenv("TRUNKLINE_WATERMARK_KEY")
     path.write_bytes(b"\xff secret")
     assert run(tokens, "--key-file", str(path))[1].startswith(f"`--key-file`: `{path}` holds no key; hint: ")
@@ -92,7 +92,7 @@ def test_the_key_comes_from_a_file_or_the_environment(
         ([1, 2, 3], "the text is too short: 3 tokens with 2 different pairs, at least 16 are needed"),
     ],
 )
-def test_what_holds_no_text_is_refused(run: Any, text: object, words: str) -> None:
+def test_input_without_tokens_is_refused(run: Any, text: object, words: str) -> None:
     code, error = run(text)
     assert code == 2 and error.startswith(words), error
 

@@ -1,4 +1,4 @@
-"""Logits and masses of typical sampling that are compared with transformers: see `tests/models/record.py`."""
+"""Logits and masses for comparing typical sampling with transformers; see `tests/models/record.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SEEDS = range(40)
 
 
 def typical_case(seed: int) -> tuple[NDArray[np.float32], float]:
-    """Logits and `typical_p`."""
+    """Returns logits and `typical_p`."""
     random = np.random.RandomState(seed)
     size = random.randint(1, 400)
     logits = (random.normal(size=size) * random.choice([0.1, 1.0, 4.0])).astype(np.float32)

@@ -11,7 +11,7 @@ from tests.fakes.shard import Client, Shard, serve
 
 @pytest.fixture
 def socket_folder() -> Iterator[Path]:
-    """A short path: the name of a socket has about a hundred bytes."""
+    """Yields a folder with a short path, because a socket's path may have only about a hundred bytes."""
     with tempfile.TemporaryDirectory(prefix="tl-") as folder:
         yield Path(folder)
 

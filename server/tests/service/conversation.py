@@ -1,11 +1,11 @@
-"""The recorded conversation between a router and a shard, which both sides' tests replay.
+"""The recorded conversation between a router and a shard, which the tests of both sides replay.
 
-    PYTHONPATH=server python -m tests.service.conversation        records proto/testdata/conversation.jsonl again
+        PYTHONPATH=server python -m tests.service.conversation        records proto/testdata/conversation.jsonl again
 
-Two streams, one of a shard with a store and one of a shard whose blocks are in two parts. One JSON object a line, in
-the order of the wire: `{"describe": ...}` first, then `{"plan": ...}`, `{"late_mask": ...}` and `{"result": ...}` (two
-plans may be ahead of their results). Messages are in proto3's JSON form with the field names of shard.proto, all
-fields written out, 64-bit numbers as numbers. `device_time_us` is 0 in the record and not compared.
+There are two streams, one of a shard with a store and one of a shard whose blocks have two parts. The file has one JSON
+object per line, in the order of the wire: `{"describe": ...}` first, then `{"plan": ...}`, `{"late_mask": ...}` and
+`{"result": ...}`; two plans may precede their results. Messages are in proto3's JSON form with the field names of
+shard.proto, all fields written out, 64-bit numbers as numbers. `device_time_us` is 0 in the record and not compared.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_result
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
 
-# Before the first block of every sequence.
+# The key before the first block of every sequence.
 ROOT_KEY = bytes(range(16))
 
 _INT64_TYPES = (descriptor.FieldDescriptor.TYPE_UINT64, descriptor.FieldDescriptor.TYPE_INT64)
 
 
 def backend() -> FakeBackend:
-    """The backend that the conversation was recorded with."""
+    """Returns the backend with which the conversation was recorded."""
     return FakeBackend(has_store=True)
 
 
 def windowed_backend() -> FakeBackend:
-    """The same for a model whose layers have a window: three blocks of four positions at a time."""
+    """Returns the backend of a model whose layers have a window, with three window parts of four positions."""
     return FakeBackend(window_size=5, num_window_parts=3)
 
 
@@ -48,7 +48,7 @@ def sampling(**fields: Any) -> pb.SamplingParams:
 
 
 def plans() -> list[pb.StepPlan]:
-    """Every message and field of the contract at least once, every outcome, and a preemption with a prefix hit."""
+    """Returns plans with every message and field of the contract, every outcome, and a preemption with a prefix hit."""
     prompt = [7, 3, 9, 3, 7, 1, 20, 21, 22, 5]
     rich = sampling(
         temperature=0.75, top_p=0.9375, top_k=40, min_p=0.0625, seed=2**53 - 1, choice=1, presence_penalty=0.5,
@@ -63,16 +63,16 @@ def plans() -> list[pb.StepPlan]:
             chunks=[_chunk(1, 0, 6, [3, 5], stores=[(0, 2)])],
         ),
         pb.StepPlan(step_id=2, chunks=[_chunk(1, 6, 4, [4], sample=True, stores=[(1, 0)])]),
-        # Decode beside a second sequence, whose two whole blocks are a prefix hit and whose third is shared by copy.
+        # A decode beside a second sequence, whose first two blocks are a prefix hit and whose third is shared by copy.
         pb.StepPlan(
             step_id=3,
             starts=[_start(2, [*prompt[:9], 11], 10, rich)],
             copies=[pb.BlockCopy(source_block_id=4, destination_block_id=9, num_tokens=1)],
             chunks=[_chunk(1, 10, 1, sample=True), _chunk(2, 9, 1, [3, 5, 9], sample=True)],
         ),
-        # Run-ahead: the tokens at positions 11 and 10 are those that step 3 sampled.
+        # Run-ahead: the tokens at positions 11 and 10 are those that step 3 samples.
         pb.StepPlan(step_id=4, chunks=[_chunk(1, 11, 1, sample=True), _chunk(2, 10, 1, sample=True)]),
-        # A sequence that fails alone, one whose start cannot be, and a chunk past the known tokens.
+        # A sequence that fails, one with an invalid start, and a chunk past the known tokens.
         pb.StepPlan(
             step_id=5,
             starts=[
@@ -90,14 +90,14 @@ def plans() -> list[pb.StepPlan]:
         ),
         # Sequence 1 is preempted; the failed ones end. Sequence 2 may only sample 9, 40 or 41.
         pb.StepPlan(step_id=6, ends=[1, 3, 4, 5], chunks=[_chunk(2, 11, 1, sample=True, allowed=[9, 40, 41])]),
-        # It comes back as 6 with its output, hits three blocks and computes the rest. Two tokens follow in sequence 2,
-        # and what may follow these comes late.
+        # Sequence 1 resumes as 6 with its output, hits three blocks and computes the rest. Two tokens are appended to
+        # sequence 2, whose mask comes late.
         pb.StepPlan(
             step_id=7,
             starts=[_start(6, [], len(prompt), sampling(logprobs=True))],
             chunks=_chunks_of_step_7(),
         ),
-        # Its first block is read back from the slot that step 1 wrote, onto another one; an empty slot is emptied.
+        # The first block is restored from the slot that step 1 wrote, onto another block; an empty slot is discarded.
         pb.StepPlan(
             step_id=8,
             ends=[2, 6],
@@ -114,7 +114,7 @@ def _first_block(prompt: list[int]) -> pb.BlockRestore:
 
 
 def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
-    """A prompt whose logprobs are reported, in two chunks: steps 9 to 11."""
+    """Returns steps 9 to 11: a prompt whose logprobs are reported, in two chunks."""
     scored = sampling(
         logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
         allowed_token_ids=[3, 4, 5],
@@ -139,12 +139,14 @@ def _chunks_of_step_7() -> list[pb.Chunk]:
 
 
 def late_masks() -> dict[int, list[pb.LateMask]]:
-    """What is said of a plan of the first stream after it was sent."""
+    """Returns the late masks of the first stream, by step."""
     return {7: [pb.LateMask(sequence_id=2, allowed_tokens=_mask([50, 51, 52]), mask_id=1)]}
 
 
 def windowed_plans() -> list[pb.StepPlan]:
-    """A prompt that moves over its window, a hit of the window that is left, and one of a part that is not there."""
+    """Returns plans of a prompt that moves past its window, a hit inside that window, and a hit whose part was
+    dropped.
+    """
     prompt = [7, 3, 9, 3, 7, 1, 20, 21, 22, 5, 6, 8, 2]
     return [
         pb.StepPlan(
@@ -152,10 +154,10 @@ def windowed_plans() -> list[pb.StepPlan]:
             starts=[_start(1, prompt, len(prompt), sampling())],
             chunks=[_chunk(1, 0, 8, [3, 5])],
         ),
-        # Position 8 looks at 4 and what follows.
+        # Position 8 looks at positions 4 and later.
         pb.StepPlan(step_id=2, window_drops=[3], chunks=[_chunk(1, 8, 4, [4])]),
         pb.StepPlan(step_id=3, window_drops=[5], chunks=[_chunk(1, 12, 1, [6], sample=True)]),
-        # Positions 8 to 11 are there for a second turn, 4 to 7 are not for a third.
+        # Positions 8 to 11 are available to a second turn; positions 4 to 7 are not available to a third.
         pb.StepPlan(
             step_id=4,
             ends=[1],
@@ -168,7 +170,7 @@ def windowed_plans() -> list[pb.StepPlan]:
 
 
 def record() -> list[dict[str, Any]]:
-    """The lines of both streams."""
+    """Returns the lines of both streams."""
     return _record(backend(), plans()) + _record(windowed_backend(), windowed_plans())
 
 
@@ -198,21 +200,21 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
 
 
 def read() -> Iterator[dict[str, Any]]:
-    """The recorded lines."""
+    """Yields the recorded lines."""
     with PATH.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
 
 
 def read_stream(index: int) -> list[dict[str, Any]]:
-    """Those of one stream."""
+    """Returns the recorded lines of one stream."""
     lines = list(read())
     first, second = [number for number, line in enumerate(lines) if "describe" in line]
     return lines[second:] if index else lines[first:second]
 
 
 def to_json(value: message.Message) -> dict[str, Any]:
-    """proto3 JSON, all fields, snake case, 64-bit numbers as numbers."""
+    """Converts to proto3 JSON with all fields, in snake case, 64-bit numbers as numbers."""
     fields = json_format.MessageToDict(
         value, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

@@ -1,4 +1,4 @@
-"""The recorded conversation replays against this side of the contract."""
+"""Replays the recorded conversation against this side of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of log lines."""
+"""The format of log lines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_json_lines_hold_the_fields_and_the_traceback(stream: io.StringIO) -> No
 
 
 @pytest.mark.parametrize(("level", "expected"), [("trace", 4), ("debug", 4), ("info", 3), ("warn", 2), ("error", 1)])
-def test_levels_are_those_of_all_processes(stream: io.StringIO, level: str, expected: int) -> None:
+def test_levels_have_the_names_of_all_processes(stream: io.StringIO, level: str, expected: int) -> None:
     logs.configure(level, json_output=False, stream=stream)
     logger = logging.getLogger("z")
     for log in (logger.debug, logger.info, logger.warning, logger.error):

@@ -20,7 +20,7 @@ def mask_of(*token_ids: int) -> bytes:
 
 
 def begin(stream: Stream) -> None:
-    """A step whose sample awaits its mask."""
+    """Sends a step whose sample awaits its mask."""
     chunk = pb.Chunk(sequence_id=1, num_tokens=3, new_block_ids=[0], sample=True, awaits_mask=True)
     stream.send(pb.StepPlan(step_id=1, starts=[start(1, [1, 2, 3])], chunks=[chunk]))
 
@@ -32,7 +32,7 @@ def go_on(stream: Stream, step_id: int) -> None:
     stream.send(pb.StepPlan(step_id=step_id, chunks=[chunk]))
 
 
-def test_a_mask_that_was_sent_once_is_known_by_its_name(client: Client) -> None:
+def test_a_mask_is_reused_by_its_name(client: Client) -> None:
     stream = client.open()
     begin(stream)
     told = [
@@ -41,7 +41,7 @@ def test_a_mask_that_was_sent_once_is_known_by_its_name(client: Client) -> None:
         (pb.LateMask(sequence_id=1, allowed_tokens=mask_of(41)), 41),
         (pb.LateMask(sequence_id=1, allowed_tokens=mask_of(42), mask_id=MAX_MASK_ID), 42),
         (pb.LateMask(sequence_id=1, mask_id=7), 40),
-        # Another one takes the name.
+        # Another mask takes the name.
         (pb.LateMask(sequence_id=1, allowed_tokens=mask_of(43), mask_id=7), 43),
         (pb.LateMask(sequence_id=1, mask_id=7), 43),
         (pb.LateMask(sequence_id=1, mask_id=MAX_MASK_ID), 42),
@@ -61,15 +61,13 @@ def test_a_mask_that_was_sent_once_is_known_by_its_name(client: Client) -> None:
         (MAX_MASK_ID + 1, f"late mask of sequence 1: `mask_id` is {MAX_MASK_ID + 1}, expected at most {MAX_MASK_ID}"),
     ],
 )
-def test_a_name_that_cannot_be_ends_the_stream_and_the_step_that_waits(
-    client: Client, mask_id: int, expected: str
-) -> None:
+def test_an_invalid_name_ends_the_stream_and_the_waiting_step(client: Client, mask_id: int, expected: str) -> None:
     before = client.open()
     begin(before)
     before.tell(pb.LateMask(sequence_id=1, allowed_tokens=mask_of(5), mask_id=3))
     assert before.receive().sequences[0].token.token_id == 5
 
-    # Names are of one stream.
+    # Names belong to one stream.
     stream = client.open()
     begin(stream)
     stream.tell(pb.LateMask(sequence_id=1, mask_id=mask_id))
@@ -79,7 +77,7 @@ def test_a_name_that_cannot_be_ends_the_stream_and_the_step_that_waits(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_names_follow_what_was_said_last(seed: int) -> None:
+def test_a_name_refers_to_the_last_mask_sent_with_it(seed: int) -> None:
     chooser = random.Random(seed)
     names, told = NamedMasks(), dict[int, bytes]()
     for _ in range(2000):
@@ -97,7 +95,7 @@ def test_names_follow_what_was_said_last(seed: int) -> None:
     assert len(told) > MAX_MASK_ID // 2
 
 
-def test_a_mask_without_a_name_is_taken_as_it_is_and_leaves_names_alone() -> None:
+def test_a_mask_without_a_name_does_not_change_names() -> None:
     names = NamedMasks()
     assert names.read(pb.LateMask(sequence_id=1, allowed_tokens=b"\x01", mask_id=1)) == b"\x01"
     assert names.read(pb.LateMask(sequence_id=1, allowed_tokens=b"\x02")) == b"\x02"

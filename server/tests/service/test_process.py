@@ -24,7 +24,7 @@ TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG| INFO| WA
 
 
 class Process:
-    """`python -m trunkline_server serve` with the fake backend in the place of the real ones."""
+    """Runs `python -m trunkline_server serve` with the fake backend in place of the real ones."""
 
     def __init__(self, folder: Path, *flags: str, gate: bool = False, program: str = "tests.fakes.main") -> None:
         self.socket_path = folder / "shard.sock"
@@ -64,7 +64,7 @@ class Process:
         return code
 
     def open_gate(self) -> None:
-        """Lets the step go on that waits; returns once it does wait."""
+        """Lets the waiting step go on; first waits for a step to wait."""
         with self.gate.open("w"):
             pass
 
@@ -111,13 +111,13 @@ def test_end_of_the_lifeline_ends_the_process_at_once(start: Start) -> None:
     process.wait_ready()
     with Client(process.socket_path) as client:
         stream = client.open()
-        # A step that never ends does not hold it.
+        # A step that never ends does not delay the exit.
         stream.send(first_plan())
         process.cut_lifeline()
         assert process.wait() == 1
 
 
-def test_without_the_flag_the_end_of_standard_input_means_nothing(start: Start) -> None:
+def test_without_the_flag_the_end_of_standard_input_is_ignored(start: Start) -> None:
     process = start()
     process.cut_lifeline()
     process.wait_ready()
@@ -135,7 +135,7 @@ def test_sigterm_finishes_the_running_step_and_exits_zero(start: Start) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not client.health().step_running:
             assert time.monotonic() < deadline, "the step does not begin"
-        # The terminal's Ctrl-C reaches the whole group; the launcher alone acts on it.
+        # The terminal's Ctrl-C reaches the whole process group, but only the launcher acts on it.
         process.child.send_signal(signal.SIGINT)
         process.child.send_signal(signal.SIGTERM)
         process.wait_for_line("shard: stopping")
@@ -156,7 +156,9 @@ def test_an_idle_shard_stops_at_a_signal(start: Start, number: int) -> None:
 
 
 def test_a_signal_that_another_thread_receives_ends_the_wait() -> None:
-    """The system gives a process's signal to any of its threads, and then interrupts no read of the main one."""
+    """The system may deliver a signal to any thread of a process, which does not interrupt a read of the main
+    thread.
+    """
     program = """
 import signal, threading
 from trunkline_server.serve import _Signals
@@ -189,14 +191,14 @@ def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> No
     with Client(process.socket_path) as client:
         stream = client.open()
         plan = first_plan()
-        # The fake raises what is no Exception for this token, as a panic in the kernels would.
+        # For this token the fake raises a BaseException, as a panic in the kernels would.
         plan.starts[0].token_ids[0] = 62
         stream.send(plan)
         stream.error()
     assert process.wait() == 70
     entries = [json.loads(line) for line in process.log]
     assert entries[-1]["level"] == "ERROR"
-    assert entries[-1]["message"] == "the engine loop failed (step 1, 1 chunks, 1 sequences)"
+    assert entries[-1]["message"] == "engine loop failed (step 1, 1 chunks, 1 sequences)"
     assert "PanicException" in entries[-1]["traceback"]
     assert all({"timestamp", "level", "target", "message"} <= entry.keys() for entry in entries)
 
@@ -221,17 +223,20 @@ def test_a_mistake_is_one_line_and_exit_code_two(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--threads=0"], "argument --threads: `0` is not a number from 1 to 1024"),
-        (["--max-step-tokens=1e9"], "argument --max-step-tokens: `1e9` is not a number from 1 to 65536"),
+        (["--threads=0"], "argument --threads: `0` is not a whole number from 1 to 1024"),
+        (["--max-step-tokens=1e9"], "argument --max-step-tokens: `1e9` is not a whole number from 1 to 65536"),
         (["--backend=gpu"], "argument --backend: invalid choice: 'gpu'"),
         (["--nope"], "unrecognized arguments: --nope"),
         (["--thr=1"], "unrecognized arguments: --thr=1"),
-        (["--kv-disk-path=kv", "--kv-disk-size=10GB"], "`10GB` is not a size up to 1024TiB; hint: write it as `10GiB`"),
-        (["--kv-disk-path=kv", "--kv-disk-size=0"], "`0` is not a size up to 1024TiB"),
-        (["--kv-disk-path=kv", "--kv-disk-size=2000TiB"], "`2000TiB` is not a size up to 1024TiB"),
+        (
+            ["--kv-disk-path=kv", "--kv-disk-size=10GB"],
+            "`10GB` is not a size from 1 byte to 1024TiB; hint: write it as in `10GiB`",
+        ),
+        (["--kv-disk-path=kv", "--kv-disk-size=0"], "`0` is not a size from 1 byte to 1024TiB"),
+        (["--kv-disk-path=kv", "--kv-disk-size=2000TiB"], "`2000TiB` is not a size from 1 byte to 1024TiB"),
     ],
 )
-def test_flags_that_cannot_be_are_one_line(flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_flags_are_one_line_errors(flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "--model=m", "--socket=s", *flags]) == 2
     output, errors = capsys.readouterr()
     assert output == ""
@@ -248,14 +253,14 @@ def test_a_damaged_model_is_a_mistake(start: Start, socket_folder: Path) -> None
     assert "model.gguf" in process.log[0]
 
 
-def test_a_socket_that_cannot_be_is_a_mistake(start: Start, socket_folder: Path) -> None:
+def test_an_unusable_socket_path_is_a_mistake(start: Start, socket_folder: Path) -> None:
     (socket_folder / "shard.sock").write_text("precious")
     process = start("--log-level=error")
     assert process.wait() == 2
     assert "is not a socket" in process.log[-1]
 
 
-def test_a_size_of_the_store_without_its_folder_is_a_mistake(start: Start) -> None:
+def test_a_store_size_without_a_folder_is_a_mistake(start: Start) -> None:
     process = start("--kv-disk-size=10GiB")
     assert process.wait() == 2
-    assert "`--kv-disk-size` is given without `--kv-disk-path`; hint: name the folder" in process.log[-1]
+    assert "`--kv-disk-size` needs `--kv-disk-path`; hint: set `--kv-disk-path`" in process.log[-1]

@@ -35,7 +35,7 @@ def decode_plan(step_id: int, position: int) -> pb.StepPlan:
 
 
 class Gate:
-    """Holds each step until it is opened."""
+    """Holds each step until the gate is opened."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -53,7 +53,7 @@ def gate(backend: FakeBackend) -> Gate:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Waits for a condition that has no event of its own."""
+    """Polls for a condition that has no event."""
     pause = threading.Event()
     for _ in range(int(DEADLINE_S / 0.005)):
         if holds():
@@ -79,7 +79,7 @@ def test_second_stream_ends_the_first_with_aborted_and_starts_empty(client: Clie
     first = client.open()
     token = first.step(first_plan()).sequences[0].token
     second = client.open()
-    # The same sequence id and step id again: nothing of the first stream is left.
+    # The same sequence id and step id again: the first stream left nothing behind.
     assert second.step(first_plan()).sequences[0].token == token
     error = first.error()
     assert error.code() == grpc.StatusCode.ABORTED
@@ -93,7 +93,7 @@ def test_second_stream_takes_over_while_the_first_computes(client: Client, gate:
     assert gate.entered.wait(DEADLINE_S)
     second = client.open()
     second.send(first_plan())
-    # Before the step ends: whoever holds the old stream is told at once.
+    # The old stream fails before the step ends.
     assert first.error().code() == grpc.StatusCode.ABORTED
     gate.opened.set()
     assert second.receive().step_id == 1
@@ -109,7 +109,7 @@ def test_a_dropped_stream_forgets_its_sequences(client: Client, backend: FakeBac
     assert client.open().step(first_plan()).step_id == 1
 
 
-def test_a_dropped_connection_during_a_step_leaves_a_shard_that_serves(shard: Shard, gate: Gate) -> None:
+def test_the_shard_survives_a_dropped_connection_during_a_step(shard: Shard, gate: Gate) -> None:
     with Client(shard.socket_path) as gone:
         stream = gone.open()
         stream.send(first_plan())
@@ -199,7 +199,7 @@ def _copy(source: int, destination: int, num_tokens: int) -> pb.StepPlan:
         (_plan(chunks=[pb.Chunk(sequence_id=1, num_tokens=1)] * 2), "two chunks of one sequence"),
     ],
 )
-def test_a_plan_that_cannot_be_ends_the_stream_after_the_results_before_it(
+def test_an_invalid_plan_ends_the_stream_after_earlier_results(
     client: Client, backend: FakeBackend, plan: pb.StepPlan, expected: str
 ) -> None:
     stream = client.open()
@@ -216,7 +216,7 @@ def test_a_plan_that_cannot_be_ends_the_stream_after_the_results_before_it(
 def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None:
     stream = client.open()
     stream.send_raw(pb.StepRequest())
-    assert stream.error().details() == "step request holds neither `plan` nor `late_masks`"
+    assert stream.error().details() == "step request has neither `plan` nor `late_masks`"
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,13 @@ def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None
         {"num_top_logprobs": 20}, {"seed": 2**64 - 1}, {"end_token_ids": [VOCAB_SIZE - 1]},
     ],
 )  # fmt: skip
-def test_sampling_values_at_their_bounds_are_taken(client: Client, values: dict[str, object]) -> None:
+def test_sampling_values_at_their_bounds_are_accepted(client: Client, values: dict[str, object]) -> None:
     plan = first_plan()
     plan.starts[0].sampling.CopyFrom(sampling(**values))
     assert client.open().step(plan).sequences[0].HasField("token")
 
 
-def test_a_bad_sequence_fails_alone_and_can_be_ended(client: Client) -> None:
+def test_only_the_bad_sequence_fails_and_it_can_be_ended(client: Client) -> None:
     alone = client.open().step(first_plan())
     plan = first_plan()
     plan.starts.append(start(2, [VOCAB_SIZE]))

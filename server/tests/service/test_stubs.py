@@ -1,4 +1,4 @@
-"""The checked-in stubs are those of shard.proto."""
+"""The checked-in stubs match shard.proto."""
 
 from __future__ import annotations
 

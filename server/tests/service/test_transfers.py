@@ -1,4 +1,4 @@
-"""Transfers through the socket: what a plan may ask, and when outcomes come."""
+"""Transfers through the socket: their limits, and when their outcomes arrive."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def restore_plan(step_id: int, *slots: int, key: bytes = KEY) -> pb.StepPlan:
     return pb.StepPlan(step_id=step_id, restores=[pb.Restore(restore_id=7, blocks=blocks)])
 
 
-def test_describe_says_what_the_store_is(client: Client) -> None:
+def test_describe_reports_the_store(client: Client) -> None:
     described = client.describe()
     assert (described.num_store_slots, described.store_folder) == (4, "/store/fa4e")
 
@@ -57,7 +57,7 @@ def test_a_step_and_its_stores_are_one_response(client: Client) -> None:
     assert list(response.transfers.stores) == [pb.StoreOutcome(slot=2, is_stored=True)]
 
 
-def test_slow_stores_are_told_of_when_they_end_and_no_step_runs(client: Client, store: FakeStore) -> None:
+def test_slow_stores_are_reported_when_they_end_while_no_step_runs(client: Client, store: FakeStore) -> None:
     store.is_slow = True
     stream = client.open()
     stream.send(first_plan())
@@ -111,7 +111,7 @@ def test_chunks_that_never_reach_the_backend_have_outcomes_with_their_own_result
     response = stream.response()
     assert response.result.sequences[0].HasField("error")
     assert list(response.transfers.stores) == [pb.StoreOutcome(slot=2, is_stored=False)]
-    # Of a sequence that nobody started, beside one that runs.
+    # The first sequence was never started; it runs beside another one.
     both = first_plan(slot=3)
     both.step_id, both.starts[0].sequence_id, both.chunks[0].sequence_id = 2, 2, 2
     unknown = pb.Chunk(sequence_id=9, num_tokens=4, new_block_ids=[4], stores=[pb.BlockStore(block_index=0, slot=1)])
@@ -122,7 +122,7 @@ def test_chunks_that_never_reach_the_backend_have_outcomes_with_their_own_result
     assert (response.result.step_id, outcomes) == (2, {3: True, 1: False})
 
 
-def test_a_new_stream_hears_nothing_of_the_old_one(client: Client, store: FakeStore) -> None:
+def test_a_new_stream_gets_no_outcomes_of_the_old_one(client: Client, store: FakeStore) -> None:
     store.is_slow = True
     first = client.open()
     first.step(first_plan())
@@ -147,16 +147,16 @@ BAD_PLANS = {
     "restored slot": (restore_plan(1, 5), "names slot 5, but the store has 4"),
     "block not full": (
         changed(lambda plan: plan.chunks[0].stores.add(block_index=1, slot=1)),
-        "stores block 1 of sequence 1, of which 1 are full",
+        "stores block 1 of sequence 1, but only 1 of its blocks are full",
     ),
     "slot twice": (
         changed(lambda plan: plan.chunks[0].stores.add(block_index=0, slot=2)),
-        "has one slot in two transfers",
+        "names one slot in two transfers",
     ),
-    "slot stored and discarded": (changed(lambda plan: plan.discards.append(2)), "has one slot in two transfers"),
+    "slot stored and discarded": (changed(lambda plan: plan.discards.append(2)), "names one slot in two transfers"),
     "slot read and emptied": (
         pb.StepPlan(step_id=1, restores=restore_plan(1, 2).restores, discards=[2]),
-        "has one slot in two transfers",
+        "names one slot in two transfers",
     ),
     "key": (restore_plan(1, 2, key=b"short"), "restore 7 has a key of 5 bytes, expected 16"),
     "root key": (
@@ -182,7 +182,7 @@ BAD_PLANS = {
 
 
 @pytest.mark.parametrize("case", BAD_PLANS)
-def test_transfers_that_cannot_be_end_the_stream(client: Client, store: FakeStore, case: str) -> None:
+def test_invalid_transfers_end_the_stream(client: Client, store: FakeStore, case: str) -> None:
     plan, message = BAD_PLANS[case]
     stream = client.open()
     stream.send(plan)

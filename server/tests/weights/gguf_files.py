@@ -1,4 +1,4 @@
-"""GGUF files written by the `gguf` package, the way llama.cpp's converter fills them."""
+"""GGUF files written by the `gguf` package in the way of llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def gguf_name(name: str, *, is_gemma: bool = False) -> str:
 
 
 def permute(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to query and key rows of Llama."""
+    """Reorders query and key rows as llama.cpp's converter does for Llama."""
     return (
         rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
     )
 
 
 def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
-    """A tensor's bytes in a format, or its own dtype if that is the format."""
+    """Returns a tensor's bytes in a format, or the array itself for a format that is its dtype."""
     if format_name.endswith("_K"):
         return quantize_k(values, format_name)
     return gguf.quantize(values, gguf.GGMLQuantizationType[format_name])
@@ -110,7 +110,7 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_size: int)
 
 
 def _llama3_factors(rope: dict[str, float], head_size: int) -> np.ndarray:
-    """As `LlamaModel.generate_extra_tensors` of llama.cpp's converter."""
+    """Returns factors as `LlamaModel.generate_extra_tensors` of llama.cpp's converter does."""
     factors = []
     low_wavelength = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
     high_wavelength = rope["original_max_position_embeddings"] / rope["high_freq_factor"]

@@ -1,4 +1,4 @@
-"""Quantisers of the K formats, which the `gguf` package can only read: each group by its range, no search."""
+"""Simple quantisers for the K formats, which the `gguf` package can only read: each group by its range, no search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def quantize_k(values: np.ndarray, format_name: str) -> np.ndarray:
-    """Rows [N, K] of f32 as bytes [N, row bytes]. Layouts: `block_q4_K` and so on in ggml-common.h."""
+    """Quantises rows [N, K] of f32 to bytes [N, row bytes]. Layouts: `block_q4_K` and so on in ggml-common.h."""
     blocks = values.astype(np.float32).reshape(-1, 256)
     raw = _q6_k(blocks) if format_name == "Q6_K" else _with_minima(blocks, {"Q4_K": 4, "Q5_K": 5}[format_name])
     return raw.reshape(values.shape[0], -1)
@@ -17,14 +17,14 @@ def _halves(values: np.ndarray) -> np.ndarray:
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """0 where the denominator is 0."""
+    """Divides, with 0 where the denominator is 0."""
     return np.divide(
         numerator, denominator, out=np.zeros(np.broadcast(numerator, denominator).shape), where=denominator != 0
     )
 
 
 def _with_minima(blocks: np.ndarray, bits: int) -> np.ndarray:
-    """Q4_K and Q5_K: `d * sc * q - dmin * m` over groups of 32."""
+    """Quantises to Q4_K and Q5_K: `d * sc * q - dmin * m` over groups of 32."""
     groups = blocks.reshape(-1, 8, 32)
     low = np.minimum(groups.min(axis=2), 0)
     step = (groups.max(axis=2) - low) / (2**bits - 1)
@@ -47,7 +47,7 @@ def _with_minima(blocks: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _q6_k(blocks: np.ndarray) -> np.ndarray:
-    """`d * sc * (q - 32)` over groups of 16."""
+    """Quantises to Q6_K: `d * sc * (q - 32)` over groups of 16."""
     groups = blocks.reshape(-1, 16, 16)
     step = np.abs(groups).max(axis=2) / 31
     d = (step.max(axis=1) / 127).astype(np.float16).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Quantised checkpoints, written as the tools that make them write them, by plain loops over bits."""
+"""Writes quantised checkpoints in the formats of common tools, by plain loops over bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-# What a quantiser makes of a weight [N, K]: tensors by suffix, and the weight that they stand for, f32.
+# A quantiser's output for a weight [N, K]: tensors by suffix, and the f32 weight that they encode.
 Made = tuple[dict[str, torch.Tensor], torch.Tensor]
 Quantizer = Callable[[torch.Tensor], Made]
 
@@ -19,7 +19,9 @@ E4M3 = torch.float8_e4m3fn
 
 
 def words(numbers: torch.Tensor, bits: int, columns: tuple[int, ...] | None = None) -> torch.Tensor:
-    """Unsigned numbers [.., n] as i32 [.., n * bits / 32]; columns: which of each word's numbers its nibbles are."""
+    """Packs unsigned numbers [.., n] into i32 [.., n * bits / 32]. columns: order of the numbers in each word's
+    nibbles.
+    """
     in_word = 32 // bits
     grouped = numbers.long().reshape(*numbers.shape[:-1], -1, in_word)
     columns = columns or tuple(range(in_word))
@@ -29,10 +31,10 @@ def words(numbers: torch.Tensor, bits: int, columns: tuple[int, ...] | None = No
 
 
 def affine(groups: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Groups [N, G, n] as numbers, f16 scales and zero points [N, G]."""
+    """Quantises groups [N, G, n] to numbers, with f16 scales and zero points [N, G]."""
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     scales = ((high - low) / ((1 << bits) - 1)).clamp(min=1e-4).to(torch.float16)
-    # One that a format with an offset of one can store.
+    # A format with an offset of one can store only zero points of at least 1.
     zeros = torch.round(-low / scales.float()).clamp(1, (1 << bits) - 1)
     numbers = torch.round(groups / scales.float()[..., None] + zeros[..., None]).clamp(0, (1 << bits) - 1)
     return numbers, scales, zeros
@@ -67,7 +69,7 @@ def awq(weight: torch.Tensor) -> Made:
 
 def packed_with_zeros(weight: torch.Tensor, bits: int) -> Made:
     numbers, scales, zeros = affine(weight.reshape(weight.shape[0], -1, GROUP), bits)
-    # Whole words of rows, the last one filled up.
+    # Rows fill whole words; the last word is padded.
     rows = torch.nn.functional.pad(zeros.T, (0, -zeros.shape[0] % (32 // bits)))
     parts = {
         "weight_packed": words(numbers.flatten(1), bits),
@@ -164,7 +166,7 @@ def _number(bits: int, kind: str, strategy: str, **more: Any) -> dict[str, Any]:
 
 _DYNAMIC = {"strategy": "token", "dynamic": True}
 _ASYMMETRIC = {"symmetric": False}
-# case -> (`quantization_config`, quantiser of linear weights)
+# Maps a case to its `quantization_config` and the quantiser of linear weights.
 CASES: dict[str, tuple[dict[str, Any], Quantizer]] = {
     "gptq": (
         {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": False},
@@ -247,7 +249,7 @@ CASES: dict[str, tuple[dict[str, Any], Quantizer]] = {
 
 
 def write_quantized(model: Path, folder: Path, case: str) -> dict[str, torch.Tensor]:
-    """Writes the model of a folder with all linear weights of its layers quantised; returns what these stand for."""
+    """Copies a model with all linear weights of its layers quantised; returns the f32 weights that they encode."""
     config, quantize = CASES[case]
     torch.manual_seed(5)
     meant: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Checkpoints: one interface over both formats, complete or refused, and told apart by their fingerprints."""
+"""Checkpoints: one interface over both formats; incomplete ones are refused, and fingerprints tell them apart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyM
     for checkpoint in (open_checkpoint(model.folder), open_checkpoint(write_model(model, tmp_path / "m.gguf"))):
         assert set(checkpoint.names()) == weights.keys()
         for name in checkpoint.names():
-            # Gemma's norms multiply by 1 more than their weight.
+            # Gemma's norms add 1 to their weight.
             offset = np.float32(1.0 if case.startswith("gemma") and name.endswith("norm.weight") else 0.0)
             expected = weights[name] + offset
             np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), expected, err_msg=name)
@@ -54,7 +54,7 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         different = {
             key: (value, getattr(theirs, key)) for key, value in vars(ours).items() if value != getattr(theirs, key)
         }
-        # Mistral calls itself "llama" in GGUF, and GGUF stores f32.
+        # Mistral is called "llama" in GGUF, and GGUF stores f32.
         assert different.pop("architecture", ("mistral", "llama")) == ("mistral", "llama")
         assert different.pop("rms_norm_eps")[0] == pytest.approx(theirs.rms_norm_eps, rel=1e-7)
         assert different == {}, case
@@ -72,7 +72,7 @@ def test_a_tied_head_is_the_embedding(case: str, tiny_model: TinyModels) -> None
 def test_interleaved_rows_are_put_in_order_in_every_format(format_name: str) -> None:
     num_heads, head_size, columns = 3, 8, 256
     row_bytes = columns // FORMATS[format_name].group_elements * FORMATS[format_name].group_bytes
-    # Scales of any bits would be NaN now and then, which is equal to nothing.
+    # Scales of random bits would sometimes be NaN, which is equal to nothing.
     rows = np.random.default_rng(4).integers(0, 60, (num_heads * head_size, row_bytes), dtype=np.uint8)
     shape = (num_heads * head_size, columns)
     plain = Tensor("w", format_name, shape, rows.reshape(-1))
@@ -80,7 +80,7 @@ def test_interleaved_rows_are_put_in_order_in_every_format(format_name: str) -> 
     np.testing.assert_array_equal(dequantize(stored), dequantize(plain))
 
 
-def test_names_that_safetensors_do_not_have_are_left_out() -> None:
+def test_gguf_names_without_a_safetensors_name_are_left_out() -> None:
     assert safetensors_name("blk.12.ffn_down.weight") == "model.layers.12.mlp.down_proj.weight"
     for name in (
         "rope_freqs.weight",
@@ -101,7 +101,7 @@ def test_fingerprint_covers_every_byte(tiny_model: TinyModels, tmp_path: Path) -
     expected = open_checkpoint(path).fingerprint()
     shutil.copy(path, tmp_path / "copy.gguf")
     assert open_checkpoint(tmp_path / "copy.gguf").fingerprint() == expected
-    data = len(original) // 2  # in the data section: the header of a model this small ends before
+    data = len(original) // 2  # in the data section, since the header of such a small model ends earlier
     seen = {expected}
     positions = [data, data + 4096, len(original) - 1, *np.random.default_rng(6).integers(data, len(original), 40)]
     for position in {int(position) for position in positions}:
@@ -157,7 +157,7 @@ def test_a_missing_or_misshapen_weight_is_named(tiny_model: TinyModels, tmp_path
         open_checkpoint(folder)
 
 
-def test_paths_that_hold_no_model_are_told_apart(tmp_path: Path) -> None:
+def test_paths_without_a_model_have_distinct_errors(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="does not exist"):
         open_checkpoint(tmp_path / "absent")
     with pytest.raises(ModelNotFound, match=r"no `config\.json`"):
@@ -170,7 +170,7 @@ def test_paths_that_hold_no_model_are_told_apart(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "m.safetensors")
 
 
-def test_a_folder_of_pickles_is_refused_without_reading_them(tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_a_folder_of_pickles_is_refused_unread(tiny_model: TinyModels, tmp_path: Path) -> None:
     shutil.copy(tiny_model("llama2").folder / "config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     with pytest.raises(ModelNotFound, match="pickle files are never read"):
@@ -182,6 +182,6 @@ def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path)
     with pytest.raises(UnsupportedArchitecture) as caught:
         open_checkpoint(tmp_path)
     assert "architecture `mamba`" in str(caught.value)
-    assert "hint: supported are gemma2, gemma3_text, llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
+    assert "hint: supported: gemma2, gemma3_text, llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
     assert isinstance(caught.value, TrunklineError)
     assert caught.value.code == "unsupported_architecture"

@@ -1,4 +1,4 @@
-"""Damaged files: cut anywhere, any bit flipped. A TrunklineError or a read, never another exception, little memory."""
+"""Damaged files, cut anywhere or with any bit flipped, are read or raise TrunklineError, and need little memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from trunkline_server.models.rope import rope
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
 
-# The files have some 400 KiB; decoding one of their weights takes less than this.
+# The files have about 400 KiB; decoding one weight takes less than this.
 MAX_ALLOCATED_BYTES = 4 << 20
-# `make test` tries one in so many.
+# `make test` tries only every n-th case.
 STRIDE = 1 if IS_FULL else 6
 
 
@@ -33,7 +33,7 @@ def gguf_bytes(tiny_model: TinyModels, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def safetensors_folder(tiny_model: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]:
-    """A folder to write damaged files into, the intact weights and the intact config."""
+    """Returns a folder for damaged files, the intact weights and the intact config."""
     source = tiny_model("smollm3").folder
     weights, config = (source / "model.safetensors").read_bytes(), (source / "config.json").read_bytes()
     return tmp_path_factory.mktemp("s"), weights, config
@@ -47,13 +47,13 @@ def bounded_memory() -> Iterator[None]:
 
 
 def read_all(path: Path) -> TrunklineError | None:
-    """Opens a model and decodes every weight; gives back the error if it was refused."""
+    """Opens a model and decodes every weight; returns the error if it was refused."""
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     try:
         checkpoint = open_checkpoint(path)
         for name in checkpoint.names():
-            with np.errstate(all="ignore"):  # a flipped scale may well be infinite
+            with np.errstate(all="ignore"):  # a flipped scale may be infinite
                 values = dequantize(checkpoint.tensor(name))
             assert values.shape == checkpoint.tensor(name).shape
         refusal = None
@@ -96,7 +96,7 @@ def test_each_flipped_bit_of_the_first_bytes_of_a_gguf_file(
     gguf_bytes: bytes, tmp_path: Path, bounded_memory: None
 ) -> None:
     path = tmp_path / "m.gguf"
-    # Five and eight have no divisor in common, so that each bit of a byte has its turn.
+    # Five and eight are coprime, so each bit of a byte is flipped.
     refused, step = 0, 1 if IS_FULL else 5
     for bit in range(0, 8 * 120, step):
         path.write_bytes(flip(gguf_bytes, [bit]))
@@ -168,7 +168,7 @@ def test_absurd_values_in_a_config_never_crash(
     keys = [*values, "rope_scaling", "rope_theta", "partial_rotary_factor", "quantization_config", "head_dim"]
     refused = 0
     for number, key in enumerate(keys):
-        # Another part of them for each key.
+        # Each key gets another part of the values.
         for absurd in ABSURD[number % STRIDE :: STRIDE]:
             (folder / "config.json").write_text(json.dumps({**values, key: absurd}))
             try:

@@ -1,4 +1,4 @@
-"""Every format against the `gguf` package, over random bits (all scales, minima and quants that can be)."""
+"""Every format against the `gguf` package, over random bits that cover all scales, minima and quants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor, stored_bytes
 
-# Where in a group the f16 scales and minima are.
+# Offsets of the f16 scales and minima in a group.
 SCALE_OFFSETS = {
     "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2],
     "Q6_K": [208],
@@ -16,10 +16,10 @@ SCALE_OFFSETS = {
 
 
 def random_groups(format_name: str, num_groups: int, seed: int) -> np.ndarray:
-    """Random bytes whose f16 scales are finite."""
+    """Returns random bytes whose f16 scales are finite."""
     raw = np.random.default_rng(seed).integers(0, 256, (num_groups, FORMATS[format_name].group_bytes), dtype=np.uint8)
     for offset in SCALE_OFFSETS.get(format_name, []):
-        raw[:, offset + 1] &= 0xBF  # clears the top exponent bit: no infinity, no NaN
+        raw[:, offset + 1] &= 0xBF  # clears the top exponent bit, so there is no infinity or NaN
     if format_name in ("F32", "F16", "BF16"):
         raw[:, -1] &= 0xBF
     return raw
@@ -55,7 +55,7 @@ def test_dequantize_spans_several_chunks() -> None:
     np.testing.assert_array_equal(dequantize(tensor), expected)
 
 
-def test_stored_bytes_refuses_rows_that_are_no_whole_groups() -> None:
+def test_stored_bytes_refuses_partial_groups() -> None:
     assert stored_bytes("Q4_1", (3, 64)) == 3 * 2 * 20
     with pytest.raises(ValueError, match="multiple of 32"):
         stored_bytes("Q4_1", (3, 48))

@@ -1,6 +1,6 @@
-"""What is kept on disk under names and checks that Python makes: other bytes would leave every kept file unused.
+"""Names and checksums of files on disk that Python computes. If they changed, every existing file would go unused.
 
-A change of a constant here is a change of format. It has to be meant, and costs each user a slow start.
+A change of a constant here is a change of format. It must be intended, and costs each user one slow start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY_SCALING = "0f0298ec2f849833bee62c9173b7a6b4c4a32883992048e07920f116a2a822040
 
 
 def mapped(name: str, content: bytes, number: int) -> SimpleNamespace:
-    """A file with a status that does not depend on the machine."""
+    """Returns a file whose status does not depend on the machine."""
     times = {"st_mtime_ns": 1_700_000_000_000_000_000 + number, "st_ctime_ns": 1_700_000_001_000_000_000 + number}
     return SimpleNamespace(
         path=Path("/models") / name,
@@ -41,7 +41,7 @@ def test_the_identity_of_a_models_files() -> None:
     assert identify([(weights, 64)], [config]).digest.hex() == IDENTITY  # type: ignore[list-item]
 
 
-def test_the_kept_scaling_of_keys(tmp_path: Path) -> None:
+def test_the_key_scaling_file(tmp_path: Path) -> None:
     path = tmp_path / "scaling.keys"
     KeyScalingFile(path).keep(NUMBERS)
     assert path.read_bytes().hex() == KEY_SCALING

@@ -1,4 +1,4 @@
-"""Which weights they are, told without reading all of them."""
+"""Identities of weights, computed without reading all bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def identity_of(path: Path, header_bytes: int = 16) -> SourceIdentity:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "weights"
-    path.write_bytes(bytes(range(256)) * 16 * 300)  # 300 pages: more than are sampled
+    path.write_bytes(bytes(range(256)) * 16 * 300)  # 300 pages, more than are sampled
     return path
 
 
@@ -33,16 +33,16 @@ def test_an_untouched_file_keeps_its_identity_under_any_folder(path: Path) -> No
     folder = path.parent / "other"
     folder.mkdir()
     moved = path.rename(folder / path.name)
-    # Renaming moves the time of status: a file that was moved is looked at anew. A link is the same file.
+    # Renaming changes the status time, so a moved file gets a new identity. A link leads to the same file.
     assert identity_of(moved).digest != expected.digest
     assert not expected.still_holds()
 
 
 @pytest.mark.parametrize("offset", [0, 5000, 100_000, 300 * 4096 - 1])
-def test_a_change_in_place_with_its_times_put_back_is_seen(path: Path, offset: int) -> None:
+def test_a_change_in_place_with_restored_times_is_detected(path: Path, offset: int) -> None:
     before = path.stat()
     expected = identity_of(path)
-    # Until the clock that stamps files has moved on: what `is_settled` is there for.
+    # Waits until the file system's clock has advanced; `is_settled` covers changes before that.
     deadline = time.monotonic() + 10
     while path.stat().st_ctime_ns == before.st_ctime_ns:
         assert time.monotonic() < deadline
@@ -58,7 +58,7 @@ def test_a_change_in_place_with_its_times_put_back_is_seen(path: Path, offset: i
     assert not expected.still_holds()
 
 
-def test_a_file_in_the_place_of_another_is_seen(path: Path) -> None:
+def test_a_replaced_file_is_detected(path: Path) -> None:
     expected = identity_of(path)
     copy = path.with_name("copy")
     shutil.copy2(path, copy)
@@ -80,7 +80,7 @@ def test_samples_and_header_are_covered_whatever_the_times(path: Path, monkeypat
     monkeypatch.setattr(module, "_stamp", lambda status: (status.st_size,))
     original = path.read_bytes()
     seen = {identity_of(path).digest}
-    # Header; first, second and last sample: every fourth page from the end.
+    # Header; first, second and last sample, which are every fourth page from the end.
     for offset in (3, 3 * 4096, 7 * 4096 + 9, 299 * 4096):
         changed = bytearray(original)
         changed[offset] ^= 1

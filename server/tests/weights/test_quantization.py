@@ -1,4 +1,4 @@
-"""`quantization_config` is one of the schemes that are read, or refused by name; parts are checked at the start."""
+"""`quantization_config` states a supported scheme or is refused by name; parts are checked at the start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def parse(config: object) -> Quantization | None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_scheme_is_told_from_its_config(case: str) -> None:
+def test_every_scheme_is_parsed_from_its_config(case: str) -> None:
     assert parse(CASES[case][0]) == EXPECTED[case]
 
 
@@ -69,11 +69,14 @@ def test_no_config_is_no_scheme_and_one_group_is_a_row() -> None:
     ("config", "says"),
     [
         ({"quant_method": "quip"}, "weights quantised by `quip`"),
-        ({"quant_method": "mxfp4"}, "read are awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq"),
+        (
+            {"quant_method": "mxfp4"},
+            "supported methods are awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq",
+        ),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "GPTQ of 3 bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "`group_size` 0"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"}, "`marlin`"),
-        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "AWQ of version `gemv`"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "AWQ version `gemv`"),
         ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "`weight_block_size` `[128, 0]`"),
         ({"quant_method": "fp8", "activation_scheme": "tea"}, "`activation_scheme` `tea`"),
         (compressed("nvfp4-pack-quantized", FLOAT, None), "the format `nvfp4-pack-quantized`"),
@@ -88,7 +91,7 @@ def test_no_config_is_no_scheme_and_one_group_is_a_row() -> None:
         ({"quant_method": "bitsandbytes"}, "neither 4 nor 8 bits"),
     ],
 )
-def test_what_is_not_read_is_refused_by_name(config: dict[str, Any], says: str) -> None:
+def test_an_unsupported_scheme_is_refused_by_name(config: dict[str, Any], says: str) -> None:
     with pytest.raises(UnsupportedFormat, match=re.escape(says)) as caught:
         parse(config)
     assert "m/config.json" in str(caught.value)
@@ -98,23 +101,23 @@ def test_what_is_not_read_is_refused_by_name(config: dict[str, Any], says: str) 
     ("config", "says"),
     [
         (3, "`quantization_config` is not an object"),
-        ({}, "`quantization_config.quant_method` is `None`, not of type str"),
+        ({}, "`quantization_config.quant_method` is `None`, expected type str"),
         ({"quant_method": "gptq", "bits": "4", "group_size": 128}, "`quantization_config.bits` is `4`"),
         ({"quant_method": "gptq", "bits": True, "group_size": 128}, "`quantization_config.bits` is `True`"),
         (
             {"quant_method": "fp8", "weight_block_size": 128},
-            "`quantization_config.weight_block_size` is `128`, not two",
+            "`quantization_config.weight_block_size` is `128`, expected two",
         ),
-        ({"quant_method": "fp8", "weight_block_size": [128, True]}, "is `[128, True]`, not two whole numbers"),
+        ({"quant_method": "fp8", "weight_block_size": [128, True]}, "is `[128, True]`, expected two whole numbers"),
         ({"quant_method": "compressed-tensors", "config_groups": []}, "`quantization_config.config_groups` is not"),
     ],
 )
-def test_what_cannot_be_is_damage(config: object, says: str) -> None:
+def test_an_impossible_value_is_damage(config: object, says: str) -> None:
     with pytest.raises(DamagedFile, match=re.escape(says)):
         parse(config)
 
 
-def test_a_quantised_weight_has_parts_and_is_no_tensor(tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_a_quantised_weight_has_parts_and_is_not_a_tensor(tiny_model: TinyModels, tmp_path: Path) -> None:
     write_quantized(tiny_model("llama2").folder, tmp_path, "gptq")
     checkpoint = open_checkpoint(tmp_path)
     name = "model.layers.1.mlp.down_proj.weight"

@@ -1,4 +1,4 @@
-"""The safetensors reader on files of the `safetensors` package, and on headers made by hand to be wrong."""
+"""The safetensors reader on files of the `safetensors` package, and on invalid headers made by hand."""
 
 from __future__ import annotations
 
@@ -53,14 +53,17 @@ HUGE = 1 << 60
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "the file is empty"),
     "short": (b"abc", "the file has 3 bytes"),
-    "header of 2^60 bytes": (HUGE.to_bytes(8, "little") + bytes(64), f"claims {HUGE} bytes, the limit is 100000000"),
-    "header past the end": ((5000).to_bytes(8, "little") + bytes(64), "claims 5000 bytes, the file has 72"),
+    "header of 2^60 bytes": (
+        HUGE.to_bytes(8, "little") + bytes(64),
+        f"claims {HUGE} bytes, but the limit is 100000000",
+    ),
+    "header past the end": ((5000).to_bytes(8, "little") + bytes(64), "claims 5000 bytes, but the file has 72"),
     "header that is not UTF-8": (pack(b"\xff\xff"), "not valid JSON"),
     "header that is not JSON": (pack(b"{'a'}"), "not valid JSON"),
     "header that is a list": (pack([1]), "not a JSON object"),
     "header nested without end": (pack(b"[" * 100_000), "nests too deeply"),
     "number of 5000 digits": (pack(b'{"a": ' + b"9" * 5000 + b"}"), "not valid JSON"),
-    "name that comes twice": (pack(b'{"a": 1, "a": 2}'), "a key comes twice"),
+    "repeated name": (pack(b'{"a": 1, "a": 2}'), "a key is repeated"),
     "tensor that is a number": (pack({"a": 1}), "lacks `dtype`, `shape` or `data_offsets`"),
     "tensor without a shape": (pack({"a": {"dtype": "F32", "data_offsets": [0, 8]}}), "lacks"),
     "dtype that is a number": (pack({"a": entry(dtype=3)}), "`dtype` that is not a string"),  # type: ignore[arg-type]
@@ -98,7 +101,7 @@ def test_a_damaged_file_is_refused_with_what_is_wrong(case: str, tmp_path: Path)
     assert len(str(caught.value)) < 600 + len(str(path))
 
 
-def test_a_dtype_of_another_time_is_named(tmp_path: Path) -> None:
+def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
     path = tmp_path / "new.safetensors"
     path.write_bytes(pack({"a": entry(dtype="F4")}))
     with pytest.raises(UnsupportedFormat, match="stored as `F4`"):
@@ -128,11 +131,11 @@ def test_shards_are_joined_by_the_index(tmp_path: Path) -> None:
     [
         (None, "`weight_map` is missing"),
         ([1], "`weight_map` is missing"),
-        ({"a": 5}, "no plain file name"),
-        ({"a": "../one.safetensors"}, "no plain file name"),
-        ({"a": "/etc/passwd"}, "no plain file name"),
-        ({"a": ""}, "no plain file name"),
-        ({"a": ".."}, "no plain file name"),
+        ({"a": 5}, "not a plain file name"),
+        ({"a": "../one.safetensors"}, "not a plain file name"),
+        ({"a": "/etc/passwd"}, "not a plain file name"),
+        ({"a": ""}, "not a plain file name"),
+        ({"a": ".."}, "not a plain file name"),
         ({"a": "absent.safetensors"}, "does not exist"),
         ({"absent": "one.safetensors"}, "tensor `absent` is not in `one.safetensors`"),
     ],

@@ -1,4 +1,4 @@
-"""How much memory of the host this process may still take."""
+"""The amount of host memory that is still available to this process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: what the system has free or can reclaim, and what its cgroups leave.
+    """Returns the bytes that this process can still allocate: free or reclaimable memory, within the limits of its
+    cgroups.
 
-    root: where `proc` and `sys` are found.
+    root: the folder that holds `proc` and `sys`.
     """
     limits = [_system_available(root), *_cgroup_v2_left(root), *_cgroup_v1_left(root)]
     return max(0, min(limits))
@@ -23,7 +24,9 @@ def _system_available(root: Path) -> int:
 
 
 def _cgroup_v2_left(root: Path) -> list[int]:
-    """What each group from ours to the top leaves. File pages do not count as taken: they can be reclaimed."""
+    """Returns the bytes left in each group from this process's to the top. File pages count as free: they are
+    reclaimable.
+    """
     left = []
     for group in _groups(root, controller=""):
         folder = root / "sys/fs/cgroup" / group
@@ -47,7 +50,7 @@ def _cgroup_v1_left(root: Path) -> list[int]:
 
 
 def _groups(root: Path, *, controller: str) -> list[str]:
-    """Our group of a hierarchy and all above it, relative to the hierarchy's root, which is the last ("")."""
+    """Returns this process's group and all above it, relative to the hierarchy's root, which comes last ("")."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except FileNotFoundError:
@@ -70,7 +73,7 @@ def _file_pages(stat_path: Path, *names: str) -> int:
 
 
 def _read_number(path: Path) -> int | None:
-    """The number in a cgroup file; None where there is none ("max", or no such file)."""
+    """Reads the number in a cgroup file; None if there is no limit ("max") or no such file."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -1,4 +1,7 @@
-"""What the engine asks of a backend. The engine knows nothing else of it."""
+"""The interface between the engine and a backend.
+
+The data classes mirror the messages of the same name in shard.proto, which documents their fields.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """As `Watermark` in shard.proto."""
-
     gamma: float
     delta: float
-    # No log shows it.
+    # Excluded from `repr`, so that it never appears in a log.
     key: int = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """As `SamplingParams` in shard.proto, field by field."""
-
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -47,16 +46,12 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class BlockStore:
-    """As `BlockStore` in shard.proto."""
-
     block_index: int
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRestore:
-    """As `BlockRestore` in shard.proto."""
-
     slot: int
     block_id: int
     key: bytes
@@ -65,24 +60,18 @@ class BlockRestore:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """As `Restore` in shard.proto."""
-
     restore_id: int
     blocks: Sequence[BlockRestore]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOutcome:
-    """As `StoreOutcome` in shard.proto."""
-
     slot: int
     is_stored: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreOutcome:
-    """As `RestoreOutcome` in shard.proto."""
-
     restore_id: int
     num_blocks: int
     time_us: int
@@ -90,21 +79,19 @@ class RestoreOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """As `Transfers` in shard.proto."""
-
     stores: Sequence[StoreOutcome] = ()
     restores: Sequence[RestoreOutcome] = ()
 
 
 class LateMasks(Protocol):
-    """Where masks are left for the step that waits for them. All methods may be called from any thread."""
+    """Passes masks to the step that waits for them. All methods may be called from any thread."""
 
     def tell(self, sequence_id: int, mask: bytes) -> None:
-        """What the next sample of a sequence may choose; empty: it chooses nothing."""
+        """Sets the tokens that the next sample of a sequence may choose; an empty mask skips the sample."""
         ...
 
     def close(self) -> None:
-        """No mask follows: who waits for one samples nothing."""
+        """Ends the masks; samples that wait for one are skipped."""
         ...
 
     def wait(self, sequence_id: int) -> bytes:
@@ -114,8 +101,6 @@ class LateMasks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """As `Chunk` in shard.proto."""
-
     sequence_id: int
     first_position: int
     num_tokens: int
@@ -123,16 +108,16 @@ class Chunk:
     sample: bool
     stores: Sequence[BlockStore] = ()
     appended_token_ids: Sequence[int] = ()
-    # Empty: any token.
+    # Empty allows any token.
     allowed_tokens: bytes = b""
     score: bool = False
-    # If not None, the mask comes there while the step runs.
+    # If not None, the mask arrives there while the step runs.
     late_masks: LateMasks | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """As `PromptTokenLogprob` in shard.proto."""
+    """A scored token of a prompt, `PromptTokenLogprob` in shard.proto."""
 
     logprob: float
     rank: int
@@ -141,10 +126,10 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What came of a chunk that samples or scores.
+    """The outcome of a chunk that samples or scores.
 
-    token_id: None if it does not sample. `logprob` is 0.0 unless asked for; `top_logprobs` are (token id, logprob),
-    likeliest first. scores: of the prompt's tokens that follow the chunk's positions.
+    token_id: None if it does not sample; logprob: 0.0 unless requested; top_logprobs: (token id, logprob), likeliest
+    first; scores: of the prompt tokens that follow the chunk's positions.
     """
 
     sequence_id: int
@@ -156,7 +141,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class SequenceFailure:
-    """One sequence failed, the others did not. `code`: "not_finite" or "invalid_plan"."""
+    """The failure of one sequence, which leaves the others untouched. code: "not_finite" or "invalid_plan"."""
 
     sequence_id: int
     code: str
@@ -165,7 +150,7 @@ class SequenceFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class BackendInfo:
-    """What `Describe` says of the device side."""
+    """The backend's part of the answer to `Describe`."""
 
     device: str
     block_size: int
@@ -176,25 +161,27 @@ class BackendInfo:
     kv_dtype: str
     weight_bytes: int
     numeric_fingerprint: str
-    # 0 and empty: there is no store.
+    # 0 and empty if there is no store.
     num_store_slots: int = 0
     store_folder: str = ""
-    # 0: blocks are in one piece.
+    # 0 if blocks are not split into two parts.
     num_window_parts: int = 0
     bytes_per_window_part: int = 0
     window_size: int = 0
 
     @property
     def pool_bytes(self) -> int:
-        """What K and V of all blocks take, window parts included."""
+        """Bytes of K and V of all blocks, window parts included."""
         return self.num_device_blocks * self.bytes_per_block + self.num_window_parts * self.bytes_per_window_part
 
 
 class Store(Protocol):
-    """Blocks on disk. Transfers run beside the steps; what became of them is taken later."""
+    """A store of KV blocks outside the device pool. Transfers run beside the steps; their outcomes are collected
+    later.
+    """
 
     def restore(self, restore: Restore) -> None:
-        """Begins to read blocks. Raises PlanError if that cannot be."""
+        """Begins to read blocks. Raises PlanError if the plan may not read them."""
         ...
 
     def discard(self, slots: Sequence[int]) -> None:
@@ -202,55 +189,55 @@ class Store(Protocol):
         ...
 
     def take_outcomes(self) -> Transfers | None:
-        """Transfers that ended since the last call; None if there are none."""
+        """Returns the outcomes of transfers that ended since the last call; None if there are none."""
         ...
 
     def wait_outcomes(self, timeout_s: float) -> None:
-        """Returns when there are outcomes, the time is over, or `wake` was called. From any thread."""
+        """Waits for outcomes, for the time limit, or for `wake`. May be called from any thread."""
         ...
 
     def wake(self) -> None:
-        """Lets `wait_outcomes` return. From any thread."""
+        """Makes `wait_outcomes` return. May be called from any thread."""
         ...
 
     def sync(self) -> None:
-        """Ends all transfers and makes what was written durable; a failure is logged."""
+        """Ends all transfers and makes written blocks durable; a failure is logged."""
         ...
 
 
 @runtime_checkable
 class RunAheadBackend(Protocol):
-    """What a `Backend` has whose steps take their time elsewhere: the next is begun while one is under way.
+    """The methods of a `Backend` that can begin a step while another is running on the device.
 
-    `step` is `begin` and `finish`. Between them `start`, `end`, `copy_block` and the like may be called: what they do
-    comes after the step that was begun before, as on a device that does one thing after the other.
+    `step` is `begin` and `finish`. Between them `start`, `end`, `copy_block` and the like may be called. They take
+    effect after the step that has begun, because the device works in order.
     """
 
     def begin(self, chunks: Sequence[Chunk]) -> None:
-        """The first half of `step`; at most one other step may be begun and not finished."""
+        """Begins a step. At most one other step may have begun and not be finished."""
         ...
 
     def is_ready(self) -> bool:
-        """Whether `finish` would wait no more, of the oldest step that was begun. Never waits."""
+        """Returns True if `finish` would not wait for the oldest step that has begun. Never waits."""
         ...
 
     def finish(self) -> list[Sampled | SequenceFailure]:
-        """The second half, of the oldest step that was begun: waits for it."""
+        """Waits for the oldest step that has begun and returns its outcomes."""
         ...
 
 
 class Backend(Protocol):
-    """Holds weights, KV pool and the token list and block table of each started sequence.
+    """Holds weights, KV pool, and the token list and block table of each started sequence.
 
-    Not thread-safe: the engine's step loop is its only caller. A bad chunk is a `SequenceFailure`, never an exception.
+    Not thread-safe: only the engine loop calls it. A bad chunk is a `SequenceFailure`, never an exception.
     """
 
     info: BackendInfo
-    # None if blocks are kept in memory alone.
+    # Absent (None) if blocks are kept only in the device pool.
     store: Store | None
 
     def after_start(self) -> None:
-        """Work that may wait until the shard is ready; called once, from another thread than all other calls."""
+        """Does work that can wait until the shard is ready. Called once, from a thread of its own."""
         ...
 
     def start(
@@ -261,47 +248,46 @@ class Backend(Protocol):
         sampling: SamplingParams,
         root_key: bytes = b"",
     ) -> None:
-        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or none if there is no store."""
+        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store."""
         ...
 
     def end(self, sequence_id: int) -> None:
-        """Forgets a sequence; its blocks keep what they hold."""
+        """Forgets a sequence; its blocks keep their contents."""
         ...
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        """Takes K and V of layers with a window from these blocks: no chunk reads them before it writes them anew.
+        """Drops K and V of layers with a window from these blocks. No chunk reads them before it writes them again.
 
-        Only called where `info.num_window_parts` is not 0. A block that has no such part stays as it is.
+        Only called if `info.num_window_parts` is not 0. A block without such a part stays as it is.
         """
         ...
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
-        """Copies the first `num_tokens` positions, all layers, K and V."""
+        """Copies the first `num_tokens` positions of a block, K and V of all layers."""
         ...
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        """One forward pass over `chunks`; samples and scores where asked and appends the token to its sequence.
+        """Runs one forward pass over `chunks`, samples and scores as requested, and appends sampled tokens to their
+        sequences.
 
-        One outcome for each chunk that samples, scores or failed, in the order of the chunks.
+        Returns one outcome for each chunk that samples, scores or failed, in the order of the chunks.
 
-        A chunk's `appended_token_ids` are appended first; `allowed_tokens` are the only ones that it may sample. With
-        `late_masks` the step waits there for them, and samples nothing if none are left.
+        A chunk's `appended_token_ids` are appended first. If `allowed_tokens` is not empty, only these can be sampled.
+        With `late_masks` the step waits there for the mask, and samples nothing if it is empty.
 
-        Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if one cannot be.
+        Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if a store is invalid.
         """
         ...
 
-    def make_late_masks(self) -> LateMasks:
-        """For the late masks of one Step stream."""
-        ...
+    def make_late_masks(self) -> LateMasks: ...
 
     def reset(self) -> None:
-        """Forgets all sequences (a new Step stream began). Ends transfers first, and forgets what became of them."""
+        """Forgets all sequences, for a new Step stream. Ends transfers first and drops their outcomes."""
         ...
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits [len(token_ids), V] of every position of one text: for tests and perplexity, not for serving.
+        """Returns logits [len(token_ids), V] of every position of one text, for tests and perplexity.
 
-        Uses the pool's first blocks; may only be called while no sequence is started.
+        Uses the pool's first blocks; no sequence may be started.
         """
         ...

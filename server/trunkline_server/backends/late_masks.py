@@ -6,7 +6,7 @@ import threading
 
 
 class LateMasks:
-    """As `LateMasks` in `interface.py`."""
+    """Implements `LateMasks` of `interface.py`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -14,19 +14,16 @@ class LateMasks:
         self._is_closed = False
 
     def tell(self, sequence_id: int, mask: bytes) -> None:
-        """Leaves a mask for the next sample of a sequence."""
         with self._changed:
             self._masks[sequence_id] = mask
             self._changed.notify_all()
 
     def close(self) -> None:
-        """No mask follows."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def wait(self, sequence_id: int) -> bytes:
-        """Waits for the mask of a sequence and takes it; empty if nothing is to be sampled."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or sequence_id in self._masks)
             return self._masks.pop(sequence_id, b"")

@@ -1,4 +1,4 @@
-"""Backends by name. A backend's packages are imported when it is asked for: the CPU path needs no torch."""
+"""Builds backends by name. Imports a backend's packages only when it is requested, so the CPU path needs no torch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BackendOptions:
-    """What the command line asks of a backend; None leaves it to the backend."""
+    """Options from the command line; None leaves a choice to the backend."""
 
     kv_cache_dtype: str = "auto"
-    # "auto": layers with a window may be kept apart; "off": blocks stay whole.
+    # "auto": layers with a window may be stored separately; "off": blocks stay in one piece.
     kv_windows: str = "auto"
-    # "exact" or "fast": the cuda backend's.
+    # "exact" or "fast"; only for the cuda backend.
     numerics: str = "exact"
     threads: int | None = None
     pin_threads: str = "off"
@@ -31,13 +31,13 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
-    # Where KV blocks are kept, and how many bytes of them.
+    # The folder for KV blocks on disk, and the most bytes to use there.
     kv_disk: tuple[Path, int] | None = None
-    # Bytes of pinned memory in which blocks are kept: the cuda backend's.
+    # Bytes of pinned host memory for KV blocks; only for the cuda backend.
     kv_host_bytes: int | None = None
 
     def given(self) -> dict[str, int]:
-        """The numbers that are not None."""
+        """Returns the numeric options that are not None, except `kv_host_bytes`."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int) and name != "kv_host_bytes"}
 
 
@@ -73,8 +73,8 @@ def _store_options(options: BackendOptions) -> StoreOptions | None:
 def _refuse_host_tier(name: str, options: BackendOptions) -> None:
     if options.kv_host_bytes is not None:
         raise InvalidArgument(
-            f"`--kv-host-size` is given, but the {name} backend keeps its blocks in the host's memory anyway",
-            hint="leave it out, or set `--max-batch-total-tokens`",
+            f"`--kv-host-size` is set, but the {name} backend already keeps its blocks in host memory",
+            hint="drop it, or set `--max-batch-total-tokens`",
         )
 
 
@@ -86,18 +86,18 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         if error.name != "torch":
             raise
         raise BackendUnavailable(
-            "the reference backend needs torch", hint="`pip install trunkline-server[reference]`"
+            "the reference backend needs torch", hint="run `pip install trunkline-server[reference]`"
         ) from error
     if options.kv_disk is not None:
         raise InvalidArgument(
-            "`--kv-disk-path` is given, but the reference backend keeps no blocks on disk", hint="leave it out"
+            "`--kv-disk-path` is set, but the reference backend does not support it", hint="use the cpu or cuda backend"
         )
     return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     if options.weights_cache is not None:
-        # Read when a kernel is first compiled.
+        # Triton reads this when it compiles its first kernel.
         os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))
     try:
         from trunkline_server.backends.cuda.build import build as build_on_gpu
@@ -106,7 +106,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         if error.name is None or error.name.split(".")[0] not in ("torch", "triton"):
             raise
         raise BackendUnavailable(
-            f"the cuda backend needs {error.name.split('.')[0]}", hint="`pip install trunkline-server[gpu]`"
+            f"the cuda backend needs {error.name.split('.')[0]}", hint="run `pip install trunkline-server[gpu]`"
         ) from error
     return build_on_gpu(
         checkpoint,

@@ -1,4 +1,4 @@
-"""The sequences that are started, and what chunks may ask of them: the same on every backend written in Python."""
+"""Started sequences, and the checks of their chunks. Shared by all backends written in Python."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from trunkline_server.errors import InvalidArgument
 
 @dataclass(slots=True, eq=False)
 class RunningSequence:
-    """token_ids: prompt and output, all that are known; block_ids: the block table, in order.
+    """The state of a started sequence.
 
-    num_computed: tokens whose K and V are stored or being stored; None until the first chunk tells where computing
-    begins (what is before it, a prefix hit, was computed by another sequence).
+    token_ids: all known tokens, prompt and output; block_ids: the block table, in order.
+    num_computed: tokens whose K and V are stored or being stored; None until the first chunk, which begins behind the
+    prefix hit that other sequences computed.
     """
 
     token_ids: list[int]
@@ -26,15 +27,15 @@ class RunningSequence:
 
     @property
     def num_tokens(self) -> int:
-        """Those that a chunk may ask for."""
+        """Number of known tokens, which chunks can ask for."""
         return len(self.token_ids)
 
     def take(self, token_id: int) -> None:
-        """A token became known."""
+        """Appends a token that became known."""
         self.token_ids.append(token_id)
 
     def num_scores(self, chunk: Chunk) -> int:
-        """Positions of a chunk that score the prompt's next token: its first ones."""
+        """Returns the number of positions of a chunk, its first ones, that score the prompt's next token."""
         end = chunk.first_position + chunk.num_tokens
         return max(0, min(end, self.num_prompt_tokens - 1) - chunk.first_position) if chunk.score else 0
 
@@ -57,14 +58,13 @@ class SequenceTable(Generic[AnySequence]):
         return self._sequences[sequence_id]
 
     def get(self, sequence_id: int) -> AnySequence | None:
-        """The sequence, if it is started."""
         return self._sequences.get(sequence_id)
 
     def start(self, sequence_id: int, sequence: AnySequence) -> None:
         self._sequences[sequence_id] = sequence
 
     def append(self, sequence_id: int, token_ids: Sequence[int]) -> None:
-        """Appends tokens of the output that were not sampled."""
+        """Appends output tokens that were not sampled."""
         if token_ids and (sequence := self._sequences.get(sequence_id)) is not None:
             for token_id in token_ids:
                 sequence.take(token_id)
@@ -76,21 +76,21 @@ class SequenceTable(Generic[AnySequence]):
         self._sequences.clear()
 
     def check_score(self, num_tokens: int) -> None:
-        """Raises InvalidArgument unless a text of so many tokens can be scored now."""
+        """Raises InvalidArgument unless a text of `num_tokens` tokens can be scored now."""
         if self._sequences:
             raise InvalidArgument(f"cannot score while {len(self._sequences)} sequences are started")
         num_positions = self.info.num_device_blocks * self.info.block_size
         if not 1 <= num_tokens <= num_positions:
-            raise InvalidArgument(f"cannot score {num_tokens} tokens, the pool holds {num_positions}")
+            raise InvalidArgument(f"cannot score {num_tokens} tokens, but the pool holds {num_positions}")
 
     def mask_problem(self, mask: bytes) -> str | None:
-        """Why a mask cannot be used, or None. Empty: there is none."""
+        """Returns why a mask cannot be used, or None. An empty mask is no mask."""
         if mask and len(mask) != self._num_mask_bytes:
             return f"a mask of {len(mask)} bytes, expected {self._num_mask_bytes}"
         return None
 
     def problem(self, chunk: Chunk) -> str | None:
-        """Why the chunk cannot be computed, whatever else a step holds, or None. Changes nothing."""
+        """Returns why the chunk cannot be computed, whatever else the step holds, or None. Changes nothing."""
         sequence = self._sequences.get(chunk.sequence_id)
         if sequence is None:
             return "the sequence is not started"
@@ -114,8 +114,8 @@ class SequenceTable(Generic[AnySequence]):
 class StepChunks(Generic[AnySequence]):
     """The chunks of one step, taken one after the other within the step's limits.
 
-    num_tokens, num_rows: of those that were taken; rows are the positions whose logits are needed. max_rows: limit of
-    those, None if there is none. Cost: O(1) a chunk.
+    num_tokens, num_rows: of the chunks taken so far; rows are the positions whose logits are needed. max_rows: limit of
+    rows, None for no limit. Cost: O(1) per chunk.
     """
 
     def __init__(self, sequences: SequenceTable[AnySequence], max_rows: int | None = None) -> None:
@@ -126,7 +126,9 @@ class StepChunks(Generic[AnySequence]):
         self._taken_ids: set[int] = set()
 
     def take(self, chunk: Chunk) -> str | None:
-        """Takes a chunk, and its blocks for its sequence; or tells why it cannot be computed, and changes nothing."""
+        """Takes a chunk and adds its blocks to its sequence, and returns None; or returns why it cannot, and changes
+        nothing.
+        """
         problem = self._limit_problem(chunk) or self._sequences.mask_problem(chunk.allowed_tokens)
         problem = problem or self._sequences.problem(chunk)
         if problem is not None:
@@ -134,7 +136,7 @@ class StepChunks(Generic[AnySequence]):
         sequence = self._sequences[chunk.sequence_id]
         num_rows = self.num_rows + sequence.num_scores(chunk) + chunk.sample
         if self._max_rows is not None and num_rows > self._max_rows:
-            return f"the step needs logits of {num_rows} positions, the limit is {self._max_rows}"
+            return f"the step needs logits of {num_rows} positions, but the limit is {self._max_rows}"
         self._taken_ids.add(chunk.sequence_id)
         self.num_tokens += chunk.num_tokens
         self.num_rows = num_rows
@@ -149,5 +151,5 @@ class StepChunks(Generic[AnySequence]):
             return f"the step has more than {info.max_step_sequences} chunks"
         num_tokens = self.num_tokens + chunk.num_tokens
         if num_tokens > info.max_step_tokens:
-            return f"the step has {num_tokens} tokens, the limit is {info.max_step_tokens}"
+            return f"the step has {num_tokens} tokens, but the limit is {info.max_step_tokens}"
         return None

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Blocks on disk begin at pages.
+# Blocks on disk start at page boundaries.
 SLOT_MULTIPLE = 4096
-# The kernels read the records of so many at once.
+# Limit on slots, because the kernels read all of their records at once.
 MAX_SLOTS = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """`--kv-disk-path` and `--kv-disk-size`."""
+    """The values of `--kv-disk-path` and `--kv-disk-size`."""
 
     path: Path
     max_bytes: int
 
 
 def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | None, BackendInfo]:
-    """Opens the store of this model in its folder of `options.path`; returns what `info` is with it.
+    """Opens the model's store in its folder below `options.path`; returns it, and `info` with its slots and folder.
 
-    A disk that refuses is a warning, and there is no store. Raises InvalidArgument if another server uses the folder or
-    the size holds no block.
+    If the disk refuses, logs a warning and returns None for the store. Raises InvalidArgument if another server uses
+    the folder or if the size is too small for one block.
     """
     from trunkline_server import _kernels
 
@@ -42,8 +42,8 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
     num_slots = min(options.max_bytes // slot_bytes, MAX_SLOTS)
     if num_slots == 0:
         raise InvalidArgument(
-            f"`--kv-disk-size` is {options.max_bytes} bytes, but one block of this model has {slot_bytes}",
-            hint="give at least some hundred blocks",
+            f"`--kv-disk-size` is {options.max_bytes} bytes, but one block of this model takes {slot_bytes}",
+            hint="allow for at least a few hundred blocks",
         )
     folder = options.path.absolute() / info.numeric_fingerprint
     try:
@@ -55,24 +55,24 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
             num_slots=num_slots,
         )
     except BlockingIOError as error:
-        raise InvalidArgument(f"`--kv-disk-path` cannot be used: {error}") from error
+        raise InvalidArgument(f"cannot use `--kv-disk-path`: {error}") from error
     except OSError as error:
         logger.warning(
-            "KV blocks are not kept on disk: %s; hint: let `--kv-disk-path` be a folder that can be written, on a disk "
-            "with room, or leave it out",
+            "KV blocks are not kept on disk: %s; hint: set `--kv-disk-path` to a writable folder with free space, or "
+            "drop it",
             error,
         )
         return None, info
     if store.lost is not None:
-        logger.warning("the store of KV blocks begins anew: %s", store.lost)
+        logger.warning("KV block store starts empty: %s", store.lost)
     if store.num_damaged:
-        logger.warning("%d damaged blocks of the store are lost", store.num_damaged)
+        logger.warning("dropped %d damaged blocks from the KV block store", store.num_damaged)
     fields = {
         "folder": folder,
         "blocks": store.num_blocks,
         "slots": num_slots,
         "gib": f"{num_slots * slot_bytes / 2**30:.1f}",
     }
-    logger.info("store of KV blocks opened", extra={"fields": fields})
+    logger.info("KV block store opened", extra={"fields": fields})
     info = replace(info, num_store_slots=num_slots, store_folder=str(folder))
     return store, info

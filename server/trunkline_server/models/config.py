@@ -1,11 +1,11 @@
-"""What a model is: the numbers that its `config.json` or GGUF metadata state, checked once."""
+"""The shape of a model, as its `config.json` or GGUF metadata states it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# Limits on what a config may claim; they keep every product of two of them far below 2^63.
+# Limits on what a config may claim. They keep the product of any two of these numbers far below 2^63.
 MAX_LAYERS = 1 << 10
 MAX_HEADS = 1 << 12
 MAX_HEAD_SIZE = 1 << 10
@@ -16,10 +16,11 @@ MAX_POSITIONS = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the trained context. Names as in config.json's `rope_parameters`.
+    """The scaling of rotary frequencies beyond the trained context. Names are those of `rope_parameters` in
+    config.json.
 
     kind: "default", "linear", "llama3" or "yarn" (arXiv:2309.00071); "factors" divides each frequency by its own
-        number, which is how GGUF files state llama3 scaling.
+    number, which is how GGUF files state llama3 scaling.
     """
 
     kind: str = "default"
@@ -38,18 +39,19 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The shape of a model. All counts are positive; `num_heads` is a multiple of `num_kv_heads`; `head_size` is even.
+    """The shape of a model.
 
+    All counts are positive, `num_heads` is a multiple of `num_kv_heads`, and `head_size` is even.
     architecture: a key of `models.registry.ARCHITECTURES`.
     intermediate_size: features inside the gated MLP.
-    rope_layers: for each layer, whether it rotates queries and keys (a NoPE layer does not, arXiv:2501.18795).
+    rope_layers: for each layer, True if it rotates queries and keys (NoPE layers do not, arXiv:2501.18795).
     tie_word_embeddings: the output head is the embedding matrix.
-    windows: for each layer, how many positions a query sees, its own among them; None sees all. Empty: all layers do.
-    local_rope_theta: of layers with a window, which then have no rope scaling; None: as the others.
-    query_pre_attn_scalar: scores are divided by its root; None: by that of `head_size`.
-    attention_soft_cap, logit_soft_cap: cap of scores and of logits, see `Ops.paged_attention`.
-    post_norms: what attention and MLP give is normalised, too, before it is added.
-    attention_bias: query, key and value projections add a bias; attention_output_bias: the output projection does.
+    windows: for each layer, how many positions a query sees, its own included; None: all. Empty: no layer has a window.
+    local_rope_theta: rotary base of layers with a window, which then have no rope scaling; None: that of other layers.
+    query_pre_attn_scalar: scores are divided by its square root; None: by that of `head_size`.
+    attention_soft_cap, logit_soft_cap: caps of scores and of logits, see `Ops.paged_attention`.
+    post_norms: the outputs of attention and MLP are also normalised before they are added to the residual.
+    attention_bias: query, key and value projections have a bias; attention_output_bias: the output projection has one.
     """
 
     architecture: str
@@ -78,17 +80,17 @@ class ModelConfig:
     post_norms: bool = False
 
     def window(self, layer: int) -> int | None:
-        """Positions that a query of the layer sees, None: all."""
+        """Returns how many positions a query of the layer sees; None: all."""
         return self.windows[layer] if self.windows else None
 
     @property
     def attention_scale(self) -> float:
-        """What scores are multiplied by."""
+        """The factor that scores are multiplied by."""
         divisor = float(self.head_size) if self.query_pre_attn_scalar is None else self.query_pre_attn_scalar
         return 1.0 / math.sqrt(divisor)
 
     def problem(self) -> str | None:
-        """What is wrong with the numbers, or None. Readers turn it into an error that names their file."""
+        """Returns what is wrong with the numbers, or None. Readers turn it into an error that names their file."""
         limits = {
             "vocab_size": MAX_VOCAB_SIZE,
             "hidden_size": MAX_FEATURES,

@@ -1,4 +1,6 @@
-"""`ModelConfig` from GGUF metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, standardized keys."""
+"""Reads `ModelConfig` from GGUF metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, standardized
+keys.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
-# GGUF's name -> that of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
+# Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
 ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
@@ -21,18 +23,18 @@ ARCHITECTURES = {
 }
 SUPPORTED = tuple(ARCHITECTURES)
 
-# Not in the metadata: llama.cpp states it in its code for the architecture.
+# Every n-th layer does not rotate. The metadata lacks this number; llama.cpp has it in its code for the architecture.
 _SMOLLM3_NOPE_INTERVAL = 4
-# Each n-th layer has no window.
+# Every n-th layer has no window.
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}
 _LOCAL_ROPE_THETA = 10_000.0
-# The largest models, told by their layers, scale scores by the features of a head, not by its size.
+# Layer counts of the largest models, which scale scores by the features per head instead of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _SOFT_CAPS = {"gemma2": (50.0, 30.0)}
 
 
 class _Metadata:
-    """Typed look-ups that name file and key when something is missing or of the wrong type."""
+    """Typed look-ups whose errors name file and key."""
 
     def __init__(self, path: Path, values: Mapping[str, object], architecture: str) -> None:
         self._path, self._values, self._architecture = path, values, architecture
@@ -60,7 +62,7 @@ class _Metadata:
         key = f"{self._architecture}.{key}"
         if value is None:
             return DamagedFile(self._path, f"metadata key `{key}` is missing")
-        return DamagedFile(self._path, f"metadata key `{key}` is {quoted(str(value))}, not {wanted}")
+        return DamagedFile(self._path, f"metadata key `{key}` is {quoted(str(value))}, expected {wanted}")
 
 
 def config_from_gguf(
@@ -73,8 +75,8 @@ def config_from_gguf(
 ) -> ModelConfig:
     """Reads the config of a GGUF file.
 
-    path: for messages. vocab_rows: rows of `token_embd.weight`, None if the file has none. has_tensor: whether the file
-    holds a tensor of this GGUF name. rope_factors: contents of `rope_freqs.weight`, None if the file has none.
+    path: for messages; vocab_rows: rows of `token_embd.weight`, None if the file has none; has_tensor: returns True if
+    the file has a tensor with this GGUF name; rope_factors: contents of `rope_freqs.weight`, None if the file has none.
     Raises DamagedFile or UnsupportedArchitecture.
     """
     architecture = metadata.get("general.architecture")
@@ -119,7 +121,7 @@ def config_from_gguf(
 
 
 def _windows(values: _Metadata, architecture: str, num_layers: int) -> tuple[int | None, ...]:
-    """The window of each layer; nothing where none matters."""
+    """Returns the window of each layer; empty if no window has an effect."""
     window = values.integer("attention.sliding_window", 0)
     layers = range(min(max(num_layers, 0), MAX_LAYERS))
     if window == 0:
@@ -132,7 +134,7 @@ def _windows(values: _Metadata, architecture: str, num_layers: int) -> tuple[int
 
 
 def _gemma_fields(values: _Metadata, architecture: str, head_size: int, features_per_head: int) -> dict[str, Any]:
-    """What only Gemma has."""
+    """Returns the fields that only Gemma has."""
     if architecture not in _WINDOW_PATTERNS:
         return {}
     is_largest = values.integer("block_count") == _GEMMA_27B_LAYERS[architecture]
@@ -165,7 +167,8 @@ def _refuse_features(path: Path, values: _Metadata) -> None:
 def _refuse_shapes(path: Path, values: _Metadata, config: ModelConfig) -> None:
     if values.integer("attention.value_length", config.head_size) != config.head_size:
         raise UnsupportedArchitecture(
-            f"a value head size other than the key head size {config.head_size} in `{path}`", supported=("equal sizes",)
+            f"a value head size that differs from the key head size {config.head_size} in `{path}`",
+            supported=("equal sizes",),
         )
     if values.integer("rope.dimension_count", config.head_size) != config.head_size:
         raise UnsupportedArchitecture(f"partial rotary embedding in `{path}`", supported=("full rotary embedding",))
@@ -179,13 +182,13 @@ def _refuse_shapes(path: Path, values: _Metadata, config: ModelConfig) -> None:
 
 def _rope_scaling(path: Path, values: _Metadata, rope_factors: tuple[float, ...] | None) -> RopeScaling:
     kind = values.get("rope.scaling.type")
-    linear_factor = values.number("rope.scale_linear", 1.0)  # what old files say
+    linear_factor = values.number("rope.scale_linear", 1.0)  # the key in old files
     factor = values.number("rope.scaling.factor", linear_factor)
     if rope_factors is not None:
         if kind not in (None, "none"):
             raise UnsupportedArchitecture(
                 f"rope scaling {quoted(str(kind))} on top of `rope_freqs.weight` in `{path}`",
-                supported=("one of them",),
+                supported=("either of them",),
             )
         return RopeScaling(kind="factors", factors=rope_factors)
     if kind in (None, "none") and linear_factor == 1.0:

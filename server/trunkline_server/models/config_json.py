@@ -1,4 +1,4 @@
-"""`ModelConfig` from a `config.json` as transformers writes it, in its older and newer spellings."""
+"""Reads `ModelConfig` from a `config.json` as transformers writes it, in its older and newer spellings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
-    """What transformers assumes for a key that `config.json` does not hold, and which keys mean something."""
+    """The defaults of transformers for keys that `config.json` lacks, and which keys have a meaning."""
 
     attention_bias: bool | None = None  # None: as the key says
     attention_output_bias: bool | None = None
@@ -22,13 +22,13 @@ class _Architecture:
     head_size: int | None = None  # None: hidden_size / num_heads
     rope_theta: float = 10_000.0
     tied: bool = False
-    # The window if the key is absent. One that is on (`use_sliding_window`) and matters is refused, but for
-    # architectures with `has_windows`: there it is that of every layer, but for each n-th one if there is a pattern
-    # and for the first ones if there is `max_window_layers`.
+    # The window if the key is absent. Without `has_windows`, a window that is on (`use_sliding_window`) and shorter
+    # than the context is refused. With `has_windows` it applies to every layer, except every n-th one if there is a
+    # pattern, and except the first ones if there is `max_window_layers`.
     window: int | None = None
     has_windows: bool = False
     window_pattern: int | None = None
-    # Instead of a pattern: layers from this one on have the window, where `use_sliding_window` is on.
+    # Used instead of a pattern: if `use_sliding_window` is on, layers from this one on have the window.
     max_window_layers: int | None = None
     is_gemma: bool = False
     attention_soft_cap: float | None = None
@@ -63,7 +63,7 @@ _SILU = ("silu", "swish")
 
 
 class _Keys:
-    """Typed look-ups that name file and key when something is missing or of the wrong type. `null` is as absent."""
+    """Typed look-ups whose errors name file and key. `null` counts as absent."""
 
     def __init__(self, path: Path, values: Mapping[str, object], prefix: str = "") -> None:
         self.path, self._values, self._prefix = path, values, prefix
@@ -79,7 +79,7 @@ class _Keys:
         if value is None and default is not None:
             return default
         if type(value) is not int or abs(value) > _MAX_INTEGER:
-            raise self._wrong(key, value, "an integer that can be")
+            raise self._wrong(key, value, "an integer of at most 2^62")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -111,17 +111,17 @@ class _Keys:
         return _Keys(self.path, value, f"{self._prefix}{key}.")
 
     def damaged(self, what: str) -> DamagedFile:
-        return DamagedFile(self.path, what, hint="take the file from the model's repository again")
+        return DamagedFile(self.path, what, hint="download the file again")
 
     def _wrong(self, key: str, value: object, wanted: str) -> DamagedFile:
         key = self._prefix + key
         if value is None:
             return self.damaged(f"key `{key}` is missing")
-        return self.damaged(f"key `{key}` is {quoted(str(value))}, not {wanted}")
+        return self.damaged(f"key `{key}` is {quoted(str(value))}, expected {wanted}")
 
 
 def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
-    """Reads the parsed `config.json` at `path`.
+    """Reads the config from the parsed `config.json` at `path`.
 
     Raises DamagedFile (a key is missing or impossible) or UnsupportedArchitecture.
     """
@@ -169,14 +169,14 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
 
 
 def _gemma_fields(keys: _Keys, architecture: _Architecture) -> dict[str, Any]:
-    """What only Gemma's configs state."""
+    """Returns the fields that only Gemma's configs state."""
     if not architecture.is_gemma:
         return {}
 
     def cap(key: str, default: float | None) -> float | None:
         return keys.optional_number(key) if key in keys else default
 
-    # Gemma 3 has the key for scores, too, and transformers takes no notice of it there.
+    # Gemma 3 has the key for scores too, but transformers ignores it there.
     has_caps = architecture.attention_soft_cap is not None
     return {
         "query_pre_attn_scalar": keys.number("query_pre_attn_scalar", 256.0),
@@ -187,7 +187,7 @@ def _gemma_fields(keys: _Keys, architecture: _Architecture) -> dict[str, Any]:
 
 
 def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
-    # Gemma's `hidden_act` means nothing.
+    # Gemma's models ignore `hidden_act`.
     key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if architecture.is_gemma else ("hidden_act", _SILU)
     activation = keys.get(key)
     if activation is not None and activation not in known:
@@ -197,7 +197,9 @@ def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
 
 
 def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float | None]:
-    """Where the rotary embedding of layers without a window is stated, and the base of those with one."""
+    """Returns the keys that state the rotary embedding of layers without a window, and the rotary base of the
+    others.
+    """
     rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or _Keys(keys.path, {})
     if architecture.local_rope_theta is None:
         return rope, None
@@ -206,7 +208,7 @@ def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float |
         local = windowed.number("rope_theta", local)
         if windowed.get("rope_type") not in (None, "default"):
             raise UnsupportedArchitecture(
-                f"rope scaling of layers with a window in `{keys.path}`", supported=("default",)
+                f"rope scaling of sliding-window layers in `{keys.path}`", supported=("default",)
             )
     return rope.nested("full_attention") or rope, local
 
@@ -263,8 +265,8 @@ def _rope_scaling(keys: _Keys, rope: _Keys, max_positions: int) -> RopeScaling:
 
 
 def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_positions: int) -> tuple[int | None, ...]:
-    """The window of each layer; nothing where none matters."""
-    # An absent key means transformers' default, `null` means no window.
+    """Returns the window of each layer; empty if no window has an effect."""
+    # An absent key means transformers' default; `null` means no window.
     window = keys.integer("sliding_window", 0) if "sliding_window" in keys else (architecture.window or 0)
     if not architecture.has_windows or window == 0:
         return ()
@@ -274,7 +276,7 @@ def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_posi
         return _later_windows(keys, layers, window, first) if window < max_positions else ()
     if architecture.window_pattern is None:
         return tuple(window for _ in layers) if window < max_positions else ()
-    # A window decides about the rotary embedding, too, so it counts where it is as long as the context.
+    # A window also selects the rotary embedding, so it counts even if it is as long as the context.
     if (layer_types := _layer_types(keys)) is None:
         pattern = keys.integer("sliding_window_pattern", architecture.window_pattern)
         if pattern < 1:
@@ -284,7 +286,9 @@ def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_posi
 
 
 def _later_windows(keys: _Keys, layers: range, window: int, first: int) -> tuple[int | None, ...]:
-    """The window of the layers that `layer_types` names, or else of those from `first` on; nothing where it is off."""
+    """Returns windows for the layers that `layer_types` names, otherwise for those from `first` on; empty if windows
+    are off.
+    """
     layer_types = _layer_types(keys)
     if not keys.boolean("use_sliding_window", False):
         if layer_types is not None and "sliding_attention" in layer_types:
@@ -313,14 +317,14 @@ def _layer_types(keys: _Keys) -> list[str] | None:
 
 
 def _refuse_window(keys: _Keys, architecture: _Architecture, config: ModelConfig) -> None:
-    """Where windows are not known, one is accepted where it cannot matter: switched off, or as long as the context."""
+    """Refuses a window that takes effect, for architectures whose windows are not supported."""
     if architecture.has_windows:
         return
     if (layer_types := _layer_types(keys)) is not None:
         is_on = "sliding_attention" in layer_types
     else:
         is_on = keys.boolean("use_sliding_window", False)
-    # An absent key means transformers' default, `null` means no window.
+    # An absent key means transformers' default; `null` means no window.
     has_key = "sliding_window" in keys
     window = keys.integer("sliding_window", 0) if has_key else (architecture.window or 0)
     if is_on and 0 < window < config.max_position_embeddings:

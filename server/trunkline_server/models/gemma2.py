@@ -1,6 +1,6 @@
 """Gemma 2 (arXiv:2408.00118): every other layer has a sliding window; soft caps on scores and logits.
 
-Norm weights are what the norm multiplies by, in both file formats: see `weights/naming.py`.
+Norm weights are the final multipliers in both file formats; see `weights/naming.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from trunkline_server.models.rope import rope
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Logits [S, V] of the rows that sample."""
+    """Returns logits [S, V] of the rows that sample."""
     x = ops.scale(ops.embedding("model.embed_tokens.weight"), config.hidden_size**0.5)
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"

@@ -1,7 +1,7 @@
-"""Gemma 3, text only (arXiv:2503.19786): five layers of six have a sliding window and a rotary base of their own.
+"""Gemma 3, text only (arXiv:2503.19786): five of six layers have a sliding window and their own rotary base.
 
-Against Gemma 2, RMSNorm on each query and key head has taken the place of the soft caps. Norm weights are what the norm
-multiplies by, in both file formats: see `weights/naming.py`.
+Compared with Gemma 2, RMSNorm on each query and key head replaces the soft caps. Norm weights are the final multipliers
+in both file formats; see `weights/naming.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trunkline_server.models.rope import local_rope, rope
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Logits [S, V] of the rows that sample."""
+    """Returns logits [S, V] of the rows that sample."""
     x = ops.scale(ops.embedding("model.embed_tokens.weight"), config.hidden_size**0.5)
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"

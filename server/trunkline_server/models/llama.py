@@ -1,6 +1,6 @@
 """Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), Mistral (arXiv:2310.06825) and SmolLM2 (arXiv:2502.02737).
 
-Mistral 7B v0.1 has a sliding window in every layer, the later ones have none.
+Mistral 7B v0.1 has a sliding window in every layer; later versions have none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from trunkline_server.models.rope import rope
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Logits [S, V] of the rows that sample."""
+    """Returns logits [S, V] of the rows that sample."""
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"

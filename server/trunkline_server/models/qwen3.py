@@ -8,7 +8,7 @@ from trunkline_server.models.rope import rope
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Logits [S, V] of the rows that sample."""
+    """Returns logits [S, V] of the rows that sample."""
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"

@@ -1,4 +1,4 @@
-"""Which architectures there are, by the name that the model's own metadata gives them."""
+"""Architectures by the name in the model's own metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trunkline_server.models import gemma2, gemma3, llama, qwen2, qwen3, smollm3
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
-# `Callable` cannot bind `T` anew for each call, so the table is untyped inside and `forward` gives the type back.
+# `Callable` cannot bind `T` for each call, so the table is untyped and `forward` restores the type.
 ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "gemma2": gemma2.forward,
     "gemma3_text": gemma3.forward,
@@ -22,6 +22,6 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """One forward pass of the model that `config` describes: logits [S, V] of the rows that sample."""
+    """Runs one forward pass of the model that `config` describes. Returns logits [S, V] of the rows that sample."""
     logits: T = ARCHITECTURES[config.architecture](ops, config)
     return logits

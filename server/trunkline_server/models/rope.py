@@ -10,12 +10,14 @@ from trunkline_server.models.ops import Rope
 
 
 def rope(config: ModelConfig) -> Rope:
-    """The rotary embedding of `config`, computed in f64 and rounded to f32 once."""
+    """Returns the rotary embedding of `config`, computed in f64 and rounded to f32 once."""
     return _rope(config.head_size, config.rope_theta, config.rope_scaling)
 
 
 def local_rope(config: ModelConfig) -> Rope:
-    """That of layers with a window: of a base of its own and not stretched, if the model has one for them."""
+    """Returns the rotary embedding of layers with a window: unscaled with a base of its own, if the model has such a
+    base.
+    """
     if config.local_rope_theta is None:
         return rope(config)
     return _rope(config.head_size, config.local_rope_theta, RopeScaling())
@@ -38,7 +40,7 @@ def _rope(dim: int, theta: float, scaling: RopeScaling) -> Rope:
 
 
 def _llama3(inv_freq: float, scaling: RopeScaling) -> float:
-    """Llama 3.1: long wavelengths are stretched, short ones kept, those between blended."""
+    """Scales as Llama 3.1 does: long wavelengths are stretched, short ones kept, those in between blended."""
     trained = scaling.original_max_position_embeddings
     wavelength = 2 * math.pi / inv_freq
     if wavelength < trained / scaling.high_freq_factor:
@@ -50,7 +52,9 @@ def _llama3(inv_freq: float, scaling: RopeScaling) -> float:
 
 
 def _yarn(inv_freq: list[float], theta: float, dim: int, scaling: RopeScaling) -> tuple[list[float], float]:
-    """YaRN, arXiv:2309.00071, section 3.2 and 3.4: "NTK by parts" and the attention factor."""
+    """Scales as YaRN does ("NTK by parts"; arXiv:2309.00071, sections 3.2 and 3.4). Also returns the attention
+    factor.
+    """
 
     def rotations_to_dim(rotations: float) -> float:
         trained = scaling.original_max_position_embeddings

@@ -1,4 +1,4 @@
-"""Which weights a model has, and their shapes."""
+"""Names and shapes of a model's weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from trunkline_server.models.config import ModelConfig
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape, outermost first, of every weight that `forward` names; `lm_head.weight` also where it is tied."""
+    """Maps the name of every weight of `forward` to its shape, outermost first. Includes `lm_head.weight` even if
+    tied.
+    """
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):

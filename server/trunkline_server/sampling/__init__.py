@@ -1,1 +1,1 @@
-"""Choosing a token from logits, in numpy: what the reference backend does and the kernels are compared to."""
+"""Chooses tokens from logits, in numpy. The reference backend uses this, and the kernels are compared to it."""

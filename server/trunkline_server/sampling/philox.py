@@ -3,12 +3,12 @@
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405.
 
     key      (seed & 0xffffffff, seed >> 32)
-    counter  (position, choice, 0, 0)          position: absolute one that the sampled token takes, 0 for the first
+    counter  (position, choice, 0, 0)          position: absolute position of the sampled token, from 0
     uniform  (word 0 >> 8) * 2^-24             in [0, 1), exact in f32
-    token    the first, in order of probability descending (ties by lower id), whose cumulative probability exceeds
+    token    the first, by descending probability (ties by lower id), whose cumulative probability exceeds
              uniform times the kept mass
 
-A number depends on nothing but seed, choice and position: not on the batch, the chunking, a restart or the machine.
+A number depends only on seed, choice and position, not on the batch, the chunking, a restart or the machine.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _MASK = 0xFFFFFFFF
 
-# int, or an array of u64.
+# An int or an array of u64.
 Word = TypeVar("Word", bound=Any)
 
 
 def philox_4x32_10(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
-    """Ten rounds over four 32-bit counter words (each may be an array of u64) under two 32-bit key words."""
+    """Runs ten rounds over four 32-bit counter words (each may be an array of u64) under two 32-bit key words."""
     words: tuple[Any, ...] = counter
     c0, c1, c2, c3 = words
     k0, k1 = key
@@ -37,6 +37,6 @@ def philox_4x32_10(counter: tuple[Word, Word, Word, Word], key: tuple[int, int])
 
 
 def uniform(seed: int, choice: int, position: int) -> float:
-    """The number in [0, 1) that decides the token at `position`. seed: u64; choice, position: u32."""
+    """Returns the number in [0, 1) that decides the token at `position`. seed: u64; choice, position: u32."""
     words = philox_4x32_10((position, choice, 0, 0), (seed & _MASK, seed >> 32))
     return (words[0] >> 8) * 2.0**-24

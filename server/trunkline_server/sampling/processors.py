@@ -1,4 +1,4 @@
-"""What sampling parameters do to logits and to the candidates, one function each, in the order of application."""
+"""The effects of sampling parameters on logits and candidates, one function each, in the order of application."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lift_green(logits: Floats, previous: int, watermark: Watermark) -> None:
 
 
 def add_bias(logits: Floats, bias: Sequence[tuple[int, float]]) -> None:
-    """Adds to the logits of these tokens, in place and one after the other."""
+    """Adds biases to the logits of their tokens, in place and one after the other."""
     for token_id, value in bias:
         logits[token_id] += np.float32(value)
 
@@ -48,20 +48,20 @@ def occurrence_penalties(logits: Floats, output_ids: Sequence[int], presence: fl
 
 
 def mask_end_tokens(logits: Floats, end_token_ids: Sequence[int], num_output: int, min_tokens: int) -> None:
-    """While the output is shorter than `min_tokens`, no end token can be sampled. In place."""
+    """Excludes end tokens while the output is shorter than `min_tokens`, in place."""
     if num_output < min_tokens and end_token_ids:
         logits[np.asarray(end_token_ids, dtype=np.int64)] = -np.inf
 
 
 def keep_allowed(logits: Floats, allowed: bytes) -> None:
-    """Leaves only the tokens whose bit is set: bit i % 8 of byte i / 8 is token i; empty leaves all. In place."""
+    """Keeps only the tokens whose bit is set (bit i % 8 of byte i / 8 is token i), in place. Empty keeps all."""
     if allowed:
         bits = np.unpackbits(np.frombuffer(allowed, dtype=np.uint8), bitorder="little")
         logits[bits[: logits.shape[0]] == 0] = -np.inf
 
 
 def keep_listed(logits: Floats, token_ids: Sequence[int]) -> None:
-    """Leaves only these tokens; none leaves all. In place."""
+    """Keeps only these tokens, in place. Empty keeps all."""
     if token_ids:
         keep = np.zeros(logits.shape[0], dtype=bool)
         keep[np.asarray(token_ids, dtype=np.int64)] = True
@@ -69,12 +69,12 @@ def keep_listed(logits: Floats, token_ids: Sequence[int]) -> None:
 
 
 def top_k(order: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """The first `k` of token ids in order of probability; 0 keeps all."""
+    """Returns the first `k` token ids, which are in order of probability; 0 keeps all."""
     return order if k == 0 else order[:k]
 
 
 def top_p(probabilities: NDArray[np.float64], p: float) -> int:
-    """How many of the leading probabilities (descending, summing to 1) reach `p`; at least one."""
+    """Returns how many of the leading probabilities (descending, summing to 1) reach `p`; at least one."""
     if p >= 1.0:
         return int(probabilities.shape[0])
     before = np.cumsum(probabilities) - probabilities
@@ -82,15 +82,15 @@ def top_p(probabilities: NDArray[np.float64], p: float) -> int:
 
 
 def min_p(probabilities: NDArray[np.float64], p: float) -> int:
-    """How many of the leading probabilities (descending) are at least `p` times the first."""
+    """Returns how many of the leading probabilities (descending) are at least `p` times the first."""
     return int(np.count_nonzero(probabilities >= p * probabilities[0]))
 
 
 def typical_p(probabilities: NDArray[np.float64], p: float) -> NDArray[np.bool_]:
-    """Which of the probabilities (any sum) are nearest to the mean information, as many as reach `p` of the sum.
+    """Selects the probabilities (any sum) whose information is nearest to the mean, until they reach `p` of the sum.
 
-    Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536. What is as near as the last of them
-    is kept too. Those of 0 carry no information and are not kept.
+    Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536. Ties with the last one are selected
+    too. Probabilities of 0 carry no information and are not selected.
     """
     probabilities = probabilities / np.sum(probabilities)
     if p >= 1.0:

@@ -1,4 +1,4 @@
-"""From logits to a token."""
+"""Chooses a token from logits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class NotFiniteError(ValueError):
-    """A logit is NaN or positive infinity, or none is finite: there is no distribution to sample from."""
+    """A logit is NaN or positive infinity, or no logit is finite, so there is no distribution to sample from."""
 
     def __init__(self, *, is_nan: bool) -> None:
-        super().__init__("a logit is not a number" if is_nan else "no logit, or an infinite one, leads")
+        super().__init__("a logit is not a number" if is_nan else "the largest logit is infinite")
 
 
 def check_finite(logits: NDArray[np.float32]) -> None:
     """Raises NotFiniteError unless the logits [V] define a distribution."""
-    largest = np.max(logits)  # NaN if any is
+    largest = np.max(logits)  # NaN if any logit is NaN
     if not np.isfinite(largest):
         raise NotFiniteError(is_nan=bool(np.isnan(largest)))
 
@@ -37,10 +37,11 @@ def choose_token(
     params: SamplingParams,
     allowed_tokens: bytes = b"",
 ) -> int:
-    """The token that follows `token_ids` (prompt and output so far), by `params` and the generator of `philox.py`.
+    """Returns the token that follows `token_ids` (prompt and output), chosen by `params` and the generator of
+    `philox.py`.
 
-    logits: [V], finite as `check_finite` demands, left as they are. Cost O(V log V), O(V) when greedy.
-    allowed_tokens: a mask as in shard.proto, of the right size. Raises NotFiniteError if no token is left.
+    logits: [V], finite as `check_finite` requires, not modified. Cost: O(V log V), or O(V) when greedy. allowed_tokens:
+    a mask as in shard.proto, of the right size. Raises NotFiniteError if no token is left.
     """
     logits = logits.astype(np.float32, copy=True)
     output_ids = token_ids[num_prompt_tokens:]
@@ -55,7 +56,8 @@ def choose_token(
     check_finite(logits)
     if params.temperature == 0.0:
         return int(np.argmax(logits))
-    # Shifted first: even the smallest temperature then leaves the likeliest token at 0 instead of at infinity.
+    # Shifted first, so that even at the smallest temperature the likeliest token stays at 0 instead of becoming
+    # infinite.
     with np.errstate(over="ignore"):
         logits = (logits - np.max(logits)) / np.float32(params.temperature)
     order = processors.top_k(np.argsort(-logits, kind="stable"), params.top_k)
@@ -69,14 +71,14 @@ def choose_token(
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Natural logarithms of the model's own distribution, [V] f32, summed in f64."""
+    """Returns the natural logarithms of the model's own distribution, [V] f32, summed in f64."""
     shifted = logits.astype(np.float64) - np.max(logits)
     result: NDArray[np.float32] = (shifted - np.log(np.sum(np.exp(shifted)))).astype(np.float32)
     return result
 
 
 def top_logprobs(logprobs: NDArray[np.float32], count: int) -> list[tuple[int, float]]:
-    """The `count` likeliest as (token id, logprob), ties by lower id."""
+    """Returns the `count` likeliest tokens as (token id, logprob), ties by lower id."""
     if count == 0:
         return []
     likeliest = np.argsort(-logprobs, kind="stable")[:count]
@@ -84,7 +86,7 @@ def top_logprobs(logprobs: NDArray[np.float32], count: int) -> list[tuple[int, f
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Of logits in descending order."""
+    """Returns the probabilities of logits in descending order."""
     weights = np.exp(logits.astype(np.float64) - np.float64(logits[0]))
     probabilities: NDArray[np.float64] = weights / np.sum(weights)
     return probabilities

@@ -1,13 +1,14 @@
-"""A watermark in the choice of tokens, and how it is found in a text.
+"""A watermark in the choice of tokens, and its detection in a text.
 
-Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023, arXiv:2301.10226: the soft one, with one token
-of context. Before a token is chosen, those that are green after the token before get `delta` added to their logits.
+Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023, arXiv:2301.10226: the soft watermark with one
+token of context. Before a token is chosen, `delta` is added to the logits of all tokens that are green after the
+previous token.
 
     key      (key & 0xffffffff, key >> 32)
-    counter  (token before, token // 4, 1, 0)     1: kept apart from the numbers that draw tokens
+    counter  (previous token, token // 4, 1, 0)     the 1 separates these numbers from those that draw tokens
     green    word token % 4 of Philox 4x32-10 is below gamma * 2^32
 
-Whoever has the key counts the green tokens of a text: of one that was not marked `gamma` of them are.
+Anyone with the key can count the green tokens of a text. In a text without the watermark, a share of `gamma` is green.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 DEFAULT_GAMMA = 0.5
 DEFAULT_DELTA = 2.0
-# TGI's; known to everybody, so whoever wants to keep others from finding or forging the mark takes another.
+# TGI's key. It is public, so operators who want to keep others from finding or forging the watermark need another.
 DEFAULT_KEY = 15_485_863
 
-# Fewer pairs of tokens than this cannot show a mark, whatever their colours: z of 16 green ones is 4 with gamma 0.5.
+# Fewer pairs of tokens cannot show a watermark, whatever their colours: 16 green ones have z = 4 with gamma 0.5.
 MIN_SCORED = 16
 
 _DOMAIN = 1
@@ -39,10 +40,12 @@ _MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a text's tokens show.
+    """The strength of the watermark in a text.
 
-    num_scored: pairs of a token and the one before it that differ from each other; num_green: of these. z: how many
-    standard deviations that is above what a text without the mark has. p: how likely such a text shows as much.
+    num_scored: distinct pairs of a token and the one before it.
+    num_green: pairs whose second token is green.
+    z: standard deviations by which `num_green` exceeds the mean of texts without a watermark.
+    p: probability that a text without a watermark has a `z` at least as large.
     """
 
     num_scored: int
@@ -56,12 +59,14 @@ class Score:
 
 
 def green_below(gamma: float) -> int:
-    """Words below it are of green tokens; gamma: as f32 has it, which from 2^-8 on makes it exact."""
+    """Returns the bound below which a word makes a token green. gamma: rounded to f32, which makes it exact from 2^-8
+    on.
+    """
     return int(float(np.float32(gamma)) * 2.0**32)
 
 
 def is_green(previous: NDArray[np.int64], token_ids: NDArray[np.int64], gamma: float, key: int) -> NDArray[np.bool_]:
-    """Which tokens are green after those before them, element by element."""
+    """Returns which tokens are green after those before them, elementwise."""
     before, tokens = previous.astype(np.uint64), token_ids.astype(np.uint64)
     zeros = np.zeros(np.broadcast(before, tokens).shape, dtype=np.uint64)
     counter = (before + zeros, tokens // np.uint64(4) + zeros, zeros + np.uint64(_DOMAIN), zeros)
@@ -72,7 +77,7 @@ def is_green(previous: NDArray[np.int64], token_ids: NDArray[np.int64], gamma: f
 
 
 def detect(token_ids: Sequence[int], *, gamma: float = DEFAULT_GAMMA, key: int = DEFAULT_KEY) -> Score:
-    """How much of a watermark the tokens of a text show; a pair that occurs again is not evidence, and not counted.
+    """Measures the watermark in the tokens of a text. A repeated pair is no further evidence and is not counted.
 
     Raises ValueError if fewer than MIN_SCORED pairs are left.
     """

@@ -1,4 +1,4 @@
-"""What `python -m trunkline_server watermark` reads and says."""
+"""Input and output of `python -m trunkline_server watermark`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ KEY_VARIABLE = "TRUNKLINE_WATERMARK_KEY"
 MAX_KEY_BYTES = 64
 MAX_INPUT_BYTES = 1 << 30
 MAX_TOKEN_ID = (1 << 32) - 1
-_KEY_HINT = "a whole number below 2^64, as 0x and the output of `openssl rand -hex 8`"
+_KEY_HINT = "a whole number below 2^64, such as 0x followed by the output of `openssl rand -hex 8`"
 _INPUT_HINT = "pipe the answer of `/tokenize`, or of `/generate` with `details`, or a JSON list of token ids"
 
 
 def report(stream: BinaryIO, key_file: str | None, gamma: float) -> dict[str, float]:
-    """Of the tokens in `stream`. Raises InvalidArgument if these are none, too few, or there is no key."""
+    """Measures the watermark of the tokens in `stream`. Raises InvalidArgument for bad input, too few tokens or a bad
+    key.
+    """
     key = _read_key(key_file, os.environ.get(KEY_VARIABLE))
     text = stream.read(MAX_INPUT_BYTES + 1)
     if len(text) > MAX_INPUT_BYTES:
@@ -44,7 +46,9 @@ def report(stream: BinaryIO, key_file: str | None, gamma: float) -> dict[str, fl
 
 
 def _token_ids(answer: object) -> list[int]:
-    """Ids in a list, or as `id` of the objects in it; the list may be `tokens`, or that of `details`."""
+    """Extracts ids from a list of ids or of objects with `id`. The list may be under `tokens`, also inside
+    `details`.
+    """
     if isinstance(answer, dict):
         for name in ("details", "tokens"):
             if name in answer:
@@ -54,7 +58,7 @@ def _token_ids(answer: object) -> list[int]:
     token_ids: list[int] = []
     for index, token in enumerate(answer):
         token_id = token.get("id") if isinstance(token, dict) else token
-        # A `bool` is an `int`, too.
+        # A `bool` is also an `int`.
         if type(token_id) is not int or not 0 <= token_id <= MAX_TOKEN_ID:
             raise InvalidArgument(f"token {index} of standard input has no id", hint=_INPUT_HINT)
         token_ids.append(token_id)
@@ -62,11 +66,11 @@ def _token_ids(answer: object) -> list[int]:
 
 
 def _read_key(file: str | None, variable: str | None) -> int:
-    """As the router does: no error shows what was found in a key's place."""
+    """Reads the key in the same way as the router. No error message shows the text found in place of a key."""
     if file is not None and variable:
-        raise InvalidArgument(f"`{KEY_VARIABLE}` is set beside `--key-file`", hint="leave one of them out")
+        raise InvalidArgument(f"both `{KEY_VARIABLE}` and `--key-file` are set", hint="set only one of them")
     if file is None:
-        return _parse_key(variable, f"`{KEY_VARIABLE}` is no key") if variable else DEFAULT_KEY
+        return _parse_key(variable, f"`{KEY_VARIABLE}` is not a key") if variable else DEFAULT_KEY
     try:
         with Path(file).open("rb") as opened:
             text = opened.read(MAX_KEY_BYTES + 1)

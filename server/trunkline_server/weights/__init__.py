@@ -1,1 +1,1 @@
-"""Weights: reading GGUF and safetensors, memory-mapped, by name. No torch."""
+"""Reads weights of GGUF and safetensors files by name, memory-mapped and without torch."""

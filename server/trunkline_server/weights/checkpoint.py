@@ -1,4 +1,4 @@
-"""A model on disk: its config, and its weights under the names of safetensors, whatever the file format."""
+"""A model on disk: its config, and its weights under their safetensors names, whatever the file format."""
 
 from __future__ import annotations
 
@@ -37,43 +37,44 @@ _HEAD = "lm_head.weight"
 
 
 class Checkpoint(Protocol):
-    """Config and weights of one model. Complete: every weight of `weight_shapes(config)` is there, in its shape."""
+    """Config and weights of one model. Complete: every weight of `weight_shapes(config)` is present in its shape."""
 
     config: ModelConfig
     path: Path
-    # How linear modules are quantised that are; None: none is (those of a GGUF file have a format instead).
+    # The scheme of quantised linear modules; None if there are none, and for GGUF files, whose tensors have a format
+    # instead.
     quantization: Quantization | None
 
     def names(self) -> Sequence[str]:
-        """Names of all weights of the model, in the order of the forward pass.
+        """Returns the names of all weights of the model, in the order of the forward pass.
 
-        `lm_head.weight` is among them also where it is tied: `tensor` then gives the embedding under its own name.
+        Includes `lm_head.weight` even if the head is tied; `tensor` then returns the embedding under its own name.
         """
         ...
 
     def tensor(self, name: str) -> Tensor:
-        """The weight of this name.
+        """Returns the weight with this name.
 
-        A view of the mapped file, but for Gemma's norms (see `naming.py`); `interleaved_head` is set for query and key
-        projections of some GGUF files.
-        `tensor("lm_head.weight").name` is "model.embed_tokens.weight" where the head is tied.
-        Raises KeyError for a name that is not in `names()`, UnsupportedFormat, also where it has `parts`.
+        It is a view of the mapped file, except for Gemma's norms (see `naming.py`). `interleaved_head` is set for query
+        and key projections of some GGUF files. If the head is tied, `tensor("lm_head.weight").name` is
+        "model.embed_tokens.weight".
+        Raises KeyError for a name that is not in `names()`, and UnsupportedFormat, also for a weight that has `parts`.
         """
         ...
 
     def parts(self, name: str) -> Mapping[str, Part]:
-        """The tensors that stand for a weight of a quantised module, by suffix: see `quantized_parts.py`.
+        """Returns the tensors that encode a weight of a quantised module, by suffix; see `quantized_parts.py`.
 
         Empty if the weight is one tensor. Raises KeyError.
         """
         ...
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
-        """Hash of all bytes of weights and config files: see `fingerprint.py` for what it is good for."""
+        """Returns a hash of all bytes of weights and config files; see `fingerprint.py` for its guarantees."""
         ...
 
     def identity(self) -> SourceIdentity:
-        """The same, told without reading all bytes: see `identity.py` for what it is good for."""
+        """Identifies the same content without reading all bytes; see `identity.py` for its guarantees."""
         ...
 
 
@@ -94,7 +95,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 class GgufCheckpoint:
-    """A GGUF file."""
+    """A checkpoint in one GGUF file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,7 +132,7 @@ class GgufCheckpoint:
 
 
 class SafetensorsCheckpoint:
-    """A folder with `config.json` and safetensors."""
+    """A checkpoint in a folder with `config.json` and safetensors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,12 +153,12 @@ class SafetensorsCheckpoint:
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
         self._parts = self._find_parts()
         for name, parts in self._parts.items():
-            assert self.quantization is not None, "no scheme, no parts"
+            assert self.quantization is not None, "parts are only found under a scheme"
             shapes[name] = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
         self._names = _check_complete(path, self.config, shapes)
 
     def _find_parts(self) -> dict[str, Mapping[str, Part]]:
-        """Name of a quantised module's weight -> its parts."""
+        """Maps the weight of each quantised module to its parts."""
         if self.quantization is None:
             return {}
         dtypes = {name: file.tensors[name].dtype for name, file in self._holders.items()}
@@ -185,8 +186,8 @@ class SafetensorsCheckpoint:
         name = _resolve(self.config, name)
         if name in self._parts:
             raise UnsupportedFormat(
-                f"tensor {quoted(name)} of `{self.path}` is quantised as `quantization_config` says, which this "
-                "backend does not read",
+                f"tensor {quoted(name)} of `{self.path}` is quantised with the scheme in `quantization_config`, which "
+                "this backend does not support",
                 hint="use `--backend cuda`, the unquantised model or a GGUF file",
             )
         tensor = self._holders[name].tensor(name)
@@ -208,18 +209,18 @@ class SafetensorsCheckpoint:
 
 
 def _plus_one(tensor: Tensor) -> Tensor:
-    """A tensor of what it holds and 1, F32: see `naming.py`."""
+    """Adds 1 to a norm's weight and returns it as F32; see `naming.py`."""
     values = dequantize(tensor) + np.float32(1.0)
     return Tensor(name=tensor.name, format="F32", shape=tensor.shape, data=values.view(np.uint8).reshape(-1))
 
 
 def _resolve(config: ModelConfig, name: str) -> str:
-    """The one place that knows what a tied head is."""
+    """Returns the name under which a weight is stored: the embedding's for a tied head."""
     return _EMBEDDING if name == _HEAD and config.tie_word_embeddings else name
 
 
 def _check_complete(path: Path, config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Holds the found shapes against those that the config asks for; returns the names. Raises DamagedFile."""
+    """Compares the found shapes with those that the config requires and returns the names. Raises DamagedFile."""
     expected = weight_shapes(config)
     for name, shape in expected.items():
         stored = _resolve(config, name)
@@ -244,12 +245,15 @@ def _config(file: GgufFile) -> ModelConfig:
 
 
 def _rope_factors(file: GgufFile) -> tuple[float, ...] | None:
-    """Contents of `rope_freqs.weight`: what conversion makes of Llama 3's rope scaling."""
+    """Reads `rope_freqs.weight`, into which the conversion to GGUF puts Llama 3's rope scaling. None if there is
+    none.
+    """
     if "rope_freqs.weight" not in file.tensors:
         return None
     tensor = file.tensor("rope_freqs.weight")
     if tensor.format != "F32" or len(tensor.shape) != 1 or tensor.num_elements > 1 << 10:
         raise DamagedFile(
-            file.path, f"tensor `rope_freqs.weight` is {tensor.format} {list(tensor.shape)}, not a short F32 row"
+            file.path,
+            f"tensor `rope_freqs.weight` is {tensor.format} {list(tensor.shape)}, expected a short F32 row",
         )
     return struct.unpack(f"<{tensor.num_elements}f", bytes(tensor.data))

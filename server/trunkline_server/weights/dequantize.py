@@ -1,4 +1,4 @@
-"""Raw weights as f32, in numpy: what the reference backend computes with and the kernels are compared to.
+"""Raw weights as f32, in numpy. The reference backend computes with them, and the kernels are compared to them.
 
 Layouts: `ggml-common.h` of ggml; the arithmetic follows `ggml-quants.c` (`dequantize_row_*`).
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Floats = NDArray[np.float32]
 
-# Groups decoded at a time, which bounds the temporaries (about 20 bytes per element).
+# Number of elements decoded at a time, which bounds the temporaries (about 20 bytes per element).
 _CHUNK_ELEMENTS = 1 << 20
 
 
 def dequantize(tensor: Tensor) -> Floats:
-    """The tensor in its shape, its rows in the model's order, f32, a fresh array.
+    """Returns the tensor in its shape and with its rows in the model's order, as a new f32 array.
 
-    Exact: every format's values are f32 numbers up to one rounding.
+    Exact: each format's values are f32 numbers up to one rounding.
     """
     stored_as = FORMATS[tensor.format]
     decode = _DECODERS[tensor.format]
@@ -33,12 +33,12 @@ def dequantize(tensor: Tensor) -> Floats:
     result = np.empty((groups.shape[0], stored_as.group_elements), dtype=np.float32)
     step = _CHUNK_ELEMENTS // stored_as.group_elements
     for begin in range(0, groups.shape[0], step):
-        # Copied, so that the views below are aligned wherever the tensor lies in its file.
+        # Copied so that the views below are aligned, wherever the tensor lies in its file.
         result[begin : begin + step] = decode(groups[begin : begin + step].copy())
     values: Floats = result.reshape(tensor.shape)
     if tensor.interleaved_head is None:
         return values
-    # Rows 0, h, 1, h + 1, ... of each head: see naming.py.
+    # The rows of each head are stored in the order 0, h, 1, h + 1, ...; see naming.py.
     halves = values.reshape(-1, tensor.interleaved_head // 2, 2, *tensor.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
 
@@ -52,44 +52,46 @@ def _f16(groups: Bytes) -> Floats:
 
 
 def _bf16(groups: Bytes) -> Floats:
-    """The upper half of an f32."""
+    """Elements are the upper halves of f32 numbers."""
     return (groups.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _q8_0(groups: Bytes) -> Floats:
-    """f16 scale, 32 int8."""
+    """Layout: f16 scale, 32 int8."""
     return _half(groups, 0) * groups[:, 2:].view(np.int8).astype(np.float32)
 
 
 def _q4_0(groups: Bytes) -> Floats:
-    """f16 scale, 32 nibbles minus 8."""
+    """Layout: f16 scale, 32 nibbles; numbers are nibbles minus 8."""
     return _half(groups, 0) * (_nibbles(groups[:, 2:]).astype(np.float32) - np.float32(8))
 
 
 def _q4_1(groups: Bytes) -> Floats:
-    """f16 scale, f16 minimum, 32 nibbles."""
+    """Layout: f16 scale, f16 minimum, 32 nibbles."""
     return _half(groups, 0) * _nibbles(groups[:, 4:]).astype(np.float32) + _half(groups, 2)
 
 
 def _q5_0(groups: Bytes) -> Floats:
-    """f16 scale, 4 bytes of fifth bits, 32 nibbles; numbers minus 16."""
+    """Layout: f16 scale, 4 bytes of fifth bits, 32 nibbles; numbers are minus 16."""
     return _half(groups, 0) * (_five_bits(groups[:, 2:6], groups[:, 6:]).astype(np.float32) - np.float32(16))
 
 
 def _q5_1(groups: Bytes) -> Floats:
-    """f16 scale, f16 minimum, 4 bytes of fifth bits, 32 nibbles."""
+    """Layout: f16 scale, f16 minimum, 4 bytes of fifth bits, 32 nibbles."""
     return _half(groups, 0) * _five_bits(groups[:, 4:8], groups[:, 8:]).astype(np.float32) + _half(groups, 2)
 
 
 def _q4_k(groups: Bytes) -> Floats:
-    """f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum), 256 nibbles in 8 runs of 32."""
+    """Layout: f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum), 256 nibbles in 8 runs of
+    32.
+    """
     scales, minima = _scales_and_minima(groups)
     quants = _nibbles_of_64(groups[:, 16:]).astype(np.float32)
     return (scales[:, :, None] * quants - minima[:, :, None]).reshape(-1, 256)
 
 
 def _q5_k(groups: Bytes) -> Floats:
-    """As Q4_K, with a fifth bit: bit r of byte i belongs to element i of run r."""
+    """Layout: as Q4_K, with a fifth bit. Bit r of byte i belongs to element i of run r."""
     scales, minima = _scales_and_minima(groups)
     run = np.arange(8, dtype=np.uint8)[None, :, None]
     high = (groups[:, None, 16:48] >> run) & np.uint8(1)
@@ -98,10 +100,10 @@ def _q5_k(groups: Bytes) -> Floats:
 
 
 def _q6_k(groups: Bytes) -> Floats:
-    """Lower nibbles (128 bytes), upper bit pairs (64 bytes), 16 int8 scales, f16 scale; elements minus 32.
+    """Layout: lower nibbles (128 bytes), upper bit pairs (64 bytes), 16 int8 scales, f16 scale; numbers are minus 32.
 
-    Each half of 128 elements: runs 0 and 1 are the low nibbles of its 64 bytes, runs 2 and 3 the high ones; run r takes
-    bits 2r and 2r + 1 of its 32 bytes of upper pairs.
+    In each half of 128 elements, runs 0 and 1 are the low nibbles of its 64 bytes and runs 2 and 3 the high ones; run r
+    takes bits 2r and 2r + 1 of the half's 32 bytes of bit pairs.
     """
     num_groups = groups.shape[0]
     low_bytes = groups[:, :128].reshape(num_groups, 2, 2, 32)
@@ -115,30 +117,32 @@ def _q6_k(groups: Bytes) -> Floats:
 
 
 def _half(groups: Bytes, offset: int) -> Floats:
-    """The f16 at a byte offset of each group, [groups, 1]."""
+    """Returns the f16 at a byte offset of each group as [groups, 1]."""
     return np.ascontiguousarray(groups[:, offset : offset + 2]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    """Low nibbles first, then high ones: element i is in byte i, element i + 16 above it."""
+    """Unpacks low nibbles first, then high ones: element i is in the low half of byte i, element i + 16 in its high
+    half.
+    """
     return np.concatenate([packed & np.uint8(0x0F), packed >> np.uint8(4)], axis=1)
 
 
 def _five_bits(fifth_bits: Bytes, packed: Bytes) -> Bytes:
-    """[groups, 32]: fifth bit i, counted from the lowest, goes above nibble i."""
+    """Returns [groups, 32]: bit i of the fifth bits, counted from the lowest, becomes bit 4 of element i."""
     return _nibbles(packed) | (np.unpackbits(fifth_bits, axis=1, bitorder="little") << np.uint8(4))
 
 
 def _nibbles_of_64(packed: Bytes) -> Bytes:
-    """[groups, 8, 32]: each 32 bytes hold two runs, in the low and in the high nibbles."""
+    """Returns [groups, 8, 32]: each 32 bytes hold two runs, one in the low and one in the high nibbles."""
     runs = packed.reshape(-1, 4, 1, 32)
     return np.concatenate([runs & np.uint8(0x0F), runs >> np.uint8(4)], axis=2).reshape(-1, 8, 32)
 
 
 def _scales_and_minima(groups: Bytes) -> tuple[Floats, Floats]:
-    """Of the K formats, [groups, 8] each: 12 bytes hold 8 six-bit scales and 8 six-bit minima.
+    """Decodes the scales and minima of the K formats, [groups, 8] each, from 12 bytes of six-bit numbers.
 
-    Bytes 0-3 and 4-7 are scales and minima 0-3, whose top two bits are those of numbers 4-7; bytes 8-11 are the lower
+    Bytes 0-3 and 4-7 are scales and minima 0-3, whose top two bits belong to numbers 4-7; bytes 8-11 are the lower
     nibbles of scales (low) and minima (high) 4-7.
     """
     first, second, third = groups[:, 4:8], groups[:, 8:12], groups[:, 12:16]

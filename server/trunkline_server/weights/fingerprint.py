@@ -1,10 +1,11 @@
-"""A hash over all bytes of a model's files, at memory speed.
+"""A hash over all bytes of a model's files, computed at memory speed.
 
-Covers every byte: each 4 KiB page is reduced to `sum(word[i] * odd[i]) mod 2^64` over its 512 little-endian words, and
-the sums, the rest of the file below a page and its length go into BLAKE2b. Since the factors are odd, a change of any
-one word of a page changes its sum; since they differ, so does an exchange of two (except with probability near 2^-64).
-Tells files apart that differ by accident, conversion or training; it is no proof against someone who makes a collision
-on purpose. `kernels/src/page_sums.rs` makes the sums where the kernels are built; numpy gives the same ones.
+Each 4 KiB page is reduced to `sum(word[i] * odd[i]) mod 2^64` over its 512 little-endian words. These sums, the rest of
+the file below a page, and the file's length go into BLAKE2b. The factors are odd, so a change of any one word of a page
+changes its sum. The factors differ, so swapping two words changes it too, except with probability near 2^-64.
+
+The hash tells apart files that differ by accident, conversion or training. It does not resist deliberate collisions.
+`kernels/src/page_sums.rs` computes the sums where the kernels are built; numpy computes the same ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ PageSums = Callable[[memoryview], bytes]
 
 
 def fingerprint_bytes(files: Sequence[memoryview], page_sums: PageSums | None = None) -> str:
-    """Lower-case hex, 32 digits, of the given bytes in this order. page_sums: how the sums are made; None: in numpy."""
+    """Returns the hash of the given bytes, in this order, as 32 lower-case hex digits.
+
+    page_sums: computes the sums of whole pages; None: numpy does.
+    """
     page_sums = page_sums or numpy_page_sums
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for file in files:
@@ -31,7 +35,9 @@ def fingerprint_bytes(files: Sequence[memoryview], page_sums: PageSums | None = 
 
 
 def numpy_page_sums(pages: memoryview) -> bytes:
-    """u64 little-endian for each page. Imports numpy, which takes longer than most of the rest of a start."""
+    """Returns the sums of whole pages as little-endian u64. Imports numpy, which takes a large part of a start's
+    time.
+    """
     import numpy as np
 
     # SplitMix64 (doi:10.1145/2714064.2660195) of 1, 2, 3, ..., made odd.

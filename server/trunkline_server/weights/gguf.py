@@ -1,15 +1,15 @@
-"""Reader of GGUF, versions 2 and 3, little-endian.
+"""Reads GGUF files, versions 2 and 3, little-endian.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
     magic, version, num_tensors, num_metadata
-    metadata: key, type, value                     arrays are walked over here and decoded when asked for
-    tensor infos: name, shape, type, offset        offsets count from the data section
+    metadata: key, type, value                 arrays are checked here and decoded on request
+    tensor infos: name, shape, type, offset    offsets count from the data section
     padding up to `general.alignment`
-    data section                                   mapped, never copied
+    data section                               mapped, never copied
 
-The file is not trusted: each count and length is held against a named limit and against what is left of the file
-before anything is allocated for it, so memory stays within a small multiple of the header's own bytes.
+The file is not trusted. Each count and length is checked against a named limit and against the rest of the file before
+anything is allocated for it, so memory stays within a small multiple of the header's size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_ARRAY_LENGTH = 1 << 24
 MAX_ARRAY_DEPTH = 4
 MAX_ALIGNMENT = 1 << 16
 
-# Ids of tensor types as in ggml.h. Those of `FORMATS` are read; the others are known to be named in the error.
+# Ids of tensor types as in ggml.h. Only those of `FORMATS` are supported; the others have names for the error message.
 _TENSOR_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
     12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
@@ -60,7 +60,7 @@ Scalar = int | float | bool | str
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array in the metadata that was checked to lie inside the file but not decoded."""
+    """An array in the metadata, checked to lie inside the file but not decoded."""
 
     element_type: int
     length: int
@@ -69,7 +69,7 @@ class GgufArray:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies. shape: outermost first; offset: absolute, in bytes."""
+    """The location of a tensor. shape: outermost first; offset: absolute, in bytes."""
 
     name: str
     format: str
@@ -79,9 +79,9 @@ class TensorInfo:
 
 
 class GgufFile:
-    """A GGUF file: metadata and tensor infos are read and checked here, data is mapped.
+    """A GGUF file. The constructor reads and checks metadata and tensor infos; the data is mapped.
 
-    Raises ModelNotFound, DamagedFile (which file, what, at which byte) or UnsupportedFormat.
+    Raises ModelNotFound, DamagedFile (with the file, the fault and its offset) or UnsupportedFormat.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class GgufFile:
         for _ in range(num_metadata):
             key = cursor.string("a metadata key", MAX_KEY_BYTES)
             if key in self._metadata:
-                raise cursor.damaged(f"metadata key {quoted(key)} comes twice")
+                raise cursor.damaged(f"metadata key {quoted(key)} is repeated")
             self._metadata[key] = cursor.value(cursor.u32(), key)
         infos = [_read_tensor_info(cursor) for _ in range(num_tensors)]
         alignment = self._alignment()
@@ -107,11 +107,10 @@ class GgufFile:
 
     @property
     def file(self) -> MappedFile:
-        """The whole file."""
         return self._file
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor under its GGUF name, a view of the mapping. Raises KeyError."""
+        """Returns the tensor with this GGUF name as a view of the mapping. Raises KeyError."""
         info = self.tensors[name]
         return Tensor(
             name=name,
@@ -122,7 +121,7 @@ class GgufFile:
         )
 
     def array(self, key: str) -> list[Scalar]:
-        """Decodes a metadata array of scalars or strings. Raises KeyError, DamagedFile."""
+        """Decodes a metadata array of scalars or strings. Raises KeyError, and DamagedFile if it is no such array."""
         value = self._metadata[key]
         if not isinstance(value, GgufArray) or value.element_type == _ARRAY:
             raise DamagedFile(self.path, f"metadata key {quoted(key)} is not a flat array")
@@ -148,11 +147,13 @@ class GgufFile:
         return alignment
 
     def _place(self, infos: list[TensorInfo], alignment: int, data_offset: int) -> dict[str, TensorInfo]:
-        """Makes offsets absolute, after checking that tensors lie inside the file, aligned, apart and named once."""
+        """Makes offsets absolute. Checks that tensors lie inside the file, are aligned, do not overlap and have unique
+        names.
+        """
         placed: dict[str, TensorInfo] = {}
         for info in infos:
             if info.name in placed:
-                raise DamagedFile(self.path, f"tensor {quoted(info.name)} comes twice")
+                raise DamagedFile(self.path, f"tensor {quoted(info.name)} is repeated")
             if info.offset % alignment != 0:
                 raise DamagedFile(
                     self.path,
@@ -177,7 +178,7 @@ class GgufFile:
 
 
 class _Cursor:
-    """Reads forward through the header and never past the end of the file."""
+    """Reads forward through the header, never past the end of the file."""
 
     def __init__(self, file: MappedFile, offset: int = 0) -> None:
         self.path = file.path
@@ -216,14 +217,14 @@ class _Cursor:
     def string(self, what: str, limit: int = MAX_STRING_BYTES) -> str:
         num_bytes = self.u64(what)
         if num_bytes > limit:
-            raise self.damaged(f"{what} claims {num_bytes} bytes, the limit is {limit}")
+            raise self.damaged(f"{what} claims {num_bytes} bytes, but the limit is {limit}")
         try:
             return self.raw(num_bytes, what).decode("utf-8")
         except UnicodeDecodeError:
             raise self.damaged(f"{what} is not UTF-8") from None
 
     def value(self, value_type: int, key: str) -> Scalar | GgufArray:
-        """A metadata value of the given type; arrays are checked and walked over."""
+        """Reads a metadata value of the given type. Arrays are checked and skipped."""
         what = f"the value of {quoted(key)}"
         if (scalar := _SCALARS.get(value_type)) is not None:
             self.need(scalar.size, what)
@@ -246,7 +247,7 @@ class _Cursor:
             raise self.damaged(f"{what} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         element_type, length = self.u32(what), self.u64(what)
         if length > MAX_ARRAY_LENGTH:
-            raise self.damaged(f"{what} claims {length} elements, the limit is {MAX_ARRAY_LENGTH}")
+            raise self.damaged(f"{what} claims {length} elements, but the limit is {MAX_ARRAY_LENGTH}")
         array = GgufArray(element_type, length, self.offset)
         if (scalar := _SCALARS.get(element_type)) is not None:
             self.skip(length * scalar.size, what)
@@ -263,7 +264,7 @@ class _Cursor:
         return array
 
     def _skip_strings(self, length: int, what: str) -> None:
-        """A tight loop: vocabularies have hundreds of thousands of strings."""
+        """Skips strings in a tight loop, since a vocabulary can hold hundreds of thousands."""
         self.need(length * 8, what)
         buffer, unpack, offset, last = self._buffer, _U64.unpack_from, self.offset, self._end - 8
         for _ in range(length):
@@ -272,7 +273,7 @@ class _Cursor:
             num_bytes: int = unpack(buffer, offset)[0]
             if num_bytes > MAX_STRING_BYTES:
                 self.offset = offset
-                raise self.damaged(f"a string in {what} claims {num_bytes} bytes, the limit is {MAX_STRING_BYTES}")
+                raise self.damaged(f"a string in {what} claims {num_bytes} bytes, but the limit is {MAX_STRING_BYTES}")
             offset += 8 + num_bytes
         if offset > self._end:
             raise self.damaged(f"{what} ends in the middle of its strings")
@@ -280,39 +281,39 @@ class _Cursor:
 
 
 def _read_counts(cursor: _Cursor) -> tuple[int, int]:
-    """Reads magic and version; returns how many tensors and metadata entries follow."""
-    if (magic := cursor.raw(4, "the magic")) != MAGIC:
-        raise DamagedFile(
-            cursor.path,
-            f"the file begins with {magic!r}, not with {MAGIC!r}",
-            hint="give a `.gguf` file or a folder with `config.json`",
+    """Reads magic and version; returns the numbers of tensors and metadata entries."""
+    if cursor.raw(4, "the magic") != MAGIC:
+        raise UnsupportedFormat(
+            f"`{cursor.path}` is not a GGUF file", hint="give a `.gguf` file or a folder with `config.json`"
         )
     version = cursor.u32("the version")
     if version not in VERSIONS:
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
             raise UnsupportedFormat(
-                f"`{cursor.path}` is a big-endian GGUF file, which is not read",
+                f"`{cursor.path}` is a big-endian GGUF file, which is not supported",
                 hint="convert it to little-endian",
             )
         raise UnsupportedFormat(
-            f"`{cursor.path}` is GGUF version {version}, read are {' and '.join(map(str, VERSIONS))}",
+            f"`{cursor.path}` has GGUF version {version}, but supported are {' and '.join(map(str, VERSIONS))}",
             hint="convert the model again with a current tool",
         )
     num_tensors, num_metadata = cursor.u64("the tensor count"), cursor.u64("the metadata count")
     if num_tensors > MAX_TENSORS:
-        raise cursor.damaged(f"the header claims {num_tensors} tensors, the limit is {MAX_TENSORS}")
+        raise cursor.damaged(f"the header claims {num_tensors} tensors, but the limit is {MAX_TENSORS}")
     if num_metadata > MAX_METADATA:
-        raise cursor.damaged(f"the header claims {num_metadata} metadata entries, the limit is {MAX_METADATA}")
+        raise cursor.damaged(f"the header claims {num_metadata} metadata entries, but the limit is {MAX_METADATA}")
     return num_tensors, num_metadata
 
 
 def _read_tensor_info(cursor: _Cursor) -> TensorInfo:
-    """One tensor info; its offset still counts from the data section."""
+    """Reads one tensor info; its offset still counts from the data section."""
     name = cursor.string("a tensor name", MAX_TENSOR_NAME_BYTES)
     num_dimensions = cursor.u32(f"tensor {quoted(name)}")
     if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-        raise cursor.damaged(f"tensor {quoted(name)} claims {num_dimensions} dimensions, 1 to {MAX_DIMENSIONS} can be")
-    # Innermost first in the file.
+        raise cursor.damaged(
+            f"tensor {quoted(name)} claims {num_dimensions} dimensions, expected 1 to {MAX_DIMENSIONS}"
+        )
+    # The file has them innermost first.
     shape = tuple(cursor.u64(f"the shape of tensor {quoted(name)}") for _ in range(num_dimensions))[::-1]
     type_id = cursor.u32(f"the type of tensor {quoted(name)}")
     offset = cursor.u64(f"the offset of tensor {quoted(name)}")
@@ -321,8 +322,8 @@ def _read_tensor_info(cursor: _Cursor) -> TensorInfo:
         raise cursor.damaged(f"tensor {quoted(name)} has the unknown type {type_id}")
     if format_name not in FORMATS:
         raise UnsupportedFormat(
-            f"tensor {quoted(name)} of `{cursor.path}` is stored as {format_name}, which is not read",
-            hint=f"formats read are {', '.join(FORMATS)}",
+            f"tensor {quoted(name)} of `{cursor.path}` is stored as {format_name}, which is not supported",
+            hint=f"supported formats are {', '.join(FORMATS)}",
         )
     if 0 in shape:
         raise cursor.damaged(f"tensor {quoted(name)} has the empty shape {list(shape)}")

@@ -1,20 +1,19 @@
-"""Which weights they are, told without reading all of them: the key of what is kept of them.
+"""Identifies weights without reading all of their bytes. The identity is the key of data cached for them.
 
-An identity covers of each weight file its size, inode, times of change (content and status), its header (names, shapes
-and places of all tensors), and `NUM_SAMPLES` pages spread over it; of each other file all bytes. It costs about a
-millisecond when the file is in memory, and as many small reads when it is not.
+For each weight file, the identity covers its size, inode, modification and status times, its header (names, shapes and
+places of all tensors), and `NUM_SAMPLES` pages spread over it. For each other file it covers all bytes. It costs about
+a millisecond when the file is in memory, and `NUM_SAMPLES` small reads when it is not.
 
-When it could be wrong: a file whose bytes differ must have another identity. Every write through the system moves the
-status time (`ctime`), which no program can set back, so a changed file differs even if its size, its modification time
-and all samples are as before. Left are
+Files with different bytes must have different identities. Every write through the operating system updates the status
+time (`ctime`), which no program can set back. A changed file therefore differs even if its size, its modification time
+and all samples are unchanged. The exceptions are
 
-- a change within the same tick of the clock that stamps files, after they were read: `is_settled` is False for a file
-  that changed so recently, and then nothing may be kept;
-- a clock that was set back to the same nanosecond, a disk edited below its file system, a file system that does not
-  keep times of status, and a writer that holds the file mapped writable while it is read here. Of these only the
-  samples and the header tell.
+- a change within the same tick of the file system's clock, after the file was read: `is_settled` is False for a file
+  that changed so recently, and its data must not be cached;
+- a clock that was set back to the same nanosecond, a disk edited below its file system, a file system without status
+  times, and a writer that has the file mapped writable while it is read. Only samples and header can reveal these.
 
-The device's number is left out: overlay and network mounts number anew each time.
+The device number is left out, because overlay and network mounts get a new one each time.
 """
 
 from __future__ import annotations
@@ -31,23 +30,26 @@ from trunkline_server.weights.mapping import MappedFile
 DIGEST_BYTES = 32
 NUM_SAMPLES = 64
 _PAGE_BYTES = 4096
-# Linux stamps files with the time of the last tick: 10 ms at most.
+# Linux stamps files with the time of the last tick, at most 10 ms ago.
 _FINE_TICK_NS = 50_000_000
-# File systems without nanoseconds stamp by one second, or two.
+# File systems without nanoseconds stamp in units of one or two seconds.
 _COARSE_TICK_NS = 3_000_000_000
 _SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """digest: `DIGEST_BYTES` that stand for the files' content. is_settled: no file changed just before it was read."""
+    """Identity of a model's files.
+
+    digest: `DIGEST_BYTES` that stand for the content of the files; is_settled: no file changed just before it was read.
+    """
 
     digest: bytes
     is_settled: bool
     _statuses: tuple[tuple[Path, os.stat_result], ...]
 
     def still_holds(self) -> bool:
-        """Whether the files under the same paths are still those that were opened, unchanged."""
+        """Returns True if the paths still lead to the files that were opened, unchanged."""
         try:
             return all(_stamp(path.stat()) == _stamp(status) for path, status in self._statuses)
         except OSError:
@@ -55,7 +57,7 @@ class SourceIdentity:
 
 
 def identify(weight_files: Sequence[tuple[MappedFile, int]], other_files: Sequence[MappedFile] = ()) -> SourceIdentity:
-    """The identity of weight files, with the bytes of their headers, and of files that count as a whole."""
+    """Computes the identity of weight files, each given with its header size in bytes, and of other files."""
     now = time.time_ns()
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for file, header_bytes in weight_files:
@@ -85,7 +87,7 @@ def _is_settled(status: os.stat_result, now_ns: int) -> bool:
 
 
 def _sample_offsets(num_bytes: int) -> range:
-    """Of pages from the first to the last."""
+    """Returns the offsets of evenly spaced pages, up to the last one."""
     num_pages = max(1, -(-num_bytes // _PAGE_BYTES))
     step = max(1, (num_pages - 1) // (NUM_SAMPLES - 1))
     return range((num_pages - 1) % step * _PAGE_BYTES, num_pages * _PAGE_BYTES, step * _PAGE_BYTES)

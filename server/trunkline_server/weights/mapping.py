@@ -1,4 +1,4 @@
-"""A file mapped into memory, read-only."""
+"""Read-only memory mappings of files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trunkline_server.errors import DamagedFile, ModelNotFound
 
 
 class MappedFile:
-    """The bytes of one file. Pages are read when touched; the mapping lives as long as this object or a view of it.
+    """The bytes of one file. Pages are read on access; the mapping lives as long as this object or a view of it.
 
-    status: the file's as it was opened.
-    Raises ModelNotFound if the file cannot be opened, DamagedFile if it is empty.
+    status: the file's status when it was opened.
+    Raises ModelNotFound if the file cannot be opened, and DamagedFile if it is empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,8 +25,8 @@ class MappedFile:
         except FileNotFoundError:
             raise ModelNotFound(f"`{path}` does not exist") from None
         except OSError as error:
-            raise ModelNotFound(f"`{path}` cannot be read: {error.strerror or error}") from error
-        except ValueError:  # what mmap raises for length 0
+            raise ModelNotFound(f"cannot read `{path}`: {error.strerror or error}") from error
+        except ValueError:  # mmap refuses length 0
             raise DamagedFile(path, "the file is empty") from None
         self.bytes = memoryview(self._map)
 
@@ -36,5 +36,5 @@ class MappedFile:
 
     @property
     def buffer(self) -> mmap.mmap:
-        """The same bytes, for `struct.unpack_from` and slicing into `bytes`."""
+        """Returns the mapping itself, for `struct.unpack_from` and for slicing into `bytes`."""
         return self._map

@@ -1,15 +1,15 @@
-"""GGUF tensor names as those of safetensors, and the row order that GGUF changes.
+"""Maps GGUF tensor names to those of safetensors, and describes the changes that the conversion to GGUF makes.
 
 llama.cpp rotates neighbouring elements ("NORM"), transformers the two halves of a head ("NeoX"). For some architectures
 the conversion to GGUF therefore reorders the rows of the query and key projections, head by head:
 
-    safetensors   a0 a1 a2 a3 | b0 b1 b2 b3        element i of the first half pairs with element i of the second
-    GGUF          a0 b0 a1 b1 a2 b2 a3 b3          pairs are neighbours
+    safetensors   a0 a1 a2 a3 | b0 b1 b2 b3    element i of the first half pairs with element i of the second
+    GGUF          a0 b0 a1 b1 a2 b2 a3 b3      pairs are neighbours
 
-Such a tensor says so (`Tensor.interleaved_head`), and whoever reads its rows undoes it: `dequantize`, and the kernels
-as they pack.
+Such a tensor has `Tensor.interleaved_head` set, and its readers undo the change: `dequantize`, and the kernels when
+they pack it.
 
-Gemma's norms multiply by 1 + w. Its safetensors hold w, GGUF holds 1 + w, and so does what a checkpoint gives.
+Gemma's norms multiply by 1 + w. Its safetensors hold w, its GGUF files 1 + w. A checkpoint returns 1 + w for both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 
 # Architectures whose conversion reorders rows (`LlamaModel.permute` in llama.cpp's converter).
 PERMUTED_ARCHITECTURES = frozenset({"llama", "smollm3"})
-# Architectures whose safetensors hold norm weights less 1.
+# Architectures whose safetensors hold norm weights minus 1.
 OFFSET_NORM_ARCHITECTURES = frozenset({"gemma2", "gemma3_text"})
 
 _WHOLE_MODEL = {
@@ -39,7 +39,7 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# Two norms more, of which one has the name that others give the norm before the MLP.
+# Gemma has two more norms; one of them has the name that other models give to the norm before the MLP.
 _GEMMA_LAYER = {
     **_LAYER,
     "post_attention_norm": "post_attention_layernorm",
@@ -51,7 +51,9 @@ _WHOLE_MODEL_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
 
 def safetensors_name(gguf_name: str, architecture: str = "llama") -> str | None:
-    """The name in the model's safetensors, or None for a tensor that has none there (`rope_freqs.weight`)."""
+    """Returns the name in the model's safetensors, or None for a tensor that exists only in GGUF
+    (`rope_freqs.weight`).
+    """
     if match := _LAYER_NAME.fullmatch(gguf_name):
         layer, module, kind = match.groups()
         names = _GEMMA_LAYER if architecture in OFFSET_NORM_ARCHITECTURES else _LAYER
@@ -63,10 +65,10 @@ def safetensors_name(gguf_name: str, architecture: str = "llama") -> str | None:
 
 
 def is_permuted(name: str) -> bool:
-    """Whether the tensor of this safetensors name has its rows reordered in `PERMUTED_ARCHITECTURES`."""
+    """Returns True if `PERMUTED_ARCHITECTURES` reorder the rows of the tensor with this safetensors name."""
     return name.startswith("model.layers.") and (".self_attn.q_proj." in name or ".self_attn.k_proj." in name)
 
 
 def is_norm(name: str) -> bool:
-    """Whether the tensor of this safetensors name is the weight of a norm."""
+    """Returns True if the tensor with this safetensors name is the weight of a norm."""
     return name.endswith("norm.weight")

@@ -1,6 +1,6 @@
-"""What `quantization_config` of a `config.json` says of the weights: one of the schemes that can be read, or a refusal.
+"""Parses `quantization_config` of a `config.json` into one of the supported schemes, or refuses it.
 
-Which modules are quantised is told by their tensors, not by lists of names: see `quantized_parts.py`.
+The tensors, not lists of names, tell which modules are quantised; see `quantized_parts.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MAX_GROUP_SIZE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """arXiv:2210.17323, as AutoGPTQ and GPTQModel store it.
+    """GPTQ (arXiv:2210.17323), as AutoGPTQ and GPTQModel store it.
 
-    bits: 4 or 8. group_size: inputs with one scale; None: all. zero_offset: what is added to stored zero points, 1 in
-    the format "gptq" and 0 in "gptq_v2".
+    bits: 4 or 8; group_size: inputs that share a scale, None for all; zero_offset: added to stored zero points, 1 for
+    the format "gptq" and 0 for "gptq_v2".
     """
 
     bits: int
@@ -33,16 +33,16 @@ class Gptq:
 
 @dataclass(frozen=True, slots=True)
 class Awq:
-    """arXiv:2306.00978, 4 bits, as AutoAWQ's "gemm" version stores it."""
+    """AWQ (arXiv:2306.00978) of 4 bits, as AutoAWQ's "gemm" version stores it."""
 
     group_size: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PackedIntegers:
-    """`compressed-tensors`' "pack-quantized": integers of 4 or 8 bits in words of 32, activations as they are.
+    """The format "pack-quantized" of `compressed-tensors`: 4-bit or 8-bit integers packed into 32-bit words.
 
-    is_symmetric: no group has a zero point.
+    Activations are not quantised. is_symmetric: no group has a zero point.
     """
 
     bits: int
@@ -52,13 +52,16 @@ class PackedIntegers:
 
 @dataclass(frozen=True, slots=True)
 class EightBits:
-    """Weights of one byte, with one scale a row, one in all, or one for each block.
+    """Weights of one byte, with one scale for each row, for the whole weight, or for each block.
 
-    is_float: e4m3, else i8. activations: "none" (they stay as they are), "dynamic" (rounded with a scale for each
-    row), "static" (with a scale from the checkpoint). scale_divisor: the row's scale is the stored number divided by
-    it. scale_name: the stored number's suffix. input_limit: see `fbgemm_fp8`'s `activation_scale_ub`. block: rows and
-    columns with one scale (arXiv:2412.19437, section 3.3.2); activations then stay as they are, which is nearer to the
-    model than the rounded ones of the tools that write such files.
+    is_float: e4m3 if True, i8 otherwise.
+    activations: "none" (not quantised), "dynamic" (rounded with a scale for each row) or "static" (rounded with a scale
+        from the checkpoint).
+    scale_name: suffix of the tensor that holds the scale.
+    scale_divisor: the stored number is divided by it to give the scale.
+    input_limit: see `activation_scale_ub` of `fbgemm_fp8`.
+    block: rows and columns that share a scale (arXiv:2412.19437, section 3.3.2). Activations are then not quantised,
+        which is closer to the model than the rounding of the tools that write such files.
     """
 
     is_float: bool
@@ -71,16 +74,17 @@ class EightBits:
 
 @dataclass(frozen=True, slots=True)
 class FourBitFloats:
-    """bitsandbytes' NF4 and FP4 (arXiv:2305.14314): a table of 16 numbers and a scale for each block of elements."""
+    """NF4 and FP4 of bitsandbytes (arXiv:2305.14314): a table of 16 numbers and a scale for each block of elements."""
 
 
 Quantization = Gptq | Awq | PackedIntegers | EightBits | FourBitFloats
 
 
 def parse_quantization(path: Path, config: Mapping[str, object]) -> Quantization | None:
-    """The scheme that a config states; None if it states none.
+    """Returns the scheme that a config states, or None if it states none.
 
-    path: the `config.json`; config: what is in it. Raises DamagedFile, or UnsupportedFormat, which names what it is.
+    path: the `config.json`, for messages; config: its contents. Raises DamagedFile, and UnsupportedFormat with the
+    scheme's name.
     """
     found = config.get("quantization_config")
     if found is None:
@@ -89,12 +93,14 @@ def parse_quantization(path: Path, config: Mapping[str, object]) -> Quantization
     method = keys.text("quant_method")
     parse = _METHODS.get(method)
     if parse is None:
-        raise keys.refused(f"weights quantised by {quoted(method)}", f"read are {', '.join(sorted(_METHODS))}")
+        raise keys.refused(
+            f"weights quantised by {quoted(method)}", f"supported methods are {', '.join(sorted(_METHODS))}"
+        )
     return parse(keys)
 
 
 class _Keys:
-    """Typed look-ups that name file and key. `null` is as absent."""
+    """Typed look-ups whose errors name file and key. `null` counts as absent."""
 
     def __init__(self, path: Path, values: Mapping[str, object], name: str) -> None:
         self.path, self._values, self._name = path, values, name
@@ -125,32 +131,32 @@ class _Keys:
         return _Keys(self.path, _object(self.path, f"{self._name}.{key}", value), f"{self._name}.{key}")
 
     def block(self, key: str) -> tuple[int, int]:
-        """Rows and columns of a block."""
+        """Returns the rows and columns of a block."""
         value = self._values.get(key)
         sizes = [size for size in value if type(size) is int] if isinstance(value, list) else []
         if not isinstance(value, list) or len(value) != 2 or sizes != value:
             raise DamagedFile(
-                self.path, f"key `{self._name}.{key}` is {quoted(str(value))}, not two whole numbers",
-                hint="take the file from the model's repository again",
+                self.path, f"key `{self._name}.{key}` is {quoted(str(value))}, expected two whole numbers",
+                hint="download the file again",
             )  # fmt: skip
         if not all(1 <= size <= MAX_GROUP_SIZE for size in sizes):
             raise self.refused(f"`{key}` {quoted(str(value))}")
         return sizes[0], sizes[1]
 
     def group_size(self, default: int | None = None) -> int | None:
-        """Inputs with one scale; None: all (-1 in the file)."""
+        """Returns the number of inputs that share a scale; None for all (-1 in the file)."""
         size = self.integer("group_size", default)
         if size == -1:
             return None
         if not 1 <= size <= MAX_GROUP_SIZE or size % 16 != 0:
-            raise self.refused(f"`group_size` {size}", "groups are of multiples of 16 inputs, or -1")
+            raise self.refused(f"`group_size` {size}", "supported are multiples of 16, and -1")
         return size
 
     def refused(self, what: str, hint: str = _HINT) -> UnsupportedFormat:
-        return UnsupportedFormat(f"`{self.path}` asks in `{self._name}` for {what}, which is not read", hint=hint)
+        return UnsupportedFormat(f"`{self.path}` has {what} in `{self._name}`, which is not supported", hint=hint)
 
     def refuse_unless(self, key: str, allowed: tuple[object, ...]) -> None:
-        """Keys that change what the weights mean, where only some values are known."""
+        """Refuses other values of a key that changes the meaning of the weights."""
         if self._values.get(key) not in allowed:
             raise self.refused(f"`{key}` {quoted(str(self._values.get(key)))}")
 
@@ -161,24 +167,22 @@ class _Keys:
         if type(value) is not wanted:
             raise DamagedFile(
                 self.path,
-                f"key `{self._name}.{key}` is {quoted(str(value))}, not of type {wanted.__name__}",
-                hint="take the file from the model's repository again",
+                f"key `{self._name}.{key}` is {quoted(str(value))}, expected type {wanted.__name__}",
+                hint="download the file again",
             )
         return value
 
 
 def _object(path: Path, name: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise DamagedFile(
-            path, f"key `{name}` is not an object", hint="take the file from the model's repository again"
-        )
+        raise DamagedFile(path, f"key `{name}` is not an object", hint="download the file again")
     return value
 
 
 def _gptq(keys: _Keys) -> Quantization:
     bits = keys.integer("bits")
     if bits not in (4, 8):
-        raise keys.refused(f"GPTQ of {bits} bits", "read are 4 and 8 bits")
+        raise keys.refused(f"GPTQ of {bits} bits", "supported are 4 and 8 bits")
     keys.refuse_unless("checkpoint_format", (None, "gptq", "gptq_v2"))
     zero_offset = 0 if keys.get("checkpoint_format") == "gptq_v2" else 1
     return Gptq(bits, keys.group_size(), zero_offset)
@@ -187,9 +191,9 @@ def _gptq(keys: _Keys) -> Quantization:
 def _awq(keys: _Keys) -> Quantization:
     bits = keys.integer("bits", 4) if keys.get("w_bit") is None else keys.integer("w_bit")
     if bits != 4:
-        raise keys.refused(f"AWQ of {bits} bits", "read are 4 bits")
+        raise keys.refused(f"AWQ of {bits} bits", "supported are 4 bits")
     if keys.text("version", "gemm").lower() != "gemm":
-        raise keys.refused(f"AWQ of version {quoted(keys.text('version'))}", "read is the version gemm")
+        raise keys.refused(f"AWQ version {quoted(keys.text('version'))}", "the supported version is gemm")
     return Awq(keys.group_size(128))
 
 
@@ -201,7 +205,7 @@ def _fbgemm_fp8(keys: _Keys) -> Quantization:
 def _fp8(keys: _Keys) -> Quantization:
     scheme = keys.text("activation_scheme", "dynamic")
     if scheme not in ("dynamic", "static"):
-        raise keys.refused(f"`activation_scheme` {quoted(scheme)}", "read are dynamic and static")
+        raise keys.refused(f"`activation_scheme` {quoted(scheme)}", "supported are dynamic and static")
     if keys.get("weight_block_size") is not None:
         block = keys.block("weight_block_size")
         return EightBits(is_float=True, activations="none", scale_name="weight_scale_inv", block=block)
@@ -216,11 +220,11 @@ def _compressed_tensors(keys: _Keys) -> Quantization:
     groups = keys.nested("config_groups")
     names = [] if groups is None else groups.keys()
     if groups is None or len(names) != 1:
-        raise keys.refused(f"{len(names)} `config_groups`", "read is one scheme for all linear modules")
+        raise keys.refused(f"{len(names)} `config_groups`", "all linear modules must share one scheme")
     group = groups.nested(names[0])
     weights = None if group is None else group.nested("weights")
     if group is None or weights is None:
-        raise keys.refused("weights that are as they are", "take the model without `quantization_config`")
+        raise keys.refused("a scheme without quantised weights", "remove `quantization_config` from the config")
     group.refuse_unless("output_activations", (None,))
     stored_as = keys.text("format")
     if stored_as == "pack-quantized":
@@ -228,7 +232,8 @@ def _compressed_tensors(keys: _Keys) -> Quantization:
     if stored_as in ("float-quantized", "int-quantized", "naive-quantized"):
         return _eight_bits(group, weights)
     raise keys.refused(
-        f"the format {quoted(stored_as)}", "read are pack-quantized, float-quantized, int-quantized, naive-quantized"
+        f"the format {quoted(stored_as)}",
+        "supported are pack-quantized, float-quantized, int-quantized, naive-quantized",
     )
 
 
@@ -237,7 +242,7 @@ def _packed_integers(group: _Keys, weights: _Keys) -> Quantization:
     weights.refuse_unless("type", ("int",))
     bits = weights.integer("num_bits")
     if bits not in (4, 8):
-        raise weights.refused(f"integers of {bits} bits", "read are 4 and 8 bits")
+        raise weights.refused(f"integers of {bits} bits", "supported are 4 and 8 bits")
     weights.refuse_unless("strategy", ("group", "channel"))
     is_grouped = weights.text("strategy") == "group"
     return PackedIntegers(bits, weights.group_size() if is_grouped else None, weights.boolean("symmetric", True))
@@ -264,10 +269,10 @@ def _eight_bits(group: _Keys, weights: _Keys) -> Quantization:
 
 def _bitsandbytes(keys: _Keys) -> Quantization:
     if keys.boolean("load_in_8bit", False):
-        # The stored number is the row's largest magnitude: arXiv:2208.07339.
+        # The stored number is the row's largest magnitude (arXiv:2208.07339).
         return EightBits(is_float=False, activations="none", scale_name="SCB", scale_divisor=127.0)
     if not keys.boolean("load_in_4bit", False):
-        raise keys.refused("bitsandbytes of neither 4 nor 8 bits")
+        raise keys.refused("bitsandbytes with neither 4 nor 8 bits")
     keys.refuse_unless("bnb_4bit_quant_storage", (None, "uint8"))
     return FourBitFloats()
 

@@ -1,15 +1,15 @@
-"""Which tensors a quantised linear module has in its file, and the shape of the weight that they stand for.
+"""Lists the tensors of a quantised linear module and computes the shape of the weight that they encode.
 
-    Gptq            qweight i32 [K * bits / 32, N], qzeros i32 [G, N * bits / 32], scales [G, N], g_idx i32 [K] or none
+    Gptq            qweight i32 [K * bits / 32, N], qzeros i32 [G, N * bits / 32], scales [G, N], optional g_idx i32 [K]
     Awq             qweight i32 [K, N / 8], qzeros i32 [G, N / 8], scales [G, N]
-    PackedIntegers  weight_packed i32 [N, K * bits / 32], weight_scale [N, G], weight_g_idx i32 [K] or none,
-                    weight_zero_point i32 [N * bits / 32, G] where it is asymmetric, N rounded up to whole words
-    EightBits       weight e4m3 or i8 [N, K], a scale [N, 1], [N], [1] or [], input_scale [1] or [] where it is static;
-                    in blocks of [n, k] a scale [N / n, K / k], both rounded up
-    FourBitFloats   weight u8 [N * K / 2, 1], weight.absmax, weight.quant_map, weight.nested_absmax and
-                    weight.nested_quant_map or none, weight.quant_state.bitsandbytes__nf4 (or fp4)
+    PackedIntegers  weight_packed i32 [N, K * bits / 32], weight_scale [N, G], optional weight_g_idx i32 [K];
+                    if asymmetric, weight_zero_point i32 [N * bits / 32, G], N rounded up to whole words
+    EightBits       weight e4m3 or i8 [N, K], a scale [N, 1], [N], [1] or []; if static, input_scale [1] or [];
+                    with blocks of [n, k] a scale [N / n, K / k], both rounded up
+    FourBitFloats   weight u8 [N * K / 2, 1], weight.absmax, weight.quant_map, optional weight.nested_absmax and
+                    weight.nested_quant_map, weight.quant_state.bitsandbytes__nf4 (or fp4)
 
-G: groups of inputs.
+K: inputs; N: outputs; G: groups of inputs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_STATE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a quantised module. dtype: as safetensors names it. data: its bytes, as in `Tensor`."""
+    """One tensor of a quantised module. dtype: its name in safetensors; data: its bytes, as in `Tensor`."""
 
     name: str
     dtype: str
@@ -51,9 +51,9 @@ class Part:
 
 
 def part_suffixes(scheme: Quantization, module: str, dtypes: Mapping[str, str]) -> tuple[str, ...]:
-    """Suffixes of the tensors of a module that is quantised, its weight's first; none if it is not quantised.
+    """Returns the suffixes of the tensors of a quantised module, its weight first; empty if it is not quantised.
 
-    module: e.g. `model.layers.0.mlp.up_proj`; dtypes: of all tensors of the model, by name.
+    module: such as `model.layers.0.mlp.up_proj`; dtypes: of all tensors of the model, by name.
     """
 
     def there(*suffixes: str) -> tuple[str, ...]:
@@ -73,7 +73,10 @@ def part_suffixes(scheme: Quantization, module: str, dtypes: Mapping[str, str]) 
 
 
 def quantized_shape(path: Path, scheme: Quantization, module: str, parts: Mapping[str, Part]) -> tuple[int, ...]:
-    """[N, K] of the weight that a module's parts stand for. parts: by suffix. Raises DamagedFile if they disagree."""
+    """Returns the shape [N, K] of the weight that a module's parts encode.
+
+    parts: by suffix. Raises DamagedFile if they contradict each other.
+    """
     check = _Check(path, module, parts)
     if isinstance(scheme, Gptq):
         return _gptq_shape(check, scheme)
@@ -87,7 +90,7 @@ def quantized_shape(path: Path, scheme: Quantization, module: str, parts: Mappin
 
 
 def quantization_state(parts: Mapping[str, Part]) -> Mapping[str, object]:
-    """bitsandbytes' description of a weight, which is JSON in bytes; empty where there is none, or it is no object."""
+    """Parses the JSON in which bitsandbytes describes a weight; empty if there is none or it is not an object."""
     for suffix in BITSANDBYTES_STATES:
         if suffix in parts and parts[suffix].data.nbytes <= _MAX_STATE_BYTES:
             try:
@@ -100,7 +103,7 @@ def quantization_state(parts: Mapping[str, Part]) -> Mapping[str, object]:
 
 
 class _Check:
-    """Looks at a module's parts and names what is wrong."""
+    """Checks a module's parts and raises errors that name the faulty one."""
 
     def __init__(self, path: Path, module: str, parts: Mapping[str, Part]) -> None:
         self._path, self._module, self._parts = path, module, parts
@@ -118,7 +121,8 @@ class _Check:
             raise DamagedFile(self._path, f"tensor {quoted(f'{self._module}.{suffix}')} is missing")
         if part.dtype not in dtypes or (dimensions is not None and len(part.shape) != dimensions) or 0 in part.shape:
             raise DamagedFile(
-                self._path, f"tensor {quoted(part.name)} is {part.dtype} {list(part.shape)}, not {'/'.join(dtypes)}"
+                self._path,
+                f"tensor {quoted(part.name)} is {part.dtype} {list(part.shape)}, expected {'/'.join(dtypes)}",
             )
         return part.shape
 
@@ -128,11 +132,11 @@ class _Check:
             raise DamagedFile(
                 self._path,
                 f"tensor {quoted(f'{self._module}.{suffix}')} has shape {list(found)}, expected "
-                f"{' or '.join(str(list(shape)) for shape in shapes)} beside the module's other tensors",
+                f"{' or '.join(str(list(shape)) for shape in shapes)} to match the module's other tensors",
             )
 
     def state(self) -> Mapping[str, object]:
-        """As `quantization_state`, and it is there."""
+        """Returns `quantization_state`. Raises DamagedFile if it is missing or not an object."""
         suffix = next((suffix for suffix in BITSANDBYTES_STATES if suffix in self._parts), BITSANDBYTES_STATES[0])
         self.shape(suffix, ("U8",), dimensions=1)
         state = quantization_state(self._parts)
@@ -145,7 +149,7 @@ class _Check:
 
 
 def num_groups(num_inputs: int, group_size: int | None) -> int:
-    """Groups of a row; group_size None: one."""
+    """Returns the number of groups in a row; one if `group_size` is None."""
     return 1 if group_size is None else -(-num_inputs // group_size)
 
 
@@ -216,5 +220,5 @@ def _four_bits_shape(check: _Check) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-# The schemes whose shapes are told here; a test holds it against `Quantization`.
+# The schemes of `quantized_shape`. A test compares them with `Quantization`.
 SCHEMES = (Gptq, Awq, PackedIntegers, EightBits, FourBitFloats)

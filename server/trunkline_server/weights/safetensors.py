@@ -1,11 +1,11 @@
-"""Reader of safetensors files, alone or sharded by `model.safetensors.index.json`.
+"""Reads safetensors files, single or sharded by `model.safetensors.index.json`.
 
-Format: https://github.com/huggingface/safetensors#format. Our own reader, since numpy has no bfloat16 and the weights
-shall stay mapped as they are.
+Format: https://github.com/huggingface/safetensors#format. This reader replaces the `safetensors` package because numpy
+has no bfloat16 and the weights must stay mapped and unconverted.
 
     num_header_bytes: u64 little-endian
     header: JSON, name -> {"dtype", "shape", "data_offsets": [begin, end]}
-    data: exactly covered by the tensors, without holes
+    data: covered exactly by the tensors, without holes
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_SHARDS = 1 << 12
 MAX_TENSORS = 1 << 20
 MAX_COUNT = 1 << 62  # of a dimension or an offset
 
-# Bytes per element of all dtypes of the format that take whole bytes; those of `FORMATS` are read.
+# Bytes per element of the format's dtypes, except those smaller than a byte. Only those of `FORMATS` become tensors.
 _DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
@@ -35,7 +35,7 @@ _DTYPE_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies. offset: absolute, in bytes."""
+    """The location of a tensor. offset: absolute, in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,47 +44,48 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """One safetensors file: the header is read and checked here, data is mapped.
+    """One safetensors file. The constructor reads and checks the header; the data is mapped.
 
-    Raises ModelNotFound, DamagedFile (which file, what) or UnsupportedFormat.
+    Raises ModelNotFound, DamagedFile (with the file and the fault) or UnsupportedFormat.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = MappedFile(path)
         if self._file.num_bytes < 8:
-            raise DamagedFile(path, f"the file has {self._file.num_bytes} bytes, a header alone takes 8")
+            raise DamagedFile(path, f"the file has {self._file.num_bytes} bytes, but its header takes at least 8")
         num_header_bytes = int.from_bytes(self._file.buffer[:8], "little")
         if num_header_bytes > MAX_HEADER_BYTES:
-            raise DamagedFile(path, f"the header claims {num_header_bytes} bytes, the limit is {MAX_HEADER_BYTES}")
+            raise DamagedFile(path, f"the header claims {num_header_bytes} bytes, but the limit is {MAX_HEADER_BYTES}")
         self.header_bytes = 8 + num_header_bytes
         if self.header_bytes > self._file.num_bytes:
-            raise DamagedFile(path, f"the header claims {num_header_bytes} bytes, the file has {self._file.num_bytes}")
+            raise DamagedFile(
+                path, f"the header claims {num_header_bytes} bytes, but the file has {self._file.num_bytes}"
+            )
         header = parse_json_object(path, self._file.buffer[8 : self.header_bytes], "the header")
         header.pop("__metadata__", None)
         if len(header) > MAX_TENSORS:
-            raise DamagedFile(path, f"the header names {len(header)} tensors, the limit is {MAX_TENSORS}")
+            raise DamagedFile(path, f"the header names {len(header)} tensors, but the limit is {MAX_TENSORS}")
         self.tensors = {name: self._info(name, entry) for name, entry in header.items()}
         self._check_coverage()
 
     @property
     def file(self) -> MappedFile:
-        """The whole file."""
         return self._file
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor, as a view of the mapping. Raises KeyError, UnsupportedFormat."""
+        """Returns a tensor as a view of the mapping. Raises KeyError, UnsupportedFormat."""
         info = self.tensors[name]
         if info.dtype not in FORMATS:
             raise UnsupportedFormat(
-                f"tensor {quoted(name)} of `{self.path}` is stored as {info.dtype}, which is not read",
-                hint="formats read are F32, F16, BF16",
+                f"tensor {quoted(name)} of `{self.path}` is stored as {info.dtype}, which is not supported",
+                hint="supported formats are F32, F16, BF16",
             )
         data = self._file.bytes[info.offset : info.offset + info.num_bytes]
         return Tensor(name=name, format=info.dtype, shape=info.shape, data=data, is_mapped=True)
 
     def part(self, name: str) -> Part:
-        """A tensor of any dtype, as a view of the mapping. Raises KeyError."""
+        """Returns a tensor of any dtype as a view of the mapping. Raises KeyError."""
         info = self.tensors[name]
         data = self._file.bytes[info.offset : info.offset + info.num_bytes]
         return Part(name, info.dtype, info.shape, data)
@@ -97,8 +98,8 @@ class SafetensorsFile:
             raise DamagedFile(self.path, f"tensor {quoted(name)} has a `dtype` that is not a string")
         if dtype not in _DTYPE_BYTES:
             raise UnsupportedFormat(
-                f"tensor {quoted(name)} of `{self.path}` is stored as {quoted(dtype)}, which is not read",
-                hint="formats read are F32, F16, BF16",
+                f"tensor {quoted(name)} of `{self.path}` is stored as {quoted(dtype)}, which is not supported",
+                hint="supported formats are F32, F16, BF16",
             )
         if not _counts(shape) or len(shape) > MAX_DIMENSIONS:
             raise DamagedFile(
@@ -135,9 +136,9 @@ class SafetensorsFile:
 
 
 def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
-    """All tensors of the model in `folder`, name -> file that holds it.
+    """Opens the model in `folder` and returns, for each tensor name, the file that holds it.
 
-    Reads `model.safetensors.index.json` where there is one, else `model.safetensors`.
+    Reads `model.safetensors.index.json` if it exists, otherwise `model.safetensors`.
     Raises ModelNotFound, DamagedFile or UnsupportedFormat.
     """
     index_path = folder / "model.safetensors.index.json"
@@ -152,7 +153,8 @@ def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     for name, file_name in weight_map.items():
         if not isinstance(file_name, str) or not _is_plain_file_name(file_name):
             raise DamagedFile(
-                index_path, f"tensor {quoted(name)} is mapped to {quoted(str(file_name))}, which is no plain file name"
+                index_path,
+                f"tensor {quoted(name)} is mapped to {quoted(str(file_name))}, which is not a plain file name",
             )
         if file_name not in files:
             if len(files) == MAX_SHARDS:
@@ -169,27 +171,27 @@ def open_shards(folder: Path) -> dict[str, SafetensorsFile]:
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """Reads a JSON file whose top is an object. Raises ModelNotFound or DamagedFile."""
+    """Reads a JSON file that holds an object. Raises ModelNotFound or DamagedFile."""
     file = MappedFile(path)
     if file.num_bytes > MAX_JSON_BYTES:
-        raise DamagedFile(path, f"the file has {file.num_bytes} bytes, the limit is {MAX_JSON_BYTES}")
+        raise DamagedFile(path, f"the file has {file.num_bytes} bytes, but the limit is {MAX_JSON_BYTES}")
     return parse_json_object(path, file.buffer[:], "the file")
 
 
 def parse_json_object(path: Path, raw: bytes, what: str) -> dict[str, object]:
-    """Parses JSON whose top is an object without repeated keys. Raises DamagedFile."""
+    """Parses a JSON object without repeated keys. what: names the text in errors. Raises DamagedFile."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         keys: dict[str, object] = dict(pairs)
         if len(keys) != len(pairs):
-            raise ValueError("a key comes twice")
+            raise ValueError("a key is repeated")
         return keys
 
     try:
         parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
     except RecursionError:
         raise DamagedFile(path, f"{what} nests too deeply") from None
-    except ValueError as error:  # bad UTF-8, bad JSON, repeated key, a number of absurd length
+    except ValueError as error:  # bad UTF-8, bad JSON, a repeated key, a number of absurd length
         raise DamagedFile(path, f"{what} is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise DamagedFile(path, f"{what} is not a JSON object")
@@ -197,10 +199,10 @@ def parse_json_object(path: Path, raw: bytes, what: str) -> dict[str, object]:
 
 
 def _counts(numbers: object) -> bool:
-    """A list of integers from 0 to `MAX_COUNT` (booleans are no integers here)."""
+    """Returns True for a list of integers from 0 to `MAX_COUNT`. Booleans do not count as integers."""
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers)
 
 
 def _is_plain_file_name(name: str) -> bool:
-    """A name inside the folder, so that an index cannot lead elsewhere."""
+    """Returns True for a name that cannot lead out of the folder."""
     return name not in ("", ".", "..") and not any(char in "/\\\0" for char in name)

@@ -1,4 +1,4 @@
-"""A weight as it lies in its file."""
+"""Weights as they are stored in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How elements are stored: groups of `group_elements` along the innermost dimension take `group_bytes` each."""
+    """A storage format: groups of `group_elements` along the innermost dimension take `group_bytes` each."""
 
     group_elements: int
     group_bytes: int
@@ -34,20 +34,20 @@ FORMATS: dict[str, Format] = {
     "Q6_K": Format(256, 210),
 }
 
-# Most dimensions of a tensor that the readers accept (ggml's own limit is 4; weights here have 1 or 2).
+# Most dimensions that the readers accept. ggml's own limit is 4; the weights here have 1 or 2.
 MAX_DIMENSIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One weight, as its file holds it.
+    """One weight as its file stores it.
 
-    name: as in the model's safetensors, e.g. `model.layers.0.self_attn.q_proj.weight`.
+    name: as in the model's safetensors, such as `model.layers.0.self_attn.q_proj.weight`.
     format: a key of `FORMATS`.
     shape: in elements, outermost first, so a linear weight is [N, K] and its rows are contiguous.
-    data: its bytes, contiguous, read-only; a view of the mapped file. It may begin at any address: whoever needs an
-        aligned one copies.
-    interleaved_head: rows of a head, if the file has those of each head in another order: see `naming.py`.
+    data: its bytes, contiguous and read-only; usually a view of the mapped file. May begin at any address, so code that
+        needs an aligned one makes a copy.
+    interleaved_head: rows per head, if the file stores the rows of each head in another order; see `naming.py`.
     is_mapped: `data` is pages of a file mapped read-only, which may be dropped from memory and read again.
     """
 
@@ -68,12 +68,12 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one run along the innermost dimension."""
+        """Bytes of one row along the innermost dimension."""
         return stored_bytes(self.format, self.shape[-1:])
 
 
 def stored_bytes(format_name: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor of `shape`. Raises ValueError if a row is not a whole number of groups."""
+    """Returns the size in bytes of a tensor of `shape`. Raises ValueError if a row is not a whole number of groups."""
     stored_as = FORMATS[format_name]
     if shape and shape[-1] % stored_as.group_elements != 0:
         raise ValueError(f"rows of {shape[-1]} elements are not a multiple of {stored_as.group_elements}")

@@ -7,7 +7,6 @@ use super::SEGMENT_SIZE;
 pub struct Window(usize);
 
 impl Window {
-    /// To the beginning.
     pub const NONE: Self = Self(usize::MAX);
 
     /// The last `num_positions`, the query's own among them. None for 0.

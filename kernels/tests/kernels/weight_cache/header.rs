@@ -22,7 +22,6 @@ pub struct Entry {
     pub format: String,
     pub rows: u64,
     pub columns: u64,
-    /// In the image.
     pub offset: u64,
     pub num_bytes: u64,
     pub checksum: u64,

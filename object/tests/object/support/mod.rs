@@ -1,4 +1,4 @@
-//! An object store in memory that fails as it is told, and counts.
+//! An object store in memory that injects faults and counts requests.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses some of it")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,23 +9,23 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use trunkline_object::{Objects, Refusal};
 
-/// What happens instead.
+/// A fault to inject into one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// The connection breaks.
+    /// The connection breaks before an answer.
     Broken,
-    /// No such credentials any more.
+    /// The credentials are refused.
     Denied,
-    /// No answer, ever.
+    /// The store never answers.
     Hangs,
-    /// What is given ends so many bytes early.
+    /// The answer ends this many bytes early.
     Cut(usize),
-    /// One bit of what is given is another one.
+    /// The bit with this index is flipped in the answer.
     Flipped(usize),
 }
 
-/// What is asked.
+/// An operation that a fault can hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Get,
@@ -34,15 +34,14 @@ pub enum Operation {
 
 type Faults = Box<dyn FnMut(Operation) -> Fault + Send>;
 
-/// Clones are the same store.
+/// Clones share the same objects.
 #[derive(Clone)]
 pub struct FaultyStore {
-    /// The objects by name.
     pub objects: Arc<Mutex<BTreeMap<String, Bytes>>>,
     faults: Arc<Mutex<Faults>>,
-    /// How often each object was asked for.
+    /// The number of downloads of each object.
     pub gets: Arc<Mutex<HashMap<String, usize>>>,
-    /// One permit per get; take them away to hold all of them.
+    /// Each download takes one permit, so a test that takes them all blocks every download.
     pub gate: Arc<Semaphore>,
 }
 

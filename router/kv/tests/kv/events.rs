@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use trunkline_kv::{BlockKey, KvCache, KvEvent, MAX_LOGGED_EVENTS, NodeId, Owner, Salt, StoreIndex, Tier};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{KvCache, KvEvent, MAX_LOGGED_EVENTS, NodeId, Owner, Salt, StoreIndex, Tier};
 
 use crate::model::drawn;
 

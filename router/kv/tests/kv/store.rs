@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
-use trunkline_kv::{BlockKey, Salt, SlotId, StoreIndex, StoredBlock};
+use trunkline_contract::{BlockKey, SlotId};
+use trunkline_kv::{Salt, StoreIndex, StoredBlock};
 
 use crate::model::drawn;
 

@@ -3,11 +3,11 @@
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
 mod parts {
-    mod format;
-    mod json;
-    mod loose;
+    mod formats;
+    mod json_scanner;
+    mod lenient_json;
+    mod python_calls;
     mod python_string;
-    mod pythonic;
     mod reasoning;
     mod sections;
 }

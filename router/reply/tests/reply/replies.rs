@@ -1,11 +1,11 @@
-//! Replies as models of each family write them, cut in every way.
+//! Replies as models of each family write them, cut at every position.
 
 use proptest::prelude::*;
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
 use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, parse_with, reasoning};
 
-/// The reply whole, by characters, and cut once at each place: all the same.
+/// Parses a reply whole, by characters, and cut once at each position, and checks that the results are equal.
 fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
     let whole = parse(format, reasoning, [text]);
     assert_eq!(parse(format, reasoning, text.chars().map(String::from)), whole, "by characters: {text}");
@@ -15,160 +15,123 @@ fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStar
     whole
 }
 
-/// Form, what the model wrote, what it is.
-type Recorded = (ToolFormat, &'static str, Reply);
+/// The text that a model wrote, and the expected result.
+type Recorded = (&'static str, Reply);
 
-/// This text, and a call for Paris.
+/// Returns a reply of `text` and a call for Paris.
 fn weather(text: &str) -> Reply {
     Reply::of(text).calling("get_weather", r#"{"city": "Paris"}"#)
 }
 
-/// Qwen2.5-7B-Instruct, Hermes-2-Pro.
+/// Replies of Qwen2.5-7B-Instruct and Hermes-2-Pro.
 fn hermes() -> Vec<Recorded> {
-    use ToolFormat::Hermes;
     vec![
         (
-            Hermes,
             "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
             weather(""),
         ),
         (
-            Hermes,
             "I will look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>\n\
              <tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>",
             weather("I will look.").calling("get_time", "{}"),
         ),
         (
-            Hermes,
             "<tool_call>{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"get_weather\"}</tool_call>\n\n",
             weather(""),
         ),
-        (Hermes, "<tool_call>{\"name\": \"get_time\"}</tool_call>", Reply::of("").calling("get_time", "{}")),
+        ("<tool_call>{\"name\": \"get_time\"}</tool_call>", Reply::of("").calling("get_time", "{}")),
+        ("<tool_call>{\"name\": \"get_time\", \"arguments\": null}", Reply::of("").calling("get_time", "{}")),
         (
-            Hermes,
-            "<tool_call>{\"name\": \"get_time\", \"arguments\": null}",
-            Reply::of("").calling("get_time", "{}"),
-        ),
-        (
-            Hermes,
             r#"<tool_call>{"name": "f", "arguments": "{\"a\": [1, \"}\"]}"}</tool_call> Done."#,
             Reply::of(" Done.").calling("f", r#"{"a": [1, "}"]}"#),
         ),
     ]
 }
 
-/// The same, not quite as it should be.
-fn hermes_broken() -> Vec<Recorded> {
-    use ToolFormat::Hermes;
+/// The same format with mistakes.
+fn malformed_hermes() -> Vec<Recorded> {
     vec![
-        // Broken after its arguments, which stand: what follows the last whole member is text.
+        // The object is invalid after its arguments. They stand, and what follows the last complete member is text.
         (
-            Hermes,
             r#"<tool_call>{"name": "f", "arguments": {"a": 1}, "arguments": {"b": nulll}}</tool_call>"#,
             Reply::of(r#", "arguments": {"b": nulll}}</tool_call>"#).calling("f", r#"{"a": 1}"#),
         ),
         (
-            Hermes,
             "<tool_call>{\"name\": \"f\", \"arguments\": {\"code\": \"if x:\n\ty = 'it\\'s'\"}}</tool_call>",
             Reply::of("").calling("f", r#"{"code": "if x:\n\ty = 'it's'"}"#),
         ),
         (
-            Hermes,
             "<tool_call>{\"arguments\": \"{\\\"a\\\": \\\"x\n\\\"}\", \"name\": \"f\"}</tool_call>",
             Reply::of("").calling("f", r#"{"a": "x\n"}"#),
         ),
         (
-            Hermes,
             r#"<tool_call>{"name": "f", "arguments": {"a": [True, None,], "b": 1,}}</tool_call>"#,
             Reply::of("").calling("f", r#"{"a": [true, null], "b": 1}"#),
         ),
-        // Closed once too often.
+        // There is one bracket too many.
         (
-            Hermes,
             "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}}}\n</tool_call> Done.",
             weather(" Done."),
         ),
-        (Hermes, r#"<tool_call>{"name": "f", "arguments": {}}}</tool_"#, Reply::of("").calling("f", "{}")),
-        (Hermes, r#"<tool_call>{"name": "f", "arguments": {}}} or"#, Reply::of("} or").calling("f", "{}")),
-        // No arguments, in other words.
-        (
-            Hermes,
-            r#"<tool_call>{"name": "f", "arguments": ""}</tool_call>"#,
-            Reply::of("").calling("f", "{}"),
-        ),
-        (Hermes, r#"<tool_call>{"arguments": " \n", "name": "f"}"#, Reply::of("").calling("f", "{}")),
-        (Hermes, r#"<tool_call>{"name": "f", "arguments": "null"}"#, Reply::of("").calling("f", "{}")),
-        (Hermes, r#"<tool_call>{"name": "f", "arguments": None}"#, Reply::of("").calling("f", "{}")),
+        (r#"<tool_call>{"name": "f", "arguments": {}}}</tool_"#, Reply::of("").calling("f", "{}")),
+        (r#"<tool_call>{"name": "f", "arguments": {}}} or"#, Reply::of("} or").calling("f", "{}")),
+        // There are several ways to write no arguments.
+        (r#"<tool_call>{"name": "f", "arguments": ""}</tool_call>"#, Reply::of("").calling("f", "{}")),
+        (r#"<tool_call>{"arguments": " \n", "name": "f"}"#, Reply::of("").calling("f", "{}")),
+        (r#"<tool_call>{"name": "f", "arguments": "null"}"#, Reply::of("").calling("f", "{}")),
+        (r#"<tool_call>{"name": "f", "arguments": None}"#, Reply::of("").calling("f", "{}")),
     ]
 }
 
-/// Llama-3.1-8B-Instruct.
+/// Replies as Llama-3.1-8B-Instruct writes them.
 fn llama3() -> Vec<Recorded> {
-    use ToolFormat::Llama3;
     vec![
-        (Llama3, r#"[{"name": "get_weather", "parameters": {"city": "Paris"}}]"#, weather("")),
+        (r#"[{"name": "get_weather", "parameters": {"city": "Paris"}}]"#, weather("")),
+        (r#"{"type": "function", "function": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
+        (r#"{"name": "f", "function": "no tool", "parameters": null}"#, Reply::of("").calling("f", "{}")),
+        (r#"<|python_tag|>{"name": "f"}"#, Reply::of("").calling("f", "{}")),
+        (r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
+        (r#"<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
         (
-            Llama3,
-            r#"{"type": "function", "function": "get_weather", "parameters": {"city": "Paris"}}"#,
-            weather(""),
-        ),
-        (
-            Llama3,
-            r#"{"name": "f", "function": "no tool", "parameters": null}"#,
-            Reply::of("").calling("f", "{}"),
-        ),
-        (Llama3, r#"<|python_tag|>{"name": "f"}"#, Reply::of("").calling("f", "{}")),
-        (Llama3, r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
-        (Llama3, r#"<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
-        (
-            Llama3,
             r#"{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {}}"#,
             weather("").calling("get_time", "{}"),
         ),
     ]
 }
 
-/// Mistral-7B-Instruct-v0.3, Mistral-Small-3.2.
+/// Replies of Mistral-7B-Instruct-v0.3 and Mistral-Small-3.2.
 fn mistral() -> Vec<Recorded> {
-    use ToolFormat::Mistral;
     vec![
         (
-            Mistral,
             r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]"#,
             weather(""),
         ),
         (
-            Mistral,
             r#"[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]"#,
             weather("").calling("get_time", "{}"),
         ),
         (
-            Mistral,
             r#"One moment.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[CALL_ID]a1b2[ARGS]{}"#,
             weather("One moment.").calling("get_time", "{}"),
         ),
-        // A mark far behind a call is not the call's.
-        (Mistral, "[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
-        (Mistral, "[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
+        // A mark after a complete call does not belong to it.
+        ("[TOOL_CALLS]f{\"a\": 1}[ARGS]{}", Reply::of("[ARGS]{}").calling("f", "{\"a\": 1}")),
+        ("[TOOL_CALLS]f [ARGS]{}", Reply::of("").calling("f", "{}")),
     ]
 }
 
-/// Llama-3.2-3B-Instruct, Llama-4-Scout, ToolACE-8B.
+/// Replies of Llama-3.2-3B-Instruct, Llama-4-Scout and ToolACE-8B.
 fn pythonic() -> Vec<Recorded> {
-    use ToolFormat::Pythonic;
     vec![
         (
-            Pythonic,
             "[get_weather(city='Paris'), get_time()]",
             Reply::of("").calling("get_weather", r#"{"city":"Paris"}"#).calling("get_time", "{}"),
         ),
         (
-            Pythonic,
             "Let me see. <|python_start|>[f(a=[1, \"]\"], b=True)]<|python_end|>",
             Reply::of("Let me see.").calling("f", r#"{"a":[1,"]"],"b":true}"#),
         ),
         (
-            Pythonic,
             "[f(id=123456789012345678901234567890, code=\"\"\"print(\"a]\")\"\"\",), get_time(),]",
             Reply::of("")
                 .calling("f", r#"{"id":123456789012345678901234567890,"code":"print(\"a]\")"}"#)
@@ -177,19 +140,16 @@ fn pythonic() -> Vec<Recorded> {
     ]
 }
 
-/// Models without a form of their own.
+/// Replies of models without a format of their own.
 fn json() -> Vec<Recorded> {
-    use ToolFormat::Json;
     vec![
         (
-            Json,
             r#"  [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "parameters": {}}]"#,
             weather("").calling("f", "{}"),
         ),
-        (Json, r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#, weather("")),
-        // What is no call among calls is text, and the others are calls.
+        (r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#, weather("")),
+        // An item of a list that is not a call is text, and the other items are calls.
         (
-            Json,
             "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"nothing\", \"arguments\": {\"a\": [1]}}, \
              {\"name\": \"get_time\", \"arguments\": {}}]",
             Reply::of(r#"{"name": "nothing", "arguments": {"a": [1]}}"#)
@@ -197,78 +157,83 @@ fn json() -> Vec<Recorded> {
                 .calling("get_time", "{}"),
         ),
         (
-            Json,
             r#"[{"name": "f", "arguments": {}}, {"name": "f", "age": "#,
             Reply::of(r#"{"name": "f", "age":"#).calling("f", "{}"),
         ),
         (
-            Json,
             r#"[{"name": "f", "arguments": {}}, {"a"; 1}] and [2]"#,
             Reply::of(r#"{"a"; 1}] and [2]"#).calling("f", "{}"),
         ),
-        (Json, r#"[{"name": "f", "arguments": {}}, 5]"#, Reply::of(", 5]").calling("f", "{}")),
+        (r#"[{"name": "f", "arguments": {}}, 5]"#, Reply::of(", 5]").calling("f", "{}")),
     ]
 }
 
-/// What merely looks like a call.
-const NO_CALLS: &[(ToolFormat, &str)] = &[
-    (ToolFormat::Hermes, "Use <tool_call> to call."),
-    (ToolFormat::Hermes, "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>"),
-    (ToolFormat::Hermes, "<tool_call>{\"name\": 5}</tool_call> and so on\n"),
-    (ToolFormat::Hermes, "<tool_call>{\"nam"),
-    (ToolFormat::Hermes, "<tool_call>"),
-    (ToolFormat::Hermes, "a <tool_"),
-    (ToolFormat::Hermes, "{\"name\": \"get_time\", \"arguments\": {}}"),
-    (ToolFormat::Llama3, "{\"temperature\": 21}"),
-    (ToolFormat::Llama3, "{\"name\": \"Ann\", \"parameters\": {}}"),
-    (ToolFormat::Llama3, "{\"name\": \"f\", \"age\": 5}"),
-    (ToolFormat::Llama3, "{\"function\": \"f\"}"),
-    (ToolFormat::Llama3, "[{\"name\": \"f\"}]\n"),
-    (ToolFormat::Llama3, "[1, 2]"),
-    (ToolFormat::Json, "{\"name\": \"f\", \"age\": 5, \"address\": {\"city\": \"Paris\"}}"),
-    (ToolFormat::Json, "[{\"name\": \"f\"}, {\"name\": \"f\", \"arguments\": {}}]"),
-    (ToolFormat::Llama3, "A set {1, 2}; {\"name\": \"get_time\", \"parameters\": {}}"),
-    (ToolFormat::Llama3, "<|python_tag|>print(1)"),
-    (ToolFormat::Mistral, "[TOOL_CALLS] is a token"),
-    (ToolFormat::Mistral, "[TOOL_CALLS]get_nothing[ARGS]{}"),
-    (ToolFormat::Mistral, "[TOOL_CALLS]get_time[ARGS]5"),
-    (ToolFormat::Mistral, "[TOOL_CALLS]get_time[1] and [ARGS]{}"),
-    (ToolFormat::Mistral, "[TOOL_CALLS]get_time[CALL_ID]a b[ARGS]{}"),
-    (ToolFormat::Pythonic, "[1] and [2]"),
-    (ToolFormat::Pythonic, "[get_time is a tool]"),
-    (ToolFormat::Pythonic, "[get_time(5)] "),
-    (ToolFormat::Pythonic, "[f(a=\"\"\"]\"\")] "),
-    (ToolFormat::Pythonic, "[get_weather(city='Paris'"),
-    (ToolFormat::Json, "[1, 2, 3]"),
-    (ToolFormat::Json, "[]"),
-    (ToolFormat::Json, " {}"),
+/// Texts that look like calls and are not.
+const LOOKALIKES: &[(ToolFormat, &str)] = &[
+    (ToolFormat::HERMES, "Use <tool_call> to call."),
+    (ToolFormat::HERMES, "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>"),
+    (ToolFormat::HERMES, "<tool_call>{\"name\": 5}</tool_call> and so on\n"),
+    (ToolFormat::HERMES, "<tool_call>{\"nam"),
+    (ToolFormat::HERMES, "<tool_call>"),
+    (ToolFormat::HERMES, "a <tool_"),
+    (ToolFormat::HERMES, "{\"name\": \"get_time\", \"arguments\": {}}"),
+    (ToolFormat::LLAMA3, "{\"temperature\": 21}"),
+    (ToolFormat::LLAMA3, "{\"name\": \"Ann\", \"parameters\": {}}"),
+    (ToolFormat::LLAMA3, "{\"name\": \"f\", \"age\": 5}"),
+    (ToolFormat::LLAMA3, "{\"function\": \"f\"}"),
+    (ToolFormat::LLAMA3, "[{\"name\": \"f\"}]\n"),
+    (ToolFormat::LLAMA3, "[1, 2]"),
+    (ToolFormat::JSON, "{\"name\": \"f\", \"age\": 5, \"address\": {\"city\": \"Paris\"}}"),
+    (ToolFormat::JSON, "[{\"name\": \"f\"}, {\"name\": \"f\", \"arguments\": {}}]"),
+    (ToolFormat::LLAMA3, "A set {1, 2}; {\"name\": \"get_time\", \"parameters\": {}}"),
+    (ToolFormat::LLAMA3, "<|python_tag|>print(1)"),
+    (ToolFormat::MISTRAL, "[TOOL_CALLS] is a token"),
+    (ToolFormat::MISTRAL, "[TOOL_CALLS]get_nothing[ARGS]{}"),
+    (ToolFormat::MISTRAL, "[TOOL_CALLS]get_time[ARGS]5"),
+    (ToolFormat::MISTRAL, "[TOOL_CALLS]get_time[1] and [ARGS]{}"),
+    (ToolFormat::MISTRAL, "[TOOL_CALLS]get_time[CALL_ID]a b[ARGS]{}"),
+    (ToolFormat::PYTHONIC, "[1] and [2]"),
+    (ToolFormat::PYTHONIC, "[get_time is a tool]"),
+    (ToolFormat::PYTHONIC, "[get_time(5)] "),
+    (ToolFormat::PYTHONIC, "[f(a=\"\"\"]\"\")] "),
+    (ToolFormat::PYTHONIC, "[get_weather(city='Paris'"),
+    (ToolFormat::JSON, "[1, 2, 3]"),
+    (ToolFormat::JSON, "[]"),
+    (ToolFormat::JSON, " {}"),
 ];
 
 #[test]
-fn recorded_calls_are_found_however_they_are_cut() {
-    for (format, text, wanted) in
-        [hermes(), hermes_broken(), llama3(), mistral(), pythonic(), json()].into_iter().flatten()
-    {
-        assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
+fn recorded_calls_are_found_wherever_they_are_cut() {
+    for (format, replies) in [
+        (ToolFormat::HERMES, hermes()),
+        (ToolFormat::HERMES, malformed_hermes()),
+        (ToolFormat::LLAMA3, llama3()),
+        (ToolFormat::MISTRAL, mistral()),
+        (ToolFormat::PYTHONIC, pythonic()),
+        (ToolFormat::JSON, json()),
+    ] {
+        for (text, wanted) in replies {
+            assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
+        }
     }
 }
 
 #[test]
-fn what_is_no_call_is_text() {
-    for (format, text) in NO_CALLS {
+fn text_that_only_looks_like_a_call_is_text() {
+    for (format, text) in LOOKALIKES {
         assert_eq!(parse_in_all_ways(Some(*format), None, text), Reply::of(text), "{format:?}: {text}");
     }
-    // A call after something that looked like one is found.
+    // A call that follows such text is found.
     let text = "<tool_call>no <tool_call>{\"name\": \"get_time\", \"arguments\": {}}</tool_call>";
     let wanted = Reply::of("<tool_call>no").calling("get_time", "{}");
-    assert_eq!(parse_in_all_ways(Some(ToolFormat::Hermes), None, text), wanted);
+    assert_eq!(parse_in_all_ways(Some(ToolFormat::HERMES), None, text), wanted);
 }
 
 #[test]
 fn arguments_stream_and_end_where_the_reply_is_cut() {
     let names = NAMES.map(String::from).to_vec();
     let mut parser =
-        ReplyParser::new(Sections::new(None, ReasoningMarks::Think), Some((ToolFormat::Hermes, names)));
+        ReplyParser::new(Sections::new(None, ReasoningMarks::Think), Some((ToolFormat::HERMES, names)));
     let mut out = Vec::new();
     parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"One", &mut out);
     assert_eq!(out, [Piece::CallBegin { name: "f".into() }, Piece::Arguments("{\"text\": \"One".into())]);
@@ -278,15 +243,15 @@ fn arguments_stream_and_end_where_the_reply_is_cut() {
     out.clear();
     parser.finish(&mut out);
     assert_eq!(out, [Piece::CallEnd]);
-    // Arguments that are no JSON end where they stop being any; the rest is text.
+    // A call whose arguments become invalid ends there, and the rest is text.
     let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>";
-    let reply = parse_in_all_ways(Some(ToolFormat::Hermes), None, text);
+    let reply = parse_in_all_ways(Some(ToolFormat::HERMES), None, text);
     assert_eq!(reply.calls, [("f".into(), "{\"a\": ".into(), true)]);
     assert_eq!(reply.text, "oops}}</tool_call>");
 }
 
 #[test]
-fn reasoning_is_parted_from_the_reply() {
+fn reasoning_is_separated_from_the_reply() {
     use ReasoningStart::{InPrompt, InReply};
     let reply = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..Reply::of(text) };
     for (start, text, wanted) in [
@@ -297,7 +262,7 @@ fn reasoning_is_parted_from_the_reply() {
         (InReply, "<think>never ends </th", reply("never ends </th", "")),
         (InPrompt, "Hm. <b>\n</think>\n", reply("Hm. <b>\n", "")),
         (InPrompt, "</think>Yes. </think>", reply("", "Yes. </think>")),
-        // The prompt opened it, and the model does so again.
+        // The prompt opens reasoning, and the model writes the opening mark again.
         (InPrompt, "<think>\nHm.</think>Yes.", reply("\nHm.", "Yes.")),
         (InPrompt, "\n<think>Hm. <think></think>Yes.", reply("Hm. <think>", "Yes.")),
         (InPrompt, " <thin", reply(" <thin", "")),
@@ -309,7 +274,7 @@ fn reasoning_is_parted_from_the_reply() {
     }
     let text = "<think>a {\"b\"</think>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
     let wanted = reply("a {\"b\"", "").calling("f", "{}");
-    assert_eq!(parse_in_all_ways(Some(ToolFormat::Hermes), Some(InReply), text), wanted);
+    assert_eq!(parse_in_all_ways(Some(ToolFormat::HERMES), Some(InReply), text), wanted);
 }
 
 #[test]
@@ -322,7 +287,7 @@ fn reasoning_may_have_the_marks_of_mistral() {
         ("[TH", reply("", "[TH")),
     ] {
         for (at, _) in text.char_indices() {
-            let tools = (ToolFormat::Mistral, vec!["f".to_owned()]);
+            let tools = (ToolFormat::MISTRAL, vec!["f".to_owned()]);
             let sections = Sections::new(Some(ReasoningStart::InReply), ReasoningMarks::Mistral);
             let parser = ReplyParser::new(sections, Some(tools));
             assert_eq!(parse_with(parser, [&text[..at], &text[at..]]), wanted, "cut at {at}: {text}");
@@ -348,19 +313,18 @@ proptest! {
         prop_assert_eq!(parse(format, reasoning, pieces), parse(format, reasoning, [&text]));
     }
 
-    /// Arguments are an object of JSON, whatever a model writes in their strings.
     #[test]
-    fn arguments_are_json(code in "([^\"\\\\]|\\\\.){0,12}", format in formats(), is_named: bool) {
+    fn arguments_are_json_whatever_a_model_writes_in_their_strings(code in "([^\"\\\\]|\\\\.){0,12}", format in formats(), is_named: bool) {
         let object = format!("{{\"a\": \"{code}\"}}");
-        let text = match format {
-            Some(ToolFormat::Hermes) => {
+        let text = match format.map(ToolFormat::name) {
+            Some("hermes") => {
                 format!("<tool_call>{{\"name\": \"f\", \"arguments\": {object}}}</tool_call>")
             }
-            Some(ToolFormat::Mistral) if is_named => format!("[TOOL_CALLS]f[ARGS]{object}"),
-            Some(ToolFormat::Mistral) => {
+            Some("mistral") if is_named => format!("[TOOL_CALLS]f[ARGS]{object}"),
+            Some("mistral") => {
                 format!("[TOOL_CALLS][{{\"arguments\": {object}, \"name\": \"f\"}}]")
             }
-            Some(ToolFormat::Llama3 | ToolFormat::Json) => {
+            Some("llama3" | "json") => {
                 format!("{{\"name\": \"f\", \"parameters\": {object}}}")
             }
             _ => return Ok(()),
@@ -372,9 +336,8 @@ proptest! {
         prop_assert!(arguments.is_ok_and(|arguments| arguments["a"].is_string()), "{:?}", reply.calls);
     }
 
-    /// Without calls and reasoning every character is given.
     #[test]
-    fn nothing_is_eaten(text in fragments(), format in formats()) {
+    fn a_reply_without_calls_is_unchanged(text in fragments(), format in formats()) {
         let reply = parse(format, None, [&text]);
         if reply.calls.is_empty() {
             prop_assert_eq!(reply.text, text);

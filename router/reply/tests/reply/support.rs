@@ -1,4 +1,4 @@
-//! What the tests compare: a reply's parts, and replies to try.
+//! The expected form of a reply, and generators of replies.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -6,30 +6,28 @@ use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sectio
 
 use crate::draw;
 
-/// A reply's parts, joined: what must not depend on the cuts.
+/// The joined parts of a reply, which must not depend on where its text was cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// For the reader.
     pub text: String,
-    /// Before it.
     pub reasoning: String,
-    /// Name, arguments, whether it ended.
+    /// For each call its name, its arguments, and whether it ended.
     pub calls: Vec<(String, String, bool)>,
 }
 
 impl Reply {
-    /// Text alone.
+    /// Returns a reply that is only text.
     pub fn of(text: &str) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// With a call that ended.
+    /// Adds a complete call.
     pub fn calling(mut self, name: &str, arguments: &str) -> Self {
         self.calls.push((name.into(), arguments.into(), true));
         self
     }
 
-    /// With this piece behind the others.
+    /// Appends a piece, and checks that it may follow the pieces before it.
     pub fn take(&mut self, piece: Piece) {
         match piece {
             Piece::Text(text) => {
@@ -51,7 +49,7 @@ impl Reply {
     }
 }
 
-/// So many cases in the first tier, and 30 times as many in the second.
+/// Runs `few` cases in the first tier of tests, and 30 times as many in the second.
 pub fn drawn(few: u64) -> ProptestConfig {
     ProptestConfig {
         cases: draw::count("TRUNKLINE_CASES", few, 30 * few) as u32,
@@ -61,10 +59,9 @@ pub fn drawn(few: u64) -> ProptestConfig {
     }
 }
 
-/// The tools.
 pub const NAMES: [&str; 3] = ["get_weather", "get_time", "f"];
 
-/// The parts of a reply that comes in these pieces.
+/// Parses a reply that arrives in these pieces.
 pub fn parse(
     format: Option<ToolFormat>,
     reasoning: Option<ReasoningStart>,
@@ -75,7 +72,7 @@ pub fn parse(
     parse_with(ReplyParser::new(sections, format.map(|format| (format, names))), pieces)
 }
 
-/// The same, of this parser.
+/// Parses a reply that arrives in these pieces with a given parser.
 pub fn parse_with(mut parser: ReplyParser, pieces: impl IntoIterator<Item = impl AsRef<str>>) -> Reply {
     let (mut out, mut reply) = (Vec::new(), Reply::default());
     for piece in pieces {
@@ -88,7 +85,7 @@ pub fn parse_with(mut parser: ReplyParser, pieces: impl IntoIterator<Item = impl
     reply
 }
 
-/// Replies made of what means something in some form.
+/// Generates replies of fragments that have a meaning in some format.
 pub fn fragments() -> impl Strategy<Value = String> {
     let fragment = prop_oneof![
         Just("<tool_call>".to_owned()),
@@ -114,12 +111,12 @@ pub fn fragments() -> impl Strategy<Value = String> {
     proptest::collection::vec(fragment, 0..8).prop_map(|fragments| fragments.concat())
 }
 
-/// Each of the forms, and none.
+/// Generates a format, or none.
 pub fn formats() -> impl Strategy<Value = Option<ToolFormat>> {
     (0..=ToolFormat::ALL.len()).prop_map(|idx| ToolFormat::ALL.get(idx).copied())
 }
 
-/// Wherever reasoning begins.
+/// Generates a place where reasoning may begin, or none.
 pub fn reasoning() -> impl Strategy<Value = Option<ReasoningStart>> {
     prop_oneof![Just(None), Just(Some(ReasoningStart::InReply)), Just(Some(ReasoningStart::InPrompt))]
 }

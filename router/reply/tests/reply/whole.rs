@@ -1,4 +1,4 @@
-//! Replies that are there as a whole.
+//! Replies that are parsed complete, not streamed.
 
 use proptest::prelude::*;
 use trunkline_reply::{ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
@@ -15,25 +15,25 @@ fn whole(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &s
 }
 
 #[test]
-fn they_have_no_calls_with_broken_arguments() {
+fn a_call_with_invalid_arguments_is_text() {
     let call = r#"{"name": "f", "arguments": {"a": 1}}"#;
     for (format, text, wanted) in [
         (
-            ToolFormat::Hermes,
+            ToolFormat::HERMES,
             "Hm.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>",
             None,
         ),
-        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": oops}", None),
-        (ToolFormat::Json, "[{\"name\": \"f\", \"arguments\": {\"a\": oops}}]", None),
+        (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": oops}", None),
+        (ToolFormat::JSON, "[{\"name\": \"f\", \"arguments\": {\"a\": oops}}]", None),
         (
-            ToolFormat::Json,
+            ToolFormat::JSON,
             &format!("[{call}, {{\"name\": \"f\", \"arguments\": {{oops}}}}]"),
             Some(Reply::of(r#"{"name": "f", "arguments": {oops}}]"#).calling("f", r#"{"a": 1}"#)),
         ),
-        // Cut by a limit, it is still a call.
-        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": ", Some(Reply::of("").calling("f", "{\"a\": "))),
+        // A call that a limit cut is still a call.
+        (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": ", Some(Reply::of("").calling("f", "{\"a\": "))),
         (
-            ToolFormat::Hermes,
+            ToolFormat::HERMES,
             &format!("Hm. <tool_call>{call}"),
             Some(Reply::of("Hm.").calling("f", r#"{"a": 1}"#)),
         ),
@@ -47,30 +47,29 @@ fn they_have_no_calls_with_broken_arguments() {
 }
 
 #[test]
-fn those_that_stop_in_arguments_have_no_call() {
+fn a_call_whose_arguments_the_model_did_not_finish_is_text() {
     let list = r#"[{"name": "get_time", "arguments": {}}, "#;
     let item = r#"{"name": "f", "arguments": {"a": "x"#;
     let stopped = |format: ToolFormat, text: &str| whole(Some(format), None, text, ReplyEnd::Stopped);
     for (format, text) in [
-        (ToolFormat::Hermes, format!("Hm. <tool_call>{item}")),
-        (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": ".to_owned()),
-        (ToolFormat::Json, item.to_owned()),
+        (ToolFormat::HERMES, format!("Hm. <tool_call>{item}")),
+        (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": ".to_owned()),
+        (ToolFormat::JSON, item.to_owned()),
     ] {
         assert_eq!(stopped(format, &text), Reply::of(&text), "{text}");
     }
     let wanted = Reply::of(item).calling("get_time", "{}");
-    assert_eq!(stopped(ToolFormat::Json, &format!("{list}{item}")), wanted);
-    // Its arguments are complete.
+    assert_eq!(stopped(ToolFormat::JSON, &format!("{list}{item}")), wanted);
+    // Only the object is incomplete, not its arguments.
     let wanted = Reply::of("").calling("f", "{\"a\": 1}");
-    assert_eq!(stopped(ToolFormat::Json, r#"{"name": "f", "arguments": {"a": 1}"#), wanted);
+    assert_eq!(stopped(ToolFormat::JSON, r#"{"name": "f", "arguments": {"a": 1}"#), wanted);
 }
 
 proptest! {
     #![proptest_config(drawn(1_000))]
 
-    /// Whole replies are what their parts are, but for broken arguments.
     #[test]
-    fn they_are_what_their_parts_are(
+    fn complete_replies_equal_streamed_ones_unless_arguments_are_invalid(
         text in fragments(), format in formats(), reasoning in reasoning()
     ) {
         let streamed = parse(format, reasoning, text.chars().map(String::from));

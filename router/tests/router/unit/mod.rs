@@ -1,22 +1,37 @@
 //! One module of the crate at a time; these modules mirror `src/`.
 
-mod args;
-mod compiling;
-mod deadline;
-mod dialects {
-    mod arguments;
-    mod call_ids;
+mod api {
+    mod chat {
+        mod arguments;
+        mod call_ids;
+        mod reply;
+        mod structured;
+        mod tools;
+    }
     mod lists;
-    mod reply;
+    mod openapi;
     mod responses {
         mod store;
     }
-    mod structured;
     mod tgi;
-    mod tools;
 }
-mod driver;
-mod grammar_cache;
+mod args;
+mod engine {
+    mod driver;
+    mod object {
+        mod download;
+    }
+    mod shard {
+        mod masks;
+    }
+}
+mod generation {
+    mod stops;
+}
+mod grammars {
+    mod cache;
+    mod compiling;
+}
 mod http {
     mod body;
     mod cors;
@@ -24,19 +39,18 @@ mod http {
     mod events;
     mod json;
     mod stall;
+    mod tls {
+        mod validity;
+    }
 }
 mod kv_events;
 mod log;
-mod object {
-    mod download;
+mod request {
+    mod deadline;
+    mod retention;
+    mod service_tier;
+    mod tokens;
 }
-mod openapi;
-mod retention;
-mod service_tier;
-mod shard {
-    mod masks;
-}
-mod stops;
 mod tenants {
     mod access;
     mod bucket;
@@ -47,8 +61,4 @@ mod tenants {
     mod places;
     mod rate_headers;
 }
-mod tls {
-    mod validity;
-}
-mod token_fields;
 mod watermark;

@@ -1,1 +1,3 @@
-"""The CPU backend: a model traced once into a program of the Rust kernels, replayed by one call a step. No torch."""
+"""The CPU backend: traces a model once into a program of the Rust kernels, which one call per step replays. No
+torch.
+"""

@@ -1,4 +1,4 @@
-"""`Backend` over the kernels' step executor."""
+"""Implements `Backend` over the step executor of the kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_b
 
 
 class CpuBackend:
-    """Implements `Backend`: hands everything to the executor, which holds weights, pool and sequences."""
+    """Implements `Backend`. The executor holds weights, pool and sequences and does all of the work."""
 
     def __init__(
         self,
@@ -76,23 +76,23 @@ class CpuBackend:
         masks = [(chunk.sequence_id, chunk.allowed_tokens) for chunk in chunks if chunk.allowed_tokens]
         for chunk in chunks:
             if chunk.late_masks is not None:
-                assert isinstance(chunk.late_masks, LateMasks), "made by this backend"
+                assert isinstance(chunk.late_masks, LateMasks), "late masks come from make_late_masks"
                 self._executor.await_mask(chunk.sequence_id, chunk.late_masks)
         try:
             outcomes = self._executor.step([_chunk_fields(chunk) for chunk in chunks], stores, appends, masks)
         except ValueError as error:
             raise PlanError(str(error)) from error
-        # A sampled token has four fields, a failure three, both in the order of their classes.
+        # A sampled token has four fields and a failure three, both in the order of their classes.
         results = [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
         return self._with_scores(chunks, results) if any(chunk.score for chunk in chunks) else results
 
     def _with_scores(
         self, chunks: Sequence[Chunk], results: Sequence[Sampled | SequenceFailure]
     ) -> list[Sampled | SequenceFailure]:
-        """Adds what the step's chunks said of the prompt."""
+        """Adds the scores of prompt tokens to the outcomes."""
         by_id = {result.sequence_id: result for result in results}
         for sequence_id, tokens in self._executor.scores():
-            # A chunk that failed has no scores, so there is a token or nothing.
+            # A chunk that failed has no scores, so its result is a sampled token or missing.
             sampled = by_id.get(sequence_id)
             scores = [TokenScore(*token) for token in tokens]
             if isinstance(sampled, Sampled):
@@ -107,11 +107,11 @@ class CpuBackend:
     def reset(self) -> None:
         self._executor.reset()
         if self.info.num_window_parts:
-            # A router that begins knows of no block that has its part.
+            # A router that starts anew expects no block to have a window part.
             self._executor.drop_window_parts(range(self.info.num_device_blocks))
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        import numpy as np  # not for serving, and slow to import
+        import numpy as np  # imported here because it is slow to import and serving does not need it
 
         logits = np.frombuffer(self._executor.score(token_ids), dtype=np.float32)
         return logits.reshape(len(token_ids), self._vocab_size)

@@ -1,4 +1,4 @@
-"""From a checkpoint to a CPU backend that is ready to serve."""
+"""Builds a CPU backend from a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A block is a tile of attention, and 64 positions fill the registers; a prefix hit that ends inside a block is shared
+# A block is a tile of attention, and 64 positions fill the registers. A prefix hit that ends inside a block is shared
 # by copy, so larger blocks cost no hits, only half a block of memory per sequence.
 BLOCK_SIZE = 64
-# A step of this many prompt tokens is long enough for the matrix kernels and short enough for those that decode beside.
+# Long enough for the matrix kernels, and short enough for the sequences that decode in the same step.
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
-# What `auto` means. Why: docs/decisions/0010-int8-kv-rotated.md
+# The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
-# Bytes of a block's first key, which int4 stores apart: one for each element.
+# int4 stores a block's first key separately; bytes of it per element.
 KV_FIRST_KEY_BYTES = {"int8": 0, "int4": 1, "f16": 0, "bf16": 0}
-# Bytes of the scales of a key and a value of one token and head.
+# Bytes of the scales of one token's key and value in one head.
 KV_SCALE_BYTES = {"int8": 4, "int4": 4, "f16": 0, "bf16": 0}
-# The kernels pad keys and V's rows to so many elements: whole quads or vectors of bytes, or pairs of them.
+# The kernels pad keys and rows of values to multiples of these, for whole quads or vectors of bytes.
 KV_KEY_ELEMENTS = {"int8": 4, "int4": 8, "f16": 1, "bf16": 1}
 KV_VALUE_ELEMENTS = {"int8": 16, "int4": 32, "f16": 16, "bf16": 16}
 ACTIVATION_BYTES = 4
@@ -65,17 +65,17 @@ def build(
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
-    kv_cache_dtype: auto, int8, int4, f16 or bf16. threads: None is one per physical core that this process may use,
-    within its quota. pinning: auto, on, off. available_bytes: for tests; None asks the system. weights_cache: folder of
-    packed weights; None packs each time. store: where KV blocks are kept; None keeps them in memory alone.
-    window_parts: blocks that have K and V of layers with a window at a time, of which plans drop those that no window
-    reaches; "auto" divides the memory if that gains anything, None keeps all of every block.
-    Raises BackendUnavailable, InvalidArgument or DoesNotFit, the latter before anything is loaded.
+    kv_cache_dtype: auto, int8, int4, f16 or bf16; pinning: auto, on or off; available_bytes: for tests.
+    threads: None uses one per physical core that this process may use, within its quota.
+    weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
+    window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
+        every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
+    Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     try:
         from trunkline_server import _kernels
     except ImportError as error:
-        raise BackendUnavailable(f"the kernels cannot be loaded: {error}", hint="run `make build`") from error
+        raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
     config = checkpoint.config
     kv_dtype = _kv_dtype(kv_cache_dtype)
     step = _step_limits(max_step_tokens, max_step_sequences)
@@ -106,10 +106,11 @@ def build(
         )
     except MemoryError as error:
         raise DoesNotFit(
-            f"no memory for {sizes.num_blocks} KV blocks and weights: {error}", hint="lower `--max-batch-total-tokens`"
+            f"cannot allocate {sizes.num_blocks} KV blocks and the weights: {error}",
+            hint="lower `--max-batch-total-tokens`",
         ) from error
     except ValueError as error:
-        # The model is intact and known, but has a shape that the kernels are not made for.
+        # The model is intact and known, but the kernels do not support its shape.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
     fingerprint = _loaded(executor, checkpoint, packed)
     _log_threads(executor)
@@ -120,11 +121,11 @@ def build(
 
 
 def _kv_dtype(kv_cache_dtype: str) -> str:
-    """What the flag stands for. Raises InvalidArgument."""
+    """Returns the dtype that the flag stands for. Raises InvalidArgument."""
     if kv_cache_dtype != "auto" and kv_cache_dtype not in KV_ELEMENT_BITS:
         raise InvalidArgument(
-            f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend has {', '.join(KV_ELEMENT_BITS)}",
-            hint="leave it at auto",
+            f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend supports {', '.join(KV_ELEMENT_BITS)}",
+            hint="use auto",
         )
     return KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
 
@@ -145,12 +146,12 @@ def _divide(num_blocks: int, config: ModelConfig, kv_dtype: str, block_size: int
     sizes = need.divide(num_blocks)
     if sizes.num_window_parts is not None:
         fields = {"window": need.window_size, "blocks": sizes.num_blocks, "window_parts": sizes.num_window_parts}
-        logger.info("layers with a window are kept apart", extra={"fields": fields})
+        logger.info("window parts enabled", extra={"fields": fields})
     return sizes
 
 
 def _window_size(config: ModelConfig) -> int:
-    """The largest window; 0 if there is none."""
+    """Returns the largest window; 0 if there is none."""
     return max((window for window in config.windows if window is not None), default=0)
 
 
@@ -181,7 +182,7 @@ def _info(
 
 
 def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None) -> list[Tensor]:
-    """Writes the model down; returns its weights in the order of their numbers."""
+    """Traces the model into `builder` and returns its weights in the order of their ids."""
     if window_parts is not None:
         builder.keep_windows(window_parts)
     ops = TracingOps(builder, checkpoint)
@@ -205,7 +206,7 @@ def _build_executor(
     kv_dtype: str,
     block_size: int,
 ) -> Executor:
-    """Builds the program; keys of int4 are scaled as was kept, or as is measured now."""
+    """Builds the program. int4's key scaling comes from the cache, or is measured now and cached."""
     from trunkline_server import _kernels
 
     if kv_dtype != "int4" or packed is None:
@@ -228,13 +229,13 @@ def _build_executor(
 
 
 def _log_measured(began: float) -> None:
-    """The time is that of loading, too."""
+    """The measurement is part of loading, so only their sum is known."""
     fields = {"seconds_with_loading": f"{time.monotonic() - began:.2f}"}
-    logger.info("scaling of keys measured", extra={"fields": fields})
+    logger.info("key scaling measured", extra={"fields": fields})
 
 
 def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
-    """Says where the weights came from; returns the checkpoint's fingerprint."""
+    """Logs the origin of the weights and returns the checkpoint's fingerprint."""
     if packed is not None:
         return packed.found(executor, checkpoint)
     logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
@@ -255,15 +256,16 @@ def _log_threads(executor: Executor) -> None:
     fields: dict[str, object] = {"count": num_threads, "pinned": is_pinned, "numa_nodes": len(nodes)}
     logger.info("threads started", extra={"fields": fields})
     if len(nodes) > 1:
-        # Weights lie where they were packed: a thread of another node reads them through the link between nodes.
+        # Weights stay on the node where they were packed, so threads of other nodes read them over the link between
+        # nodes.
         logger.warning(
-            "threads span NUMA nodes; hint: one server per node, each under `numactl --cpunodebind --membind`",
+            "threads span NUMA nodes; hint: run one server per node, each under `numactl --cpunodebind --membind`",
             extra={"fields": {"nodes": ",".join(map(str, nodes))}},
         )
 
 
 def numeric_fingerprint(*parts: str) -> str:
-    """Hash of everything that the bits of a result depend on, 32 hex digits."""
+    """Returns a hash of everything that the bits of a result depend on, as 32 hex digits."""
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -276,9 +278,9 @@ def memory_need(
     block_size: int = BLOCK_SIZE,
     window_tokens: int = 0,
 ) -> MemoryNeed:
-    """What the model will take, from its files' sizes and its config, before anything is loaded.
+    """Estimates the memory that the model takes from its files' sizes and its config, before anything is loaded.
 
-    window_tokens: positions for which layers with a window have room where they are kept apart, else 0.
+    window_tokens: positions for which layers with a window have room if they are stored separately, otherwise 0.
     """
     config = checkpoint.config
     layer_bytes = _layer_bytes(config, kv_dtype, block_size)
@@ -292,19 +294,19 @@ def memory_need(
 
 
 def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
-    """K and V of one token in one layer."""
+    """Returns the bytes of one token's K and V in one layer."""
     elements = sum(
         -(-config.head_size // padding) * padding
         for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
     )
     head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
-    # Once a block, rounded up to bytes of a token.
+    # Stored once per block; rounded up to whole bytes per token.
     head_bytes += -(-config.head_size * KV_FIRST_KEY_BYTES[kv_dtype] // block_size)
     return config.num_kv_heads * head_bytes
 
 
 def _features_per_token(config: ModelConfig) -> int:
-    """Elements of one token's activations inside a layer, all alive at once: more than is needed, and small."""
+    """Returns an upper bound of the elements that one token's activations take inside a layer."""
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
     return 4 * config.hidden_size + heads + 3 * config.intermediate_size
 

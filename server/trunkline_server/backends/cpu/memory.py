@@ -1,4 +1,4 @@
-"""How much of the memory the KV pool takes."""
+"""Plans the size of the KV pool."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from trunkline_server.errors import DoesNotFit
 
-# The pool's size where `--max-batch-total-tokens` does not say: this many tokens, or this part of the available memory.
+# The pool's size without `--max-batch-total-tokens`: this many tokens, but at most this share of the available memory.
 DEFAULT_POOL_TOKENS = 131_072
 DEFAULT_POOL_MEMORY_DIVISOR = 4
-# Below this many tokens a pool serves nobody: a prompt of some length and its answer.
+# A smaller pool has no room for even one prompt of moderate length and its answer.
 MIN_POOL_TOKENS = 512
 
 _MIB = 2**20
@@ -17,7 +17,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryNeed:
-    """What a model takes, in bytes. scratch_bytes: activations and logits of the largest step."""
+    """The memory that a model needs, in bytes. scratch_bytes: activations and logits of the largest step."""
 
     weight_bytes: int
     scratch_bytes: int
@@ -25,10 +25,10 @@ class MemoryNeed:
 
 
 def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted_tokens: int | None) -> int:
-    """How many blocks the pool has. Raises DoesNotFit.
+    """Returns the number of blocks in the pool. Raises DoesNotFit.
 
-    A wish (`--max-batch-total-tokens`) is rounded up to whole blocks and met or refused; without one, the pool shrinks
-    to what weights and scratch leave.
+    wanted_tokens: `--max-batch-total-tokens`, rounded up to whole blocks and either met or refused; None: the pool
+    takes its default size, or less if weights and scratch leave less.
     """
     left_bytes = available_bytes - need.weight_bytes - need.scratch_bytes
     if wanted_tokens is not None:
@@ -48,7 +48,7 @@ def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted
             f"weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)} and the smallest KV pool "
             f"({MIN_POOL_TOKENS} tokens) {_mib(MIN_POOL_TOKENS * need.kv_bytes_per_token)}, but "
             f"{_mib(available_bytes)} of memory are available",
-            hint="choose a smaller model or a stronger quantisation, or set `--max-batch-total-tokens` lower",
+            hint="choose a smaller or more quantised model, or lower `--max-batch-total-tokens`",
         )
     return num_tokens // block_size
 

@@ -1,4 +1,4 @@
-"""`Ops` that computes nothing: it writes the model down, once, as a program of the kernels."""
+"""An `Ops` that computes nothing but records the model, once, as a program of the kernels."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class TracingOps:
-    """Implements `Ops[int]`: values are the builder's ids. A weight is given to the builder when it is first used.
+    """Implements `Ops[int]`: values are the builder's ids. A weight is passed to the builder on first use.
 
-    tensors: the weights given so far, in the order of their numbers.
+    tensors: the weights passed so far, in the order of their ids.
     """
 
     def __init__(self, builder: ProgramBuilder, checkpoint: Checkpoint) -> None:
         self._builder = builder
         self._checkpoint = checkpoint
-        # By the name under which it is stored, so that a tied head is the embedding and not a copy of it.
+        # Keyed by the name under which a weight is stored, so that a tied head is the embedding and not a copy of it.
         self._weight_ids: dict[str, int] = {}
         self.tensors: list[Tensor] = []
 
     @property
     def num_weights(self) -> int:
-        """Weights given to the builder so far."""
+        """Number of weights passed to the builder so far."""
         return len(self._weight_ids)
 
     def embedding(self, weight: str) -> int:

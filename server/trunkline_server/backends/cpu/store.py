@@ -1,4 +1,4 @@
-"""The store of KV blocks on disk, whose blocks the kernels move."""
+"""The CPU backend's store of KV blocks on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class DiskStore:
-    """Implements `Store` over the executor, which knows the blocks, and the kernels' store."""
+    """Implements `Store` over the executor, which knows the blocks, and the store of the kernels, which moves them."""
 
     def __init__(self, executor: Executor, store: KernelStore) -> None:
         executor.attach_store(store)
@@ -42,7 +42,7 @@ class DiskStore:
         stores, restores = self._store.take_outcomes()
         if not stores and not restores:
             return None
-        # At most once a minute: a full disk must not fill the log as well.
+        # The kernels limit this to once a minute, so that a full disk does not fill the log as well.
         if (warning := self._store.take_warning()) is not None:
             logger.warning("a block was not stored or restored: %s", warning)
         return Transfers(
@@ -66,12 +66,12 @@ class DiskStore:
         try:
             self._store.sync()
         except OSError as error:
-            logger.warning("the store of KV blocks is not synced: %s", error, extra={"fields": fields})
+            logger.warning("cannot sync the KV block store: %s", error, extra={"fields": fields})
             return
-        logger.info("store of KV blocks closed", extra={"fields": fields})
+        logger.info("KV block store closed", extra={"fields": fields})
 
 
 def open_store(executor: Executor, info: BackendInfo, options: StoreOptions) -> tuple[DiskStore | None, BackendInfo]:
-    """Opens the store of this model as `open_files` does; returns what `info` is with it."""
+    """Opens the model's store as `open_files` does; returns it, and `info` with its slots and folder."""
     store, info = open_files(info, options)
     return (None if store is None else DiskStore(executor, store)), info

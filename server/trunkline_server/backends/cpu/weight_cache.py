@@ -1,6 +1,6 @@
-"""Packed weights kept from one start to the next: where, under which key, and what is said of it.
+"""The cache of packed weights: its folder, its keys and its log messages.
 
-The file and its checks are the kernels' (`kernels/src/weight_cache.rs`); this says which file belongs to a checkpoint.
+The kernels own the file format and its checks (`kernels/src/weight_cache.rs`); this module maps a checkpoint to a file.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of all files in the folder; the kernels take no more than half of what the disk could give, either.
+# Limit for all files in the folder. The kernels also take at most half of the disk's free space.
 MAX_BYTES = 64 * 2**30
 _KEY_BYTES = 32
 _NAME_DIGITS = 32
 
 
 def default_folder() -> Path | None:
-    """`trunkline/weights` in the user's folder of caches; None if there is no such folder."""
+    """Returns `trunkline/weights` in the user's cache folder; None if there is no such folder."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification says that relative paths are to be ignored.
+    # The XDG specification requires that relative paths are ignored.
     if not base.is_absolute():
         base = Path(os.environ.get("HOME", "")) / ".cache"
     return base / "trunkline" / "weights" if base.is_absolute() else None
 
 
 def fingerprint_of(checkpoint: Checkpoint) -> str:
-    """`checkpoint.fingerprint()`, computed by the kernels, which drop pages of the mapped files as they go."""
+    """Returns `checkpoint.fingerprint()`, computed by the kernels, which drop pages of mapped files as they go."""
     from trunkline_server import _kernels
 
     return checkpoint.fingerprint(partial(_kernels.page_sums, is_mapped=True))
 
 
 class PackedWeights:
-    """The packed weights of one checkpoint, before and after the kernels have looked for them.
+    """The packed weights of one checkpoint, before and after the kernels have looked them up.
 
-    tensors: in the order in which they are given to the kernels. folder: of the cache.
+    tensors: in the order in which the kernels receive them; folder: of the cache.
     """
 
     def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], folder: Path) -> None:
@@ -57,7 +57,7 @@ class PackedWeights:
         self._identity = checkpoint.identity()
         key = hashlib.blake2b(self._identity.digest, digest_size=_KEY_BYTES)
         for tensor in tensors:
-            # The kernels know weights by number only: which is which is in the key.
+            # The kernels know weights only by number, so the key covers which weight has which number.
             key.update(repr((tensor.name, tensor.format, tensor.shape, tensor.interleaved_head)).encode())
         self._key_digits = key.hexdigest()
         self.cache: WeightCache = _kernels.WeightCache(folder, key=key.digest(), max_bytes=MAX_BYTES)
@@ -66,16 +66,16 @@ class PackedWeights:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what is made of the files may be kept: they have not just been changed."""
+        """Returns True if data derived from the files may be cached: they have not changed recently."""
         return self._identity.is_settled and self._identity.still_holds()
 
     def key_scaling_file(self, numerics_version: int, block_size: int) -> KeyScalingFile:
-        """Where these weights' scaling of keys is kept, for blocks of this size."""
+        """Returns the file for these weights' key scaling with blocks of this size."""
         name = f"{self._key_digits[:_NAME_DIGITS]}-{numerics_version}-{block_size}.keys"
         return KeyScalingFile(self.cache.path.parent / name)
 
     def found(self, executor: Executor, checkpoint: Checkpoint) -> str:
-        """Says what the kernels have found; returns the checkpoint's fingerprint, from the cache where it is there."""
+        """Logs the result of the look-up and returns the checkpoint's fingerprint, from the cache if it was a hit."""
         if (note := executor.cache_note) is not None:
             self._log_loaded(executor, "weights mapped", cache=self.cache.path)
             return note
@@ -83,13 +83,13 @@ class PackedWeights:
         assert miss is not None
         reason, is_fault, self._writer = miss
         if is_fault:
-            logger.warning("the cache of packed weights is of no use: %s", reason)
+            logger.warning("ignoring the cache of packed weights: %s", reason)
         self._log_loaded(executor, "weights packed")
         self._fingerprint = fingerprint_of(checkpoint)
         return self._fingerprint
 
     def keep(self) -> None:
-        """Writes packed weights that were not found to the cache. A failure is logged: the next start packs again."""
+        """Writes packed weights that the cache lacked. A failure is logged, and the next start packs again."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -97,7 +97,7 @@ class PackedWeights:
         reason = None
         try:
             if not self._identity.is_settled:
-                reason = "the model's files have just been changed"
+                reason = "the model's files changed a moment ago"
             elif not self._identity.still_holds():
                 reason = "the model's files have changed since they were opened"
             else:
@@ -105,14 +105,14 @@ class PackedWeights:
         except OSError as error:
             reason = str(error)
         if reason is not None:
-            logger.warning("packed weights are not kept: %s", reason)
+            logger.warning("cannot cache the packed weights: %s", reason)
             return
         fields = {
             "path": self.cache.path,
-            "mib": "kept by another process" if num_bytes is None else num_bytes >> 20,
+            "mib": "cached by another process" if num_bytes is None else num_bytes >> 20,
             "seconds": f"{time.monotonic() - began:.2f}",
         }
-        logger.info("packed weights kept", extra={"fields": fields})
+        logger.info("packed weights cached", extra={"fields": fields})
 
     @staticmethod
     def _log_loaded(executor: Executor, message: str, **fields: object) -> None:

@@ -1,1 +1,1 @@
-"""CUDA backend: torch for memory and graphs, Triton for every kernel. docs/gpu.md says what it needs."""
+"""The CUDA backend: torch for memory and graphs, Triton for every kernel. docs/gpu.md lists its requirements."""

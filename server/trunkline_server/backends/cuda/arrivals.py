@@ -1,7 +1,7 @@
-"""Blocks on their way into the pool: from pinned memory, which the disk's are read into first.
+"""Copies blocks into the pool from pinned memory, after reading them from disk if necessary.
 
-A restore is told of while its last layers are still on the bus. The steps that read its blocks wait for them on the
-device: before each layer, or at their beginning.
+A restore is reported while its last layers are still on the bus. Steps that read its blocks wait for them on the
+device, either before each layer or before the whole step.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import BlockRestore, Restore, RestoreOutcome
 
-# What may be missing of a restore that is told of: about 10 ms of the bus. Whoever else is in the step that reads its
-# blocks waits no longer than that.
+# Most bytes of a restore that may still be in flight when it is reported: about 10 ms of the bus, which bounds the wait
+# of other sequences in the step that reads its blocks.
 MAX_UNTOLD_BYTES = 512 << 20
-# Read from the disk before it is sent on, and so many bytes again while that is under way.
+# Bytes that are read from disk at a time; the next batch is read while this one is sent to the device.
 BATCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Blocks that may be on the bus. events: of each group of layers."""
+    """Blocks that may still be on the bus. events: one for each group of layers."""
 
     block_ids: frozenset[int]
     events: Sequence[Event]
 
 
 class LayerGates:
-    """Where a step that is launched operation by operation waits for what it reads, layer by layer."""
+    """Makes an uncaptured step wait for the blocks that it reads, layer by layer."""
 
     def __init__(self, device: Device, groups: Sequence[range]) -> None:
         self._device = device
@@ -47,11 +47,11 @@ class LayerGates:
         self._num_passed = 0
 
     def arm(self, arrivals: Sequence[Arrival]) -> None:
-        """The next step reads these; none: it waits for nothing."""
+        """Sets the arrivals that the next step reads; if empty, it does not wait."""
         self._arrivals, self._num_passed = arrivals, 0
 
     def enter(self, layer: int) -> None:
-        """Called before a layer's K and V are touched."""
+        """Waits on the device for the K and V of a layer. Called before they are read or written."""
         while self._arrivals and self._num_passed < len(self._groups) and self._groups[self._num_passed].start <= layer:
             for arrival in self._arrivals:
                 self._device.wait_for(arrival.events[self._num_passed])
@@ -60,10 +60,10 @@ class LayerGates:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A restore.
+    """A restore in progress.
 
-    found: places of its first blocks, pinned when it was asked for; none if it has to wait for the disk.
-    num_blocks: what was begun to copy. events: of the groups of its last batch.
+    found: places of its first blocks, pinned when it was requested; empty if it has to wait for the disk.
+    num_blocks: blocks whose copy has begun; events: of the layer groups of its last batch.
     """
 
     restore: Restore
@@ -75,10 +75,11 @@ class _Job:
 
 
 class Arrivals:
-    """Called by the thread of the steps, but for what the workers do.
+    """Runs restores. Called by the thread of the steps, except for the tasks of the workers.
 
-    near, far: do restores whose blocks are all in pinned memory, and the others, so that a disk holds up only those
-    that need it. blockers: what has to be reached before blocks are written.
+    workers: near and far. The near worker does restores whose blocks are all in pinned memory, the far worker the
+    others, so that a slow disk only delays those that need it. blockers: returns the events that must be reached before
+    blocks may be written.
     """
 
     def __init__(
@@ -99,17 +100,17 @@ class Arrivals:
         self._at_once = max(1, min(BATCH_BYTES // host.block_bytes, places.num_places // 4))
         self._lock = threading.Lock()
         self._generation = 0
-        # Slots of restores that are not over, and how many read each.
+        # Slots of unfinished restores, and how many restores read each.
         self._read: Counter[int] = Counter()
         self._arriving: list[Arrival] = []
 
     def is_reading(self, slot: int) -> bool:
-        """Whether a restore of the slot is not over."""
+        """Returns True while an unfinished restore reads the slot."""
         with self._lock:
             return self._read[slot] > 0
 
     def begin(self, restore: Restore) -> None:
-        """Begins a restore, whose slots are not being written; its blocks are nobody's until it is told of."""
+        """Begins a restore. Its slots must not be being written; no chunk may use its blocks until it is reported."""
         with self._lock:
             self._read.update(block.slot for block in restore.blocks)
         found = []
@@ -120,25 +121,25 @@ class Arrivals:
             found.append(place)
         is_near = self._files is None or len(found) == len(restore.blocks)
         if not is_near:
-            # While it queues they may be all the places, and a restore ahead of it would wait for one for ever.
+            # While it is queued, its pins could hold all places, and a restore ahead of it would wait for one forever.
             self._places.unpin(found)
             found = []
         job = _Job(restore, self._generation, found)
         (self._near if is_near else self._far).post(partial(self._do, job))
 
     def of(self, block_ids: Collection[int]) -> list[Arrival]:
-        """Those on the bus, as far as told of, that have one of these blocks."""
+        """Returns reported arrivals that may still be on the bus and contain one of these blocks."""
         with self._lock:
             if self._arriving:
                 self._arriving = [arrival for arrival in self._arriving if not arrival.events[-1].is_reached()]
             return [arrival for arrival in self._arriving if not arrival.block_ids.isdisjoint(block_ids)]
 
     def is_quiet(self) -> bool:
-        """Whether nothing that was told of is on the bus. Quick."""
+        """Returns True if no reported arrival can be on the bus. Cheap."""
         return not self._arriving
 
     def reset(self) -> None:
-        """Drops restores that are not begun; returns when nothing is under way."""
+        """Drops restores that have not begun and waits for the others."""
         with self._lock:
             self._generation += 1
         self._places.wake()
@@ -150,7 +151,7 @@ class Arrivals:
             arrival.events[-1].wait()
 
     def _find(self, block: BlockRestore) -> int | None:
-        # Without a disk a slot holds what the router had put there; with one, others may have written it.
+        # Without a disk, a slot always holds what the router put there. With one, another server may have written it.
         return self._places.find(block.slot, None if self._files is None else block.key)
 
     def _is_over(self, job: _Job) -> bool:
@@ -168,14 +169,14 @@ class Arrivals:
         self._tell(job, began)
 
     def _read_rest(self, job: _Job) -> None:
-        """Batch by batch, up to the first block that is not there."""
+        """Reads and sends the remaining blocks in batches, up to the first missing one."""
         while job.num_blocks < len(job.restore.blocks) and job.problem is None and not self._is_over(job):
             batch = job.restore.blocks[job.num_blocks : job.num_blocks + self._at_once]
             places = self._fill(job, batch)
             self._send(job, batch[: len(places)], places)
 
     def _fill(self, job: _Job, batch: Sequence[BlockRestore]) -> list[int]:
-        """Reads blocks into places, which are pinned; as many as there is room for, and up to the first bad one."""
+        """Reads blocks into pinned places, as many as there is room for, and stops at the first bad one."""
         assert self._files is not None
         places, wanted = [], []
         for index, block in enumerate(batch):
@@ -200,7 +201,7 @@ class Arrivals:
         return places
 
     def _send(self, job: _Job, blocks: Sequence[BlockRestore], places: Sequence[int]) -> None:
-        """Begins to copy blocks that are in pinned places into the pool."""
+        """Begins to copy blocks from their pinned places into the pool."""
         if not blocks or self._is_over(job):
             self._places.unpin(places)
             return
@@ -227,7 +228,7 @@ class Arrivals:
             self._outcomes.add_restore(RestoreOutcome(job.restore.restore_id, job.num_blocks, time_us), job.problem)
 
     def _first_untold(self, num_blocks: int) -> int:
-        """The first group of layers of the last batch that may be missing when a restore is told of."""
+        """Returns the first layer group of the last batch that may still be in flight when the restore is reported."""
         piece_bytes = self._host.place(0)[0].nbytes
         untold = 0
         groups = self._copies.groups

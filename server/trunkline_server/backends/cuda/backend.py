@@ -1,4 +1,4 @@
-"""`Backend` on a GPU: bookkeeping of sequences and steps around the runner and the sampler."""
+"""Implements `Backend` on a GPU: manages sequences and steps around the runner and the sampler."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ from trunkline_server.sampling.sampler import NotFiniteError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Steps that are begun and not finished, at most.
+# Most steps that have begun and are not finished.
 MAX_STEPS_IN_FLIGHT = 2
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A chunk of a step that was begun. num_tokens: its sequence's, before it samples; mask: of a late one, once known.
+    """A chunk of a step that has begun.
 
-    samples: False once it is known that it samples nothing.
+    num_tokens: known and pending tokens of its sequence before it samples; mask: the allowed tokens, for a late mask
+    once it is known; samples: set to False if its late mask skips the sample.
     """
 
     chunk: Chunk
@@ -59,7 +60,11 @@ class _Work:
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A step in flight. rows: None until its samples are begun, which late masks put off; outcomes: those known."""
+    """A step in flight.
+
+    logits: until its samples have begun; late masks delay them. rows: the pending samples. outcomes: those known so
+    far.
+    """
 
     chunks: Sequence[Chunk]
     taken: StepChunks[RunningSequence]
@@ -73,9 +78,9 @@ class _Step:
 
 
 class CudaBackend:
-    """Implements `Backend`, and `begin` and `finish` of steps apart, so that two may be in flight.
+    """Implements `Backend`, including `begin` and `finish`, so that two steps may be in flight.
 
-    use_device: called by each thread that calls the backend before it does anything else.
+    use_device: called first by each thread that calls the backend.
     """
 
     def __init__(
@@ -132,7 +137,7 @@ class CudaBackend:
         self._sequences.clear()
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        raise NotImplementedError("blocks are in one piece")
+        raise NotImplementedError("the cuda backend has no window parts")
 
     @torch.inference_mode()
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
@@ -145,18 +150,20 @@ class CudaBackend:
 
     @property
     def num_steps_in_flight(self) -> int:
-        """Steps that are begun and not finished."""
+        """Number of steps that have begun and are not finished."""
         return len(self._steps)
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        assert not self._steps, "steps in flight are finished first"
+        assert not self._steps, "a step is in flight"
         self.begin(chunks)
         return self.finish()
 
     @torch.inference_mode()
     def begin(self, chunks: Sequence[Chunk]) -> None:
-        """Begins a step behind at most one that is in flight. Waits for late masks of that one, if for anything."""
-        assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "one step is finished before a third begins"
+        """Begins a step behind at most one in flight. Waits only for late masks and appended tokens that depend on that
+        one.
+        """
+        assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "too many steps in flight"
         self._use_device()
         if self._tiers is not None:
             self._tiers.check(chunks)
@@ -184,16 +191,16 @@ class CudaBackend:
         return self._runner.run(entries) if self._tiers is None else self._tiers.run(self._runner, entries)
 
     def is_ready(self) -> bool:
-        """Whether `finish` of the oldest step in flight would wait for the device no more."""
+        """Returns True if `finish` would not wait for the device."""
         step = self._steps[0]
         if step.results is not None or not step.works:
             return True
-        # One that waits for masks is waited for there.
+        # A step that waits for late masks is not ready; `finish` waits for them.
         return step.logits is not None if step.event is None else step.event.is_reached()
 
     @torch.inference_mode()
     def finish(self) -> list[Sampled | SequenceFailure]:
-        """Outcomes of the oldest step in flight; waits for it."""
+        """Waits for the oldest step in flight and returns its outcomes."""
         self._use_device()
         step = self._steps[0]
         results = self._resolve(step)
@@ -215,7 +222,7 @@ class CudaBackend:
         return np.concatenate(pieces)
 
     def _needs_tokens(self, chunk: Chunk) -> bool:
-        """Whether the host has to see the tokens of the step before: others follow them."""
+        """Returns True if the chunk appends tokens behind pending ones, which the host must then read first."""
         sequence = self._sequences.get(chunk.sequence_id)
         return sequence is not None and sequence.num_pending > 0 and len(chunk.appended_token_ids) > 0
 
@@ -242,7 +249,7 @@ class CudaBackend:
         return Entry(tokens, chunk.first_position, sequence.block_ids, rows)
 
     def _sample(self, step: _Step) -> None:
-        """Begins the step's samples, if that was not done; waits for late masks first."""
+        """Begins the step's samples if they have not begun; waits for late masks first."""
         if step.logits is None or step.event is not None:
             return
         for work in step.works:
@@ -261,7 +268,7 @@ class CudaBackend:
                 work.sequence.pending_row = work.first_row + work.num_scores
 
     def _requests(self, work: _Work) -> list[RowRequest]:
-        """Of the rows of logits that the step computed for a chunk, in order, also where they are not needed."""
+        """Returns requests for the rows of logits of a chunk, in order, including rows whose sample is skipped."""
         chunk, sequence, params = work.chunk, work.sequence, work.sequence.sampling
         requests = [
             RowRequest(
@@ -290,7 +297,9 @@ class CudaBackend:
         return requests
 
     def _resolve(self, step: _Step) -> list[Sampled | SequenceFailure]:
-        """Waits for a step and takes what it sampled; the second time it only tells."""
+        """Waits for a step and returns its outcomes. The first call appends sampled tokens; later calls return the same
+        list.
+        """
         if step.results is None:
             self._sample(step)
             if step.event is not None:
@@ -320,7 +329,7 @@ class CudaBackend:
         if not work.samples:
             return Sampled(sequence_id, None, scores=scores) if work.chunk.score else None
         if len(sequence.token_ids) != work.num_tokens:
-            # The step before sampled nothing, as it has said.
+            # The step before sampled nothing, as its outcome said.
             return SequenceFailure(
                 sequence_id, "invalid_plan", f"the chunk samples after position {work.num_tokens - 1}, but "
                 f"{len(sequence.token_ids)} tokens are known",

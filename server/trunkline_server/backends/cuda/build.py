@@ -1,4 +1,4 @@
-"""From a checkpoint to a CUDA backend that is ready to serve."""
+"""Builds a CUDA backend from a checkpoint."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ logger = logging.getLogger(__name__)
 
 # Changes whenever the bits of a result change.
 NUMERICS_VERSION = 2
-# Changes whenever a block's bytes mean something else.
+# Changes whenever the meaning of a block's bytes changes.
 KV_LAYOUT_VERSION = 1
 BLOCK_SIZE = 64
 DEFAULT_STEP_TOKENS = 4096
 DEFAULT_STEP_SEQUENCES = 256
-# Of the likeliest tokens that a row may be asked for: more than any dialect allows.
+# Most of the likeliest tokens that a row can ask for; no dialect allows more.
 MAX_TOP_LOGPROBS = 128
-# Partial results of attention, split by split: more of them than this are computed in another way, to the same bits.
+# Limit for the partial results of split attention. Beyond it, rows are computed without splits, with the same bits.
 MAX_PARTIAL_BYTES = 256 << 20
-# A quantised weight that a prompt is multiplied with is made a matrix of its own first, up to this size.
+# Limit for unpacking a quantised weight into a dense matrix, which is done before a prompt is multiplied with it.
 MAX_UNPACKED_BYTES = 512 << 20
-# What captured graphs take beside their tensors, each: nodes and their arguments.
+# Memory of one captured graph beside its tensors, for nodes and their arguments.
 GRAPH_BYTES = 4 << 20
-# Rows of a program of the sampler in the interpreter, where programs cost more than elements.
+# Sampler rows per program in the interpreter, where programs cost more than elements.
 INTERPRETED_ROWS = 64
 INTERPRETED_ROW_MULTIPLE = 2
 _NO_TIERS = TierOptions()
@@ -77,11 +77,11 @@ def build(
     block_size: int = BLOCK_SIZE,
     tiers: TierOptions = _NO_TIERS,
 ) -> CudaBackend:
-    """Loads the weights, measures what is left, makes the pool, captures steps.
+    """Loads the weights, measures the remaining memory, allocates the pool and captures steps.
 
-    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend on the
-    request alone) or fast (the library's products). device, dtype, block_size: for tests; None finds a GPU, takes the
-    checkpoint's. tiers: where blocks are kept below the device. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend only on
+    its request) or fast (uses library products). device, dtype, block_size: for tests; None finds a GPU and uses the
+    checkpoint's dtype. tiers: stores below the device. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
     device = find_device() if device is None else device
@@ -89,7 +89,7 @@ def build(
     use_device()
     dtype = default_dtype(checkpoint) if dtype is None else dtype
     layout = _layout(checkpoint.config, kv_cache_dtype, dtype, block_size)
-    # What the card has no room for is refused before weights are read.
+    # Refuses a layout that the card cannot run before any weights are read.
     stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
     limits = StepShape(
         max_step_tokens or DEFAULT_STEP_TOKENS,
@@ -106,31 +106,31 @@ def build(
         except torch.OutOfMemoryError as error:
             free, total = device.free_bytes()
             raise DoesNotFit(
-                f"the device's memory is full: {free >> 20} of {total >> 20} MiB are free with "
+                f"the device is out of memory: {free >> 20} of {total >> 20} MiB are free with "
                 f"{weights.num_bytes >> 20} MiB of weights",
                 hint="lower `--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
             ) from error
 
 
 def find_device() -> Device:
-    """The first GPU, or the CPU where Triton's interpreter was asked for (`TRITON_INTERPRET=1`).
+    """Returns the first GPU, or the CPU if Triton's interpreter is enabled (`TRITON_INTERPRET=1`).
 
     Raises BackendUnavailable.
     """
     if INTERPRETED.value:
-        logger.warning("kernels run in Triton's interpreter, as `TRITON_INTERPRET` says: this is for tests")
+        logger.warning("kernels run in Triton's interpreter because `TRITON_INTERPRET` is set; it is for tests only")
         return HostDevice()
     if not torch.cuda.is_available():
         raise BackendUnavailable(
             f"the cuda backend finds no NVIDIA GPU (torch {torch.__version__}, built for CUDA {torch.version.cuda})",
-            hint="see that `nvidia-smi` lists one and that torch is a CUDA build, or take `--backend cpu`",
+            hint="check that `nvidia-smi` lists a GPU and that torch is a CUDA build, or use `--backend cpu`",
         )
     card = card_of(torch.device("cuda", 0))
     if card.capability < LEAST_CAPABILITY:
         least = ".".join(map(str, LEAST_CAPABILITY))
         raise BackendUnavailable(
-            f"the GPU has compute capability {card.name}, the cuda backend needs {least} (Ampere) or later",
-            hint="take `--backend cpu`",
+            f"the GPU has compute capability {card.name}, but the cuda backend needs {least} (Ampere) or later",
+            hint="use `--backend cpu`",
         )
     return CudaDevice()
 
@@ -147,7 +147,7 @@ def _log(message: str, **fields: object) -> None:
 
 
 class _Assembly:
-    """The parts of a backend, put together in order: what is measured comes after what it is measured with."""
+    """Builds the parts of a backend in the order in which each needs the ones before it."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Assembly:
         sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
         if self._flash is not None:
-            # flash-attn takes lengths from the host, which a step that is replayed does not ask.
+            # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
             shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= MIN_CHUNK_ROWS]
         per_block = bytes_per_block(layout, config.num_layers)
         key_scaling = self._measure_key_scaling()
@@ -225,7 +225,7 @@ class _Assembly:
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:
-        """Of int4, before memory is divided: what it takes is given back."""
+        """Measures int4's key scaling before memory is divided, and frees the memory that this took."""
         if self._layout.format is not KvFormat.INT4:
             return None
         began = time.monotonic()
@@ -233,7 +233,7 @@ class _Assembly:
         scaling = measure_key_scaling(self._weights, self._config, self._dtype, device)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        _log("scaling of keys measured", seconds=f"{time.monotonic() - began:.1f}")
+        _log("key scaling measured", seconds=f"{time.monotonic() - began:.1f}")
         return scaling
 
     def _model(self, pool: KvPool) -> DeviceModel:
@@ -264,7 +264,8 @@ class _Assembly:
         config = self._config
         if config.num_heads // config.num_kv_heads > 64:
             raise InvalidArgument(
-                f"{config.num_heads // config.num_kv_heads} query heads share a KV head, the cuda backend has up to 64"
+                f"{config.num_heads // config.num_kv_heads} query heads share a KV head, "
+                "but the cuda backend supports at most 64"
             )
         return AttentionShape(
             num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
@@ -275,7 +276,7 @@ class _Assembly:
         return max(1, min(MAX_PARTIAL_BYTES // AttentionSpace.bytes_per_row(self._attention_shape()), 1 << 16))
 
     def _step_bytes(self, num_graphs: int) -> int:
-        """What steps take at most, beside what is on the device already."""
+        """Returns an upper bound of the memory for steps, beyond what is on the device already."""
         config, limits = self._config, self._limits
         size = self._dtype.itemsize
         heads = (2 * config.num_heads + 4 * config.num_kv_heads) * config.head_size
@@ -306,7 +307,7 @@ class _Assembly:
         )
 
     def _fingerprint(self, key_scaling: KeyScaling | None) -> str:
-        """Of all that the bits of a result depend on."""
+        """Returns a hash of everything that the bits of a result depend on."""
         import triton
 
         parts = (

@@ -1,4 +1,4 @@
-"""Measures how int4 scales keys: a text of drawn tokens goes through the model once, with nothing stored."""
+"""Measures int4's key scaling: runs a text of random tokens through the model once, without storing K and V."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from trunkline_server.models import registry
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.sampling.philox import uniform
 
-# As decision 13 has them.
+# Decision 13 gives the reasons for this number.
 NUM_TOKENS = 1024
 _SEED = 0x6B65_7973
 
 
 @dataclass
 class _ProbingOps(CudaOps):
-    """Attention in torch, f32, over keys and values as they are; notes keys and queries on their way."""
+    """Adds queries and keys to `KeySums` as they pass, and computes attention in torch, in f32, over unrounded K and
+    V.
+    """
 
     config: ModelConfig = field(kw_only=True)
     sums: KeySums = field(kw_only=True)
@@ -31,7 +33,7 @@ class _ProbingOps(CudaOps):
     def paged_attention(
         self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
     ) -> Value:
-        assert self._written is not None and self._written[0] == layer, "K and V of the layer come first"
+        assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
         self._written = None
         queries, keys, values = (self._heads(x) for x in (query, key, value))
@@ -51,11 +53,11 @@ class _ProbingOps(CudaOps):
         return mixed.transpose(0, 1).flatten(1).to(self.model.dtype)
 
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
-        """None are needed."""
+        """Returns x, since no logits are needed."""
         return x
 
     def _heads(self, x: Value) -> torch.Tensor:
-        """[T, heads, D] f32, rotated if they are to be."""
+        """Returns [T, heads, D] f32, rotated if the value is to be rotated."""
         rows = x.x if isinstance(x, Rotated) else dense(x)
         heads = rows.float().reshape(rows.shape[0], -1, self.config.head_size)
         if not isinstance(x, Rotated):
@@ -68,9 +70,9 @@ class _ProbingOps(CudaOps):
 def measure_key_scaling(
     weights: DeviceWeights, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> KeyScaling:
-    """A function of the weights and of the bits of products, the same at each start on one kind of device.
+    """Measures the key scaling of a model. Equal weights on devices of one kind give the same bits at each start.
 
-    Cost: a prompt of `NUM_TOKENS` tokens, and its attention's scores, a head at a time, in f32.
+    Cost: a prompt of `NUM_TOKENS` tokens, and f32 attention scores of one head at a time.
     """
     num_embeddings = weights.matrix("model.embed_tokens.weight")[0].num_outputs
     tokens = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(NUM_TOKENS)]
@@ -92,7 +94,7 @@ def measure_key_scaling(
 def _model_without_pool(
     weights: DeviceWeights, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> DeviceModel:
-    """What operations ask of a model where nothing is stored: a pool of no blocks, no plans of attention."""
+    """Returns a model for operations that store nothing: its pool has no blocks, and it has no attention plans."""
     shape = AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
     pool = KvPool(
         num_layers=1, num_blocks=0, block_size=MIN_BLOCK_SIZE, num_kv_heads=config.num_kv_heads,

@@ -1,7 +1,7 @@
-"""Blocks between the pool and pinned memory, on streams of their own.
+"""Copies blocks between the pool and pinned memory, on streams of their own.
 
-In the pool a block is a piece in each layer, far apart; in pinned memory it is one run. So blocks are put together, or
-taken apart, by a kernel in a staging buffer on the device, and the bus sees long runs: a block on its way out, some
+A block has one piece in each layer of the pool, but is one run in pinned memory. A kernel therefore packs or unpacks
+blocks in a staging buffer on the device, so that the bus transfers long runs: a whole block on its way out, several
 layers of a block on its way in.
 """
 
@@ -18,23 +18,24 @@ from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.pack_pieces import pack_pieces, unpack_pieces
 from trunkline_server.backends.cuda.kv_pool import KvPool
 
-# Of one staging buffer on the device; there are three, one for the way out. At least a block.
+# Size of one staging buffer on the device, at least one block. There are three: one for the way out, two for the way
+# in.
 STAGING_BYTES = 64 << 20
-# Layers of a block that come in as one run: at some 50 GB/s 20 us of the bus, several times what a copy costs the host.
+# Layers of a block that are sent as one run: 20 us of the bus at 50 GB/s, several times what a copy costs the host.
 GROUP_BYTES = 1 << 20
 
-# A block of the pool, and its place: [layers, piece_bytes] u8, pinned.
+# A block id of the pool, and the block's pinned place: [layers, piece_bytes] u8.
 Transfer = tuple[int, torch.Tensor]
 _Item = TypeVar("_Item")
 
 
 def staging_bytes(block_bytes: int, wanted: int = STAGING_BYTES) -> int:
-    """Of one buffer."""
+    """Returns the size of one staging buffer: whole blocks, at least one."""
     return max(wanted // block_bytes, 1) * block_bytes
 
 
 class CopyOut:
-    """From the pool into places. Called by the thread of the steps alone."""
+    """Copies blocks from the pool into pinned places. Called only by the thread of the steps."""
 
     def __init__(self, device: Device, pool: KvPool, wanted_bytes: int = STAGING_BYTES) -> None:
         self._device, self._pool = device, pool
@@ -44,7 +45,9 @@ class CopyOut:
         self._staging = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
 
     def begin(self, blocks: Sequence[Transfer]) -> Event:
-        """Copies blocks as they are after all steps that were begun; the event says when they are in their places."""
+        """Copies blocks as they are after all steps that have begun. The returned event is reached when they are in
+        their places.
+        """
         self._stream.wait_for(self._device.mark())
         for batch in _batches(blocks, self._at_once):
             self._stream.run(partial(self._copy, batch))
@@ -60,10 +63,10 @@ class CopyOut:
 
 
 class CopyIn:
-    """From places into the pool, some layers of all blocks, then the next ones. Called by any thread.
+    """Copies blocks from pinned places into the pool, one group of layers after the other. Called by any thread.
 
-    groups: the layers that come together, in order. Two streams take turns with two staging buffers: while one batch is
-    taken apart the next is on the bus.
+    groups: the layers that are sent together, in order. Two streams alternate between two staging buffers: while one
+    batch is unpacked, the next is on the bus.
     """
 
     def __init__(
@@ -80,9 +83,9 @@ class CopyIn:
         self._turn = 0
 
     def begin(self, blocks: Sequence[Transfer], after: Sequence[Event]) -> list[Event]:
-        """Copies blocks; the events say when those of each group of layers are in the pool.
+        """Begins to copy blocks; returns one event per group of layers, reached when that group is in the pool.
 
-        after: what has to be done before the blocks may be written. blocks: at least one, none of them twice.
+        after: events that must be reached before the blocks may be written. blocks: at least one, each only once.
         """
         events = []
         with self._lock:

@@ -1,6 +1,7 @@
-"""Blocks on their way out of the pool: into pinned memory as soon as their step computed them, then onto the disk.
+"""Copies blocks out of the pool: into pinned memory as soon as their step has computed them, then onto the disk.
 
-begin (behind the step) ──▶ end (its outcome is known) ──▶ in pinned memory ──▶ written, if there is a disk ──▶ told
+    begin (behind the step) ─▶ end (outcomes are known) ─▶ in pinned memory ─▶ written, if there is a disk ─▶
+reported
 """
 
 from __future__ import annotations
@@ -19,37 +20,39 @@ from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
 
-# How long a step waits for the blocks that it stored on disk: a router that is told of them with the step's result can
-# count on them from then on. A disk that takes longer holds no step.
+# Longest wait of a step for its blocks to reach the disk. If they do, their outcome is sent with the step's result, and
+# the router can use them from then on. A slower disk delays no step.
 STORE_WAIT_S = 0.01
-# Of all places, those that may wait for the disk: restores need some too.
+# Share of all places that may wait for the disk; the others are left to restores.
 MAX_WAITING_PART = 0.5
 
 
 class BlockFiles(Protocol):
-    """The store on disk, as `_kernels.Store` is one."""
+    """The interface of the store on disk, `_kernels.Store`."""
 
     def write(
         self, slot: int, keys: tuple[bytes, bytes, bytes], depth: int, token_ids: Sequence[int], memory: memoryview
     ) -> None:
-        """Raises OSError."""
+        """Writes a block with its key and tokens. Raises OSError."""
         ...
 
     def read(self, blocks: Sequence[tuple[int, bytes, memoryview]]) -> tuple[int, str | None]:
-        """How many, from the first on, are there; why the next one is not."""
+        """Reads blocks and stops at the first bad one. Returns how many were read, and why the next one was not."""
         ...
 
     def erase(self, slot: int) -> None:
-        """Raises OSError."""
+        """Empties a slot. Raises OSError."""
         ...
 
     def sync(self) -> None:
-        """Raises OSError."""
+        """Makes written blocks durable. Raises OSError."""
         ...
 
 
 class KeyChain:
-    """Keys of a sequence's blocks, as far as they were needed. extend: the key behind one and a block's tokens."""
+    """The keys of a sequence's blocks, computed on demand. extend: computes a key from the one before and a block's
+    tokens.
+    """
 
     def __init__(self, root: bytes, block_size: int, extend: Callable[[bytes, Sequence[int]], bytes]) -> None:
         self._keys = [root]
@@ -57,7 +60,9 @@ class KeyChain:
         self._extend = extend
 
     def around(self, index: int, token_ids: Sequence[int]) -> tuple[bytes, bytes, bytes]:
-        """The root key, and the keys before and of the block `index`, all of whose tokens are known."""
+        """Returns the root key, the key before block `index`, and that block's key. All tokens of the block must be
+        known.
+        """
         while len(self._keys) <= index + 1:
             begin = (len(self._keys) - 1) * self._block_size
             self._keys.append(self._extend(self._keys[-1], token_ids[begin : begin + self._block_size]))
@@ -66,9 +71,10 @@ class KeyChain:
 
 @dataclass(frozen=True, slots=True)
 class BlockToStore:
-    """token_ids: the sequence's, which may grow until the step ended. chain: None without a disk.
+    """A block that a step stores.
 
-    block_id: None if the block was not computed.
+    token_ids: the sequence's, which may grow until the step has ended; chain: None without a disk; block_id: None if
+    the block was not computed.
     """
 
     sequence_id: int
@@ -81,7 +87,7 @@ class BlockToStore:
 
 @dataclass(slots=True, eq=False)
 class StepStores:
-    """Of one step. places: of each block; None if there is none for it."""
+    """The stores of one step. places: one for each block, or None if there was no room."""
 
     blocks: Sequence[BlockToStore]
     places: list[int | None] = field(default_factory=list)
@@ -89,7 +95,7 @@ class StepStores:
 
 
 class Departures:
-    """Called by the thread of the steps, but for `events_of` and what `worker` does."""
+    """Runs stores. Called by the thread of the steps, except for `events_of` and the worker's tasks."""
 
     def __init__(
         self,
@@ -106,7 +112,7 @@ class Departures:
         self._block_size = block_size
         self._most_waiting = max(1, int(places.num_places * (MAX_WAITING_PART if files is not None else 1)))
         self._changed = threading.Condition()
-        # Slots of stores that are not over.
+        # Slots of unfinished stores.
         self._slots: set[int] = set()
         self._num_waiting = 0
         self._begun: list[StepStores] = []
@@ -114,23 +120,23 @@ class Departures:
         self._leaving: deque[tuple[Event, frozenset[int]]] = deque()
 
     def is_storing(self, slot: int) -> bool:
-        """Whether a store into the slot is not over."""
+        """Returns True while a store into the slot is unfinished."""
         with self._changed:
             return slot in self._slots
 
     def is_quiet(self) -> bool:
-        """Whether no copy can be under way. Quick."""
+        """Returns True if no copy can be under way. Cheap."""
         return not self._leaving
 
     def events_of(self, block_ids: Collection[int]) -> list[Event]:
-        """What has to be reached before these blocks are written. From any thread."""
+        """Returns the events that must be reached before these blocks may be written. May be called from any thread."""
         with self._changed:
             while self._leaving and self._leaving[0][0].is_reached():
                 self._leaving.popleft()
             return [event for event, blocks in self._leaving if not blocks.isdisjoint(block_ids)]
 
     def begin(self, blocks: Sequence[BlockToStore]) -> StepStores:
-        """Copies blocks of the step that was begun last, whose slots are in no transfer."""
+        """Begins to copy blocks of the step that began last. Their slots must not be in a transfer."""
         stores = StepStores(blocks)
         copied = []
         for block in blocks:
@@ -138,7 +144,7 @@ class Departures:
             with self._changed:
                 has_room = len(self._slots) < self._most_waiting
                 self._slots.add(block.slot)
-            # What the slot held is gone in any case.
+            # The slot's old contents are lost in any case.
             self._places.drop(block.slot)
             if block.block_id is not None and has_room:
                 place = self._places.take(block.slot)
@@ -153,9 +159,10 @@ class Departures:
         return stores
 
     def end(self, stores: StepStores, failed: Collection[int]) -> None:
-        """The step's outcomes are known, and so are all tokens. failed: sequences whose blocks are not stored.
+        """Finishes stores once the step's outcomes, and so all tokens, are known. failed: sequences whose blocks are
+        dropped.
 
-        Waits a little for the disk, if it was not behind already.
+        Waits up to `STORE_WAIT_S` for the disk, unless it was already behind.
         """
         self._begun.remove(stores)
         with self._changed:
@@ -169,7 +176,7 @@ class Departures:
                 self._changed.wait_for(lambda: self._num_waiting == 0, STORE_WAIT_S)
 
     def reset(self) -> None:
-        """Writes what was told to be right, forgets the rest; returns when nothing is under way."""
+        """Finishes stores that have ended, drops the others, and waits until nothing is under way."""
         for stores in self._begun:
             if stores.event is not None:
                 stores.event.wait()
@@ -180,7 +187,7 @@ class Departures:
         self.drain()
 
     def drain(self) -> None:
-        """Returns when all stores that were ended are over."""
+        """Waits until all stores that have ended are finished."""
         self._worker.drain()
 
     def _finish(self, block: BlockToStore, place: int | None, event: Event | None, is_failed: bool) -> None:
@@ -202,14 +209,14 @@ class Departures:
             self._changed.notify_all()
 
     def _keep(self, block: BlockToStore, place: int) -> str | None:
-        """Writes a block that is in its place, where there is a disk. Returns what went wrong."""
+        """Writes a block from its place to the disk, if there is one. Returns what went wrong, or None."""
         key = b""
         if self._files is not None:
-            assert block.chain is not None, "made where there is a disk"
+            assert block.chain is not None, "a disk needs keys"
             begin, end = block.block_index * self._block_size, (block.block_index + 1) * self._block_size
             token_ids = block.token_ids[begin:end]
             if len(token_ids) < self._block_size:
-                # The step before was to sample the last one, and did not.
+                # The step before was to sample the last one but did not.
                 return f"the block's tokens are not known up to position {end}"
             keys = block.chain.around(block.block_index, block.token_ids)
             try:

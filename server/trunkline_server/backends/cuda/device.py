@@ -1,7 +1,7 @@
-"""The little that the backend asks of a device besides kernels: pinned memory, copies, events, graphs.
+"""The device functions that the backend needs besides kernels: pinned memory, copies, events, graphs.
 
-`CudaDevice` is torch.cuda and nothing more. `HostDevice` is the CPU on which Triton's interpreter runs: everything is
-done when the call returns. Tests of bookkeeping have one of their own.
+`CudaDevice` wraps torch.cuda. `HostDevice` is the CPU with Triton's interpreter, on which every call completes before
+it returns. Tests of the bookkeeping have a device of their own.
 """
 
 from __future__ import annotations
@@ -16,46 +16,44 @@ class Event(Protocol):
     """A point in the device's work."""
 
     def is_reached(self) -> bool:
-        """Whether all work before it is done. Never waits."""
+        """Returns True if all work before this point is done. Never waits."""
         ...
 
     def wait(self) -> None:
-        """Returns when it is reached."""
+        """Waits until all work before this point is done."""
         ...
 
 
 class Graph(Protocol):
-    """Captured work."""
-
     def replay(self) -> None:
-        """Does it again, on the memory it was captured with. Does not wait."""
+        """Repeats the captured work on the memory it was captured with. Does not wait."""
         ...
 
 
 class Stream(Protocol):
-    """Work beside the steps, in order. Called by any thread, by one at a time."""
+    """Work beside the steps, done in order. May be called from any thread, but only by one at a time."""
 
     def run(self, work: Callable[[], object]) -> None:
-        """Begins what `work` launches and copies; may call it now. Does not wait."""
+        """Begins the launches and copies of `work`, which may be called at once. Does not wait."""
         ...
 
     def wait_for(self, event: Event) -> None:
-        """What is begun from now on comes after the event. Does not wait itself."""
+        """Orders later work of this stream after the event. Does not wait itself."""
         ...
 
     def mark(self) -> Event:
-        """The point after all work so far."""
+        """Returns the point after all work so far."""
         ...
 
 
 class Device(Protocol):
-    """The work of steps goes in order, on one stream."""
+    """A device. The work of steps runs in order, on one stream."""
 
     torch_device: torch.device
     can_capture: bool
 
     def pinned(self, num_words: int) -> torch.Tensor:
-        """Zeroed memory of the host that the device copies from and to by itself, [num_words] i32."""
+        """Returns zeroed, pinned host memory, [num_words] i32, which the device can copy from and to."""
         ...
 
     def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
@@ -63,39 +61,39 @@ class Device(Protocol):
         ...
 
     def mark(self) -> Event:
-        """The point after all work so far."""
+        """Returns the point after all work so far."""
         ...
 
     def stream(self) -> Stream:
-        """Another stream. Its kernels go before those of steps where both wait for room."""
+        """Makes another stream. Its kernels have priority over those of steps."""
         ...
 
     def wait_for(self, event: Event) -> None:
-        """Steps that are begun from now on come after the event. Does not wait itself."""
+        """Orders later steps after the event. Does not wait itself."""
         ...
 
     def pinned_bytes(self, num_bytes: int) -> torch.Tensor:
-        """As `pinned`, [num_bytes] u8 that hold anything. Raises RuntimeError if the system refuses."""
+        """Returns uninitialised, pinned host memory, [num_bytes] u8. Raises RuntimeError if the system refuses."""
         ...
 
     def send(self, numbers: list[int]) -> torch.Tensor:
-        """[n] i32 on the device, in order with the stream's work that it is called from. Does not wait."""
+        """Copies numbers to the device as [n] i32, in order with the current stream's work. Does not wait."""
         ...
 
     def capture(self, work: Callable[[], object]) -> Graph:
-        """Captures the launches of `work`, which was run before, so that nothing is compiled now."""
+        """Captures the launches of `work`. Run `work` once before, so that nothing is compiled during the capture."""
         ...
 
     def wait(self) -> None:
-        """Returns when all work is done."""
+        """Waits until all work is done."""
         ...
 
     def free_bytes(self) -> tuple[int, int]:
-        """Of the device's memory: what is free, and all."""
+        """Returns the free and the total bytes of the device's memory."""
         ...
 
     def describe(self) -> str:
-        """For people."""
+        """Describes the device for log and user."""
         ...
 
 
@@ -119,7 +117,7 @@ class _HostStream:
 
 
 class HostDevice:
-    """The CPU, with kernels in Triton's interpreter. free: what `free_bytes` says."""
+    """The CPU, with kernels in Triton's interpreter. free: the result of `free_bytes`."""
 
     can_capture = False
 
@@ -149,7 +147,7 @@ class HostDevice:
         return torch.tensor(numbers, dtype=torch.int32)
 
     def capture(self, work: Callable[[], object]) -> Graph:
-        raise NotImplementedError("nothing is captured on the CPU")
+        raise NotImplementedError("the CPU cannot capture graphs")
 
     def wait(self) -> None:
         pass
@@ -163,7 +161,7 @@ class HostDevice:
 
 class _CudaEvent:
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        # Who waits for it sleeps.
+        # A blocking event lets the waiting thread sleep instead of spin.
         self.event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self.event.record(stream)
 
@@ -176,7 +174,7 @@ class _CudaEvent:
 
 
 class _CudaStream:
-    # Lower is earlier; steps have 0.
+    # A lower number has priority; steps have 0.
     _PRIORITY = -1
 
     def __init__(self, device: torch.device) -> None:
@@ -195,9 +193,9 @@ class _CudaStream:
 
 
 class CudaDevice:
-    """An NVIDIA GPU. Steps go to a stream of its own, which is made current by whoever calls `use`.
+    """An NVIDIA GPU. Steps run on a stream of its own, which `use` makes current.
 
-    Graphs share one memory pool: they are never replayed at the same time.
+    Graphs share one memory pool, because they are never replayed at the same time.
     """
 
     can_capture = True
@@ -209,7 +207,7 @@ class CudaDevice:
         self._pool: Any = None
 
     def use(self) -> None:
-        """Makes the stream that of the calling thread."""
+        """Makes the stream of steps the current one of the calling thread."""
         torch.cuda.set_device(self.torch_device)
         torch.cuda.set_stream(self._stream)
 
@@ -233,7 +231,7 @@ class CudaDevice:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def send(self, numbers: list[int]) -> torch.Tensor:
-        # The allocator of pinned memory gives it to nobody else before the copy is done.
+        # torch's pinned allocator does not reuse the memory before the copy is done.
         pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=True)
         return pinned.to(self.torch_device, non_blocking=True)
 

@@ -1,8 +1,8 @@
-"""flash-attn for long chunks of prompts, with `--numerics fast` and where it is installed. Never required.
+"""Optional use of flash-attn for long chunks of prompts, with `--numerics fast` if it is installed.
 
-Its bits depend on how a prompt is cut. It knows block tables of other layouts than the pool's (blocks of a multiple of
-256 positions, heads of a position beside each other), so K and V of a chunk's context are copied out of their blocks
-first, which for long chunks costs little beside their attention.
+Its bits depend on how a prompt is chunked. Its block tables need another layout than the pool's (blocks of a multiple
+of 256 positions, with the heads of a position side by side), so K and V of a chunk's context are first copied out of
+their blocks. For long chunks this costs little compared with their attention.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from trunkline_server.backends.cuda.kv_pool import KvLayout, KvPool
     from trunkline_server.backends.cuda.step_input import Entry
 
-# Of flash-attn 3, then of 2. Both align the causal mask with the last key; a window counts keys before the query's.
+# Modules of flash-attn 3 and 2. Both align the causal mask with the last key; a window counts keys before the query's.
 MODULES = ("flash_attn_interface", "flash_attn")
 FUNCTION = "flash_attn_func"
 ARGUMENTS = ("softmax_scale", "causal", "window_size", "softcap")
-# Shorter chunks are computed by the kernels for all, as are steps of no more rows, which are replayed.
+# Shorter chunks use the backend's own kernels. Steps of no more rows always do and are replayed.
 MIN_CHUNK_ROWS = 512
-# Copied K and V of a chunk, at most; longer contexts are computed by the kernels for all.
+# Limit for the copied K and V of a chunk. Longer contexts use the backend's own kernels.
 MAX_GATHERED_BYTES = 256 << 20
 MAX_HEAD_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class LongChunk:
-    """A chunk of a step that flash-attn computes. index: of its entry; rows [begin, end) of the step."""
+    """A chunk that flash-attn computes. index: of its entry; [begin, end): its rows in the step; context: in tokens."""
 
     index: int
     begin: int
@@ -44,13 +44,13 @@ class LongChunk:
 
 @dataclass(frozen=True)
 class FlashAttention:
-    """name: the package and its version, as far as it tells it: for the log, and of the fingerprint of its bits."""
+    """An installed flash-attn. name: package and version, for the log and the fingerprint."""
 
     name: str
     function: Callable[..., object]
 
     def long_chunks(self, entries: Sequence[Entry], layout: KvLayout) -> list[LongChunk]:
-        """Those of a step's entries that it computes."""
+        """Returns the chunks of a step that flash-attn computes."""
         bytes_per_position = 2 * layout.num_kv_heads * layout.head_size * layout.format.storage_dtype.itemsize
         found, begin = [], 0
         for index, entry in enumerate(entries):
@@ -74,11 +74,13 @@ class FlashAttention:
         soft_cap: float | None,
         out: torch.Tensor,
     ) -> None:
-        """Attention of a chunk's rows of query [T, H * D] into those of out. table: i32, its sequence's blocks."""
+        """Computes attention of a chunk's rows of query [T, H * D] into the same rows of out. table: i32, its
+        blocks.
+        """
         layout = pool.layout
         num_rows = chunk.end - chunk.begin
-        first_seen = 0 if window is None else max(0, chunk.context - num_rows - window + 1)
-        first_block = first_seen // layout.block_size
+        first_position = 0 if window is None else max(0, chunk.context - num_rows - window + 1)
+        first_block = first_position // layout.block_size
         num_positions = chunk.context - first_block * layout.block_size
         keys, values = gather_kv(pool, layer, table[first_block:], num_positions)
         rows = query[chunk.begin : chunk.end].view(num_rows, -1, layout.head_size)
@@ -86,14 +88,14 @@ class FlashAttention:
             rows[None], keys[None], values[None], softmax_scale=scale, causal=True,
             window_size=(-1, -1) if window is None else (window - 1, 0), softcap=soft_cap or 0.0,
         )  # fmt: skip
-        # Some versions return the sums of weights, too.
+        # Some versions also return the sums of weights.
         mixed = found[0] if isinstance(found, tuple) else found
         assert isinstance(mixed, torch.Tensor)
         out[chunk.begin : chunk.end].copy_(mixed.reshape(num_rows, -1))
 
 
 def find_flash(layout: KvLayout, dtype: torch.dtype, *, is_fast: bool) -> tuple[FlashAttention | None, str]:
-    """flash-attn, if it is to be used and can be; else why not, for the log."""
+    """Returns flash-attn if it can be used, and the reason for the choice, for the log."""
     if not is_fast:
         return None, "`--numerics exact`"
     if dtype not in (torch.bfloat16, torch.float16) or layout.format.storage_dtype != dtype:
@@ -105,7 +107,7 @@ def find_flash(layout: KvLayout, dtype: torch.dtype, *, is_fast: bool) -> tuple[
         try:
             module = importlib.import_module(name)
         except ImportError as error:
-            # Also one that was built for another torch.
+            # This includes packages that were built for another version of torch.
             reasons.append(f"{name}: {error}")
             continue
         function = getattr(module, FUNCTION, None)

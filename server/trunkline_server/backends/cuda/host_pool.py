@@ -1,4 +1,4 @@
-"""Pinned memory of the host for blocks: places, each of one block, all its layers one after the other."""
+"""Pinned host memory for blocks, divided into places; each holds one block, with its layers one after the other."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trunkline_server.errors import DoesNotFit
 
 logger = logging.getLogger(__name__)
 
-# Pinned at once. Powers of two: the allocator of pinned memory rounds up to them.
+# Most bytes that are pinned at once. Pieces are powers of two, because the pinned allocator rounds up to them.
 MAX_PIECE_BYTES = 1 << 30
-# Of the host's memory, left to everybody else.
+# Host memory that is left to other processes.
 RESERVE_BYTES = 1 << 30
 PROGRESS_INTERVAL_S = 2.0
 
 
 def piece_sizes(num_bytes: int, block_bytes: int) -> list[int]:
-    """Sizes of the pieces that `num_bytes` of memory are pinned in: powers of two, each with room for a block."""
+    """Returns the sizes of the pieces in which `num_bytes` are pinned: powers of two, each with room for a block."""
     sizes, size = [], MAX_PIECE_BYTES
     while size < block_bytes:
         size *= 2
@@ -33,14 +33,14 @@ def piece_sizes(num_bytes: int, block_bytes: int) -> list[int]:
 
 
 def least_bytes(block_bytes: int) -> int:
-    """The least memory that has a piece with room for a block."""
+    """Returns the smallest size of a piece that has room for a block."""
     return 1 << (block_bytes - 1).bit_length()
 
 
 class HostPool:
-    """`num_places` blocks of `layers` * `piece_bytes` bytes. Raises DoesNotFit if so much cannot be pinned.
+    """`num_places` blocks of `num_layers` * `piece_bytes` bytes. Raises DoesNotFit if so much cannot be pinned.
 
-    pin: gives so many bytes of pinned memory, u8. available_bytes: what the host has left for it.
+    pin: allocates the given number of bytes of pinned memory, u8; available_bytes: what the host has left.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class HostPool:
         sizes = piece_sizes(num_bytes, self.block_bytes)
         if not sizes:
             raise DoesNotFit(
-                f"`--kv-host-size` is {num_bytes} bytes, but at least {least_bytes(self.block_bytes)} are pinned for a "
-                f"block of this model, which has {self.block_bytes}",
-                hint="give room for some hundred blocks",
+                f"`--kv-host-size` is {num_bytes} bytes, but a block of this model has {self.block_bytes} and needs "
+                f"{least_bytes(self.block_bytes)} of pinned memory",
+                hint="allow for at least a few hundred blocks",
             )
         wanted = sum(sizes)
         if wanted > available_bytes - RESERVE_BYTES:
             raise _does_not_fit(wanted, 0, available_bytes)
-        began = told = time.monotonic()
+        began = logged = time.monotonic()
         self._places: list[torch.Tensor] = []
         done = 0
         for size in sizes:
@@ -75,8 +75,8 @@ class HostPool:
             places = memory[: count * self.block_bytes].view(count, num_layers, piece_bytes)
             self._places.extend(places.unbind(0))
             done += size
-            if time.monotonic() - told >= PROGRESS_INTERVAL_S:
-                told = time.monotonic()
+            if time.monotonic() - logged >= PROGRESS_INTERVAL_S:
+                logged = time.monotonic()
                 logger.info("pinning host memory", extra={"fields": {"mib": done >> 20, "of_mib": wanted >> 20}})
         fields = {"mib": wanted >> 20, "blocks": self.num_places, "seconds": f"{time.monotonic() - began:.1f}"}
         logger.info("host memory pinned", extra={"fields": fields})
@@ -86,11 +86,11 @@ class HostPool:
         return len(self._places)
 
     def place(self, index: int) -> torch.Tensor:
-        """[layers, piece_bytes] u8, contiguous."""
+        """Returns a place as [layers, piece_bytes] u8, contiguous."""
         return self._places[index]
 
     def memory(self, index: int) -> memoryview:
-        """The same bytes, flat, for who knows no tensors."""
+        """Returns the bytes of a place as a flat memoryview."""
         return self._places[index].view(-1).numpy().data
 
 
@@ -98,6 +98,6 @@ def _does_not_fit(wanted: int, done: int, available: int) -> DoesNotFit:
     refused = f", and the system refused after {done >> 20} MiB" if done else ""
     return DoesNotFit(
         f"`--kv-host-size` takes {wanted >> 20} MiB of pinned memory, but the host has {available >> 20} MiB "
-        f"available, of which {RESERVE_BYTES >> 20} MiB are left to others{refused}",
+        f"available, of which {RESERVE_BYTES >> 20} MiB stay reserved{refused}",
         hint="lower `--kv-host-size`",
     )

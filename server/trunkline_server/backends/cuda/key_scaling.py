@@ -1,8 +1,9 @@
-"""What int4 makes of keys before it rounds them, and of queries for it: see decision 13.
+"""Scales and shifts keys before int4 rounds them, and scales queries to match; see decision 13.
 
-A key is rounded as key * factor - mean, beside the query times 1 / factor. factor: of a channel, (mean query² / mean
-(key - mean)²)^(1/4), which makes the error of scores least. mean: what the keys of a tile of positions have in common,
-turned by rope to the tile's first position; attention adds query · mean, one number for all scores of a tile.
+A key is rounded as key * factor - mean, and its query is multiplied by 1 / factor. factor: of a channel, (mean query² /
+mean (key - mean)²)^(1/4), which minimises the error of scores. mean: the common part of the keys in a tile of
+positions, rotated by rope to the tile's first position; attention adds query · mean, one number for all scores of a
+tile.
 """
 
 from __future__ import annotations
@@ -15,29 +16,33 @@ from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.hadamard import turned_run
 from trunkline_server.models.ops import Rope
 
-# Of the mean of a head: what a channel's square counts at least.
+# Lower bound of a channel's mean square, relative to the mean of its head.
 _FLOOR = 1e-4
 _TILE: int = TILE_POSITIONS.value
 
 
 @dataclass(frozen=True)
 class KeyScaling:
-    """factors: [layers, 2, G, D] f32: factor and 1 / factor. means: [layers, G, tiles, D] in the activations' dtype.
+    """Factors and means of all layers.
 
-    Means are turned as heads are by int4, so what is taken from a key is to the bit what is added to its scores.
+    factors: [layers, 2, G, D] f32, factor and 1 / factor. means: [layers, G, tiles, D] in the activations' dtype.
+    Means are transformed in the same way as int4's heads, so the number subtracted from a key equals the one added to
+    its scores, bit for bit.
     """
 
     factors: torch.Tensor
     means: torch.Tensor
 
     def content(self) -> bytes:
-        """What all of it is a function of, for a hash: the means of first tiles stand for those that follow."""
+        """Returns the bytes that determine the scaling, for a hash. The first tile's means determine those of later
+        tiles.
+        """
         parts = (self.factors, self.means[:, :, 0].float())
         return b"".join(part.cpu().numpy().tobytes() for part in parts)
 
 
 class KeySums:
-    """Makes a scaling, layer by layer, from a text's queries and keys. Sums are f64."""
+    """Computes a scaling, layer by layer, from a text's queries and keys. Sums are f64."""
 
     def __init__(
         self, *, num_layers: int, num_kv_heads: int, head_size: int, num_positions: int, dtype: torch.dtype,
@@ -50,10 +55,10 @@ class KeySums:
     def add(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, rope: Rope | None, *, takes_mean: bool
     ) -> None:
-        """queries: [T, H, D], keys: [T, G, D] f32, of positions 0 to T, whole tiles, rotated by `rope`.
+        """Adds queries [T, H, D] and keys [T, G, D], f32, of positions 0 to T in whole tiles, rotated by `rope`.
 
-        takes_mean: False where scores are capped, not relative to each other. Heads whose keys or queries are zero, or
-        not finite, are left as they are.
+        takes_mean: False if scores have a soft cap and so are not relative to each other. Heads whose keys or queries
+        are zero or not finite keep a factor of 1 and a mean of 0.
         """
         num_kv_heads, head_size = keys.shape[1:]
         starts = torch.arange(keys.shape[0], device=keys.device) // _TILE * _TILE
@@ -78,7 +83,7 @@ class KeySums:
 
 
 def rotated(heads: torch.Tensor, positions: torch.Tensor, rope: Rope | None) -> torch.Tensor:
-    """heads [T, heads, D] as `rope` turns them at positions [T], not scaled; angles are f64."""
+    """Rotates heads [T, heads, D] by `rope` at positions [T], without its attention factor; angles are f64."""
     if rope is None:
         return heads
     angles = positions[:, None, None].double() * torch.tensor(rope.inv_freq, dtype=torch.float64, device=heads.device)
@@ -88,7 +93,7 @@ def rotated(heads: torch.Tensor, positions: torch.Tensor, rope: Rope | None) -> 
 
 
 def _turned(heads: torch.Tensor) -> torch.Tensor:
-    """heads [..., D], each run of them times the Walsh-Hadamard matrix, as `kernels/hadamard.py` does it."""
+    """Multiplies runs of heads [..., D] by the Walsh-Hadamard matrix, as `kernels/hadamard.py` does."""
     distance, run = 1, turned_run(heads.shape[-1])
     while distance < run:
         pairs = heads.reshape(*heads.shape[:-1], -1, 2, distance)
@@ -99,6 +104,8 @@ def _turned(heads: torch.Tensor) -> torch.Tensor:
 
 
 def _floored(squares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Squares [G, D] over the mean of their head, none below `_FLOOR`; and which heads [G, 1] have a positive mean."""
+    """Returns squares [G, D] over the mean of their head, at least `_FLOOR`, and which heads [G, 1] have a positive
+    mean.
+    """
     mean = squares.mean(-1, keepdim=True)
     return (squares / mean).clamp_min(_FLOOR), torch.isfinite(mean) & (mean > 0)

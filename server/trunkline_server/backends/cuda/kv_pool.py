@@ -13,22 +13,22 @@ from trunkline_server.errors import InvalidArgument
 
 MIN_BLOCK_SIZE = 16
 MAX_BLOCK_SIZE = 128
-# Pieces begin at multiples of it: a row is then read in whole 16-byte loads and sectors are not shared by blocks.
+# Pieces begin at multiples of it, so that rows are read in whole 16-byte loads and blocks share no memory sectors.
 _PIECE_ALIGNMENT = 128
 _SCALE_BYTES = 2
 
 
 class KvFormat(Enum):
-    """How an element of K or V is kept. Scales are bf16, one for each position, head and K or V.
+    """Storage formats for elements of K and V. Scales are bf16, one for each position, head, and K or V.
 
-    fp8: e4m3, the head's largest magnitude becomes 448. int8: the largest becomes 127. int4: 16 levels at odd multiples
-    of half a step, two elements a byte, the step chosen by head for the least squared error. Heads are turned by the
-    Walsh-Hadamard matrix before int8 and int4, K and V both: what is large in one channel is spread over all. The query
-    is turned alike, the output back. No scale is shared between positions, so what is stored does not depend on how a
-    sequence was cut.
+    fp8: e4m3; the head's largest magnitude becomes 448. int8: the largest becomes 127. int4: 16 levels at odd multiples
+    of half a step, two elements per byte; the step minimises the squared error of its head. Before int8 and int4, heads
+    of K and V are multiplied by the Walsh-Hadamard matrix, which spreads a large channel over all of them. Queries are
+    transformed alike, and outputs back. Positions share no scale, so what is stored does not depend on how a sequence
+    is chunked.
 
-    int4's keys are moved and scaled by channel before they are turned, see `KeyScaling`. What four bits leave of the
-    key at position 0, which many heads mostly look at, is stored in four bits more.
+    int4's keys are first shifted and scaled by channel, see `KeyScaling`. Many heads mostly attend to position 0, so
+    the rounding error of its key is stored in another four bits.
     """
 
     F32 = "f32"
@@ -44,21 +44,21 @@ class KvFormat(Enum):
 
     @property
     def is_turned(self) -> bool:
-        """Whether heads are multiplied by the Walsh-Hadamard matrix before they are rounded."""
+        """True if heads are multiplied by the Walsh-Hadamard matrix before they are rounded."""
         return self in (KvFormat.INT8, KvFormat.INT4)
 
     @property
     def has_first_keys(self) -> bool:
-        """Whether the key at position 0 is stored more exactly than others."""
+        """True if the key at position 0 is stored more exactly than others."""
         return self is KvFormat.INT4
 
     @property
     def storage_dtype(self) -> torch.dtype:
-        """Of the pool's elements, as kernels address them; int4 is addressed by byte."""
+        """The dtype of the pool's elements as kernels address them; int4 is addressed by byte."""
         return _STORAGE[self]
 
     def row_elements(self, head_size: int) -> int:
-        """Elements of `storage_dtype` that one head of one position takes."""
+        """Returns the number of elements of `storage_dtype` in one head of one position."""
         return head_size // 2 if self is KvFormat.INT4 else head_size
 
 
@@ -74,17 +74,17 @@ _STORAGE = {
 
 @dataclass(frozen=True, kw_only=True)
 class KvLayout:
-    """Where things lie. A *piece* is what one layer keeps of one block:
+    """Layout of a block. A *piece* is the part of one block that belongs to one layer:
 
         K elements [G, B, row] | V elements [G, B, row] | K scales [G, B] | V scales [G, B] | first keys
 
+    padded to a multiple of 128 bytes. First keys, if the format has them, are elements [G, row] and scales [G] of a
+    number that is added to the first key of the block if that is position 0 of a sequence. In other blocks they have
+    no meaning.
 
-    and what is missing to a multiple of 128 bytes. First keys, where the format has them, are elements [G, row] and
-    scales [G] of what is added to the key in the block's first place if that is position 0 of a sequence; in other
-    blocks they mean nothing.
-
-    A head's positions lie together, so a tile of attention is one run of B * row elements for each block, and a piece
-    is one run of bytes for copies and for other tiers. Raises InvalidArgument for sizes that the kernels do not have.
+    The positions of a head are contiguous, so a tile of attention is one run of B * row elements per block, and a piece
+    is one run of bytes for copies and for other tiers. Raises InvalidArgument for sizes that the kernels do not
+    support.
     """
 
     block_size: int
@@ -107,7 +107,7 @@ class KvLayout:
 
     @property
     def values_offset(self) -> int:
-        """Elements from a piece's beginning to its V."""
+        """Offset of V in a piece, in elements."""
         return self.num_kv_heads * self.block_size * self.row_elements
 
     @property
@@ -116,13 +116,13 @@ class KvLayout:
 
     @property
     def first_keys_offset(self) -> int:
-        """Elements from a piece's beginning to the first keys."""
+        """Offset of the first keys in a piece, in elements."""
         scales = 2 * self.num_kv_heads * self.block_size * _SCALE_BYTES if self.format.has_scales else 0
         return (self.scales_offset_bytes + scales) // self.format.storage_dtype.itemsize
 
     @property
     def first_scales_offset(self) -> int:
-        """Scales from a piece's first one to those of the first keys."""
+        """Offset of the first keys' scales from a piece's first scale, in scales."""
         return 2 * self.num_kv_heads * self.block_size + self.num_kv_heads * self.row_elements // _SCALE_BYTES
 
     @property
@@ -134,25 +134,24 @@ class KvLayout:
 
     @property
     def piece_elements(self) -> int:
-        """From a block's piece to the next block's, in elements."""
+        """Distance between the pieces of neighbouring blocks, in elements."""
         return self.piece_bytes // self.format.storage_dtype.itemsize
 
     @property
     def piece_scales(self) -> int:
-        """The same, in scales."""
+        """Distance between the pieces of neighbouring blocks, in scales."""
         return self.piece_bytes // _SCALE_BYTES
 
 
 def bytes_per_block(layout: KvLayout, num_layers: int) -> int:
-    """What one block takes in all layers, scales and alignment included."""
+    """Returns the size of one block in all layers, scales and alignment included."""
     return num_layers * layout.piece_bytes
 
 
 class KvPool:
-    """All pieces, [layers, num_blocks, piece_bytes] in one allocation; slot = block_id * B + offset.
+    """All pieces, [layers, num_blocks, piece_bytes] in one allocation, zero at first; slot = block_id * B + offset.
 
-    Written by `rope_and_write_kv` and `copy_blocks`, read by `paged_attention`. Zero at first. key_scaling: None, keys
-    are rounded as they are.
+    `rope_and_write_kv` and `copy_blocks` write it, `paged_attention` reads it. key_scaling: None rounds keys unscaled.
     """
 
     def __init__(
@@ -186,21 +185,24 @@ class KvPool:
         return bytes_per_block(self.layout, self.num_layers)
 
     def elements(self, layer: int) -> torch.Tensor:
-        """[num_blocks, piece_elements] of the storage dtype; from `values_offset` on it is V."""
+        """Returns [num_blocks, piece_elements] in the storage dtype; V begins at `values_offset`."""
         return self.pieces[layer].view(self.format.storage_dtype)
 
     def scales(self, layer: int) -> torch.Tensor:
-        """bf16 [num_blocks, piece_scales - ...]: K's scales [G, B] of each block, then V's. Empty of meaning without.
+        """Returns bf16 [num_blocks, piece_scales - ...]: K's scales [G, B] of each block, then V's.
 
-        A view that begins at the first block's scales; a block's lie `piece_scales` further than the one's before.
+        A view that begins at the first block's scales; blocks are `piece_scales` apart. Meaningless if the format has
+        none.
         """
         scales = self.pieces[layer].view(torch.bfloat16)
         return scales[:, self.layout.scales_offset_bytes // _SCALE_BYTES :] if self.format.has_scales else scales
 
     def copy_blocks(self, block_ids: torch.Tensor) -> None:
-        """Copies whole blocks, all layers. block_ids: [n, 2] i32 on the device, source and destination; -1: none."""
+        """Copies whole blocks in all layers. block_ids: [n, 2] i32 on the device, source and destination; -1 for
+        none.
+        """
         copy_blocks(self.pieces, block_ids)
 
     def copy_block(self, source_block_id: int, destination_block_id: int) -> None:
-        """Copies one block, whole: what lies beyond a sequence's last position is never read."""
+        """Copies one whole block; positions beyond a sequence's last one are never read."""
         self.pieces[:, destination_block_id].copy_(self.pieces[:, source_block_id])

@@ -1,7 +1,7 @@
-"""A checkpoint's weights onto the device, in the kinds that the kernels multiply with.
+"""Loads a checkpoint's weights onto the device, in the kinds that the kernels multiply with.
 
-Several threads each take a matrix after the other, the largest first, and read its bytes from the mapped file through
-pinned buffers (`staging.py`); what has to be converted or repacked is, on the device, on the thread's own stream.
+Several threads take matrices in turn, the largest first, and read their bytes from the mapped file through pinned
+buffers (`staging.py`). Conversion and repacking run on the device, on the thread's own stream.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from trunkline_server.weights.tensor import Tensor
 
 logger = logging.getLogger(__name__)
 
-# More threads than this read no faster than the bus copies.
+# More threads read no faster than the bus copies.
 MAX_THREADS = 8
 # Projections that are multiplied with the same x.
 STACKS = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
-# How torch reads what lies in the file.
+# torch's dtypes for the formats in files.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# Of parts of quantised modules.
+# The same for parts of quantised modules.
 _PART_DTYPES = {
     **_DTYPES, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
 }  # fmt: skip
 
-# Told bytes read and bytes in all, from any thread, one call at a time.
+# Receives bytes read and total bytes. Called from any thread, but one call at a time.
 Progress = Callable[[int, int], None]
 
 
 def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
-    """Of activations: f16 where the checkpoint has f16 matrices, else bf16."""
+    """Returns the dtype of activations: f16 if the checkpoint has f16 matrices, otherwise bf16."""
     formats: set[str] = set()
     for name in checkpoint.names():
         if not name.endswith("_proj.weight"):
             continue
         parts = checkpoint.parts(name)
-        # The dtype of scales tells that of the model before it was quantised, if it is not f32.
+        # The dtype of scales, unless it is f32, is that of the model before it was quantised.
         formats |= {part.dtype for part in parts.values() if part.dtype in FLOATS}
         formats |= set() if parts else {checkpoint.tensor(name).format}
     return torch.float16 if "F16" in formats else torch.bfloat16
@@ -63,14 +63,14 @@ def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
 def load_weights(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
 ) -> DeviceWeights:
-    """All weights of a checkpoint, on the device.
+    """Loads all weights of a checkpoint onto the device and waits for them.
 
-    dtype: of dense matrices and of activations. Returns when all is there. Raises DoesNotFit, UnsupportedFormat.
+    dtype: of dense matrices and of activations. Raises DoesNotFit, UnsupportedFormat.
     """
     scheme = checkpoint.quantization
     if isinstance(scheme, EightBits) and scheme.is_float and not card_of(device).multiplies_fp8:
         logger.info(
-            "weights of FP8 are multiplied as %s: the GPU, of compute capability %s, multiplies no FP8",
+            "multiplying FP8 weights as %s: a GPU of compute capability %s has no FP8 products",
             str(dtype).removeprefix("torch."), card_of(device).name,
         )  # fmt: skip
     loader = _Loader(checkpoint, device, dtype, progress)
@@ -81,21 +81,21 @@ def load_weights(
         raise DoesNotFit(
             f"the weights take about {loader.num_source_bytes >> 20} MiB, but the device has {total >> 20} MiB, "
             f"of which {free >> 20} MiB were left when one did not fit",
-            hint="take a smaller or quantised model, or end what else uses the device",
+            hint="choose a smaller or quantised model, or stop other processes on the device",
         ) from error
 
 
 class _Loader:
-    """One load. Threads share nothing but the count of bytes."""
+    """One load. Threads share only the count of bytes."""
 
     def __init__(
         self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress | None
     ) -> None:
         self._checkpoint, self._device, self._dtype, self._progress = checkpoint, device, dtype, progress
-        # By stored name: a tied head comes once.
+        # Keyed by stored name, so that a tied head is loaded once.
         self._tensors: dict[str, Tensor] = {}
         self._aliases: dict[str, str] = {}
-        # Of weights of quantised modules, which are not among the tensors.
+        # Weights of quantised modules, which are not among the tensors.
         self._parts: dict[str, Mapping[str, Part]] = {}
         for name in checkpoint.names():
             if parts := checkpoint.parts(name):
@@ -123,12 +123,12 @@ class _Loader:
             matrices = list(chain.from_iterable(made))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-            # Pieces that were only needed for repacking, kept by streams that are gone.
+            # Frees memory that was only needed for repacking, on streams that no longer exist.
             torch.cuda.empty_cache()
         return DeviceWeights(matrices, vectors, self._aliases)
 
     def _stacks(self) -> Iterator[list[str]]:
-        """Names of the tensors of each matrix."""
+        """Yields the names of the tensors of each matrix."""
         names = [name for name, tensor in self._tensors.items() if len(tensor.shape) == 2]
         names += self._parts
         taken: set[str] = set()
@@ -149,7 +149,7 @@ class _Loader:
         return [name]
 
     def _kind(self, name: str) -> str:
-        """Weights of different kinds are in no stack."""
+        """Returns a kind; only weights of the same kind are stacked."""
         if name in self._parts:
             return "quantized"
         stored_as = self._tensors[name].format
@@ -161,7 +161,7 @@ class _Loader:
         return self._tensors[name].num_bytes
 
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
-        """The matrix of a stack, or its members if they cannot be one."""
+        """Makes the matrix of a stack, or its members if they cannot be combined."""
         if names[0] not in self._parts:
             return [self._matrix([self._tensors[name] for name in names], vectors)]
         with self._thread_staging() as staging:
@@ -174,14 +174,14 @@ class _Loader:
         parts = {}
         for suffix, part in self._parts[name].items():
             if part.dtype not in _PART_DTYPES:
-                continue  # descriptions, which were read from the mapped file
+                continue  # descriptions, read from the mapped file
             with staging.on_stream():
                 raw = torch.empty(part.data.nbytes, dtype=torch.uint8, device=self._device)
             staging.copy(part.data, raw)
             with staging.on_stream():
                 parts[suffix] = raw.view(_PART_DTYPES[part.dtype]).view(part.shape)
         scheme = self._checkpoint.quantization
-        assert scheme is not None, "no scheme, no parts"
+        assert scheme is not None, "parts are only found under a scheme"
         shape = quantized_shape(self._checkpoint.path, scheme, name.removesuffix(".weight"), self._parts[name])
         slices = MappingProxyType({name: (0, shape[0])})
         with staging.on_stream():
@@ -225,7 +225,7 @@ class _Loader:
         return torch.cat(parts)
 
     def _dense(self, tensors: Sequence[Tensor], staging: Staging) -> torch.Tensor:
-        """The tensors below each other, [N, K] in the dtype."""
+        """Stacks tensors into one matrix [N, K] in the dtype."""
         num_rows, width = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
         with staging.on_stream():
             values = torch.empty(num_rows, width, dtype=self._dtype, device=self._device)
@@ -242,7 +242,7 @@ class _Loader:
         return values
 
     def _raw(self, tensor: Tensor, staging: Staging) -> torch.Tensor:
-        """A tensor's rows as they are stored, [N, bytes] u8, in the model's order."""
+        """Returns a tensor's rows as stored, [N, bytes] u8, in the model's order."""
         num_rows = tensor.shape[0]
         with staging.on_stream():
             raw = torch.empty(num_rows, tensor.row_bytes, dtype=torch.uint8, device=self._device)
@@ -250,12 +250,12 @@ class _Loader:
         if tensor.interleaved_head is None:
             return raw
         with staging.on_stream():
-            # Rows 0, h, 1, h + 1, ... of each head: see weights/naming.py.
+            # The rows of each head are stored in the order 0, h, 1, h + 1, ...; see weights/naming.py.
             return raw.view(-1, tensor.interleaved_head // 2, 2, tensor.row_bytes).swapaxes(1, 2).reshape(num_rows, -1)
 
     @contextmanager
     def _thread_staging(self) -> Iterator[Staging]:
-        """This thread's buffers; what was begun with them is done afterwards."""
+        """Yields this thread's buffers, and waits for their copies at the end."""
         if not hasattr(self._local, "staging"):
             self._local.staging = Staging(self._device, self._count)
         staging: Staging = self._local.staging

@@ -1,4 +1,4 @@
-"""How the device's memory is divided: weights, what steps need, a reserve, and blocks in all that is left."""
+"""Divides the device's memory into weights, memory for steps, a reserve, and blocks in the rest."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from trunkline_server.errors import DoesNotFit
 
-# Left free for what nobody counts: the library's workspaces, compiled kernels, fragments. The larger of both.
+# The larger of these two is left free for library workspaces, compiled kernels and fragmentation.
 RESERVE_BYTES = 768 << 20
 RESERVE_PART = 0.02
-# Below this many tokens a pool serves nobody: a prompt of some length and its answer.
+# A smaller pool has no room for even one prompt of moderate length and its answer.
 MIN_POOL_TOKENS = 512
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """In bytes, measured once the weights are on the device. total: of the device; free: of that; weights: ours.
+    """The device's memory in bytes, measured once the weights are on it.
 
-    steps: what steps take at most beyond the pool: activations, logits, scratch, captured graphs.
+    total: of the device; free: of the total; weights: of this model; steps: most that steps take beyond the pool, for
+    activations, logits, scratch and captured graphs.
     """
 
     total: int
@@ -32,15 +33,15 @@ class DeviceMemory:
 
     @property
     def left(self) -> int:
-        """For the pool."""
+        """Bytes left for the pool."""
         return max(0, self.free - self.steps - self.reserve)
 
 
 def num_pool_blocks(memory: DeviceMemory, *, bytes_per_block: int, block_size: int, wanted_tokens: int | None) -> int:
-    """How many blocks the pool has. Raises DoesNotFit.
+    """Returns the number of blocks in the pool. Raises DoesNotFit.
 
-    A wish (`--max-batch-total-tokens`) is rounded up to whole blocks and met or refused; without one the pool takes all
-    that is left.
+    wanted_tokens: `--max-batch-total-tokens`, rounded up to whole blocks and either met or refused; None: the pool
+    takes all that is left.
     """
     fixed = (
         f"the device has {_mib(memory.total)}, of which {_mib(memory.free)} are free with {_mib(memory.weights)} of "
@@ -61,8 +62,8 @@ def num_pool_blocks(memory: DeviceMemory, *, bytes_per_block: int, block_size: i
         raise DoesNotFit(
             f"the smallest KV pool ({MIN_POOL_TOKENS} tokens) takes "
             f"{_mib(-(-MIN_POOL_TOKENS // block_size) * bytes_per_block)}, but {fixed}: {_mib(memory.left)} are left",
-            hint="choose a smaller or quantised model, lower `--max-batch-prefill-tokens`, or end what else uses the "
-            "device",
+            hint="choose a smaller or quantised model, lower `--max-batch-prefill-tokens`, or stop other processes on "
+            "the device",
         )
     return num_blocks
 

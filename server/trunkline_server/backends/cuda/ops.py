@@ -1,7 +1,7 @@
-"""`Ops` over the kernels. Models ask for one operation at a time; what one kernel does at once is put together here.
+"""Implements `Ops` with the kernels, combining operations that one kernel does at once.
 
-A sum waits for the norm that follows it, a rotation for the write of the keys, projections of the same x are one
-product where their weights are stacked.
+A sum waits for the norm that follows it, and a rotation for the write of the keys. Projections of the same x are one
+product if their weights are stacked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trunkline_server.models.ops import Rope
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """residual + delta, which a norm computes on its way. total: once it did."""
+    """The sum residual + delta, which the next norm computes. total: None until then."""
 
     residual: torch.Tensor
     delta: torch.Tensor
@@ -38,7 +38,7 @@ class Sum:
 
 @dataclass(slots=True, eq=False)
 class Rotated:
-    """x [T, heads * D], to be rotated when keys are written."""
+    """A value x [T, heads * D] that is rotated when keys are written."""
 
     x: torch.Tensor
     rope: Rope
@@ -49,11 +49,11 @@ Value: TypeAlias = torch.Tensor | Sum | Rotated
 
 @dataclass(kw_only=True)
 class DeviceModel:
-    """All that steps of a model have in common, at addresses that stay.
+    """Everything that steps of a model share, at fixed addresses.
 
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
-    a step asks for them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
-    touched. flash: for long chunks of launched steps.
+    any step needs them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
+    read or written. flash: for long chunks of uncaptured steps.
     """
 
     weights: DeviceWeights
@@ -70,24 +70,27 @@ class DeviceModel:
 
 @dataclass
 class CudaOps:
-    """Implements `Ops[Value]` for one step. Rows of padding are computed like others and read by nobody."""
+    """Implements `Ops[Value]` for one step. Padding rows are computed like others, but their results are not used."""
 
     model: DeviceModel
     step: StepTensors
     _updated: set[int | None] = field(default_factory=set)
-    # Chunks that flash-attn computes, and contexts [S] without theirs.
+    # Chunks that flash-attn computes, and context lengths [S] in which these are 0.
     _long: tuple[list[LongChunk], torch.Tensor] | None = None
-    # The product of the last x with a stack of weights, which other parts of the stack are taken from.
+    # The last product of x with a stack of weights, and its arguments. Other members of the stack take their part from
+    # it.
     _product: tuple[torch.Tensor, DeviceWeight, bool, torch.Tensor] | None = None
     _written: tuple[int, Value, torch.Tensor] | None = None
 
     def embedding(self, weight: str) -> Value:
         matrix, begin, _ = self.model.weights.matrix(weight)
-        assert begin == 0, "the embedding is in no stack"
+        assert begin == 0, "the embedding is not stacked"
         return embedding(self.step.token_ids, matrix)
 
     def rms_norm(self, x: Value, weight: str, eps: float) -> Value:
-        """Of the residual in the products' dtype; of a product in f32, since it is then added to the residual."""
+        """Normalises the residual into the products' dtype, and a product into f32, since it is then added to the
+        residual.
+        """
         factors = self.model.weights.vector(weight)
         if isinstance(x, Sum) and x.total is None:
             x.total, normed = add_rms_norm(x.residual, x.delta, factors, eps, self.model.dtype)
@@ -114,14 +117,14 @@ class CudaOps:
         return Rotated(dense(x), rope)
 
     def write_kv(self, layer: int, key: Value, value: Value) -> None:
-        """Waits for the layer's queries, which are rotated by the same kernel."""
-        assert self._written is None, "the layer before had no attention"
+        """Keeps key and value until `paged_attention`, whose kernel rotates queries and keys together."""
+        assert self._written is None, "a layer without attention"
         self._written = layer, key, dense(value)
 
     def paged_attention(
         self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
     ) -> Value:
-        assert self._written is not None and self._written[0] == layer, "K and V of the layer come first"
+        assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
         self._written = None
         ropes = [x.rope if isinstance(x, Rotated) else None for x in (query, key)]
@@ -151,7 +154,7 @@ class CudaOps:
         return out
 
     def _long_chunks(self) -> tuple[list[LongChunk], torch.Tensor]:
-        """Chunks that flash-attn computes, and the contexts of all others, with 0 for these."""
+        """Returns the chunks that flash-attn computes, and the context lengths, with 0 for these chunks."""
         if self._long is None:
             flash, entries, contexts = self.model.flash, self.step.entries, self.step.context_length
             chunks = [] if flash is None or entries is None else flash.long_chunks(entries, self.model.pool.layout)
@@ -185,10 +188,10 @@ def _unrotated(x: Value) -> torch.Tensor:
 
 
 def dense(x: Value) -> torch.Tensor:
-    """The values themselves; a sum that no norm has computed is computed now."""
+    """Returns a value as a tensor; computes a sum that no norm has computed."""
     if isinstance(x, Sum):
         if x.total is None:
             x.total = x.residual + x.delta
         return x.total
-    assert not isinstance(x, Rotated), "rotated values are written or attended with, nothing else"
+    assert not isinstance(x, Rotated), "a rotated value is only for write_kv and paged_attention"
     return x

@@ -1,4 +1,4 @@
-"""What became of transfers, until the engine loop takes it."""
+"""Collects outcomes of transfers for the engine loop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from trunkline_server.backends.interface import RestoreOutcome, StoreOutcome, Tr
 
 logger = logging.getLogger(__name__)
 
-# At most one line in this time: a full disk must not fill the log as well.
+# Minimum time between two warnings, so that a full disk does not fill the log as well.
 WARNING_INTERVAL_S = 60.0
 
 
 class Outcomes:
-    """Filled by the threads of the tiers. All methods may be called from any thread."""
+    """Outcomes that the threads of the tiers add and the engine loop takes. All methods may be called from any
+    thread.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,7 +31,7 @@ class Outcomes:
         self._counts = {"stored": 0, "not_stored": 0, "restored": 0, "not_restored": 0}
 
     def add_store(self, slot: int, problem: str | None) -> None:
-        """A store is over; problem: why it failed, if it did."""
+        """Adds the outcome of a store. problem: why it failed, or None."""
         with self._changed:
             self._counts["stored" if problem is None else "not_stored"] += 1
             self._stores.append(StoreOutcome(slot, problem is None))
@@ -37,7 +39,7 @@ class Outcomes:
             self._changed.notify_all()
 
     def add_restore(self, outcome: RestoreOutcome, problem: str | None) -> None:
-        """A restore is over; problem: why it ended before its last block, if it did."""
+        """Adds the outcome of a restore. problem: why it ended before its last block, or None."""
         with self._changed:
             self._counts["restored"] += outcome.num_blocks
             self._counts["not_restored"] += problem is not None
@@ -46,12 +48,12 @@ class Outcomes:
             self._changed.notify_all()
 
     def note(self, problem: str) -> None:
-        """Something to warn of."""
+        """Notes a problem for the next warning."""
         with self._changed:
             self._note(problem)
 
     def fail(self, bug: BaseException) -> None:
-        """What no plan may cause: the next `take` raises it."""
+        """Notes an exception that no plan can cause; the next `take` raises it."""
         with self._changed:
             self._bug = self._bug or bug
             self._changed.notify_all()
@@ -62,7 +64,7 @@ class Outcomes:
             self._num_troubles += 1
 
     def take(self) -> Transfers | None:
-        """Those since the last call; None if there are none."""
+        """Returns the outcomes since the last call; None if there are none."""
         with self._changed:
             if self._bug is not None:
                 raise self._bug
@@ -81,7 +83,7 @@ class Outcomes:
             self._warned_at, self._num_troubles = now, 0
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when there are outcomes, the time is over, or `wake` was called."""
+        """Waits for outcomes, for the time limit, or for `wake`."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_woken or self._stores or self._restores or self._bug is not None, timeout_s
@@ -89,17 +91,17 @@ class Outcomes:
             self._is_woken = False
 
     def wake(self) -> None:
-        """Lets `wait` return, now or at its next call."""
+        """Makes `wait` return, now or at its next call."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Outcomes that nobody took are told to nobody."""
+        """Drops outcomes that have not been taken."""
         with self._changed:
             self._stores, self._restores = [], []
 
     def counts(self) -> dict[str, int]:
-        """Blocks so far."""
+        """Returns the numbers of blocks stored, not stored, restored and not restored so far."""
         with self._changed:
             return dict(self._counts)

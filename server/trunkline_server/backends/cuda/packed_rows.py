@@ -1,4 +1,4 @@
-"""Arrays of any sizes, sent to the device in one copy."""
+"""Sends arrays of different sizes to the device in one copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MIN_WORDS = 1 << 12
-# How torch sees numpy's dtypes; unsigned numbers by their bits.
+# torch's dtypes for numpy's; unsigned numbers keep their bits.
 _DTYPES = {
     np.dtype(np.int32): torch.int32,
     np.dtype(np.uint32): torch.int32,
@@ -27,7 +27,7 @@ _DTYPES = {
 
 
 class PackedRows:
-    """Two pinned buffers in turn and one of the device; both grow when a step needs more."""
+    """Two alternating pinned buffers and one on the device, which grow as steps need more."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -36,7 +36,10 @@ class PackedRows:
         self._turn = 0
 
     def upload(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, torch.Tensor]:
-        """The arrays on the device, by name, until the next call. The first of two calls is over at the third."""
+        """Copies arrays to the device; returns them by name, valid until the next call.
+
+        A third call may only follow when the first call's copy is done.
+        """
         places, end = {}, 0
         for name, array in arrays.items():
             places[name] = end
@@ -50,7 +53,8 @@ class PackedRows:
             begin = places[name]
             words[begin : begin + array.nbytes // 4] = array.reshape(-1).view(np.int32)
         if self._on_device.numel() < end:
-            # What the device still reads of the old one keeps it: memory goes back in the order of the stream.
+            # Work that still reads the old buffer is safe, since the allocator reuses memory in the order of the
+            # stream.
             self._on_device = torch.zeros(2 * end, dtype=torch.int32, device=self._device.torch_device)
         if end:
             self._device.copy(host[:end], self._on_device[:end])

@@ -1,9 +1,9 @@
-"""Which slot's block lies in which place of the pinned memory, and which places are in use.
+"""Tracks which slot's block lies in which place of the pinned memory, and which places are in use.
 
-    take ──▶ pinned, of no slot ──keep──▶ found by its slot ──▶ evicted for another, dropped, or replaced
-               └──unpin──▶ free
+        take ──▶ pinned, of no slot ──keep──▶ found by its slot ──▶ evicted for another, dropped, or replaced
+                                      └──unpin──▶ free
 
-A pinned place is read or written by somebody: the device, the disk. It goes to nobody else before its last pin is gone.
+A pinned place is being read or written by the device or the disk. It is not reused before its last pin is gone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from trunkline_server.backends.cuda.device import Event
 
 
 class PlaceTable:
-    """All methods may be called from any thread.
+    """The table of places. All methods may be called from any thread.
 
-    evicts: whether a slot's block may leave for another slot's, the least recently used first: where they lie on disk
-    as well. Else the slots' owner is the only one who frees them.
+    evicts: the least recently used slot's block may be evicted for another, because blocks are on disk as well. Without
+    it, only the owner of the slots frees them.
     """
 
     def __init__(self, num_places: int, *, evicts: bool) -> None:
@@ -29,19 +29,21 @@ class PlaceTable:
         self._free = list(range(num_places))[::-1]
         self._pins = [0] * num_places
         self._is_kept = [False] * num_places
-        # slot: (place, key), the least recently used first.
+        # Maps a slot to (place, key), the least recently used first.
         self._by_slot: dict[int, tuple[int, bytes]] = {}
-        # Pins that go once the device has done something, in its order for each caller.
+        # Pins that end when an event of the device is reached, in order.
         self._pinned_until: deque[tuple[Event, Sequence[int]]] = deque()
 
     def take(self, slot: int) -> int | None:
-        """A pinned place for what the slot will hold; what it held is forgotten. None if all are in use."""
+        """Returns a pinned place for new contents of a slot and forgets its old ones. None if all places are in use."""
         with self._changed:
             self._drop(slot)
             return self._take()
 
     def take_when_free(self, slot: int, is_over: Callable[[], bool]) -> int | None:
-        """As `take`, but waits for a place, until `is_over`, which `wake` lets be asked again."""
+        """Waits for a place as `take` returns it. Gives up with None once `is_over` is true; `wake` has it checked
+        again.
+        """
         while True:
             with self._changed:
                 self._drop(slot)
@@ -55,14 +57,14 @@ class PlaceTable:
             event.wait()
 
     def keep(self, slot: int, place: int, key: bytes) -> None:
-        """The place, which stays pinned, holds the slot's block from now on."""
+        """Makes the place, which stays pinned, hold the slot's block."""
         with self._changed:
             self._drop(slot)
             self._by_slot[slot] = place, key
             self._is_kept[place] = True
 
     def find(self, slot: int, key: bytes | None) -> int | None:
-        """The slot's place, pinned; None if it is not there. key: of the block that must be there; None: any."""
+        """Returns the slot's place, pinned, or None if there is none. key: of the expected block; None accepts any."""
         with self._changed:
             found = self._by_slot.get(slot)
             if found is None or (key is not None and found[1] != key):
@@ -73,34 +75,34 @@ class PlaceTable:
             return place
 
     def unpin(self, places: Sequence[int]) -> None:
-        """Ends a pin of each."""
+        """Removes one pin from each place."""
         with self._changed:
             self._unpin(places)
 
     def unpin_after(self, event: Event, places: Sequence[int]) -> None:
-        """The same, once the event is reached."""
+        """Removes one pin from each place once the event is reached."""
         with self._changed:
             self._pinned_until.append((event, places))
             self._changed.notify_all()
 
     def drop(self, slot: int) -> None:
-        """Forgets what the slot held."""
+        """Forgets the block of a slot."""
         with self._changed:
             self._drop(slot)
 
     def clear(self) -> None:
-        """Forgets all slots."""
+        """Forgets the blocks of all slots."""
         with self._changed:
             for slot in list(self._by_slot):
                 self._drop(slot)
 
     def wake(self) -> None:
-        """Lets those who wait for a place see whether it is over."""
+        """Makes calls of `take_when_free` check `is_over` again."""
         with self._changed:
             self._changed.notify_all()
 
     def num_pinned(self) -> int:
-        """Places in use."""
+        """Returns the number of places in use."""
         with self._changed:
             self._collect()
             return sum(pins > 0 for pins in self._pins)
@@ -118,7 +120,7 @@ class PlaceTable:
         return place
 
     def _collect(self) -> None:
-        """Ends the pins whose time is over; those behind one that is not have to wait for it."""
+        """Removes pins whose event is reached; those behind an unreached one wait for it."""
         while self._pinned_until and self._pinned_until[0][0].is_reached():
             self._unpin(self._pinned_until.popleft()[1])
 
@@ -130,7 +132,7 @@ class PlaceTable:
 
     def _unpin(self, places: Sequence[int]) -> None:
         for place in places:
-            assert self._pins[place] > 0, "a place is unpinned as often as it was pinned"
+            assert self._pins[place] > 0, "more unpins than pins"
             self._pins[place] -= 1
             self._free_if_unused(place)
 
@@ -139,5 +141,5 @@ class PlaceTable:
             return
         if not self._is_kept[place]:
             self._free.append(place)
-        # Also of one that is kept: it may be evicted now.
+        # Also for a kept place, which can be evicted now.
         self._changed.notify_all()

@@ -1,4 +1,6 @@
-"""Runs the model on steps: padded to the nearest captured shape and replayed, or launched operation by operation."""
+"""Runs the model on steps: pads them to the nearest captured shape and replays it, or launches operation by
+operation.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,17 @@ from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepSha
 
 logger = logging.getLogger(__name__)
 
-# One forward pass: logits [R, V] f32 of the rows that need them.
+# One forward pass. Returns logits [R, V] f32 of the rows that need them.
 Forward = Callable[[StepTensors], torch.Tensor]
 
-# Steps of other shapes are padded to multiples of so many rows: kernels are then compiled for few kinds of sizes.
+# Steps without a graph are padded to multiples of this many rows, so that kernels are compiled for few sizes.
 ROW_MULTIPLE = 16
 
 
 def decode_shapes(max_entries: int) -> list[StepShape]:
-    """What steps that only decode are padded to: 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of 64."""
+    """Returns the shapes to which decode-only steps are padded: 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of
+    64.
+    """
     sizes, size = [], 1
     while size < max_entries:
         sizes.append(size)
@@ -31,7 +35,7 @@ def decode_shapes(max_entries: int) -> list[StepShape]:
 
 
 def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepShape]:
-    """What other steps are padded to: rows by powers of two from 64, with all entries."""
+    """Returns the shapes to which other steps are padded: powers of two from 64 rows, with all entries."""
     sizes, size = [], 64
     while size < max_rows:
         sizes.append(size)
@@ -40,9 +44,9 @@ def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepS
 
 
 class StepRunner:
-    """Static input memory and captured graphs. Nothing is allocated after `capture` for a step that has a graph.
+    """Runs steps on static input memory and captured graphs. A step with a graph allocates nothing.
 
-    max_shape: the largest step. max_blocks: of a sequence.
+    max_shape: the largest step; max_blocks: of a sequence.
     """
 
     def __init__(
@@ -72,18 +76,18 @@ class StepRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Memory on the device that is held from the beginning."""
+        """Device memory that is held from the start."""
         return self._on_device.nbytes
 
     def warm_up(self, shapes: Sequence[StepShape]) -> None:
-        """Runs each shape once on padding alone, so that its kernels are compiled and its memory is known."""
+        """Runs each shape once on padding, so that its kernels are compiled and its memory use is known."""
         for shape in shapes:
             self._input(shape, [])
             self._forward(self._layout(shape)[1])
         self._device.wait()
 
     def capture(self, shapes: Sequence[StepShape]) -> None:
-        """Captures each shape, the largest first: smaller ones find their memory in what those left."""
+        """Captures each shape, the largest first, so that smaller ones reuse its memory."""
         began = time.monotonic()
         for number, shape in enumerate(sorted(shapes, reverse=True), start=1):
             tensors = self._layout(shape)[1]
@@ -105,9 +109,9 @@ class StepRunner:
         return graph, outputs[0]
 
     def run(self, entries: Sequence[Entry], *, is_launched: bool = False) -> torch.Tensor:
-        """Begins a step. Returns logits [R, V] f32 of the rows that need them, in order, with rows of padding behind.
+        """Begins a step; returns logits [R, V] f32 of the rows that need them, in order, followed by padding rows.
 
-        They are valid until the next step. is_launched: operation by operation, even if there is a graph.
+        The result is valid until the next step. is_launched: launch operation by operation even if there is a graph.
         """
         needed = shape_of(entries)
         shape = None if is_launched else self.captured_shape(needed)
@@ -123,7 +127,7 @@ class StepRunner:
         return self._forward(replace(self._layout(shape)[1], entries=entries))
 
     def captured_shape(self, needed: StepShape) -> StepShape | None:
-        """The smallest captured shape that holds a step; of two, that of decodes."""
+        """Returns the smallest captured shape that holds a step, preferring a decode shape. None if there is none."""
         fitting = [shape for shape in self._shapes if shape.holds(needed)]
         return min(fitting, key=lambda shape: (shape.num_rows, not shape.is_decode), default=None)
 
@@ -135,7 +139,7 @@ class StepRunner:
         return known
 
     def _input(self, shape: StepShape, entries: Sequence[Entry]) -> None:
-        """Writes a step and sends it to the device. Of two steps the first's copy is done when a third is written."""
+        """Writes a step and sends it to the device. The first of two steps has been copied when a third is written."""
         layout, _ = self._layout(shape)
         self._turn = 1 - self._turn
         host = self._host[self._turn]
@@ -144,7 +148,7 @@ class StepRunner:
 
 
 def padded(shape: StepShape, multiple: int) -> StepShape:
-    """A shape for a step without a graph."""
+    """Returns the shape to which a step without a graph is padded."""
 
     def up(size: int) -> int:
         return -(-size // multiple) * multiple

@@ -1,7 +1,7 @@
-"""A step's samples and scores: rows of logits in, pinned results out.
+"""Samples and scores the rows of a step: logits in, pinned results out.
 
-Nothing here is captured: which kernels run depends on what the step's sequences ask for. They are launched while the
-device still computes what comes before.
+Nothing here is captured, because the sampling parameters decide which kernels run. They are launched while the device
+still computes the step.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _MARK_NAMES = ("mark_below", "mark_deltas", "mark_keys", "mark_contexts", "mark_
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What is wanted of one row of logits.
+    """A request for one row of logits.
 
-    rules: None, the row scores `target` and samples nothing. position: that the sampled token takes. num_output: tokens
-    of output before it. last_token: the newest that the host knows; pending_row: where in the step before a newer one
-    was sampled, -1 if there is none. mask: tokens that may be sampled, None for all.
+    rules: None if the row only scores `target`. position: of the sampled token; num_output: output tokens before it.
+    last_token: the newest token that the host knows. pending_row: the row of the step before that sampled a newer one,
+    or -1. mask: tokens that may be sampled, None for all.
     """
 
     rules: SamplingRules | None = None
@@ -78,7 +78,11 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """token_id: `NOT_A_NUMBER` or `NOT_FINITE` instead of one, also of a row that scores. rank, top: where wanted."""
+    """The result of one row.
+
+    token_id: for a row without a distribution, also one that scores, `NOT_A_NUMBER` or `NOT_FINITE`. rank, top: if
+    requested.
+    """
 
     token_id: int
     logprob: float
@@ -87,7 +91,7 @@ class RowResult:
 
 
 class PendingRows:
-    """Results on their way into pinned memory; `read` after the event of their copy."""
+    """Results on their way into pinned memory. Call `read` after the event of their copy."""
 
     def __init__(self, requests: Sequence[RowRequest], results: torch.Tensor, max_rows: int, max_top: int) -> None:
         self._requests = requests
@@ -96,7 +100,7 @@ class PendingRows:
         self._max_top = max_top
 
     def read(self) -> list[RowResult]:
-        """One result for each request."""
+        """Returns one result for each request."""
         words = self._results.numpy()
         size, tops = self._max_rows, self._max_top
         tokens, ranks = words[:size].tolist(), words[2 * size : 3 * size].tolist()
@@ -119,10 +123,10 @@ class PendingRows:
 
 
 class DeviceSampler:
-    """Samples up to `max_rows` rows a step, up to `max_top` of the likeliest tokens each.
+    """Samples up to `max_rows` rows per step, with up to `max_top` of the likeliest tokens each.
 
-    sampled: [max_rows] i32 on the device, tokens of the last step that sampled: what `fill_tokens` reads. Two steps may
-    be under way: results go into one of two pinned buffers in turn.
+    sampled: [max_rows] i32 on the device, tokens of the last step that sampled, which `fill_tokens` reads. Two steps
+    may be in flight, so results alternate between two pinned buffers.
     """
 
     def __init__(self, device: Device, vocab_size: int, max_rows: int, max_top: int, rows_per_program: int = 1) -> None:
@@ -150,7 +154,7 @@ class DeviceSampler:
 
     @property
     def num_bytes(self) -> int:
-        """Memory on the device that is held from the beginning."""
+        """Device memory that is held from the start."""
         return self._scratch.num_bytes + self._results.nbytes
 
     def warm_up(self, logits: torch.Tensor) -> None:
@@ -165,9 +169,9 @@ class DeviceSampler:
             self._device.wait()
 
     def launch(self, logits: torch.Tensor, requests: Sequence[RowRequest]) -> PendingRows:
-        """Begins to sample and score; the results are there at the device's next `mark`.
+        """Begins to sample and score. The results are complete at the device's next `mark`.
 
-        logits: [R, V] f32, rows contiguous, of which the first `len(requests)` are wanted; left as they are.
+        logits: [R, V] f32, rows contiguous, not modified; the first `len(requests)` rows are used.
         """
         assert 0 < len(requests) <= self._max_rows
         self._turn = 1 - self._turn
@@ -184,7 +188,7 @@ class DeviceSampler:
         else:
             choose_largest(num_rows, edited_peaks, self._scratch, sampled)
         if not is_raw:
-            # What the model gave has to be finite, too, also where a mask hides it.
+            # The model's own logits must be finite too, even where a mask hides them.
             raw = choose_largest(num_rows, peaks, self._scratch, self._raw_tokens)[:num_rows]
             torch.where(raw < 0, raw, sampled, out=sampled)
         if any(request.wants_numbers for request in requests):
@@ -213,7 +217,7 @@ class DeviceSampler:
         requests: Sequence[RowRequest],
         parts: dict[str, torch.Tensor],
     ) -> tuple[torch.Tensor, Peaks]:
-        """Logits as parameters and masks change them, and their peaks: in scratch memory, if any row's do."""
+        """Returns edited logits and their peaks, in scratch memory; the originals if no row has edits."""
         masks = [request.mask for request in requests if request.mask is not None]
         if not masks and not {"mark_keys", "bias_tokens", "edit_tokens"} & parts.keys():
             return logits, peaks
@@ -233,7 +237,7 @@ class DeviceSampler:
         return edited, find_peaks(edited, self._scratch, self._edited_peaks)
 
     def _upload(self, requests: Sequence[RowRequest]) -> dict[str, torch.Tensor]:
-        """The requests' numbers as tensors on the device, by name."""
+        """Copies the requests' numbers to the device as tensors, by name."""
         rules = [request.rules for request in requests]
         params = [_GREEDY if rule is None else rule.params for rule in rules]
         mask_rows = np.cumsum([request.mask is not None for request in requests]) - 1
@@ -267,7 +271,7 @@ def _target(request: RowRequest) -> int:
 
 
 def _kinds(params: Sequence[SamplingParams]) -> DrawKinds:
-    """One of three, so that few kernels are compiled: no filter, the common ones, all."""
+    """Returns one of three kinds, so that few kernels are compiled: no filter, the common filters, or all."""
     is_typical = any(one.typical_p < 1.0 for one in params)
     is_filtered = is_typical or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params)
     return DrawKinds(top_k=is_filtered, top_p=is_filtered, min_p=is_filtered, typical_p=is_typical)
@@ -307,7 +311,7 @@ def _mark_arrays(
 
 
 def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams]) -> dict[str, NDArray[np.generic]]:
-    """Empty if no row's tokens are touched."""
+    """Returns the arrays of token edits; empty if no row has any."""
     none = np.zeros(0, dtype=np.int32)
     edits = [
         (none, none, none) if request.rules is None else request.rules.edits(request.num_output) for request in requests

@@ -1,4 +1,4 @@
-"""What a sequence's sampling parameters ask of the device in each step, kept as arrays that are copied as they are."""
+"""Keeps what a sequence's sampling parameters require in each step as arrays that are ready to copy to the device."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MIN_CAPACITY = 64
 
 
 class SamplingRules:
-    """Of one sequence. Cost of `count`: O(1); the arrays are views, to be copied before the next call of it.
+    """The rules of one sequence. `count` costs O(1). Returned arrays are views; copy them before the next `count`.
 
-    bias_tokens, bias_rounds: i32, bias_values: f32; no token occurs twice in a round.
-    allowed: mask of `allowed_token_ids`, u32 words; None if they allow all.
+    bias_tokens, bias_rounds: i32, bias_values: f32; no token occurs twice in a round. allowed: mask of
+    `allowed_token_ids`, u32 words; None if all are allowed.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class SamplingRules:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether a token's logit depends on what came before it: then a pending token counts, too."""
+        """True if a token's logit depends on the tokens before it, so that a pending token counts too."""
         return self._has_repetition or self._has_penalties
 
     def count(self, token_id: int) -> None:
-        """A token follows, of the prompt first."""
+        """Adds the next token, beginning with those of the prompt."""
         is_output = self._num_seen >= self._num_prompt_tokens
         self._num_seen += 1
         if not (self._has_repetition or (is_output and self._has_penalties)):
@@ -67,7 +67,7 @@ class SamplingRules:
         self._counts[place] += is_output
 
     def edits(self, num_output: int) -> tuple[Ints, Ints, Ints]:
-        """Tokens, counts and flags for a sample after `num_output` tokens of output, pending ones included."""
+        """Returns tokens, counts and flags for a sample after `num_output` output tokens, pending ones included."""
         size = self._num_listed
         flags = self._flags[:size]
         if self._keeps_end_away:
@@ -92,26 +92,26 @@ class SamplingRules:
 
 
 def mask_words(vocab_size: int) -> int:
-    """32-bit words of a mask of tokens."""
+    """Returns the number of 32-bit words in a mask of tokens."""
     return -(-vocab_size // 32)
 
 
 def mask_of(token_ids: Sequence[int], vocab_size: int) -> Words:
-    """The mask of some tokens."""
+    """Returns the mask of some tokens."""
     bits = np.zeros(mask_words(vocab_size) * 32, dtype=np.uint8)
     bits[np.asarray(token_ids, dtype=np.int64)] = 1
     return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 def mask_from_bytes(mask: bytes, vocab_size: int) -> Words:
-    """A chunk's mask as words; bits of the last word beyond its bytes are 0."""
+    """Returns a chunk's mask as words; bits beyond its last byte are 0."""
     words = np.zeros(mask_words(vocab_size), dtype=np.uint32)
     words.view(np.uint8)[: len(mask)] = np.frombuffer(mask, dtype=np.uint8)
     return words
 
 
 def _biases(pairs: Sequence[tuple[int, float]]) -> tuple[Ints, Floats, Ints]:
-    """Biases sorted by round: the how-manieth of its token each is."""
+    """Returns tokens, values and rounds of biases, sorted by round. A token's n-th bias is in round n, from 0."""
     occurrences: dict[int, int] = {}
     rows = []
     for token_id, value in pairs:

@@ -1,4 +1,4 @@
-"""What the host knows of a sequence whose newest tokens may still be on the device."""
+"""Sequences whose newest tokens may still be on the device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trunkline_server.backends.cuda.sampling_rules import SamplingRules
 
 @dataclass(slots=True, eq=False)
 class RunningSequence(sequences.RunningSequence):
-    """token_ids: as far as the host has seen them.
+    """A sequence. token_ids: those that the host has read.
 
-    num_pending: tokens after those, one of each step in flight that samples; the newest is in row `pending_row` of its
+    num_pending: tokens after those, one for each step in flight that samples. The newest is in row `pending_row` of its
     step's samples.
     """
 
@@ -22,10 +22,10 @@ class RunningSequence(sequences.RunningSequence):
 
     @property
     def num_tokens(self) -> int:
-        """Known and pending ones."""
+        """Number of known and pending tokens."""
         return len(self.token_ids) + self.num_pending
 
     def take(self, token_id: int) -> None:
-        """A token became known."""
+        """Appends a token that became known."""
         self.token_ids.append(token_id)
         self.rules.count(token_id)

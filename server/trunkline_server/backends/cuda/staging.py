@@ -1,4 +1,4 @@
-"""Bytes of a mapped file onto the device, at the speed of the slower of disk and bus."""
+"""Copies bytes of a mapped file to the device, at the speed of the slower of disk and bus."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-# Of one pinned buffer. A thread has two: one is filled from the file while the other is copied to the device.
+# Size of one pinned buffer. Each thread has two: one is filled from the file while the other is copied to the device.
 STAGING_BYTES = 16 << 20
 _NUM_BUFFERS = 2
 
 
 class Staging:
-    """One thread's way to the device: two pinned buffers and a stream of its own. On the CPU: plain copies.
+    """One thread's path to the device: two pinned buffers and a stream. On the CPU, plain copies.
 
     progress: called with the number of bytes of each piece that was read.
     """
@@ -33,11 +33,11 @@ class Staging:
             self._is_free = [torch.cuda.Event() for _ in range(_NUM_BUFFERS)]  # type: ignore[no-untyped-call]
 
     def on_stream(self) -> AbstractContextManager[object]:
-        """What runs inside is done after the copies that were begun before."""
+        """Returns a context whose work is done after the copies that began before it."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def copy(self, source: memoryview | NDArray[np.uint8], destination: torch.Tensor) -> None:
-        """Begins to copy all bytes of source into destination [bytes] u8; `on_stream` and `wait` come after it."""
+        """Begins to copy source into destination [bytes] u8; `on_stream` and `wait` are ordered after it."""
         assert destination.dtype == torch.uint8 and destination.nbytes == source.nbytes
         read = np.frombuffer(source, dtype=np.uint8)
         for begin in range(0, read.nbytes, STAGING_BYTES):
@@ -59,6 +59,6 @@ class Staging:
             self._is_free[index].record(self._stream)
 
     def wait(self) -> None:
-        """Returns when everything that was begun is on the device."""
+        """Waits until everything that has begun is on the device."""
         if self._stream is not None:
             self._stream.synchronize()

@@ -1,6 +1,7 @@
-"""What a step needs on the device: one buffer of the host, copied at once to one of the device, cut into tensors.
+"""The inputs of a step: one host buffer, copied at once to a device buffer that is divided into tensors.
 
-The cut depends on the step's shape alone, so a captured step finds its tensors where they were when it was captured.
+The division depends only on the step's shape, so a replayed step finds its tensors where they were when it was
+captured.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int32]
 
-# Tensors begin at multiples of so many words of 4 bytes: kernels read 16 bytes at once.
+# Tensors begin at multiples of this many 4-byte words, because kernels read 16 bytes at once.
 ALIGNMENT_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StepShape:
-    """Sizes that a step is padded to. num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed.
+    """Sizes to which a step is padded.
 
+    num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed.
     is_decode: every chunk is one token.
     """
 
@@ -35,7 +37,7 @@ class StepShape:
     is_decode: bool = False
 
     def holds(self, other: StepShape) -> bool:
-        """Whether a step of `other` can be padded to this."""
+        """Returns True if a step of shape `other` can be padded to this shape."""
         return (
             self.num_rows >= other.num_rows
             and self.num_entries >= other.num_entries
@@ -46,11 +48,11 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """Of one shape, on the device, i32.
+    """The inputs of one shape, on the device, i32.
 
-    token_ids: [T], below 0 where the token is still on the device (`fill_tokens`); positions: [T]; slots: [T], -1 in
-    rows of padding; row_entry: [T], -1 likewise. block_tables: [S, max_blocks]; query_begin: [S + 1]; context_length:
-    [S], 0 in entries of padding. sampling_rows: [R].
+    token_ids: [T], negative if the token is still on the device (`fill_tokens`); positions: [T]; slots, row_entry: [T],
+    -1 in padding rows. block_tables: [S, max_blocks]; query_begin: [S + 1]; context_length: [S], 0 in padding entries.
+    sampling_rows: [R].
     """
 
     shape: StepShape
@@ -62,14 +64,16 @@ class StepTensors:
     context_length: torch.Tensor
     sampling_rows: torch.Tensor
     block_tables: torch.Tensor
-    # What the host knows of a step that is launched; None in captured ones, which are replayed for others.
+    # The step's chunks, if it is launched. None for captured tensors, which are replayed for other steps.
     entries: Sequence[Entry] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One chunk. token_ids: of its rows, -1 - i for the token that row i of the step before sampled; logit_rows: those
-    of its rows, from 0, whose logits are needed.
+    """One chunk of a step.
+
+    token_ids: of its rows, -1 - i for the token that row i of the previous step sampled.
+    logit_rows: its rows, from 0, whose logits are needed.
     """
 
     token_ids: Sequence[int]
@@ -79,14 +83,14 @@ class Entry:
 
 
 def shape_of(entries: Sequence[Entry]) -> StepShape:
-    """The sizes of a step without padding."""
+    """Returns the shape of a step without padding."""
     num_logits = sum(len(entry.logit_rows) for entry in entries)
     num_rows = sum(len(entry.token_ids) for entry in entries)
     return StepShape(num_rows, len(entries), max(1, num_logits), num_rows == len(entries))
 
 
 class StepLayout:
-    """Where the tensors of one shape lie in a buffer of words."""
+    """The places of one shape's tensors in a buffer of words."""
 
     def __init__(self, shape: StepShape, max_blocks: int) -> None:
         self.shape = shape
@@ -104,18 +108,18 @@ class StepLayout:
         self.num_words = end
 
     def tensors(self, buffer: torch.Tensor) -> StepTensors:
-        """The tensors in a buffer of the device."""
+        """Returns the tensors in a device buffer."""
         parts: dict[str, Any] = {name: buffer[begin:end] for name, (begin, end) in self._places.items()}
         parts["block_tables"] = parts["block_tables"].view(self.shape.num_entries, self.max_blocks)
         return StepTensors(self.shape, **parts)
 
     def write(self, words: Ints, entries: Sequence[Entry], block_size: int) -> None:
-        """Writes a step into a buffer of the host, padding included."""
+        """Writes a step into a host buffer, padding included."""
         parts = {name: words[begin:end] for name, (begin, end) in self._places.items()}
         tables = parts["block_tables"].reshape(self.shape.num_entries, self.max_blocks)
         for number, entry in enumerate(entries):
             tables[number, : len(entry.block_ids)] = entry.block_ids
-        # All rows at once: a decode has hundreds of entries of one row, and the device waits for the host.
+        # Writes all rows at once: a decode has hundreds of one-row entries, and the device waits for the host.
         num_entries = len(entries)
         lengths = np.array([len(entry.token_ids) for entry in entries], dtype=np.int32)
         firsts = np.array([entry.first_position for entry in entries], dtype=np.int32)

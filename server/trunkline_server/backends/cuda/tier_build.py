@@ -1,4 +1,4 @@
-"""The tiers below the device as the command line asks for them: pinned memory, a disk, or both."""
+"""Builds the tiers below the device from the command line's options: pinned memory, a disk, or both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.backends.store_files import StoreOptions, open_files
 
-# Pinned where there is a disk and `--kv-host-size` says nothing: blocks on their way there and back.
+# Pinned memory if there is a disk and no `--kv-host-size`: for blocks on their way to and from the disk.
 DEFAULT_BYTES_WITH_DISK = 1 << 30
 # Staging buffers on the device: one for the way out, two for the way in.
 _NUM_STAGING = 3
@@ -21,27 +21,27 @@ _NUM_STAGING = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TierOptions:
-    """`--kv-host-size`, None without it; disk: None without one."""
+    """The tiers below the device. host_bytes: `--kv-host-size`, None if not set; disk: None without one."""
 
     host_bytes: int | None = None
     disk: StoreOptions | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Blocks are kept on the device alone."""
+        """True if blocks are kept only on the device."""
         return self.host_bytes is None and self.disk is None
 
     def device_bytes(self, block_bytes: int) -> int:
-        """What the tiers take on the device."""
+        """Returns the device memory that the tiers take."""
         return 0 if self.is_empty else _NUM_STAGING * staging_bytes(block_bytes)
 
 
 def make_tiers(
     device: Device, pool: KvPool, info: BackendInfo, options: TierOptions
 ) -> tuple[TieredStore | None, BackendInfo]:
-    """Opens and pins what `options` say; returns what `info` is with it. Raises DoesNotFit, InvalidArgument.
+    """Opens the disk store and pins memory as `options` require; returns the tiers, and `info` with their slots.
 
-    A disk that refuses is a warning, as on the CPU.
+    A disk that refuses is only a warning, as on the CPU. Raises DoesNotFit, InvalidArgument.
     """
     files = None
     if options.disk is not None:
@@ -50,7 +50,7 @@ def make_tiers(
     if num_bytes is None:
         if files is None:
             return None, info
-        # More than the disk holds is never needed; less than a block's piece would be refused.
+        # Never more than the disk holds, and never less than a piece with room for a block.
         wanted = min(DEFAULT_BYTES_WITH_DISK, info.num_store_slots * pool.bytes_per_block)
         num_bytes = max(wanted, least_bytes(pool.bytes_per_block))
     host = HostPool(

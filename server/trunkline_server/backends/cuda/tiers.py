@@ -1,7 +1,7 @@
-"""`Store` of the cuda backend: blocks in pinned memory of the host, and below it on disk where there is one.
+"""The cuda backend's `Store`: blocks in pinned host memory, and on disk below it if there is one.
 
-Slots are those of the disk, then pinned memory keeps the blocks that were used last; without a disk they are the places
-of pinned memory themselves. See docs/decisions/0021-kv-tiers-on-the-device.md.
+With a disk, slots are those of the disk, and pinned memory keeps the most recently used blocks. Without one, slots are
+the places of pinned memory. See docs/decisions/0021-kv-tiers-on-the-device.md.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from trunkline_server.errors import PlanError
 
 logger = logging.getLogger(__name__)
 
-# From so many rows on a step behind a restore goes layer by layer: launching its operations one by one takes less time
-# than computing them. A smaller one waits at its beginning for what is left, and is replayed.
+# From this many rows on, a step behind a restore waits layer by layer, since launching its operations one by one takes
+# less time than computing them. A smaller step waits before it starts and is replayed.
 MIN_LAYERED_ROWS = 512
 
 
 class Tokens(Protocol):
-    """What is asked of a started sequence."""
+    """The fields of a started sequence that a store needs."""
 
     token_ids: list[int]
     block_ids: list[int]
 
 
 class TieredStore:
-    """Implements `Store`, and what the backend tells it of steps. Outcomes are taken by any thread.
+    """Implements `Store`, and the hooks that the backend calls around steps. Outcomes may be taken by any thread.
 
-    files: the store on disk; extend_key: the key of the block behind a key, as the router makes it. make_worker and
-    the sizes are for tests.
+    files: the store on disk; extend_key: computes a block's key from the one before it, as the router does. make_worker
+    and the sizes are for tests.
     """
 
     def __init__(
@@ -86,16 +86,14 @@ class TieredStore:
         )
         self.gates = LayerGates(device, self._copies_in.groups)
         self._chains: dict[int, KeyChain | None] = {}
-        # Behind the copies within the pool that no result tells of.
+        # The newest copy within the pool, since no step result reports these.
         self._copied: Event | None = None
 
     def warm_up(self) -> None:
-        """Copies a block there and back, so that its kernels are compiled before anybody waits for them."""
+        """Copies a block out and in, so that its kernels are compiled before a request needs them."""
         place = self._host.place(0)
         self._copies_out.begin([(0, place)]).wait()
         self._copies_in.begin([(0, place)], ())[-1].wait()
-
-    # ---- what the engine asks ----------------------------------------------------------------------------------------
 
     def restore(self, restore: Restore) -> None:
         block_ids = {block.block_id for block in restore.blocks}
@@ -132,24 +130,21 @@ class TieredStore:
             if self._files is not None:
                 self._files.sync()
         except OSError as error:
-            logger.warning("the store of KV blocks is not synced: %s", error, extra={"fields": counts})
+            logger.warning("cannot sync the KV block store: %s", error, extra={"fields": counts})
             return
-        logger.info("store of KV blocks closed", extra={"fields": counts})
-
-    # ---- what the backend tells --------------------------------------------------------------------------------------
+        logger.info("KV block store closed", extra={"fields": counts})
 
     def start(self, sequence_id: int, root_key: bytes) -> None:
-        """A sequence began. Without a root key its blocks are not stored."""
+        """Registers a sequence. Without a root key, its blocks are not stored."""
         if root_key:
             self._chains[sequence_id] = self._extend_key and KeyChain(root_key, self._block_size, self._extend_key)
 
     def end(self, sequence_id: int) -> None:
-        """A sequence ended."""
         self._chains.pop(sequence_id, None)
 
     def check(self, chunks: Sequence[Chunk]) -> None:
-        """Raises PlanError if a store of these cannot be."""
-        seen: set[int] = set()
+        """Raises PlanError if the chunks contain an invalid store."""
+        slots: set[int] = set()
         for chunk in chunks:
             for store in chunk.stores:
                 if chunk.sequence_id not in self._chains:
@@ -157,10 +152,10 @@ class TieredStore:
                 end = (store.block_index + 1) * self._block_size
                 if end > chunk.first_position + chunk.num_tokens:
                     raise PlanError(f"block {store.block_index} of sequence {chunk.sequence_id} is not full")
-                if store.slot in seen:
+                if store.slot in slots:
                     raise PlanError(f"slot {store.slot} is stored twice")
                 self._check_free(store.slot)
-                seen.add(store.slot)
+                slots.add(store.slot)
 
     def run(self, runner: StepRunner, entries: Sequence[Entry]) -> torch.Tensor:
         """Begins a step behind the transfers of its blocks."""
@@ -187,7 +182,10 @@ class TieredStore:
             self.gates.arm(())
 
     def begin_stores(self, chunks: Sequence[tuple[Chunk, Tokens | None]]) -> StepStores | None:
-        """Copies blocks out behind the step that was begun last; of chunks with their sequences, None if not in it."""
+        """Begins to copy blocks out behind the step that began last.
+
+        chunks: each with its sequence, or None if it is not in the step.
+        """
         blocks = []
         for chunk, sequence in chunks:
             chain = self._chains[chunk.sequence_id]
@@ -200,21 +198,21 @@ class TieredStore:
         return self._departures.begin(blocks) if blocks else None
 
     def end_stores(self, stores: StepStores, failed: Collection[int]) -> None:
-        """The step's outcomes are known. failed: sequences whose chunks failed in it."""
+        """Finishes stores once the step's outcomes are known. failed: sequences whose chunks failed in it."""
         self._departures.end(stores, failed)
 
     def enter_copy(self, source_block_id: int, destination_block_id: int) -> None:
-        """A block is about to be copied within the pool."""
+        """Waits on the device for transfers of two blocks before one is copied onto the other within the pool."""
         self._wait(self._departures.events_of({destination_block_id}))
         arrivals = self._arrivals.of({source_block_id, destination_block_id})
         self._wait(arrival.events[-1] for arrival in arrivals)
 
     def leave_copy(self) -> None:
-        """The copy is begun."""
+        """Marks the end of a copy within the pool."""
         self._copied = self._device.mark()
 
     def reset(self) -> None:
-        """Ends transfers and forgets what became of them, and all sequences; without a disk also what is stored."""
+        """Ends transfers and drops their outcomes and all sequences. Without a disk, stored blocks are dropped too."""
         self._arrivals.reset()
         self._departures.reset()
         self._outcomes.forget()
@@ -228,7 +226,7 @@ class TieredStore:
             raise PlanError(f"slot {slot} is in a transfer")
 
     def _blockers(self, block_ids: Collection[int]) -> list[Event]:
-        """Before blocks are restored: their copies out, and copies within the pool. Steps that read them are over."""
+        """Returns copies that must end before blocks are restored. Steps that read these blocks have ended already."""
         copied = self._copied
         return [*self._departures.events_of(block_ids), *([] if copied is None else [copied])]
 

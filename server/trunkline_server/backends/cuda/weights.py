@@ -1,4 +1,4 @@
-"""Weights on the device, by how they are stored. Products with each kind: `kernels/linear.py`."""
+"""Weights on the device, by storage kind. `kernels/linear.py` has the products of each kind."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceWeight:
-    """A matrix [N, K] of the model, or several below each other that are multiplied with the same x.
+    """A matrix [N, K] of the model, or a stack of several that are multiplied with the same x.
 
-    slices: name of a weight in the checkpoint -> [begin, end) of its rows in this one; in the order of rows, without
-        gaps. A matrix that stands alone is one slice.
+    slices: name of a weight in the checkpoint -> [begin, end) of its rows in this matrix, in the order of rows, without
+        gaps. A single matrix is one slice.
     dtype: of activations that it is multiplied with, and of the result.
     bias: [N] f32, of all slices; None if no slice has one.
     """
@@ -34,24 +34,24 @@ class DeviceWeight:
 
     @cached_property
     def plan(self) -> ProductPlan:
-        """What the bits of products with it depend on, besides its kind."""
+        """The plan of products with this weight, which fixes their bits together with the weight's kind."""
         return ProductPlan.of(self.num_outputs, self.num_inputs)
 
     @property
     def num_bytes(self) -> int:
-        """On the device, bias included."""
+        """Size on the device, bias included."""
         return sum(tensor.nbytes for tensor in vars(self).values() if isinstance(tensor, torch.Tensor))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseWeight(DeviceWeight):
-    """values: [N, K] in `dtype`, rows contiguous."""
+    """A matrix whose elements are not quantised. values: [N, K] in `dtype`, rows contiguous."""
 
     values: torch.Tensor
 
     @staticmethod
     def of(name: str, values: torch.Tensor, bias: torch.Tensor | None = None) -> DenseWeight:
-        """A matrix that stands alone."""
+        """Makes a matrix of one slice."""
         num_outputs, num_inputs = values.shape
         return DenseWeight(
             num_outputs=num_outputs,
@@ -66,13 +66,13 @@ class DenseWeight(DeviceWeight):
 class DeviceWeights:
     """All weights of a model, by their names in the checkpoint.
 
-    Query, key and value projections are one matrix below each other, and so are gate and up, where their kinds agree.
+    Query, key and value projections are stacked into one matrix, and so are gate and up, if their kinds agree.
     """
 
     def __init__(
         self, matrices: Sequence[DeviceWeight], vectors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]
     ) -> None:
-        """aliases: name -> the name under which the weight is stored, of tied weights."""
+        """Takes matrices, norms and biases. aliases: maps a tied weight's name to the name under which it is stored."""
         self.matrices = tuple(matrices)
         self.vectors = dict(vectors)
         self._places: dict[str, tuple[DeviceWeight, int, int]] = {}
@@ -83,16 +83,16 @@ class DeviceWeights:
             self._places[name] = self._places[stored]
 
     def matrix(self, name: str) -> tuple[DeviceWeight, int, int]:
-        """The matrix that holds this weight, and [begin, end) of its rows there. Raises KeyError."""
+        """Returns the matrix that holds this weight, and [begin, end) of its rows there. Raises KeyError."""
         return self._places[name]
 
     def vector(self, name: str) -> torch.Tensor:
-        """A norm's weight or a bias, f32. Raises KeyError."""
+        """Returns a norm's weight or a bias, f32. Raises KeyError."""
         return self.vectors[name]
 
     @property
     def num_bytes(self) -> int:
-        """On the device; a tied weight counts once."""
+        """Size on the device; a tied weight counts once."""
         return sum(matrix.num_bytes for matrix in self.matrices) + sum(
             vector.nbytes for vector in self.vectors.values()
         )

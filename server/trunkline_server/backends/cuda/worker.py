@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, beside the engine loop."""
+"""A thread that runs tasks one after the other, beside the engine loop."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Protocol
 
 
 class Worker(Protocol):
-    """Tasks are done in the order of their posting."""
+    """Runs tasks in the order in which they were posted."""
 
     def post(self, task: Callable[[], None]) -> None:
-        """Has a task done. From any thread; never waits."""
+        """Queues a task without waiting. May be called from any thread."""
         ...
 
     def drain(self) -> None:
-        """Returns when all that was posted is done."""
+        """Waits until all posted tasks are done."""
         ...
 
 
 class ThreadWorker:
-    """Implements `Worker` by a thread that lives as long as the process.
+    """Implements `Worker` with a thread that lives as long as the process.
 
-    on_bug: called from there with what a task raised, which it never should.
+    on_bug: called from that thread with an exception that a task raised, which tasks should never do.
     """
 
     def __init__(self, name: str, on_bug: Callable[[BaseException], None]) -> None:
@@ -46,5 +46,5 @@ class ThreadWorker:
                 self._on_bug(bug)
             finally:
                 self._tasks.task_done()
-                # Not kept until the next one comes: it holds memory of a step.
+                # Dropped before the next wait, because it holds memory of a step.
                 del task

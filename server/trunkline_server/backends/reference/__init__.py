@@ -1,1 +1,1 @@
-"""Reference backend: torch, f32, clear and slow. What the other backends and the tests are compared with."""
+"""The reference backend: torch, f32, simple and slow. Tests compare the other backends with it."""

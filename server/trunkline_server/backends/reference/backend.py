@@ -1,4 +1,4 @@
-"""The reference backend: `Backend` on torch, f32 throughout."""
+"""Implements `Backend` on torch, in f32 throughout."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ReferenceBackend:
     """Implements `Backend`. Dequantises every weight once, on construction, to 4 bytes per element.
 
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks; None: the model's context, at most
-    8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto, f32,
-    int8 or int4, the last two rounded as by the CPU backend. threads: torch's, None leaves them as they are.
+    8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto, f32, int8 or int4; the last
+    two round as the CPU backend does. threads: torch's, None leaves their number unchanged.
     Raises InvalidArgument.
     """
 
@@ -66,8 +66,8 @@ class ReferenceBackend:
         kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
         if kv_dtype not in DTYPES:
             raise InvalidArgument(
-                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend has {', '.join(DTYPES)}",
-                hint="leave it at auto",
+                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend supports {', '.join(DTYPES)}",
+                hint="use auto",
             )
         if max_batch_total_tokens is None:
             max_batch_total_tokens = min(config.max_position_embeddings, DEFAULT_POOL_TOKENS)
@@ -133,7 +133,7 @@ class ReferenceBackend:
         self._sequences.clear()
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        raise NotImplementedError("the reference keeps blocks in one piece")
+        raise NotImplementedError("the reference backend has no window parts")
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._pool.copy_block(source_block_id, destination_block_id, num_tokens)
@@ -195,7 +195,7 @@ class ReferenceBackend:
         return logits
 
     def _logits_positions(self, chunk: Chunk) -> list[int]:
-        """Positions whose logits are needed: those that are scored, then the one that samples."""
+        """Returns the positions whose logits are needed: those that are scored, then the one that samples."""
         num_scores = self._sequences[chunk.sequence_id].num_scores(chunk)
         scored = list(range(chunk.first_position, chunk.first_position + num_scores))
         return [*scored, chunk.first_position + chunk.num_tokens - 1] if chunk.sample else scored
@@ -212,7 +212,7 @@ class ReferenceBackend:
         return replace(sampled, scores=scores) if isinstance(sampled, Sampled) else sampled
 
     def _score(self, chunk: Chunk, index: int, logits: NDArray[np.float32]) -> TokenScore:
-        """Of the token that follows the chunk's position `index`."""
+        """Scores the token that follows the chunk's position `index`."""
         check_finite(logits)
         sequence = self._sequences[chunk.sequence_id]
         token_id = sequence.token_ids[chunk.first_position + index + 1]
@@ -249,13 +249,13 @@ class ReferenceBackend:
 
 
 def _numeric_fingerprint(checkpoint: Checkpoint, kv_dtype: str) -> str:
-    """Hash of what the bits of a result depend on. Torch chooses kernels by version and by number of threads."""
+    """Returns a hash of what the bits of a result depend on. Torch chooses kernels by version and number of threads."""
     parts = (checkpoint.fingerprint(), "reference", torch.__version__, str(torch.get_num_threads()), kv_dtype)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def _load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """Every weight as f32; a tied head is the embedding itself."""
+    """Returns every weight as f32; a tied head is the same tensor as the embedding."""
     weights: dict[str, torch.Tensor] = {}
     by_stored_name: dict[str, torch.Tensor] = {}
     for name in checkpoint.names():
@@ -267,7 +267,10 @@ def _load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
 
 
 def _make_step(parts: Sequence[tuple[list[int], int, torch.Tensor]], sampling_rows: Sequence[int]) -> Step:
-    """parts: (tokens, first position, slots of all positions up to the last) of each chunk."""
+    """Makes a step of chunks.
+
+    parts: (tokens, first position, slots of all positions up to the last) of each chunk.
+    """
     rows, positions, begin = [], [], 0
     for tokens, first_position, slots in parts:
         rows.append(ChunkRows(begin, begin + len(tokens), first_position, slots))

@@ -1,4 +1,4 @@
-"""Measuring int4's scaling of keys, as kernels/src/executor/calibrate.rs does it."""
+"""Measures int4's key scaling in the same way as kernels/src/executor/calibrate.rs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trunkline_server.sampling.philox import uniform
 
 _NUM_TOKENS = 1024
 _SEED = 0x6B65_7973
-# Of the last layer's queries the kernels compute one in so many.
+# The kernels compute only one in this many of the last layer's queries.
 _SAMPLE_EVERY = 16
 
 
 class _ProbingOps(ReferenceOps):
-    """Notes keys and queries on their way."""
+    """Adds the keys and queries that pass through it to `KeySums`."""
 
     def __init__(
         self, weights: Weights, pool: KvPool, step: Step, sums: KeySums, config: ModelConfig, block_size: int
@@ -43,18 +43,18 @@ class _ProbingOps(ReferenceOps):
         soft_cap: float | None = None,
     ) -> torch.Tensor:
         is_last = layer == self._config.num_layers - 1
-        seen = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
+        sampled = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
         if soft_cap is not None:
             self._sums.take_no_mean(layer)
-        self._sums.add_queries(layer, seen.reshape(seen.shape[0], -1, self._config.head_size))
+        self._sums.add_queries(layer, sampled.reshape(sampled.shape[0], -1, self._config.head_size))
         return super().paged_attention(layer, query, scale, window, soft_cap)
 
 
 @torch.inference_mode()
 def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: int, block_size: int) -> KeyScaling:
-    """Runs tokens drawn from the vocabulary through the model, K and V in f32.
+    """Measures key scaling on random tokens of the vocabulary, with K and V in f32.
 
-    num_embeddings: rows to draw from; block_size: by how many positions means turn.
+    num_embeddings: number of tokens to draw from; block_size: in positions, the key means rotate once per block.
     """
     layers, heads, head_size = config.num_layers, config.num_kv_heads, config.head_size
     pool = KvPool(num_layers=layers, num_blocks=1, block_size=_NUM_TOKENS, num_kv_heads=heads, head_size=head_size)

@@ -1,4 +1,4 @@
-"""K and V of all layers in blocks, f32: as they are, or as what the CPU backend's int8 and int4 make of them."""
+"""K and V of all layers in f32 blocks, unrounded or rounded as the CPU backend's int8 and int4 do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ DTYPES = ("f32", "int8", "int4")
 
 
 class KvPool:
-    """keys, values: [layers, num_blocks * B, G, D] f32; slot = block_id * B + offset.
+    """K and V of all layers.
 
-    dtype: one of `DTYPES`; elements are rounded when they are stored, and stay f32. key_scaling: int4's.
+    keys, values: [layers, num_blocks * B, G, D] f32; slot = block_id * B + offset. dtype: one of `DTYPES`; elements are
+    rounded when stored but stay f32. key_scaling: for int4 only.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class KvPool:
 
     @property
     def bytes_per_block(self) -> int:
-        """That this pool takes: rounded elements are kept in f32."""
+        """Bytes of one block in this pool, whose rounded elements stay f32."""
         return 2 * self.keys[:, : self.block_size].numel() * self.keys.element_size()
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, turn: Turn) -> None:
-        """Stores keys and values [T, G, D] in their slots, rounded if the dtype says so. turn: of int4's means."""
+        """Stores keys and values [T, G, D] in their slots, rounded to the dtype. turn: rotation of int4's key means."""
         if self._dtype == "int8":
             keys, values = (untransform(to_bytes(transform(x))) for x in (keys, values))
         elif self._key_scaling is not None:
@@ -54,19 +55,18 @@ class KvPool:
     def _rounded_keys(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, scaling: KeyScaling, turn: Turn
     ) -> torch.Tensor:
-        """int4's keys, of which the mean of their block is not rounded."""
+        """Rounds keys as int4 does, after subtracting the mean of their block."""
         factor, mean = scaling.factor[layer], turn.to_blocks(scaling.mean[layer])
         moved = transform((keys - mean) * factor)
         is_first = (slots % self.block_size == 0)[:, None, None]
         return untransform(torch.where(is_first, to_bytes(moved), to_levels(moved))) / factor + mean
 
     def slots(self, block_ids: list[int], num_positions: int) -> torch.Tensor:
-        """Slots of the first `num_positions` positions of a block table, [num_positions]."""
+        """Returns the slots of the first `num_positions` positions of a block table, [num_positions]."""
         starts = torch.tensor(block_ids, dtype=torch.int64) * self.block_size
         return (starts[:, None] + torch.arange(self.block_size)).reshape(-1)[:num_positions]
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
-        """Copies the first positions of a block onto another, all layers."""
         source, destination = source_block_id * self.block_size, destination_block_id * self.block_size
         for pool in (self.keys, self.values):
             pool[:, destination : destination + num_tokens] = pool[:, source : source + num_tokens]

@@ -1,4 +1,4 @@
-"""`Ops` on torch tensors, evaluated at once."""
+"""Implements `Ops` on torch tensors, computing each operation at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weights = Callable[[str], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """The part of a step that belongs to one chunk: rows `begin` to `end` are positions `first_position` and on.
+    """The rows of one chunk: rows `begin` to `end` are positions from `first_position` on.
 
     slots: of all positions up to the chunk's last, [first_position + end - begin].
     """
@@ -30,7 +30,7 @@ class ChunkRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one forward pass computes. token_ids, positions: [T] int64; sampling_rows: [S] int64."""
+    """The inputs of one forward pass. token_ids, positions: [T] int64; sampling_rows: [S] int64."""
 
     token_ids: torch.Tensor
     positions: torch.Tensor
@@ -39,13 +39,13 @@ class Step:
 
 
 class ReferenceOps:
-    """Implements `Ops[torch.Tensor]` for one step. weights: name -> f32 tensor in its shape."""
+    """Implements `Ops[torch.Tensor]` for one step. weights: maps a name to an f32 tensor."""
 
     def __init__(self, weights: Weights, pool: KvPool, step: Step) -> None:
         self._weights = weights
         self._pool = pool
         self._step = step
-        # What was rotated last, and how.
+        # Tensors that `rope` returned in this layer, with their rotations.
         self._rotated: list[tuple[torch.Tensor, Rope]] = []
 
     def embedding(self, weight: str) -> torch.Tensor:
@@ -72,7 +72,7 @@ class ReferenceOps:
         self._pool.write(layer, slots, _heads(key, head_size), _heads(value, head_size), turn)
 
     def _key_rope(self, key: torch.Tensor) -> Rope | None:
-        """What has rotated a layer's keys, if anything has; the layer's tensors are forgotten."""
+        """Returns the rotation of a layer's keys, or None if they are not rotated. Forgets the layer's tensors."""
         ropes = [rope for rotated, rope in self._rotated if rotated is key]
         self._rotated.clear()
         return ropes[0] if ropes else None
@@ -85,7 +85,7 @@ class ReferenceOps:
         window: int | None = None,
         soft_cap: float | None = None,
     ) -> torch.Tensor:
-        """One chunk after the other, over the sequence's slots gathered into one piece."""
+        """Computes one chunk after the other, over the sequence's slots gathered into one tensor."""
         head_size = self._pool.keys.shape[-1]
         mixed = torch.empty_like(query)
         for row in self._step.rows:
@@ -96,10 +96,10 @@ class ReferenceOps:
             keys, values = keys.repeat_interleave(shared_by, 0), values.repeat_interleave(shared_by, 0)
             scores = _soft_capped(queries @ keys.transpose(1, 2) * scale, soft_cap)
             positions = torch.arange(row.first_position, row.slots.shape[0])[:, None]
-            seen = torch.arange(row.slots.shape[0])[None, :]
-            is_hidden = seen > positions
+            key_positions = torch.arange(row.slots.shape[0])[None, :]
+            is_hidden = key_positions > positions
             if window is not None:
-                is_hidden |= seen <= positions - window
+                is_hidden |= key_positions <= positions - window
             weights = torch.softmax(scores.masked_fill(is_hidden, -torch.inf), dim=-1)
             mixed[row.begin : row.end] = (weights @ values).transpose(0, 1).flatten(-2)
         return mixed
@@ -125,5 +125,5 @@ def _soft_capped(x: torch.Tensor, cap: float | None) -> torch.Tensor:
 
 
 def _heads(x: torch.Tensor, head_size: int) -> torch.Tensor:
-    """[T, heads * D] as [T, heads, D]."""
+    """Views [T, heads * D] as [T, heads, D]."""
     return x.view(x.shape[0], -1, head_size)

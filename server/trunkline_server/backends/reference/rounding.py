@@ -1,7 +1,7 @@
-"""K and V rounded as the CPU backend's int8 and int4 do, and what that stands for in f32.
+"""Rounds K and V as the CPU backend's int8 and int4 do, with results in f32.
 
 The Walsh-Hadamard transform, the levels and the scales are those of kernels/src/ops (`hadamard.rs`, `quantize_head.rs`,
-`quantize_nibbles.rs`); int4's scaling of keys that of kernels/src/kv_pool/key_scaling.rs.
+`quantize_nibbles.rs`); int4's key scaling is that of kernels/src/kv_pool/key_scaling.rs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOOR = 1e-4
 
 
 def transform(x: torch.Tensor) -> torch.Tensor:
-    """Each run of n elements times the Walsh-Hadamard matrix, n the largest power of two that divides the last size."""
+    """Multiplies each run of n elements by the Walsh-Hadamard matrix; n is the largest power of two that divides D."""
     size = x.shape[-1]
     distance, mixed = 1, size & -size
     while distance < mixed:
@@ -33,13 +33,13 @@ def transform(x: torch.Tensor) -> torch.Tensor:
 
 
 def untransform(x: torch.Tensor) -> torch.Tensor:
-    """What `transform` was given."""
+    """Inverts `transform` up to rounding."""
     size = x.shape[-1]
     return transform(x) / (size & -size)
 
 
 def to_bytes(x: torch.Tensor) -> torch.Tensor:
-    """x [..., D] as bytes times the bf16 scale of their head; NaN where an element is not finite."""
+    """Rounds x [..., D] to bytes times the bf16 scale of their head; a head with a non-finite element becomes NaN."""
     largest = x.abs().amax(-1, keepdim=True)
     scale = (largest * (1.0 / _LARGEST_BYTE)).bfloat16().float()
     rounded = torch.round(x * (1.0 / scale)) * scale
@@ -47,7 +47,9 @@ def to_bytes(x: torch.Tensor) -> torch.Tensor:
 
 
 def to_levels(x: torch.Tensor) -> torch.Tensor:
-    """x [..., D] as 16 levels times the f16 scale of their head."""
+    """Rounds x [..., D] to 16 levels times the f16 scale of their head; a head with a non-finite element becomes
+    NaN.
+    """
     magnitude = x.abs()
     largest = magnitude.amax(-1, keepdim=True).clamp_min(_TINY)
     best = torch.zeros_like(largest)
@@ -69,9 +71,9 @@ def _checked(x: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class KeyScaling:
-    """int4's mean and factor of keys, [layers, G, D] f32 each: `key` is rounded as (key - mean) * factor.
+    """int4's mean and factor of keys, [layers, G, D] f32 each. Keys are rounded as (key - mean) * factor.
 
-    mean: as it is in the first block.
+    mean: that of the first block; for later blocks it is rotated.
     """
 
     mean: torch.Tensor
@@ -79,7 +81,7 @@ class KeyScaling:
 
 
 class KeySums:
-    """Sums over tokens from which a `KeyScaling` is made, f64."""
+    """Sums over tokens, in f64, from which a `KeyScaling` is computed."""
 
     def __init__(self, *, num_layers: int, num_kv_heads: int, head_size: int) -> None:
         shape = (num_layers, num_kv_heads, head_size)
@@ -89,12 +91,14 @@ class KeySums:
         self._keys: dict[int, tuple[torch.Tensor, Turn]] = {}
 
     def set_keys(self, layer: int, keys: torch.Tensor, turn: Turn) -> None:
-        """keys: [T, G, D], of all positions of a sequence of whole blocks"""
+        """Adds the keys [T, G, D] of all positions of a sequence of whole blocks."""
         self._keys[layer] = keys, turn
         self._set_mean(layer, turn.to_first(keys).double().mean(0))
 
     def take_no_mean(self, layer: int) -> None:
-        """For layers with a soft cap: their scores are not relative to each other."""
+        """Uses a mean of zero for the layer. For layers with a soft cap, whose scores are not relative to each
+        other.
+        """
         self._set_mean(layer, torch.zeros_like(self._means[layer]))
 
     def _set_mean(self, layer: int, mean: torch.Tensor) -> None:
@@ -103,7 +107,7 @@ class KeySums:
         self._key_squares[layer] = (keys.double() - turn.to_blocks(mean)).square().mean(0)
 
     def add_queries(self, layer: int, queries: torch.Tensor) -> None:
-        """queries: [T, H, D]"""
+        """Adds queries [T, H, D]."""
         num_kv_heads, head_size = self._means.shape[1:]
         grouped = queries.double().square().sum(0).reshape(num_kv_heads, -1, head_size)
         self._query_squares[layer] += grouped.sum(1)
@@ -117,6 +121,6 @@ class KeySums:
 
 
 def _floored(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values over the mean of their head, none below `_FLOOR`; and which heads have a positive mean."""
+    """Returns values over the mean of their head, at least `_FLOOR`, and which heads have a positive, finite mean."""
     mean = values.mean(-1, keepdim=True)
     return (values / mean).clamp_min(_FLOOR), torch.isfinite(mean) & (mean > 0)

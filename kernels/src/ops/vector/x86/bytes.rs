@@ -57,7 +57,6 @@ unsafe fn two_largest_256(larger: __m256, smaller: __m256) -> (f32, f32) {
 /// In each lane the largest and the second of some numbers.
 type Largest = (__m512, __m512);
 
-/// Of both.
 #[inline(always)]
 unsafe fn largest_of(a: Largest, b: Largest) -> Largest {
     unsafe {

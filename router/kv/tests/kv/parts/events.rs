@@ -1,7 +1,8 @@
 //! The log of events.
 
+use trunkline_contract::BlockKey;
 use trunkline_kv::events::EventLog;
-use trunkline_kv::{BlockKey, KvEvent, MAX_LOGGED_EVENTS, Owner, Salt, Tier};
+use trunkline_kv::{KvEvent, MAX_LOGGED_EVENTS, Owner, Salt, Tier};
 
 fn event(number: u32) -> KvEvent {
     let key = BlockKey::default().extend(&[number]);

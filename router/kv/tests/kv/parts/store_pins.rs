@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use trunkline_kv::{BlockKey, Salt, StoreIndex, StorePins, TenantShare};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{Salt, StoreIndex, StorePins, TenantShare};
 
 /// Stores a path of blocks of one token; returns how many found a slot.
 fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {

@@ -1,9 +1,9 @@
-//! String literals of Python.
+//! String literals as Python reads them.
 
 use trunkline_reply::python_string::{StringScanner, begins, parse};
 
 #[test]
-fn literals_are_what_they_are_in_python() {
+fn literals_have_the_values_of_python() {
     for (literal, wanted) in [
         (r#""a" b"#, "a"),
         ("''", ""),
@@ -29,7 +29,7 @@ fn literals_are_what_they_are_in_python() {
 }
 
 #[test]
-fn scanners_tell_strings_from_what_is_around_them() {
+fn scanners_tell_strings_from_the_text_around_them() {
     for (text, wanted) in [
         ("[a='x]', '']", "   ssss  ss "),
         ("[\"\"\"a\"b\"\"c\\\"\"\"\"]", " ssssssssssssss "),
@@ -37,7 +37,8 @@ fn scanners_tell_strings_from_what_is_around_them() {
         ("['' '''''']", " ss ssssss "),
     ] {
         let mut scanner = StringScanner::default();
-        let taken: String = text.bytes().map(|byte| if scanner.takes(byte) { 's' } else { ' ' }).collect();
+        let taken: String =
+            text.bytes().map(|byte| if scanner.is_in_string(byte) { 's' } else { ' ' }).collect();
         assert_eq!(taken, wanted, "{text}");
     }
 }

@@ -1,9 +1,9 @@
-//! What a template says about the marks of reasoning.
+//! Reasoning marks that chat templates use.
 
 use trunkline_reply::ReasoningMarks;
 
 #[test]
-fn templates_tell_their_marks() {
+fn a_chat_template_shows_its_marks() {
     for (source, wanted) in [
         ("{{ messages }}", None),
         ("{{ content.split('</think>')[-1] }}", Some(ReasoningMarks::Think)),

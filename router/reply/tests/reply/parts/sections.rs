@@ -1,27 +1,27 @@
-//! Reasoning and content are parted, however the text is cut.
+//! Reasoning and content are separated, wherever the text is cut.
 
 use proptest::prelude::*;
 
 use trunkline_reply::Section::{Content, Mark, Reasoning};
 use trunkline_reply::{ReasoningMarks, ReasoningStart, Section, Sections};
 
-/// Neighbours of one section are joined: how they were cut does not count.
-fn parted(start: Option<ReasoningStart>, cuts: &[&str]) -> Vec<(Section, String)> {
+/// Splits a text that arrives in these pieces, and joins adjacent parts of one section.
+fn split(start: Option<ReasoningStart>, cuts: &[&str]) -> Vec<(Section, String)> {
     let mut parts: Vec<(Section, String)> = Vec::new();
-    let mut give = |section, part: &str| match parts.last_mut() {
+    let mut emit = |section, part: &str| match parts.last_mut() {
         Some((last, text)) if *last == section => text.push_str(part),
         _ => parts.push((section, part.to_owned())),
     };
     let mut sections = Sections::new(start, ReasoningMarks::Think);
     for cut in cuts {
-        sections.push(cut, &mut give);
+        sections.push(cut, &mut emit);
     }
-    sections.finish(&mut give);
+    sections.finish(&mut emit);
     parts
 }
 
 #[test]
-fn content_begins_behind_reasoning_if_there_is_any() {
+fn content_begins_after_reasoning() {
     let (in_reply, in_prompt) = (Some(ReasoningStart::InReply), Some(ReasoningStart::InPrompt));
     let close = "</think>";
     for (start, parts) in [
@@ -39,20 +39,20 @@ fn content_begins_behind_reasoning_if_there_is_any() {
     ] {
         let text: String = parts.iter().map(|(_, part)| *part).collect();
         let parts: Vec<_> = parts.into_iter().map(|(section, part)| (section, part.to_owned())).collect();
-        assert_eq!(parted(start, &[&text]), parts, "{text:?}");
+        assert_eq!(split(start, &[&text]), parts, "{text:?}");
     }
 }
 
-fn cut(text: &str, mut places: Vec<usize>) -> Vec<&str> {
-    places.iter_mut().for_each(|place| {
-        *place %= text.len() + 1;
-        while !text.is_char_boundary(*place) {
-            *place -= 1;
+fn cut(text: &str, mut positions: Vec<usize>) -> Vec<&str> {
+    positions.iter_mut().for_each(|position| {
+        *position %= text.len() + 1;
+        while !text.is_char_boundary(*position) {
+            *position -= 1;
         }
     });
-    places.extend([0, text.len()]);
-    places.sort_unstable();
-    places.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
+    positions.extend([0, text.len()]);
+    positions.sort_unstable();
+    positions.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
 }
 
 proptest! {
@@ -64,10 +64,10 @@ proptest! {
             Just(None), Just(Some(ReasoningStart::InReply)), Just(Some(ReasoningStart::InPrompt)),
         ],
         text in "(<think>|</think>|</|<|think>|\n| |é|a){0,12}",
-        places in prop::collection::vec(0usize..100, 0..8),
+        positions in prop::collection::vec(0usize..100, 0..8),
     ) {
-        let parts = parted(start, &[&text]);
-        prop_assert_eq!(&parted(start, &cut(&text, places)), &parts);
+        let parts = split(start, &[&text]);
+        prop_assert_eq!(&split(start, &cut(&text, positions)), &parts);
         let joined: String = parts.iter().map(|(_, part)| part.as_str()).collect();
         prop_assert_eq!(joined, text);
     }

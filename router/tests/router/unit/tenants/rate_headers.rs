@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
 use tokio::time::Instant;
-use trunkline_router::dialects::Dialect;
+use trunkline_router::api::Dialect;
 use trunkline_router::tenants::rate_headers::{date, span};
 use trunkline_router::tenants::{EXPOSED_HEADERS, Limiter, RateSlot, TenantLimits};
 

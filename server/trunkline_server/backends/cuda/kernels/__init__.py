@@ -1,6 +1,6 @@
-"""One file an operation: Triton kernels and the wrapper that launches them.
+"""One file per operation: Triton kernels and the function that launches them.
 
-A wrapper never waits for the device and never looks at what is on it; its grid depends on shapes alone, so that a
-launch can be captured in a CUDA graph. The order of a reduction depends on a weight's shape or on a position, never on
-how many rows a step has.
+A launch never waits for the device and never reads data on it. Its grid depends only on shapes, so it can be captured
+in a CUDA graph. The order of a reduction depends on a weight's shape or on a position, never on the number of rows in a
+step.
 """

@@ -9,7 +9,7 @@ import triton.language as tl
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
 
 _BLOCK = 1024
-# Of GELU's approximation by tanh (arXiv:1606.08415): sqrt(2 / pi) * (x + 0.044715 x^3).
+# Constants of GELU's tanh approximation (arXiv:1606.08415): sqrt(2 / pi) * (x + 0.044715 x^3).
 _GELU_FACTOR = tl.constexpr(0.7978845608028654)
 _GELU_CUBIC = tl.constexpr(0.044715)
 
@@ -31,16 +31,16 @@ def _gated_kernel(
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """silu(gate) * up, computed in f32.
+    """Computes silu(gate) * up in f32.
 
-    gate, up: [T, N], rows contiguous, perhaps the halves of one [T, 2 N]. Returns [T, N] in gate's dtype, in `out` if
+    gate, up: [T, N], rows contiguous, possibly the halves of one [T, 2 N]. Returns [T, N] in gate's dtype, in `out` if
     it is given.
     """
     return _gated(gate, up, out, is_gelu=False)
 
 
 def gelu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """gelu(gate) * up, GELU in its approximation by tanh; else as `silu_mul`."""
+    """Computes gelu(gate) * up with the tanh approximation of GELU; otherwise as `silu_mul`."""
     return _gated(gate, up, out, is_gelu=True)
 
 

@@ -1,4 +1,6 @@
-"""Causal attention over the block table, of steps that mix chunks of any length. How it adds up: `attention_tile`."""
+"""Causal attention over block tables, for steps that mix chunks of any length. `attention_tile` fixes the order of
+sums.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,24 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentionPlan", "AttentionShape", "AttentionSpace", "AttentionStep", "paged_attention"]
 
-# Rows of 64 take four warps, so that each has 16 of them whatever the tile.
+# A tile of 64 rows takes four warps, so each warp has 16 rows whatever the tile.
 _WARP_ROWS = 16
-# A tile is loaded while the one before is computed, and its blocks are looked up before that.
+# A tile is loaded while the one before it is computed, and its blocks are looked up before that.
 _STAGES = 3
-# Shared memory in which tiles of heads of more than 128 elements are loaded ahead.
+# Shared memory that is needed to load tiles ahead if heads have more than 128 elements.
 _WIDE_BYTES = 160 << 10
-# Programs of a multiprocessor that go through the splits: as many as fit its registers and shared memory.
+# Programs per multiprocessor that go through the splits: as many as its registers and shared memory allow.
 _SPLIT_PROGRAMS = 2
-# Rows that are merged beside each other for each query head.
+# Number of programs that merge rows, for each query head.
 _MERGE_PROGRAMS = 512
 _MERGE_AHEAD = 8
 
 
 class AttentionSpace:
-    """Scratch memory of one device, for all layers and windows: partial results of rows, split by split.
+    """Scratch memory of one device, shared by all layers and windows: partial results of rows for each split.
 
-    max_partial_rows: rows times splits of a step; those of entries beyond it are computed otherwise, to the same bits.
+    max_partial_rows: limit of rows times splits in a step. Entries beyond it are computed without splits, with the same
+    bits.
     """
 
     def __init__(self, shape: AttentionShape, max_partial_rows: int, device: torch.device | str) -> None:
@@ -60,7 +63,7 @@ class AttentionSpace:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """What both kernels are told alike."""
+    """The arguments that both kernels share."""
 
     step: tuple[object, ...]
     pool: tuple[object, ...]
@@ -81,16 +84,16 @@ def paged_attention(
     *,
     decode_only: bool = False,
 ) -> torch.Tensor:
-    """As `Ops.paged_attention`, of query [T, H * D] as `rope_and_write_kv` returned it, whose K and V are stored.
+    """Implements `Ops.paged_attention` for a query [T, H * D] from `rope_and_write_kv`, with K and V stored.
 
-    plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so that there are no
-    tiles of many. Returns [T, H * D] in the query's dtype, in `out` if it is given; rows of padding are not written.
-    Launches up to three kernels and no more than it needs for the shapes; their grids depend on shapes alone.
+    plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so there are no tiles
+    of many rows. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not written.
+    Launches up to three kernels, and only those that the shapes require; their grids depend only on shapes.
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
-    assert space.max_partial_rows >= plan.max_partial_rows, "the plan is of a larger space"
+    assert space.max_partial_rows >= plan.max_partial_rows, "the plan was made for a larger space"
     if out is None:
-        # Where rows of padding hold anything, NumPy warns of what later layers make of it.
+        # Zeroed on the CPU, because NumPy warns about later operations on uninitialised padding rows.
         make = torch.empty if query.is_cuda else torch.zeros
         out = make(query.shape, dtype=query.dtype, device=query.device)
     if num_rows == 0:
@@ -126,9 +129,9 @@ def paged_attention(
 
 
 def stages_of(card: Card, format: str, head_size: int) -> int:
-    """How many tiles of K and V are under way; no bit depends on it. format: of the pool, by name.
+    """Returns how many tiles of K and V are loaded ahead; the bits do not depend on it. format: of the pool, by name.
 
-    Raises InvalidArgument if a program has no room for one.
+    Raises InvalidArgument if a program has no room for one tile.
     """
     if head_size <= 128 or card.shared_bytes >= _WIDE_BYTES:
         return _STAGES
@@ -136,7 +139,7 @@ def stages_of(card: Card, format: str, head_size: int) -> int:
         raise InvalidArgument(
             f"`--kv-cache-dtype` is int4 and heads have {head_size} elements, for which a GPU of compute capability "
             f"{card.name} has too little shared memory",
-            hint="take `--kv-cache-dtype int8`",
+            hint="use `--kv-cache-dtype int8`",
         )
     return 1
 
@@ -151,7 +154,9 @@ def _launch(
     soft_cap: float | None,
 ) -> _Launch:
     layout, shape = pool.layout, plan.shape
-    assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), "the pool's heads"
+    assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), (
+        "heads of pool and plan differ"
+    )
     means = query if pool.key_scaling is None else pool.key_scaling.means[layer]
     return _Launch(
         step=(step.query_begin, step.context_length, step.block_tables),
@@ -172,7 +177,7 @@ def _launch(
             "SPLIT": SPLIT,
             "HAS_WINDOW": plan.window is not None,
             "HAS_CAP": soft_cap is not None,
-            # With a cap scores are not relative to each other: nothing is taken from keys there.
+            # With a cap, scores are not relative to each other, so keys have no mean to subtract.
             "MOVED": pool.key_scaling is not None and soft_cap is None,
         },
     )  # fmt: skip

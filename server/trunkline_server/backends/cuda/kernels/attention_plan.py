@@ -1,9 +1,9 @@
-"""Which program computes what part of a step's attention, found on the device once a step.
+"""Divides a step's attention among programs, once per step and on the device.
 
-The order of all sums of attention is fixed by absolute position (`attention_tile.py`), so who computes what is a choice
-of speed alone, and may depend on anything. An entry with few new tokens is computed split by split, all splits beside
-each other, and merged; one with many goes through its splits in each program. An entry whose partial results do not fit
-the scratch space goes the second way too, so the space may be of any size.
+Absolute positions fix the order of all sums (`attention_tile.py`), so the division affects only speed and may depend on
+anything. An entry with few new tokens is computed in parallel over its splits, whose results are merged. For an entry
+with many, each program goes through all splits. An entry whose partial results do not fit the scratch space also goes
+the second way, so the space may have any size.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.card import Card
 
-# Positions of a split; the bits of attention depend on it.
+# Positions of a split. The bits of attention depend on it.
 SPLIT = 256
-# Entries with at most so many new tokens are computed split by split.
+# Entries with at most this many new tokens are computed in parallel over splits.
 MAX_SPLIT_TOKENS = 64
-# Rows (tokens times the query heads of one KV head) of a program's tile. On Hopper both become products of 64 rows for
-# each four warps, which is why a row has the same bits in both.
+# Rows (tokens times the query heads of one KV head) of a program's tile. On Hopper, four warps compute 64 rows of a
+# product in both cases, so a row has the same bits in both.
 SPLIT_ROWS = 64
 WHOLE_ROWS = 128
 _ITEM_FIELDS = 4
@@ -30,7 +30,7 @@ _STORE_BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """Heads of a model: H query heads, G KV heads of size D. whole_rows: of a tile that goes through all splits."""
+    """Heads of a model: H query heads, G KV heads of size D. whole_rows: rows of a whole tile."""
 
     num_heads: int
     num_kv_heads: int
@@ -38,17 +38,17 @@ class AttentionShape:
     whole_rows: int = WHOLE_ROWS
 
     def __post_init__(self) -> None:
-        assert self.num_heads % self.num_kv_heads == 0, "query heads share KV heads evenly"
-        assert self.group <= SPLIT_ROWS, f"{self.group} query heads share a KV head, at most {SPLIT_ROWS} can"
+        assert self.num_heads % self.num_kv_heads == 0, "query heads must be a multiple of KV heads"
+        assert self.group <= SPLIT_ROWS, f"{self.group} query heads share a KV head, but at most {SPLIT_ROWS} may"
 
     @property
     def group(self) -> int:
-        """Query heads that share a KV head."""
+        """Number of query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
 
     @property
     def split_tokens(self) -> int:
-        """Tokens of a tile where splits are computed apart."""
+        """Tokens of a tile that computes one split."""
         return SPLIT_ROWS // self.group
 
     @property
@@ -58,20 +58,20 @@ class AttentionShape:
 
 
 def whole_rows_of(card: Card) -> int:
-    """Rows of a tile that goes through all splits.
+    """Returns the rows of a tile that goes through all splits.
 
-    Elsewhere than on Hopper, Triton shares a row out among warps as a tile's size suggests to it, and so the order in
-    which its weights are added: both kinds of tiles have to have one size.
+    Except on Hopper, Triton distributes a row over warps by the tile's size, which changes the order in which its
+    weights are added. Both kinds of tiles must then have the same size.
     """
     return WHOLE_ROWS if card.capability[0] == 9 else SPLIT_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionStep:
-    """Of a step, on the device, i32. S entries, those of padding with context_length 0.
+    """The entries of a step, on the device, i32: S entries, with context_length 0 for padding.
 
-    block_tables: [S, max_blocks]; query_begin: [S + 1], an entry's rows go to the begin of the next; context_length:
-    [S], positions after this step.
+    block_tables: [S, max_blocks]; query_begin: [S + 1], an entry's rows end where the next entry's begin;
+    context_length: [S], positions after this step.
     """
 
     block_tables: torch.Tensor
@@ -85,7 +85,7 @@ def _plan_kernel(
     SPLIT: tl.constexpr, SHORT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr,
     ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program an entry: it writes its items behind those of the entries before. window 0: none."""
+    """Writes the items of one entry, program_id(0), behind those of earlier entries. window: 0 for none."""
     entries = tl.arange(0, ENTRIES)
     is_entry = entries < num_entries
     begins = tl.load(query_begin + entries, is_entry, other=0)
@@ -113,7 +113,7 @@ def _plan_kernel(
     first_split = tl.sum(tl.where(is_mine, firsts, 0), axis=0)
     first_partial = tl.sum(tl.where(is_mine, partial_ends - partials, 0), axis=0)
 
-    # Split by split: (entry, first token, split, where its partial results begin), tiles of a split beside each other.
+    # Parallel over splits: (entry, first token, split, index of its partial results); tiles of a split are neighbours.
     num_items = tl.sum(tl.where(is_mine, num_split, 0), axis=0)
     item_begin = tl.sum(tl.where(is_before, num_split, 0), axis=0)
     num_tiles = tl.cdiv(num_tokens, SPLIT_TOKENS)
@@ -137,7 +137,7 @@ def _plan_kernel(
         tl.store(place, entry, is_item)
         tl.store(place + 1, (num_items - 1 - items) * WHOLE_TOKENS, is_item)
 
-    # To merge: (row, its first partial result, how far the next one is, how many).
+    # To merge: (row, its first partial result, distance to the next one, number of them).
     num_items = tl.sum(tl.where(is_mine, num_merge, 0), axis=0)
     item_begin = tl.sum(tl.where(is_before, num_merge, 0), axis=0)
     for begin in range(0, num_items, BLOCK):
@@ -153,10 +153,10 @@ def _plan_kernel(
 
 
 class AttentionPlan:
-    """The items of one step for layers of one window, made by `update` before the first of these layers.
+    """The items of one step for layers with the same window. Call `update` before the first of these layers.
 
-    counts: i32 [3], how many of split_items, whole_items and merge_rows there are ([n, 4] i32 each; see the kernel).
-    max_partial_rows: of the `AttentionSpace` that goes with it.
+    counts: i32 [3], numbers of split_items, whole_items and merge_rows ([n, 4] i32 each; see the kernel).
+    max_partial_rows: that of the `AttentionSpace`.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class AttentionPlan:
         self.split_items, self.whole_items, self.merge_rows = table(max_partial_rows), table(whole), table(max_rows)
 
     def max_whole_items(self, num_rows: int, num_entries: int) -> int:
-        """Most tiles that a step of so many rows and entries has."""
+        """Returns the most tiles that a step with so many rows and entries has."""
         return num_rows // self.shape.whole_tokens + min(num_entries, num_rows)
 
     def update(self, step: AttentionStep, num_rows: int) -> None:
-        """Makes the items of a step of num_rows rows, padding included. One launch, no look at the data."""
+        """Computes the items of a step with num_rows rows, padding included. One launch, which does not read data."""
         num_entries = step.context_length.shape[0]
-        assert num_rows <= self._max_rows and num_entries <= self._max_entries, "more than the plan was made for"
+        assert num_rows <= self._max_rows and num_entries <= self._max_entries, "the step is larger than the plan"
         _plan_kernel[(num_entries,)](
             step.query_begin, step.context_length, self.counts, self.split_items, self.whole_items, self.merge_rows,
             num_entries, self.window or 0, self.max_partial_rows,

@@ -1,4 +1,4 @@
-"""Attention split by split: a program for each tile of rows, split and KV head; then a program that merges a row's."""
+"""Attention in parallel over splits: one program per tile of rows, split and KV head; another program merges a row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def split_kernel(
     DTYPE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
-    """partial_mixed: [P, H, D] f32; partial_sums: [P, H, 2], maximum and sum. items: see `attention_plan`."""
+    """Computes partial results of splits.
+
+    partial_mixed: [P, H, D] f32; partial_sums: [P, H, 2], maximum and sum. items: see `attention_plan`.
+    """
     tokens: tl.constexpr = ROWS // GROUP
     num_kv_heads = num_heads // GROUP
     num_items = tl.load(counts) * num_kv_heads
@@ -70,7 +73,9 @@ def merge_kernel(
     out, partial_mixed, partial_sums, counts, merge_rows, out_stride, num_heads,
     D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Merges a row's splits in order, program_id(1) the query head. AHEAD: splits whose loads do not wait for a sum."""
+    """Merges the splits of a row in order; program_id(1) is the query head. AHEAD: splits that are loaded before a
+    sum.
+    """
     head = tl.program_id(1)
     elements = tl.arange(0, D_PAD)
     is_element = elements < D

@@ -1,11 +1,12 @@
-"""The order in which attention adds things up, which both ways of computing it share.
+"""Fixes the order of attention's sums, which both ways of computing it share.
 
-Positions are taken in tiles of `TILE`, tiles in splits of `SPLIT` positions, both from position 0. Within a split the
-online softmax (arXiv:1805.02867, algorithm 3) begins anew; splits are merged in order. So a row's sums depend on its
-position and what it sees, not on where its step or its tile begins: what is masked multiplies by 1 and adds 0.
+Positions are divided into tiles of `TILE`, tiles into splits of `SPLIT` positions, both from position 0. The online
+softmax (arXiv:1805.02867, algorithm 3) starts anew in each split, and splits are merged in order. A row's sums
+therefore depend on its position and what it attends to, not on where its step or its tile begins: masked positions
+multiply by 1 and add 0.
 
-The reference of the exponentials is the running maximum rounded up to a whole number, base 2. Every rescaling is then
-by a power of two, which rounds nothing, fused or not.
+The reference of the exponentials is the running maximum, rounded up to a whole number, in base 2. Every rescaling is
+then by a power of two and rounds nothing, fused or not.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import triton.language as tl
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, INT4, load_elements
 from trunkline_server.backends.cuda.kernels.numerics import dot, narrow
 
-# Of a tile; the bits of attention depend on it.
+# Positions of a tile. The bits of attention depend on it.
 TILE_POSITIONS = tl.constexpr(64)
-# Columns of the smallest product of tensor cores; the first of them is used.
+# Columns of the smallest product of tensor cores, of which only the first is used.
 _COLUMNS = tl.constexpr(16)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def empty(ROWS: tl.constexpr, D_PAD: tl.constexpr):
-    """Nothing seen yet: (maximum, sum, mixed)."""
+    """Returns the initial state, (maximum, sum, mixed)."""
     return (
         tl.full([ROWS], float("-inf"), tl.float32),
         tl.zeros([ROWS], tl.float32),
@@ -35,7 +36,7 @@ def empty(ROWS: tl.constexpr, D_PAD: tl.constexpr):
 
 @triton.jit
 def scale_of(maximum, reference):
-    """2^(maximum - reference), whole numbers or -inf; `reference` is 0 where nothing was seen."""
+    """Returns 2^(maximum - reference) for whole numbers or -inf. `reference` is 0 if no position has been seen."""
     return tl.exp2(maximum - reference)
 
 
@@ -46,7 +47,7 @@ def reference_of(maximum):
 
 @triton.jit
 def merge(maximum, total, mixed, split_maximum, split_total, split_mixed):
-    """What was seen, and one more split. [ROWS], [ROWS], [ROWS, D_PAD], or a row alone without its dimension."""
+    """Merges one more split into a state: [ROWS], [ROWS], [ROWS, D_PAD], or a single row without its dimension."""
     both = tl.maximum(maximum, split_maximum)
     reference = reference_of(both)
     before, now = scale_of(maximum, reference), scale_of(split_maximum, reference)
@@ -63,9 +64,10 @@ def first_products(
     q, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset, first_scales_offset,
     D: tl.constexpr, D_PAD: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Products [ROWS] of q [ROWS, D_PAD] and what is added to the key at position 0; zero of other formats than INT4.
+    """Returns the products [ROWS] of q [ROWS, D_PAD] with the correction of the key at position 0; zero except for
+    INT4.
 
-    begin: the first position that is attended to. If it is another one, nothing is read.
+    begin: the first attended position. If it is not 0, nothing is read.
     """
     products = tl.zeros([q.shape[0]], tl.float32)
     if KIND == INT4:
@@ -82,14 +84,14 @@ def first_products(
 
 @triton.jit
 def _first_column(q, columns):
-    """Products [ROWS] of q [ROWS, D_PAD] and the first of columns [_COLUMNS, D_PAD]."""
+    """Returns the products [ROWS] of q [ROWS, D_PAD] with the first of columns [_COLUMNS, D_PAD]."""
     product = dot(q, tl.trans(columns), tl.zeros([q.shape[0], _COLUMNS], tl.float32))
     return tl.sum(tl.where((tl.arange(0, _COLUMNS) == 0)[None, :], product, 0.0), axis=1)
 
 
 @triton.jit
 def _mean_products(q, means, start, D: tl.constexpr, D_PAD: tl.constexpr, TILE: tl.constexpr):
-    """Products [ROWS] of q and what the keys of the tile at `start` have in common, which is not in them."""
+    """Returns the products [ROWS] of q with the mean that was subtracted from the keys of the tile at `start`."""
     column, elements = tl.arange(0, _COLUMNS), tl.arange(0, D_PAD)
     pointers = means + start // TILE * D + elements[None, :] + column[:, None] * 0
     mask = (column == 0)[:, None] & (elements < D)[None, :]
@@ -100,12 +102,15 @@ def _mean_products(q, means, start, D: tl.constexpr, D_PAD: tl.constexpr, TILE: 
 def _scores(
     product, key_scales, added, scale, soft_cap, SCALED: tl.constexpr, ADDS: tl.constexpr, HAS_CAP: tl.constexpr
 ):
-    """Products of query and key as exponents of base 2. key_scales: [TILE], if SCALED; added: to products, if ADDS."""
+    """Turns products of query and key into base-2 exponents.
+
+    key_scales: [TILE], if SCALED; added: added to products, if ADDS.
+    """
     if HAS_CAP:
         scores = product * (key_scales * scale)[None, :] if SCALED else product * scale
         if ADDS:
             scores += added * scale
-        # tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|), which nothing makes infinite.
+        # tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|), which never becomes infinite.
         shrunk = tl.exp2(tl.abs(scores) * (-2.0 / soft_cap) * _LOG2_E)
         capped = (1.0 - shrunk) / (1.0 + shrunk) * (soft_cap * _LOG2_E)
         scores = tl.where(scores < 0.0, -capped, capped)
@@ -124,47 +129,47 @@ def attend(
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
     TILE: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of positions, from `start`, for rows at `positions` [ROWS], q [ROWS, D_PAD], first: `first_products`.
+    """Adds one tile of positions, from `start`, to the state of rows at `positions` [ROWS] with q [ROWS, D_PAD].
 
-    table: the entry's blocks; head: the KV head; means: its, see `KeyScaling`, if keys are MOVED. MASKED: some row does
-    not see all of the tile.
+    first: the result of `first_products`; table: the entry's blocks; head: the KV head; means: its means, see
+    `KeyScaling`, if keys are MOVED. MASKED: some row does not see the whole tile.
     """
     row: tl.constexpr = D // 2 if KIND == INT4 else D
     row_pad: tl.constexpr = D_PAD // 2 if KIND == INT4 else D_PAD
-    seen = start + tl.arange(0, TILE)
-    # A tile in one block needs one look at the table.
+    key_positions = start + tl.arange(0, TILE)
+    # A tile inside one block needs a single look-up in the table.
     if BLOCK % TILE == 0:
         block = tl.load(table + start // BLOCK).to(tl.int64)
         blocks = block + tl.zeros([TILE], tl.int64)
     elif MASKED:
-        blocks = tl.load(table + seen // BLOCK, seen < context, other=0).to(tl.int64)
+        blocks = tl.load(table + key_positions // BLOCK, key_positions < context, other=0).to(tl.int64)
     else:
-        blocks = tl.load(table + seen // BLOCK).to(tl.int64)
+        blocks = tl.load(table + key_positions // BLOCK).to(tl.int64)
     elements = tl.arange(0, row_pad)
-    place = head * BLOCK + seen % BLOCK
+    place = head * BLOCK + key_positions % BLOCK
     pointers = pool + (blocks * piece_elements + place * row)[:, None] + elements[None, :]
-    # What lies beyond the context may be anything, not-a-number among it.
+    # Rows beyond the context are uninitialised and may hold NaN.
     if MASKED:
-        mask = (seen < context)[:, None] & (elements < row)[None, :]
+        mask = (key_positions < context)[:, None] & (elements < row)[None, :]
     elif row_pad != row:
-        mask = (elements < row)[None, :] & (seen >= 0)[:, None]
+        mask = (elements < row)[None, :] & (key_positions >= 0)[:, None]
     else:
         mask = None
     keys = load_elements(pointers, mask, KIND, DTYPE, TILE, D_PAD)
     product = dot(q, tl.trans(keys), tl.zeros([q.shape[0], TILE], tl.float32))
     scale_pointers = scales + blocks * piece_scales + place
     if KIND != FLOAT:
-        key_scales = tl.load(scale_pointers, seen < context, other=0.0).to(tl.float32)
+        key_scales = tl.load(scale_pointers, key_positions < context, other=0.0).to(tl.float32)
     else:
         key_scales = tl.zeros([TILE], tl.float32)
-    added = tl.where((seen == 0)[None, :], first[:, None], 0.0)
+    added = tl.where((key_positions == 0)[None, :], first[:, None], 0.0)
     if MOVED:
         added += _mean_products(q, means, start, D, D_PAD, TILE)[:, None]
     scores = _scores(product, key_scales, added, scale, soft_cap, KIND != FLOAT, KIND == INT4 or MOVED, HAS_CAP)
     if MASKED:
-        is_seen = seen[None, :] <= positions[:, None]
+        is_seen = key_positions[None, :] <= positions[:, None]
         if HAS_WINDOW:
-            is_seen = is_seen & (seen[None, :] > positions[:, None] - window)
+            is_seen = is_seen & (key_positions[None, :] > positions[:, None] - window)
         scores = tl.where(is_seen, scores, float("-inf"))
 
     both = tl.maximum(maximum, tl.ceil(tl.max(scores, axis=1)))
@@ -173,7 +178,7 @@ def attend(
     before = scale_of(maximum, reference)
     total = total * before + tl.sum(weights, axis=1)
     if KIND != FLOAT:
-        value_scales = tl.load(scale_pointers + values_scales_offset, seen < context, other=0.0).to(tl.float32)
+        value_scales = tl.load(scale_pointers + values_scales_offset, key_positions < context, other=0.0).to(tl.float32)
         weights = weights * value_scales[None, :]
     values = load_elements(pointers + values_offset, mask, KIND, DTYPE, TILE, D_PAD)
     mixed = dot(narrow(weights, DTYPE), values, mixed * before[:, None])

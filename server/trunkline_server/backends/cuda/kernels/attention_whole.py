@@ -1,4 +1,4 @@
-"""Attention of tiles with many new tokens: a program goes through all splits of its rows, in order, and merges them."""
+"""Attention of tiles with many new tokens: a program goes through all splits of its rows in order and merges them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _walk(
     TILE: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
     MOVED: tl.constexpr,
 ):  # fmt: skip
-    """Tiles from `begin` to `end`; a split that ends is merged."""
+    """Adds the tiles from `begin` to `end` and merges each split at its end."""
     for start in tl.range(begin, end, TILE):
         split_maximum, split_total, split_mixed = attend(
             split_maximum, split_total, split_mixed, q, first, means, start, positions, table, pool, scales, head,
@@ -42,7 +42,7 @@ def whole_kernel(
     DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
-    """A program a tile of rows and KV head, the tiles of one head beside each other's. items: see `attention_plan`."""
+    """Computes one tile of rows and one KV head; a tile's programs are neighbours. items: see `attention_plan`."""
     index = tl.program_id(0)
     head = index % num_kv_heads
     index = index // num_kv_heads
@@ -64,7 +64,7 @@ def whole_kernel(
         positions = context - num_tokens + token
         first = context - num_tokens + first_token
         last = context - num_tokens + tl.minimum(first_token + tokens, num_tokens) - 1
-        # Tiles that all rows see wholly lie between those cut by the window and those on the diagonal.
+        # The tiles that all rows see completely lie between those cut by the window and those on the diagonal.
         end = last + 1
         full_end = (first + 1) // TILE * TILE
         table = block_tables + entry.to(tl.int64) * table_stride
@@ -100,6 +100,6 @@ def whole_kernel(
             D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED,
         )  # fmt: skip
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
-        # A row that is none has seen nothing.
+        # A padding row has seen nothing.
         mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(out + (row * out_stride + q_head * D)[:, None] + elements[None, :], narrow(mixed, OUT), mask)

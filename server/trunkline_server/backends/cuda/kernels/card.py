@@ -1,4 +1,4 @@
-"""What kernels and their tiles are chosen by: what a GPU of a compute capability has.
+"""The properties of a GPU by which kernels and their tiles are chosen.
 
 From the table of technical specifications in the CUDA C++ Programming Guide, appendix "Compute Capabilities".
 """
@@ -10,21 +10,21 @@ from functools import cache
 
 import torch
 
-# Below it tensor cores multiply no bf16.
+# The first capability whose tensor cores multiply bf16.
 LEAST_CAPABILITY = (8, 0)
-# From here on tensor cores multiply e4m3.
+# The first capability whose tensor cores multiply e4m3.
 FP8_CAPABILITY = (8, 9)
-# From here on the device copies tiles by itself (TMA).
+# The first capability that copies tiles by itself (TMA).
 TENSOR_COPY_CAPABILITY = (9, 0)
-# Most shared memory of a program, in KiB. A multiprocessor has one more, and each of its programs keeps one of its own.
+# Most shared memory of a program, in KiB. A multiprocessor has 1 KiB more, and each of its programs reserves 1 KiB.
 SHARED_KIB = {
     (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227,
     (10, 0): 227, (10, 3): 227, (11, 0): 227, (12, 0): 99, (12, 1): 99,
 }  # fmt: skip
 KEPT_BYTES = 1 << 10
-# What products are cut for in the interpreter, where nothing has a limit.
+# The card for which products are divided in the interpreter, which has no limits.
 _HOPPER, _H200_PROCESSORS = (9, 0), 132
-# Programs of kernels that take one piece of work after the other: few, so that each has several.
+# In the interpreter, programs of kernels that loop over work; few, so that each gets several pieces.
 _INTERPRETED_PROGRAMS = 2
 
 
@@ -37,12 +37,12 @@ class Card:
 
     @property
     def shared_bytes(self) -> int:
-        """Most shared memory of a program; of a card that is not in the table, the least of those that are."""
+        """Most shared memory of a program. A card that is not in the table gets the smallest amount in it."""
         return SHARED_KIB.get(self.capability, min(SHARED_KIB.values())) << 10
 
     @property
     def half_shared_bytes(self) -> int:
-        """Most shared memory of programs of which two fit a multiprocessor."""
+        """Most shared memory of a program if two share a multiprocessor."""
         return (self.shared_bytes + KEPT_BYTES) // 2 - KEPT_BYTES
 
     @property
@@ -55,21 +55,21 @@ class Card:
 
     @property
     def products_are_async(self) -> bool:
-        """Whether a product of four warps reads both its sides from shared memory (wgmma, tcgen05).
+        """True if a product of four warps reads both operands from shared memory (wgmma, tcgen05).
 
-        Else each warp multiplies 16 rows by itself, of registers (mma.sync).
+        Otherwise each warp multiplies 16 rows from registers (mma.sync).
         """
         return (9, 0) <= self.capability < (12, 0)
 
     @property
     def name(self) -> str:
-        """The capability, as people write it."""
+        """The capability in its usual notation."""
         return f"{self.capability[0]}.{self.capability[1]}"
 
 
 @cache
 def card_of(device: torch.device) -> Card:
-    """The card that `device` is; in the interpreter, that which kernels are written for first."""
+    """Returns the card of a device; in the interpreter, the one for which kernels are optimised."""
     if device.type != "cuda":
         return Card(_HOPPER, _H200_PROCESSORS)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -77,10 +77,10 @@ def card_of(device: torch.device) -> Card:
 
 
 def num_programs(device: torch.device) -> int:
-    """Of kernels that have a program for each multiprocessor."""
+    """Returns the number of programs for kernels with one program per multiprocessor."""
     return card_of(device).num_processors if device.type == "cuda" else _INTERPRETED_PROGRAMS
 
 
 def copies_tensors(device: torch.device) -> bool:
-    """Whether tiles come by the device's copy engine."""
+    """Returns True if the device's copy engine loads tiles."""
     return device.type == "cuda" and card_of(device).copies_tensors

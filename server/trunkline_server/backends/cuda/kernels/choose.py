@@ -1,13 +1,13 @@
-"""Choosing a token of each row, as sampling/sampler.py does, without sorting the vocabulary.
+"""Chooses a token for each row, as sampling/sampler.py does, without sorting the vocabulary.
 
-What is drawn depends on probabilities in descending order. A logit's order is that of an integer, and its weight a
-fixed-point number, whose sums are exact in any order: so the token is found by halving the range of integers and
-summing the weights above. Weights are exp in f64, rounded to 2^-SCALE of the likeliest: a bound that is met within that
-is the only case in which the choice may differ from the reference's, which rounds its own f64 sums there.
+A draw depends on probabilities in descending order. Logits are ordered by integer keys, and their weights are
+fixed-point numbers, whose sums are exact in any order. The token is therefore found by bisecting the range of keys and
+summing the weights above. Weights are exp in f64, rounded to 2^-SCALE of the likeliest. The choice differs from the
+reference's only if a bound lies within that rounding, where the reference rounds its own f64 sums.
 
-Most of the weight is in few tokens: those within `NEAR` of the likeliest are listed, in order of their ids, and all but
-the first pass run over the list alone. Where the list cannot decide (it is full, or what is drawn lies beyond), the
-same code runs over the whole row.
+A few tokens have most of the weight. Those within `NEAR` of the likeliest are listed in order of their ids, and all
+passes but the first run only over the list. If the list cannot decide (because it is full or the draw lies beyond it),
+the same code runs over the whole row.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from trunkline_server.backends.cuda.kernels.draw_filters import (
 )
 from trunkline_server.backends.cuda.kernels.draw_search import FARTHEST, NEAR, NO_CUT, find, mass_of, search
 
-# Tokens that a row's list holds, at most.
+# Most tokens that a row's list holds.
 MAX_LISTED = 8192
-# What is said instead of a token: a logit is NaN; an infinity leads.
+# Returned instead of a token if a logit is NaN, or if the largest is infinite.
 NOT_A_NUMBER = -1
 NOT_FINITE = -2
-# Elements of a tile; of all rows of a program together.
+# Elements of a tile, summed over all rows of a program.
 _TILE = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How rows draw, [R] each. temperature: f32, 0 takes the largest; top_k: i32, 0 keeps all; top_p, min_p, typical_p:
+    """The parameters of draws, [R] each.
+
+    temperature: f32, 0 takes the largest; top_k: i32, 0 keeps all; top_p, min_p, typical_p:
     f64; seeds: i64, the bits of a u64; choices, positions: i32, the bits of a u32.
     """
 
@@ -78,7 +80,7 @@ def _peaks_kernel(logits, largest, tokens, num_rows, vocab_size, stride, ROWS: t
 
 @triton.jit
 def _peak(largest, tokens, rows, inside, num_tiles, TILES: tl.constexpr):
-    """Of whole rows: largest logit, whether one is NaN, lowest id of the largest."""
+    """Returns, for whole rows, the largest logit, whether one is NaN, and the lowest id of the largest."""
     tiles = tl.arange(0, TILES)
     places = rows[:, None] * num_tiles + tiles[None, :]
     known = inside[:, None] & (tiles < num_tiles)[None, :]
@@ -111,7 +113,9 @@ def _weigh_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _list_kernel(values, ids, counts, num_rows, vocab_size, stride, capacity, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Copies what is not below -NEAR behind the row, at vocab_size, and its ids; counts may pass capacity."""
+    """Copies values of at least -NEAR, and their ids, behind the row, from vocab_size on. counts may exceed
+    capacity.
+    """
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows
     count = tl.zeros((ROWS,), tl.int32)
@@ -163,7 +167,7 @@ def _choose_kernel(
     size = tl.where(is_drawn, tl.where(is_listed, listed, vocab_size), 0)
     longest = tl.max(size, 0)
 
-    # Nothing is cut yet, nothing is atypical.
+    # Initially nothing is cut or atypical.
     none = tl.zeros((ROWS,), tl.int64)
     cut_key, cut_rest, cut_mass = none + NO_CUT, none, none
     information = none.to(tl.float64)
@@ -193,7 +197,7 @@ def _choose_kernel(
     place = find(values, base, size, longest, key, (wanted - mass) // tl.maximum(weight, 1), ROWS, TILE)
     from_list = tl.load(ids + rows * capacity + place, is_drawn & is_listed, other=0)
     token = tl.where(is_drawn, tl.where(is_listed, from_list, place), first)
-    # As `check_finite`: NaN, or a leading infinity of either sign.
+    # Same refusals as `check_finite`: NaN, or a largest logit that is infinite.
     token = tl.where((peak == float("inf")) | (peak == float("-inf")), -2, token)
     tl.store(out + rows, tl.where(has_nan, -1, token), inside)
 
@@ -208,15 +212,15 @@ def _largest_kernel(largest, tokens, out, num_rows, num_tiles, ROWS: tl.constexp
 
 
 def mass_scale(vocab_size: int) -> int:
-    """Binary places of a weight: as many as the sum over the vocabulary leaves of 62."""
+    """Returns the binary places of a weight: as many as fit 62 bits if summed over the vocabulary."""
     return min(44, 62 - vocab_size.bit_length())
 
 
 class ChoiceScratch:
     """Memory for choosing the tokens of up to `num_rows` rows of logits.
 
-    `scaled` [num_rows, V + listed] f32 may hold the logits themselves: they are scaled in place. rows_per_program: more
-    than 1 only where that is quicker, in the interpreter; nothing depends on it.
+    `scaled` [num_rows, V + listed] f32 may hold the logits themselves, which are then scaled in place.
+    rows_per_program: more than 1 only for speed in the interpreter; results do not depend on it.
     """
 
     def __init__(
@@ -233,7 +237,7 @@ class ChoiceScratch:
         self.masses = torch.empty(num_rows, self.num_tiles, dtype=torch.int64, device=device)
 
     def peaks(self) -> Peaks:
-        """Memory for `find_peaks`."""
+        """Allocates the output of `find_peaks`."""
         shape, device = (self.scaled.shape[0], self.num_tiles), self.scaled.device
         return Peaks(
             torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
@@ -241,14 +245,14 @@ class ChoiceScratch:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes, with two peaks."""
+        """Size in bytes, including two peaks."""
         own = sum(tensor.nbytes for tensor in (self.scaled, self.ids, self.counts, self.masses))
         return own + 2 * 8 * self.masses.numel()
 
 
 @dataclass(frozen=True, slots=True)
 class DrawKinds:
-    """Which parameters any row of a step has: what none has is not compiled into its kernel."""
+    """The parameters that at least one row of a step has; the others are not compiled into its kernel."""
 
     top_k: bool = False
     top_p: bool = False
@@ -257,7 +261,7 @@ class DrawKinds:
 
 
 def find_peaks(logits: torch.Tensor, scratch: ChoiceScratch, out: Peaks) -> Peaks:
-    """The largest of each tile of logits [R, V] f32, rows contiguous. Returns `out`."""
+    """Finds the largest logit of each tile of logits [R, V] f32, rows contiguous. Returns `out`."""
     num_rows, rows = logits.shape[0], scratch.rows_per_program
     _peaks_kernel[(triton.cdiv(num_rows, rows), scratch.num_tiles)](
         logits, out.largest, out.tokens, num_rows, scratch.vocab_size, logits.stride(0), ROWS=rows, TILE=scratch.tile
@@ -266,7 +270,10 @@ def find_peaks(logits: torch.Tensor, scratch: ChoiceScratch, out: Peaks) -> Peak
 
 
 def choose_largest(num_rows: int, peaks: Peaks, scratch: ChoiceScratch, out: torch.Tensor) -> torch.Tensor:
-    """The token of the largest logit of each row, the lower id of two; `NOT_A_NUMBER` or `NOT_FINITE`. out: [R] i32."""
+    """Chooses the largest logit of each row, ties by lower id.
+
+    out: [R] i32, the token, `NOT_A_NUMBER` or `NOT_FINITE`. Returns out.
+    """
     rows = scratch.rows_per_program
     _largest_kernel[(triton.cdiv(num_rows, rows),)](
         peaks.largest, peaks.tokens, out, num_rows, scratch.num_tiles,
@@ -278,7 +285,7 @@ def choose_largest(num_rows: int, peaks: Peaks, scratch: ChoiceScratch, out: tor
 def choose_tokens(
     logits: torch.Tensor, peaks: Peaks, draws: Draws, kinds: DrawKinds, scratch: ChoiceScratch, out: torch.Tensor
 ) -> torch.Tensor:
-    """A token of each row, as `choose_token` takes it from logits whose edits are made.
+    """Draws a token of each row, as `choose_token` does after its edits.
 
     logits: [R, V] f32, rows contiguous, with their `peaks`; a part of `scratch.scaled` is overwritten. Returns out [R]
     i32: the token, `NOT_A_NUMBER` or `NOT_FINITE`.

@@ -1,4 +1,4 @@
-"""Copies of whole blocks within the pool, one launch for all layers."""
+"""Copies whole blocks within the pool, with one launch for all layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORD_BYTES = 8
 
 @triton.jit
 def _copy_blocks_kernel(pieces, block_ids, layer_stride, piece_words, WORDS: tl.constexpr):
-    """pieces: int64 words."""
+    """Copies a part of one piece; program ids are pair, layer, part. pieces: int64 words."""
     source = tl.load(block_ids + tl.program_id(0) * 2).to(tl.int64)
     destination = tl.load(block_ids + tl.program_id(0) * 2 + 1).to(tl.int64)
     layer = pieces + tl.program_id(1).to(tl.int64) * layer_stride
@@ -24,10 +24,11 @@ def _copy_blocks_kernel(pieces, block_ids, layer_stride, piece_words, WORDS: tl.
 
 
 def copy_blocks(pieces: torch.Tensor, block_ids: torch.Tensor) -> None:
-    """Copies blocks onto others. pieces: [layers, num_blocks, bytes] u8, bytes a multiple of 8.
+    """Copies blocks onto others.
 
-    block_ids: [n, 2] i32, source and destination; a pair with -1 is skipped, so that n may be padded. No block may be
-    both a source and a destination. Moves n * layers * bytes twice.
+    pieces: [layers, num_blocks, bytes] u8, bytes a multiple of 8. block_ids: [n, 2] i32, source and destination; a pair
+    with -1 is skipped, so that n may be padded. No block may be both a source and a destination. Reads and writes n *
+    layers * bytes.
     """
     num_layers, _, piece_bytes = pieces.shape
     assert pieces.is_contiguous() and piece_bytes % _WORD_BYTES == 0

@@ -1,4 +1,4 @@
-"""top-k, top-p, min-p and typical-p as cuts of a row's tokens: see draw_search.py for what a cut is."""
+"""top-k, top-p, min-p and typical-p as cuts of a row's tokens; draw_search.py defines a cut."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trunkline_server.backends.cuda.kernels.draw_search import (
     value_of,
 )
 
-# A weight above exp(-NEAR), so that whoever has it is listed.
+# Above exp(-NEAR), so every token with at least this weight is listed.
 LEAST_LISTED = tl.constexpr(4.55e-5)
 
 
 @triton.jit
 def drawn_mass(uniform, total):
-    """floor(total * uniform / 2^24), of a number below 2^24."""
+    """Returns floor(total * uniform / 2^24) for a uniform number below 2^24."""
     return uniform * (total >> 24) + ((uniform * (total & 0xFFFFFF)) >> 24)
 
 
@@ -34,7 +34,7 @@ def list_decides(
     values, base, size, total, uniform, top_k, top_p, min_p, typical_p, vocab_size,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Whether a list of the near tokens is enough: a cut is in it, or without any cut what is drawn."""
+    """Returns True if a list of the near tokens is enough: it contains a cut, or the draw if there is no cut."""
     none = tl.zeros((ROWS,), tl.int64)
     _, listed = above(
         values, base, size, tl.max(size, 0), none + LOWEST, none + NO_CUT, none, none, none.to(tl.float64),
@@ -51,7 +51,7 @@ def list_decides(
 def cut_by_count(
     values, base, size, longest, top_k, vocab_size, total, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr
 ):
-    """top-k. Returns the cut and the mass that is kept."""
+    """Applies top-k. Returns the new cut and the mass that is kept."""
     none = tl.zeros((ROWS,), tl.int64)
     key, count, mass, weight = search(
         values, base, size, longest, top_k, True, none + NO_CUT, none, none, none.to(tl.float64),
@@ -72,7 +72,7 @@ def cut_by_mass(
     values, base, size, longest, top_p, cut_key, cut_rest, cut_mass, total,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """top-p of what a cut keeps. Returns the new cut and the mass that is kept."""
+    """Applies top-p to the tokens that a cut keeps. Returns the new cut and the mass that is kept."""
     zero = (cut_key * 0).to(tl.float64)
     wanted = part_of(total, top_p) - 1
     key, _, mass, weight = search(
@@ -94,7 +94,9 @@ def cut_by_weight(
     values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """min-p of what a cut keeps: all that have the smallest key stay. Returns the new cut and the mass that is kept."""
+    """Applies min-p to the tokens that a cut keeps; ties at the smallest key stay. Returns the new cut and the kept
+    mass.
+    """
     zero = (cut_key * 0).to(tl.float64)
     lowest = least_key(values, base, size, longest, min_p, ROWS, TILE)
     _, mass = above(
@@ -115,10 +117,10 @@ def cut_by_information(
     values, base, size, longest, typical_p, cut_key, cut_rest, cut_mass, total,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """typical-p of what a cut keeps.
+    """Applies typical-p to the tokens that a cut keeps.
 
-    Returns what a token's information and its distance are told by, the largest distance that is kept, the mass of an
-    element at the cut (0 where it is not kept) and the mass that is kept.
+    Returns the two numbers that determine a token's distance (information, entropy), the largest distance that is kept,
+    the mass of an element at the cut (0 if it is not kept), and the mass that is kept.
     """
     is_cut = typical_p < 1.0
     information, entropy = information_of(

@@ -1,8 +1,8 @@
-"""Searches among the scaled logits of a row, at most 0 each, by halving the range of their keys.
+"""Searches the scaled logits of a row, all at most 0, by bisecting the range of their keys.
 
-Elements lie at `values + base[row]`, `size[row]` of them; `longest` is the largest size. All is done for ROWS rows
-beside each other, each number a vector of them. The cut of what filters keep: all elements whose key is above
-`cut_key`, and the first `cut_rest` that have it, of `cut_mass` each.
+Elements are at `values + base[row]`, `size[row]` of them; `longest` is the largest size. ROWS rows are processed at
+once, so each number is a vector. A cut describes what filters keep: all elements with a key above `cut_key`, and the
+first `cut_rest` elements with that key, of mass `cut_mass` each.
 """
 
 from __future__ import annotations
@@ -10,45 +10,45 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Scaled logits this far below the largest are listed.
+# Scaled logits at most this far below the largest are listed.
 NEAR = tl.constexpr(10.0)
-# Below all keys; a cut there keeps everything.
+# Below all keys, so a cut there keeps everything.
 LOWEST = tl.constexpr(-(1 << 31))
 NO_CUT = tl.constexpr(-(1 << 32))
-# A distance that nothing is beyond.
+# No distance is larger.
 FARTHEST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
 @triton.jit
 def key_of(x):
-    """i32 in the order of f32; zeros are equal."""
+    """Returns an i32 whose order is that of f32; both zeros have the same key."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def value_of(key):
-    """The f32 of a key."""
+    """Returns the f32 of a key."""
     bits = key ^ ((key >> 31) & 0x7FFFFFFF)
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def mass_of(x, SCALE: tl.constexpr):
-    """The weight of a scaled logit (at most 0), as a multiple of 2^-SCALE."""
+    """Returns the weight of a scaled logit (at most 0) as a multiple of 2^-SCALE."""
     return (tl.exp(x.to(tl.float64)) * (1 << SCALE) + 0.5).to(tl.int64)
 
 
 @triton.jit
 def _ceil(x):
-    """f64 of a mass, as i64."""
+    """Rounds an f64 mass up to i64."""
     below = x.to(tl.int64)
     return tl.where(below.to(tl.float64) < x, below + 1, below)
 
 
 @triton.jit
 def distance_of(x, information, entropy):
-    """How far a token's information is from the mean, as an i64 in the order of f64."""
+    """Returns the distance of a token's information from the mean, as an i64 with the order of f64."""
     return tl.abs(information[:, None] - x.to(tl.float64) - entropy[:, None]).to(tl.int64, bitcast=True)
 
 
@@ -57,10 +57,7 @@ def above(
     values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy, farthest,
     TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Number and mass of elements whose key is `bound` or above, of those before the cut.
-
-    The cut keeps keys above `cut_key` and the first `cut_rest` that have it, of `cut_mass` each.
-    """
+    """Returns number and mass of the elements that the cut keeps and whose key is at least `bound`."""
     count = tl.where(bound <= cut_key, cut_rest, 0)
     mass = tl.where(bound <= cut_key, cut_rest * cut_mass, 0)
     lowest = tl.maximum(bound, cut_key + 1)
@@ -81,9 +78,9 @@ def search(
     values, base, size, longest, wanted, BY_COUNT: tl.constexpr, cut_key, cut_rest, cut_mass, information, entropy,
     farthest, TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The largest key at or above which are `wanted` elements, or more mass than `wanted`; and what is above it.
+    """Finds the largest key at or above which are `wanted` elements, or more mass than `wanted`.
 
-    Returns the key, number and mass above it, and the mass of one element that has it.
+    Returns the key, number and mass of elements above it, and the mass of one element with that key.
     """
     key = tl.zeros((ROWS,), tl.int64) + LOWEST
     for step in range(32):
@@ -108,7 +105,7 @@ def information_of(
     values, base, size, longest, cut_key, cut_rest, cut_mass, total,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """log of the kept weights' sum, and the mean of what a token's logarithm is short of it: nats."""
+    """Returns the logarithm of the kept weights' sum, and the mean information of kept tokens (entropy), in nats."""
     cut_value = value_of(cut_key.to(tl.int32)).to(tl.float64)
     has_cut = (cut_rest > 0) & (cut_mass > 0)
     mean = tl.where(has_cut, (cut_rest * cut_mass).to(tl.float64) * tl.where(has_cut, cut_value, 0.0), 0.0)
@@ -128,7 +125,7 @@ def distance_within(
     values, base, size, longest, wanted, cut_key, cut_rest, cut_mass, information, entropy,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The smallest distance within which the kept tokens have a mass of `wanted`."""
+    """Returns the smallest distance within which the kept tokens have a mass of `wanted`."""
     distance = tl.zeros((ROWS,), tl.int64)
     for step in range(1, 64):
         bound = distance + (tl.full((ROWS,), 1 << 62, tl.int64) >> (step - 1))
@@ -147,7 +144,7 @@ def distance_within(
 
 @triton.jit
 def find(values, base, size, longest, key, index, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Where the element is that has `key` and `index` others with it before it."""
+    """Returns the place of the element with `key` that has `index` elements with the same key before it."""
     found = tl.zeros((ROWS,), tl.int32)
     before = tl.zeros((ROWS,), tl.int64)
     for start in range(0, longest, TILE):
@@ -163,13 +160,13 @@ def find(values, base, size, longest, key, index, ROWS: tl.constexpr, TILE: tl.c
 
 @triton.jit
 def part_of(total, part):
-    """Of a mass, `part` (0 to 1, f64), rounded up; at least the smallest, at most all."""
+    """Returns the share `part` (0 to 1, f64) of a mass, rounded up, at least 1 and at most all of it."""
     return tl.minimum(tl.maximum(_ceil(total.to(tl.float64) * part), 1), total)
 
 
 @triton.jit
 def least_key(values, base, size, longest, least, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """The smallest key whose weight is not below `least`."""
+    """Returns the smallest key whose weight is at least `least`."""
     lowest = tl.full((ROWS,), 1 << 31, tl.int64)
     for start in range(0, longest, TILE):
         places = start + tl.arange(0, TILE)

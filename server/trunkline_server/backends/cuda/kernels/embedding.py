@@ -1,4 +1,4 @@
-"""Rows of the embedding matrix."""
+"""Reads rows of the embedding matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _embedding_kernel(token_ids, weight, out, weight_stride, num_elements, BLOCK
 def embedding(
     token_ids: torch.Tensor, weight: DeviceWeight | torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Rows of `weight` for the tokens of the step.
+    """Returns the rows of `weight` for the tokens of the step.
 
     token_ids: [T] i32, each in 0..V (the plan was checked for it); weight: [V, N], of any kind, or a matrix of f32,
     bf16 or f16. Returns [T, N] f32, in `out` (contiguous) if it is given.
@@ -36,7 +36,7 @@ def embedding(
     if isinstance(weight, GroupedWeight):
         return dequantized_rows(weight, token_ids, out)
     if isinstance(weight, DeviceWeight):
-        assert isinstance(weight, DenseWeight), f"no rows of a {type(weight).__name__}"
+        assert isinstance(weight, DenseWeight), f"{type(weight).__name__} has no single rows"
         weight = weight.values
     if num_rows > 0:
         _embedding_kernel[(num_rows, triton.cdiv(width, _BLOCK))](

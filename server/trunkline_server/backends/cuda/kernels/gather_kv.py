@@ -1,4 +1,4 @@
-"""K and V of one sequence out of their blocks, position after position: for attention that knows no block table."""
+"""Copies K and V of one sequence out of their blocks into contiguous positions, for attention without block tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _gather_kernel(
     elements, table, keys, values, piece_elements, values_offset, num_positions,
     BLOCK: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr,
 ):  # fmt: skip
-    """A program a block and a head."""
+    """Copies one block of one head."""
     head, num_heads = tl.program_id(1), tl.num_programs(1)
     source = tl.load(table + tl.program_id(0)).to(tl.int64) * piece_elements + head * BLOCK * D
     places = tl.arange(0, BLOCK)
@@ -31,12 +31,12 @@ def _gather_kernel(
 
 
 def gather_kv(pool: KvPool, layer: int, table: torch.Tensor, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V [num_positions, G, D] of a layer, in the pool's dtype, which has no scales.
+    """Returns K and V [num_positions, G, D] of a layer, in the pool's dtype, which must have no scales.
 
     table: i32, the blocks of these positions in order. Reads and writes each element once.
     """
     layout = pool.layout
-    assert not pool.format.has_scales, "elements with scales are not gathered"
+    assert not pool.format.has_scales, "cannot gather elements with scales"
     num_blocks = triton.cdiv(num_positions, layout.block_size)
     shape = (num_positions, layout.num_kv_heads, layout.head_size)
     elements = pool.elements(layer)

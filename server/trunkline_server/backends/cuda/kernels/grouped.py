@@ -1,4 +1,4 @@
-"""Elements of grouped weights (`quantized/grouped.py`) out of their numbers, in registers."""
+"""Dequantises elements of grouped weights (`quantized/grouped.py`), in registers or as whole rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS_BLOCK = 16
 
 @triton.jit
 def _of_groups(numbers, rows, row_mask, stride, k, WIDTH: tl.constexpr, GROUP: tl.constexpr):
-    """The groups' numbers of elements k to k + WIDTH, f32 [rows, groups here, 1]."""
+    """Loads the group numbers of elements k to k + WIDTH, f32 [rows, groups here, 1]."""
     HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
     groups = k // GROUP + tl.arange(0, HERE)
     pointers = numbers + rows[:, None].to(tl.int64) * stride + groups[None, :]
@@ -27,10 +27,10 @@ def group_elements(
     HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
     IS_E4M3: tl.constexpr, NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """quants [NUM_ROWS, WIDTH], which are elements k to k + WIDTH of `rows`, as f32 elements of the weight.
+    """Dequantises quants [NUM_ROWS, WIDTH], elements k to k + WIDTH of `rows`, to f32.
 
     stride: of scales, zeros and minima. Products are exact in f32 for scales of f16 and bf16, so each element is
-    rounded once, or not at all.
+    rounded at most once.
     """
     HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
     if HAS_TABLE:
@@ -78,9 +78,9 @@ def _rows_kernel(
 
 
 def dequantized_rows(weight: GroupedWeight, row_ids: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
-    """Rows of the weight, columns in the weight's order, in out [rows, K] f32, bf16 or f16.
+    """Writes rows of the weight, columns in the weight's order, to out [rows, K] f32, bf16 or f16.
 
-    row_ids: [rows] i32 or i64, each in 0..N; None: all of them, in order. Returns out.
+    row_ids: [rows] i32 or i64, each in 0..N; None: all rows in order. Returns out.
     """
     num_rows = weight.num_outputs if row_ids is None else row_ids.shape[0]
     if num_rows == 0:
@@ -96,13 +96,15 @@ def dequantized_rows(weight: GroupedWeight, row_ids: torch.Tensor | None, out: t
 
 
 def weight_arguments(weight: GroupedWeight) -> tuple[torch.Tensor, ...]:
-    """Pointers that kernels take: quants, scales, zeros, minima, table; others in the place of those not there."""
+    """Returns the pointers that kernels take: quants, scales, zeros, minima, table. Missing tensors get a
+    placeholder.
+    """
     optional = (weight.zeros, weight.minima, weight.table)
     return weight.quants, weight.scales, *(weight.scales if tensor is None else tensor for tensor in optional)
 
 
 def weight_constants(weight: GroupedWeight) -> dict[str, object]:
-    """What kernels are compiled for."""
+    """Returns the constants that kernels are compiled for."""
     return {
         "BITS": weight.bits,
         "HAS_TABLE": weight.table is not None,

@@ -1,4 +1,4 @@
-"""Heads times the Walsh-Hadamard matrix, which spreads what is large in one channel over all: arXiv:2404.00456."""
+"""Multiplies heads by the Walsh-Hadamard matrix, which spreads a large channel over all: arXiv:2404.00456."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
 
-# Rows of one program: always these, the tail masked.
+# Rows of one program, constant; the tail is masked.
 _ROWS = 16
 
 
 def turned_run(head_size: int) -> int:
-    """Elements that are turned together: the largest power of two that divides the head size."""
+    """Returns the number of elements that are transformed together: the largest power of two that divides the head
+    size.
+    """
     return head_size & -head_size
 
 
 @triton.jit
 def turn(x, ROWS: tl.constexpr, SIZE: tl.constexpr, LOG_RUN: tl.constexpr):
-    """x [ROWS, SIZE] f32, each run of 2^LOG_RUN elements times the matrix of ones and minus ones, not normalised."""
+    """Multiplies each run of 2^LOG_RUN elements of x [ROWS, SIZE] f32 by the matrix of 1 and -1, not normalised."""
     for stage in tl.static_range(LOG_RUN):
         pairs = tl.permute(tl.reshape(x, [ROWS, SIZE // (2 << stage), 2, 1 << stage]), [0, 1, 3, 2])
         low, high = tl.split(pairs)
@@ -45,10 +47,10 @@ def _turn_heads_kernel(
 def turn_heads(
     x: torch.Tensor, head_size: int, factor: float, row_count: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Each head of x [T, heads * D] times the matrix (`turned_run`) and factor, in `out` (which may be x itself).
+    """Multiplies each head of x [T, heads * D] by the matrix and by factor, in `out` (which may be x itself).
 
-    row_count: [1] i32 on the device, rows beyond it are left alone. With factor 1 / turned_run(D) this takes back what
-    the matrix did: it is its own inverse but for that.
+    row_count: [1] i32 on the device, rows beyond it are not touched. The matrix is its own inverse up to the factor 1 /
+    turned_run(D).
     """
     out = torch.empty_like(x) if out is None else out
     num_rows, width = x.shape

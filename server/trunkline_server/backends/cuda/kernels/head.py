@@ -1,4 +1,4 @@
-"""Logits of the rows that need them."""
+"""Computes logits of the rows that need them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def head(
     is_fast: bool = False,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The product of rows `sampling_rows` of x with the output head, in f32.
+    """Multiplies rows `sampling_rows` of x by the output head, in f32.
 
-    x: [T, K]; sampling_rows: [S] i32 or i64, each in 0..T; weight: [V, K]; soft_cap: a logit s becomes
-    soft_cap * tanh(s / soft_cap). is_fast: by the library. Returns [S, V] f32, in `out` if it is given.
+    x: [T, K]; sampling_rows: [S] i32 or i64, each in 0..T; weight: [V, K]; soft_cap: a logit s becomes soft_cap *
+    tanh(s / soft_cap). is_fast: use the library's product. Returns [S, V] f32, in `out` if it is given.
     """
     rows = torch.index_select(x, 0, sampling_rows)
     if not is_fast:

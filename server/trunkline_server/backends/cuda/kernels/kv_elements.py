@@ -1,7 +1,7 @@
-"""Elements of K and V as the pool keeps them: rounding on the way in, exact conversion on the way out.
+"""Elements of K and V in the pool's formats: rounded when stored, converted exactly when loaded.
 
-Whatever is stored becomes exactly an element of the activations' dtype (e4m3 and integers up to 127 are in bf16 and
-f16), so that a product with it rounds nothing; its scale multiplies scores and weights, not elements.
+Every stored element converts exactly to the activations' dtype (bf16 and f16 represent e4m3 and integers up to 127), so
+a product with it rounds nothing. Its scale multiplies scores and weights, not elements.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ INT4 = tl.constexpr(3)
 
 _LARGEST_E4M3 = tl.constexpr(448.0)
 _SMALLEST_NORMAL_E4M3 = tl.constexpr(2.0**-6)
-# Adding it rounds what is below 2^-6 to multiples of 2^-9, to nearest even, and leaves the multiple in the low bits.
+# Adding it rounds numbers below 2^-6 to multiples of 2^-9, to nearest even, and leaves the multiple in the low bits.
 _SUBNORMAL_SHIFT = tl.constexpr(2.0**14)
 _SUBNORMAL_SHIFT_BITS = tl.constexpr(0x46800000)
 _E4M3_NAN = tl.constexpr(0x7F)
-# Adding and taking it away rounds to whole numbers, to nearest even.
+# Adding and subtracting it rounds to whole numbers, to nearest even.
 _ROUND_SHIFT = tl.constexpr(12582912.0)
 _LARGEST_F32 = tl.constexpr(3.4028234663852886e38)
-# A head whose largest magnitude is less is stored as zeros.
+# A head whose largest magnitude is smaller is stored as zeros.
 _TINY = tl.constexpr(1e-30)
-# Where int4 may put a head's largest magnitude, in half steps; beyond 16 it is cut off at the last level, 15.
+# Number of candidate scales of int4, which put a head's largest magnitude at different half steps. Beyond 16 half steps
+# it saturates at the last level, 15.
 _NUM_PLACES = tl.constexpr(6)
 
 
 @triton.jit
 def load_elements(pointers, mask, KIND: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    """A tile [ROWS, SIZE] of DTYPE from pointers [ROWS, SIZE], or [ROWS, SIZE / 2] of INT4; zero where mask is not.
+    """Loads a tile [ROWS, SIZE] of DTYPE from pointers [ROWS, SIZE], or [ROWS, SIZE / 2] for INT4; masked elements are
+    0.
 
-    mask: None or of the pointers' shape. INT4's are odd numbers from -15 to 15, -15 where mask is not.
+    mask: None or of the pointers' shape. INT4 elements are odd numbers from -15 to 15; masked ones are -15.
     """
     stored = tl.load(pointers) if mask is None else tl.load(pointers, mask, other=0)
     if KIND == FLOAT:
@@ -58,7 +60,7 @@ def _from_integer(stored, DTYPE: tl.constexpr):
 
 @triton.jit
 def fp8_of(x):
-    """x [ROWS, SIZE] f32 as e4m3 codes in u8, and the scale of each row, bf16 as f32."""
+    """Converts x [ROWS, SIZE] f32 to e4m3 codes in u8; also returns the scale of each row, bf16 as f32."""
     scale, is_finite = _scale(x, _LARGEST_E4M3)
     scaled = x * _inverse(scale)[:, None]
     codes = _e4m3(tl.minimum(tl.abs(scaled), _LARGEST_E4M3)) | tl.where(scaled < 0, 0x80, 0)
@@ -67,20 +69,20 @@ def fp8_of(x):
 
 @triton.jit
 def int8_of(x):
-    """x [ROWS, SIZE] f32 as i8, and the scale of each row."""
+    """Converts x [ROWS, SIZE] f32 to i8; also returns the scale of each row."""
     scale, is_finite = _scale(x, 127.0)
     scaled = tl.minimum(tl.maximum(x * _inverse(scale)[:, None], -127.0), 127.0)
     rounded = (scaled + _ROUND_SHIFT) - _ROUND_SHIFT
-    # What is not finite has no integer.
+    # A non-finite element has no integer; the NaN scale marks it.
     return tl.where(is_finite[:, None], rounded, 0.0).to(tl.int8), tl.where(is_finite, scale, float("nan"))
 
 
 @triton.jit
 def int4_of(x, D: tl.constexpr, SIZE: tl.constexpr):
-    """x [ROWS, SIZE] f32, of which D elements count, as levels 0 to 15, i32, and the scale of each row.
+    """Converts x [ROWS, SIZE] f32, whose first D elements count, to levels 0 to 15, i32; also returns the row scales.
 
-    Level n is 2 n - 15 scales. The scale is tried at `_NUM_PLACES` places, and the one of the least squared error is
-    taken, the first of equals.
+    Level n stands for 2 n - 15 scales. Of `_NUM_PLACES` candidate scales, the first with the least squared error is
+    used.
     """
     scale, is_finite = _scale(x, 15.0)
     is_element = (tl.arange(0, SIZE) < D)[None, :]
@@ -109,7 +111,7 @@ def _int4_error(x, scale, is_element):
 
 @triton.jit
 def _scale(x, largest):
-    """The scale that makes a row's largest magnitude `largest`, and whether all of the row is finite."""
+    """Returns the scale that maps a row's largest magnitude to `largest`, and whether the whole row is finite."""
     magnitudes = tl.abs(x)
     is_number = magnitudes <= _LARGEST_F32
     is_finite = tl.max(tl.where(is_number, 0, 1), axis=1) == 0
@@ -129,7 +131,7 @@ def _inverse(scale):
 
 @triton.jit
 def _e4m3(magnitude):
-    """Codes of magnitudes up to 448, rounded to nearest even, in u32; NaN becomes NaN."""
+    """Returns u32 codes of magnitudes up to 448, rounded to nearest even; NaN stays NaN."""
     bits = magnitude.to(tl.uint32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
     subnormal = (magnitude + _SUBNORMAL_SHIFT).to(tl.uint32, bitcast=True) - _SUBNORMAL_SHIFT_BITS

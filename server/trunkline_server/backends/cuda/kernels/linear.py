@@ -1,4 +1,4 @@
-"""Products with the weights of every kind."""
+"""Products with weights of every kind."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def linear(
     out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x [T, K] times the transpose of `weight` [N, K], plus its bias if `has_bias`, soft cap.
+    """Multiplies x [T, K] by the transpose of `weight` [N, K], then adds its bias if `has_bias` and applies the soft
+    cap.
 
     x: `weight.dtype`, rows contiguous. Returns [T, N] `out_dtype` (f32, bf16 or f16; None: the weight's), in `out` if
-    it is given. Sums in f32; a row's bits depend on that row and the weight alone.
+    it is given. Sums in f32; a row's bits depend only on that row and the weight.
     """
     num_rows = x.shape[0]
     assert x.shape[1] == weight.num_inputs, f"x is {list(x.shape)}, the weight {list(weight.shape)}"
@@ -52,7 +53,7 @@ def library_linear(
     soft_cap: float | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """As `linear`, by the library's product, whose bits depend on the number of rows: `--numerics fast`.
+    """Computes `linear` with the library's product, whose bits depend on the number of rows: `--numerics fast`.
 
     Weights that are not dense are multiplied as in `linear`.
     """

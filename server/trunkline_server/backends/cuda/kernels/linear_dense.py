@@ -1,10 +1,9 @@
 """Products of two matrices of bf16 or f16 (or e4m3, i8, f32), whose bits do not depend on the number of rows.
 
-What they depend on: `product_plan.py`.
-
-Two kernels with one order of sums. Few rows: a program for each tile and split, reading the weight once at the
-memory's speed, their sums added by a second launch where there is more than one split. Many rows: a program for each
-SM, which takes tile after tile and adds the splits itself. Tiles come by TMA where the device has it.
+`product_plan.py` describes what they depend on. Two kernels share one order of sums. For few rows, each tile and split
+has a program; the weight is read once, at the memory's speed, and a second launch adds the splits if there are several.
+For many rows, each SM has a program that takes tile after tile and adds the splits itself. Tiles are loaded by TMA if
+the device has it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _split_sum(
     x, weight, n0, t0, first, end, num_outputs, num_rows, num_inputs, x_stride, weight_stride,
     IS_TMA: tl.constexpr, IS_INT8: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """[BLOCK_N, BLOCK_T] f32: the products of elements `first` to `end` of K."""
+    """Returns [BLOCK_N, BLOCK_T] f32, the products of elements `first` to `end` of K."""
     acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.int32 if IS_INT8 else tl.float32)
     if IS_TMA:
         for k in range(first, end, BLOCK_K):
@@ -119,10 +118,10 @@ def dense_linear(
     tiles: Tiles | None = None,
     is_tma: bool | None = None,
 ) -> torch.Tensor:
-    """x [T, K] times the transpose of values [N, K], and what comes after the sum; in out [T, N].
+    """Multiplies x [T, K] by the transpose of values [N, K], applies `end` and writes out [T, N].
 
-    x, values: of one dtype, rows contiguous. plan: of the weight. tiles, is_tma: how to compute it, for tests; no bit
-    depends on them. Returns out.
+    x, values: of one dtype, rows contiguous. plan: of the weight. tiles, is_tma: how to compute it, for tests; the bits
+    do not depend on them. Returns out.
     """
     num_rows = x.shape[0]
     tiles = plan.tiles(num_rows, values.element_size(), card_of(x.device)) if tiles is None else tiles

@@ -1,7 +1,8 @@
-"""Products with grouped weights of 4 and 8 bits: each element becomes bf16 (or f16) in registers, then as dense ones.
+"""Products with grouped weights of 4 and 8 bits, whose elements are converted to bf16 or f16.
 
-Few rows: `_grouped_kernel` reads the small weight once. Many rows: the weight is dequantised into a matrix, by the same
-arithmetic, and multiplied as a dense one. The bits are those of the dense product with the dequantised weight.
+For few rows, `_grouped_kernel` reads the small weight once and converts it in registers. For many rows, the weight is
+dequantised into a matrix by the same arithmetic and multiplied as a dense one. The bits equal those of the dense
+product with the dequantised weight.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from trunkline_server.backends.cuda.kernels.product import (
 )
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
-# From here on the tensor cores are the limit, and elements are better made once than once for every tile.
+# With more rows, the tensor cores are the limit, and converting each element once is faster than once per tile.
 MAX_REGISTER_ROWS = 128
 # Larger weights (output heads) are not dequantised as a whole.
 MAX_DEQUANTIZED_BYTES = 512 << 20
-# Blocks of K under way, where two programs of 64 rows have the room for them on a multiprocessor.
+# Blocks of K that are loaded ahead, if a multiprocessor has room for two programs of 64 rows.
 _STAGES, _ROOMY_BYTES = 4, 80 << 10
 
 
@@ -54,7 +55,7 @@ def _grouped_kernel(
     n = n0 + tl.arange(0, BLOCK_N)
     t = t0 + tl.arange(0, BLOCK_T)
     n_mask = n < num_outputs
-    # Bytes of a block, and elements that one product takes of it.
+    # Bytes of a block, and the elements of it that one product takes.
     WIDTH: tl.constexpr = BLOCK_K // 2 if BITS == 4 else BLOCK_K
     quants_rows = quants + n[:, None].to(tl.int64) * quants_stride + tl.arange(0, WIDTH)[None, :]
     x_rows = x + t[:, None].to(tl.int64) * x_stride
@@ -82,7 +83,7 @@ def _grouped_kernel(
 
 
 def stages_on(card: Card) -> int:
-    """Blocks of K under way; no bit depends on it."""
+    """Returns the number of blocks of K that are loaded ahead; the bits do not depend on it."""
     return _STAGES if card.half_shared_bytes >= _ROOMY_BYTES else _STAGES - 1
 
 
@@ -94,7 +95,7 @@ def grouped_linear(
     *,
     max_register_rows: int = MAX_REGISTER_ROWS,
 ) -> torch.Tensor:
-    """As `dense_linear`, with a grouped weight. max_register_rows: for tests; no bit depends on it. Returns out."""
+    """Computes `dense_linear` with a grouped weight. max_register_rows: for tests; the bits do not depend on it."""
     plan, num_rows = weight.plan, x.shape[0]
     if weight.order is not None:
         x = torch.index_select(x, 1, weight.order)

@@ -1,6 +1,6 @@
-"""Products of weights and activations of 8 bits (FP8 or INT8): tensor cores of 8 bits, scales after the sum.
+"""Products of weights and activations of 8 bits (FP8 or INT8) on the tensor cores, scaled after the sum.
 
-INT8 sums are exact. FP8 sums are those of the dense kernels, with blocks of K that are the same for any number of rows.
+INT8 sums are exact. FP8 sums are those of the dense kernels, with the same blocks of K for any number of rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 
 
 def scaled_linear(x: torch.Tensor, weight: ScaledWeight, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
-    """x [T, K] bf16 or f16, rounded to the weight's 8 bits, times the transpose of the weight; in out [T, N]."""
+    """Rounds x [T, K] bf16 or f16 to the weight's 8 bits and multiplies it by the transposed weight, into out [T,
+    N].
+    """
     values, scales = quantize_rows(x, weight.values.dtype, weight.input_scale, weight.input_limit)
     end = ProductEnd(end.bias, end.soft_cap, (weight.scales, scales))
     return dense_linear(values, weight.values, weight.plan, end, out)

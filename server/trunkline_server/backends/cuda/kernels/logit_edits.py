@@ -1,9 +1,8 @@
-"""What sampling parameters do to logits before anything is drawn: biases, penalties, end tokens, masks.
+"""Edits logits before a draw: biases, penalties, end tokens, masks. `watermark.py` has the watermark, which comes
+first.
 
-The watermark, which comes before these, is in `watermark.py`.
-
-Order and arithmetic are those of sampling/processors.py, to the bit. Each token that a row's parameters touch is one
-entry of a sparse list, so that no table of counts [S, V] is kept: entry i of `begin[row]` to `begin[row + 1]`.
+Order and arithmetic are those of sampling/processors.py, to the bit. Each token that a row's parameters touch is an
+entry of a sparse list, entry i of `begin[row]` to `begin[row + 1]`, so no table of counts [S, V] is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ENTRIES = 256
 
 @dataclass(frozen=True, slots=True)
 class BiasEdits:
-    """Biases [E] in rounds: within a round of a row no token occurs twice.
+    """Biases [E] in rounds; within a round, no token of a row occurs twice.
 
     begin: [R + 1] i32; num_rounds: [R] i32; tokens, rounds: [E] i32; values: [E] f32.
     """
@@ -38,10 +37,10 @@ class BiasEdits:
 
 @dataclass(frozen=True, slots=True)
 class TokenEdits:
-    """Tokens [E] that penalties and `min_tokens` touch, none twice in a row.
+    """Tokens [E] that penalties and `min_tokens` affect, each once per row.
 
-    begin: [R + 1] i32; tokens, counts (occurrences in the output), flags: [E] i32; repetition, presence, frequency:
-    [R] f32. pending: [R] i32, where in `previous` the row's newest token is, which the lists do not know; -1: nowhere.
+    begin: [R + 1] i32; tokens, counts (occurrences in the output), flags: [E] i32; repetition, presence, frequency: [R]
+    f32. pending: [R] i32, the index in `previous` of the row's newest token, which the lists lack; -1 for none.
     """
 
     begin: torch.Tensor
@@ -79,7 +78,7 @@ def _bias_kernel(logits, begin, num_rounds, tokens, values, rounds, stride, ENTR
             mine = (entries < last) & (tl.load(rounds + entries, entries < last, other=-1) == number)
             places = logits + row * stride + tl.load(tokens + entries, mine, other=0)
             tl.store(places, tl.load(places, mine, other=0.0) + tl.load(values + entries, mine, other=0.0), mine)
-        # The next round may read what another thread has written in this one.
+        # The next round may read what another thread wrote in this one.
         tl.debug_barrier()
 
 
@@ -126,9 +125,9 @@ def _token_kernel(
 def allowed_logits(
     logits: torch.Tensor, mask_rows: torch.Tensor, masks: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """A copy of logits in which tokens that a row's mask lacks are -inf.
+    """Copies logits and sets the tokens that a row's mask excludes to -inf.
 
-    logits, out: [R, V] f32, rows contiguous; mask_rows: [R] i32, a row of `masks` or -1 for all tokens; masks: [M, W]
+    logits, out: [R, V] f32, rows contiguous; mask_rows: [R] i32, a row of `masks`, or -1 for all tokens; masks: [M, W]
     i32, bit i % 32 of word i / 32 is token i. Returns `out`.
     """
     num_rows, vocab_size = logits.shape
@@ -139,7 +138,7 @@ def allowed_logits(
 
 
 def add_biases(logits: torch.Tensor, edits: BiasEdits) -> None:
-    """Adds each row's biases to its logits [R, V] f32, in place and round after round."""
+    """Adds each row's biases to its logits [R, V] f32, in place, one round after the other."""
     _bias_kernel[(logits.shape[0],)](
         logits, edits.begin, edits.num_rounds, edits.tokens, edits.values, edits.rounds, logits.stride(0),
         ENTRIES=_ENTRIES, num_warps=4,
@@ -147,9 +146,9 @@ def add_biases(logits: torch.Tensor, edits: BiasEdits) -> None:
 
 
 def apply_token_edits(logits: torch.Tensor, edits: TokenEdits, previous: torch.Tensor) -> None:
-    """Repetition, presence and frequency penalties, then -inf where `FORBIDDEN`, in logits [R, V] f32 in place.
+    """Applies repetition, presence and frequency penalties, then -inf for `FORBIDDEN`, to logits [R, V] f32 in place.
 
-    previous: [*] i32, tokens of the step before, which `edits.pending` points into; -1: none was sampled.
+    previous: [*] i32, tokens of the previous step, which `edits.pending` indexes; -1: none was sampled.
     """
     _token_kernel[(logits.shape[0],)](
         logits, edits.begin, edits.tokens, edits.counts, edits.flags, edits.repetition, edits.presence,

@@ -1,7 +1,7 @@
-"""Logarithms of the model's own probabilities: of a token, its rank, and of the likeliest tokens.
+"""Logarithms of the model's own probabilities: of one token, with its rank, and of the likeliest tokens.
 
-As `log_softmax` and `top_logprobs` of sampling/sampler.py: differences in f64, rounded to f32 once. The sum of weights
-is a fixed-point one (see choose.py), so it does not depend on the order.
+As `log_softmax` and `top_logprobs` of sampling/sampler.py: differences in f64, rounded once to f32. The sum of weights
+is fixed-point (see choose.py), so it does not depend on the order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trunkline_server.backends.cuda.kernels.choose import ChoiceScratch, Peaks, 
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Of R rows. logprobs: [R] f32, of the row's token; ranks: [R] i32, how many logits are not below its;
+    """Results of R rows. logprobs: [R] f32, of the row's token; ranks: [R] i32, how many logits are not below its own;
     top_tokens [R, N] i32 and top_logprobs [R, N] f32: likeliest first, ties by lower id.
     """
 
@@ -84,7 +84,7 @@ def _logprobs_kernel(
         best_token = tl.full((ROWS,), 0x7FFFFFFF, tl.int32)
         for tile in range(num_tiles):
             bound = tl.load(largest + rows * num_tiles + tile, inside, other=float("-inf"))
-            # A tile whose peak is not as likely as what was found has nothing better.
+            # A tile whose peak is less likely than the best so far has nothing better.
             reach = tl.max(_logprob(bound[:, None], peak, log_of_sum), 1)
             if tl.max((inside & (number < wanted) & (reach >= best)).to(tl.int32), 0) > 0:
                 columns = tile * TILE + tl.arange(0, TILE)
@@ -113,10 +113,10 @@ def find_logprobs(
     scratch: ChoiceScratch,
     out: Logprobs,
 ) -> Logprobs:
-    """What `Logprobs` says of each row of logits [R, V] f32, rows contiguous, with their `peaks`.
+    """Computes `Logprobs` of each row of logits [R, V] f32, rows contiguous, with their `peaks`.
 
-    chosen: [R] i32, the row's token, -1 for none: then its logprob and rank are left as they are; num_top: [R] i32, how
-    many of the likeliest. `scratch.masses` is overwritten. Returns `out`.
+    chosen: [R] i32, the row's token; -1 leaves its logprob and rank unchanged. num_top: [R] i32, how many of the
+    likeliest. `scratch.masses` is overwritten. Returns `out`.
     """
     num_rows, rows = logits.shape[0], scratch.rows_per_program
     grid = triton.cdiv(num_rows, rows)

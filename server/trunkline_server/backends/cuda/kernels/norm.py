@@ -1,7 +1,7 @@
-"""Root mean square norm of rows and of heads, alone or with the residual's sum before it: arXiv:1910.07467.
+"""Root mean square norm of rows and of heads, optionally of a residual's sum: arXiv:1910.07467.
 
-One program a row (or a row's heads), whose block holds all of it: the sum's order depends on the width alone. Moves
-each element once, so it runs at the memory's speed; sums and products are f32.
+Each program has a row, or a row's heads, in one block, so the order of its sum depends only on the width. Each element
+is moved once, at the memory's speed; sums and products are f32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEADS_BLOCK = 4096
 
 @triton.jit
 def _normalized(x, weight, num_elements, eps):
-    """x [BLOCK] f32, zero beyond num_elements."""
+    """Normalises x [BLOCK] f32, which is zero beyond num_elements."""
     mean = tl.sum(x * x, axis=0) / num_elements
     return x * tl.rsqrt(mean + eps) * weight
 
@@ -72,10 +72,10 @@ def _head_rms_norm_kernel(
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
+    """Computes x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
 
-    x: [T, N] f32, bf16 or f16, rows contiguous; weight: [N] of any of these. Returns [T, N] `out_dtype`, in `out` if
-    it is given.
+    x: [T, N] f32, bf16 or f16, rows contiguous; weight: [N] of any of these. Returns [T, N] `out_dtype`, in `out` if it
+    is given.
     """
     num_rows, width = x.shape
     out = torch.empty(num_rows, width, dtype=out_dtype, device=x.device) if out is None else out
@@ -97,7 +97,7 @@ def add_rms_norm(
     total: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`residual + delta` and its `rms_norm`, to the bit as those two after each other.
+    """Computes `residual + delta` and its `rms_norm`, with the bits of the two operations one after the other.
 
     residual: [T, N] f32; delta: [T, N] f32, bf16 or f16. Returns the sum [T, N] f32, in `total` if it is given (which
     may be `residual` itself), and the norm [T, N] `out_dtype`, in `out` if it is given.
@@ -118,9 +118,9 @@ def add_rms_norm(
 def head_rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, head_size: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`rms_norm` of each head alone.
+    """Applies `rms_norm` to each head separately.
 
-    x: [T, heads * D], rows contiguous, perhaps a part of wider ones; weight: [D]. Returns [T, heads * D] in x's dtype,
+    x: [T, heads * D], rows contiguous, possibly part of wider ones; weight: [D]. Returns [T, heads * D] in x's dtype,
     in `out` if it is given (which may be `x` itself).
     """
     num_rows, width = x.shape
@@ -138,11 +138,11 @@ def head_rms_norm(
 
 
 def _block(width: int) -> int:
-    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, at most {MAX_ROW_ELEMENTS} are held"
+    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, but at most {MAX_ROW_ELEMENTS} fit"
     block: int = triton.next_power_of_2(width)
     return block
 
 
 def _num_warps(width: int) -> int:
-    """Of the width alone, since the sum's order depends on it."""
+    """Depends only on the width, because it changes the order of the sum."""
     return max(1, min(16, _block(width) // 512))

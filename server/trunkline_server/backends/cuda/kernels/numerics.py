@@ -1,7 +1,7 @@
-"""Narrowing and tensor-core products as every kernel does them, on the device and under Triton's interpreter.
+"""Narrowing and tensor-core products, shared by all kernels, on the device and in Triton's interpreter.
 
-The interpreter keeps bf16 as 16-bit integers, truncates where the device rounds to nearest even, and would multiply the
-integers of a bf16 product. With these two functions it computes what the device does, up to the order of sums.
+The interpreter stores bf16 as 16-bit integers, truncates where the device rounds to nearest even, and would multiply
+the integers of a bf16 product. With these functions it computes what the device does, up to the order of sums.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
-# Whether kernels run in Triton's interpreter, on tensors of the CPU: TRITON_INTERPRET=1 before triton is imported.
+# True if kernels run in Triton's interpreter on CPU tensors: TRITON_INTERPRET=1 before triton is imported.
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
-# Of torch's dtypes that activations and weights have, Triton's.
+# Triton's dtypes for torch's, of activations and weights.
 TRITON_DTYPES = {
     torch.float32: tl.float32,
     torch.float16: tl.float16,
@@ -23,24 +23,24 @@ TRITON_DTYPES = {
 }
 
 
-# Tensor cores of Ada and Hopper add products of e4m3 with 14 bits or so (arXiv:2412.19437, section 3.3.2;
-# arXiv:2411.10958): the sums of as many inputs are added in f32.
+# Tensor cores of Ada and Hopper add products of e4m3 with about 14 bits (arXiv:2412.19437, section 3.3.2;
+# arXiv:2411.10958), so sums of this many inputs are added in f32.
 FP8_GROUP = tl.constexpr(128)
-# The largest number of e4m3, and the least normal one.
+# The largest number of e4m3, and the smallest normal one.
 E4M3_MAX = tl.constexpr(448.0)
 _E4M3_NORMAL = tl.constexpr(2.0**-6)
-# The exponent's bias is 7 instead of 127.
+# Shifts the exponent, whose bias is 7 instead of 127.
 _E4M3_SHIFT = tl.constexpr(2.0**120)
 
 
 @triton.jit
 def _e4m3_bits(x):
-    """f32, at most E4M3_MAX in magnitude, as the 8 bits of the nearest e4m3: arXiv:2209.05433."""
+    """Rounds f32, at most E4M3_MAX in magnitude, to the bits of the nearest e4m3: arXiv:2209.05433."""
     magnitude = tl.abs(x)
     bits = magnitude.to(tl.uint32, bitcast=True)
-    # The exponent's bias is 7 instead of 127; 20 bits of the mantissa go.
+    # The exponent's bias is 7 instead of 127; 20 bits of the mantissa are dropped.
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20).to(tl.int32) - (120 << 3)
-    # Adding 2^23 leaves no bits behind the point, rounded to nearest even.
+    # Adding 2^23 rounds to a whole number, to nearest even.
     subnormal = (magnitude * 512.0 + 8388608.0 - 8388608.0).to(tl.int32)
     code = tl.where(magnitude < _E4M3_NORMAL, subnormal, normal)
     code = tl.where(x != x, 0x7F, code)
@@ -50,7 +50,7 @@ def _e4m3_bits(x):
 
 @triton.jit
 def e4m3_by_bits(codes):
-    """u8 codes of e4m3 as f32, exactly, by arithmetic."""
+    """Converts u8 codes of e4m3 to f32, exactly, by arithmetic."""
     bits = codes.to(tl.uint32)
     shifted = ((bits & 0x80) << 24) | ((bits & 0x7F) << 20)
     numbers = shifted.to(tl.float32, bitcast=True) * _E4M3_SHIFT
@@ -59,21 +59,21 @@ def e4m3_by_bits(codes):
 
 @triton.jit
 def from_e4m3(codes, dtype: tl.constexpr):
-    """u8 codes of e4m3 as f32, bf16 or f16, which hold each of them exactly."""
+    """Converts u8 codes of e4m3 to f32, bf16 or f16, which represent each of them exactly."""
     if INTERPRETED:
-        # The interpreter takes the code of what is not a number for 480.
+        # The interpreter converts the code of NaN to 480.
         result = narrow(e4m3_by_bits(codes), dtype)
     elif cuda_capability_geq(8, 9):
         result = codes.to(tl.float8e4nv, bitcast=True).to(dtype)
     else:
-        # The device has no such numbers.
+        # The device does not support e4m3.
         result = e4m3_by_bits(codes).to(dtype)
     return result
 
 
 @triton.jit
 def narrow(x, dtype: tl.constexpr):
-    """f32 as `dtype`, rounded to nearest even; e4m3 of numbers within its range."""
+    """Rounds f32 to `dtype`, to nearest even. For e4m3, numbers must be within its range."""
     if INTERPRETED and dtype == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -88,19 +88,20 @@ def narrow(x, dtype: tl.constexpr):
 
 @triton.jit
 def dot(a, b, acc):
-    """acc + a @ b; a and b of one dtype: bf16, f16, e4m3 or f32 (not rounded to TF32), then acc is f32, or i8 and i32.
+    """Returns acc + a @ b. a, b: of one dtype, bf16, f16, e4m3 or f32 (not rounded to TF32), with acc f32; or i8 with
+    i32.
 
-    e4m3: a has `FP8_GROUP` columns.
+    For e4m3, a has `FP8_GROUP` columns.
     """
     if a.dtype == tl.int8:
         result = tl.dot(a, b, acc, out_dtype=tl.int32)
     elif INTERPRETED:
         result = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
     elif a.dtype == tl.float8e4nv and cuda_capability_geq(9) and not cuda_capability_geq(12):
-        # Blackwell's tensor memory adds in f32 by itself, and is told nothing by this.
+        # Blackwell's tensor memory adds in f32 by itself and ignores this limit.
         result = tl.dot(a, b, acc, max_num_imprecise_acc=FP8_GROUP)
     elif a.dtype == tl.float8e4nv:
-        # Where a number of inputs is named, Triton does not make one product of a sum and a product.
+        # With a limit given, Triton does not fuse the sum into the product.
         result = acc + tl.dot(a, b, max_num_imprecise_acc=FP8_GROUP)
     else:
         result = tl.dot(a, b, acc, input_precision="ieee")

@@ -1,4 +1,4 @@
-"""Pieces of blocks, scattered in the pool, from and to memory where they follow each other."""
+"""Copies pieces of blocks between the pool, where they are scattered, and contiguous memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORD_BYTES = 8
 
 @triton.jit
 def _pack_kernel(pieces, packed, block_ids, layer_stride, piece_words, IS_PACKING: tl.constexpr, WORDS: tl.constexpr):
-    """pieces, packed: int64 words; program (i, layer, part) moves a part of a piece of the i-th block."""
+    """Moves a part of a piece of the i-th block; program ids are i, layer, part. pieces, packed: int64 words."""
     number, layer = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     block = tl.load(block_ids + number).to(tl.int64)
     words = tl.program_id(2) * WORDS + tl.arange(0, WORDS)
@@ -27,16 +27,16 @@ def _pack_kernel(pieces, packed, block_ids, layer_stride, piece_words, IS_PACKIN
 
 
 def pack_pieces(pieces: torch.Tensor, block_ids: torch.Tensor, packed: torch.Tensor) -> None:
-    """Copies blocks out of the pool. pieces: [layers, num_blocks, bytes] u8, all or some layers of the pool.
+    """Copies blocks out of the pool.
 
-    block_ids: [n] i32 on the device, each below num_blocks. packed: [n, layers, bytes] u8, contiguous; bytes is a
-    multiple of 8.
+    pieces: [layers, num_blocks, bytes] u8, all or some layers of the pool. block_ids: [n] i32 on the device, each below
+    num_blocks. packed: [n, layers, bytes] u8, contiguous; bytes is a multiple of 8.
     """
     _launch(pieces, block_ids, packed, is_packing=True)
 
 
 def unpack_pieces(packed: torch.Tensor, block_ids: torch.Tensor, pieces: torch.Tensor) -> None:
-    """Copies blocks into the pool; parameters as `pack_pieces`. No block comes twice."""
+    """Copies blocks into the pool; parameters as for `pack_pieces`. Block ids must be distinct."""
     _launch(pieces, block_ids, packed, is_packing=False)
 
 

@@ -1,4 +1,4 @@
-"""What the products with all kinds of weights share: the order of tiles, the sum of splits, the end of a tile."""
+"""Shared parts of products with all kinds of weights: the order of tiles, the sum of splits, the end of a tile."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import triton.language as tl
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
-# Tiles of the step's rows that follow each other with the same weight rows, which then come from the L2 cache.
+# Consecutive tiles of the step's rows with the same weight rows, which then come from the L2 cache.
 GROUP_TILES = 8
 _REDUCE_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ProductEnd:
-    """What happens to a sum, in this order: times the scales, plus the bias, capped, rounded.
+    """The operations after a sum, in this order: times the scales, plus the bias, capped, rounded.
 
-    bias: [N] f32. scales: of the weight's rows [N] f32, and of the step's rows [T] f32.
-    soft_cap: a sum s becomes soft_cap * tanh(s / soft_cap).
+    bias: [N] f32. scales: of the weight's rows [N] f32, and of the step's rows [T] f32. soft_cap: a sum s becomes
+    soft_cap * tanh(s / soft_cap).
     """
 
     bias: torch.Tensor | None = None
@@ -29,13 +29,13 @@ class ProductEnd:
     scales: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def arguments(self, placeholder: torch.Tensor) -> tuple[torch.Tensor | float, ...]:
-        """bias, soft_cap, weight_scales, row_scales of a kernel; a tensor that is not read is `placeholder`."""
+        """Returns bias, soft_cap, weight_scales and row_scales for a kernel; `placeholder` replaces unused tensors."""
         bias = placeholder if self.bias is None else self.bias
         scales = (placeholder, placeholder) if self.scales is None else self.scales
         return bias, 1.0 if self.soft_cap is None else self.soft_cap, *scales
 
     def constants(self, out: torch.Tensor) -> dict[str, object]:
-        """What a kernel that writes `out` is compiled for."""
+        """Returns the constants that a kernel which writes `out` is compiled for."""
         return {
             "HAS_BIAS": self.bias is not None,
             "HAS_SOFT_CAP": self.soft_cap is not None,
@@ -46,7 +46,7 @@ class ProductEnd:
 
 @triton.jit
 def grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP: tl.constexpr):
-    """(n tile, t tile) of a tile's number: `GROUP` t tiles, all n tiles with these, the next t tiles."""
+    """Returns (n tile, t tile) of a tile's number: all n tiles with `GROUP` t tiles, then with the next t tiles."""
     tiles_in_group = GROUP * num_n_tiles
     first_t = (tile // tiles_in_group) * GROUP
     group_size = min(num_t_tiles - first_t, GROUP)
@@ -56,7 +56,6 @@ def grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP: tl.constexpr):
 
 @triton.jit
 def capped(x, soft_cap):
-    """soft_cap * tanh(x / soft_cap)."""
     return soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * x / soft_cap) + 1.0))
 
 
@@ -66,7 +65,7 @@ def store_tile(
     HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Ends a tile: acc [BLOCK_N, BLOCK_T] f32 into out [T, N]."""
+    """Applies the end of a product to acc [BLOCK_N, BLOCK_T] f32 and writes it to out [T, N]."""
     n = n0 + tl.arange(0, BLOCK_N)
     t = t0 + tl.arange(0, BLOCK_T)
     if HAS_SCALES:
@@ -82,7 +81,7 @@ def store_tile(
 
 @triton.jit
 def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr):
-    """Keeps a split's acc [BLOCK_N, BLOCK_T] in partials [splits, T, N] f32."""
+    """Stores a split's acc [BLOCK_N, BLOCK_T] in partials [splits, T, N] f32."""
     n = n0 + tl.arange(0, BLOCK_N)
     t = t0 + tl.arange(0, BLOCK_T)
     offsets = (split.to(tl.int64) * num_rows + t[None, :]) * num_outputs + n[:, None]
@@ -112,12 +111,12 @@ def _add_splits_kernel(
 
 
 def make_partials(plan: ProductPlan, num_rows: int, device: torch.device) -> torch.Tensor:
-    """Where programs leave the sums of their splits: [splits, T, N] f32."""
+    """Allocates memory for the sums of splits: [splits, T, N] f32."""
     return torch.empty(plan.num_splits, num_rows, plan.num_outputs, dtype=torch.float32, device=device)
 
 
 def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
-    """Sum of partials [splits, T, N] in their order, and what comes after it; in out [T, N]."""
+    """Adds partials [splits, T, N] in order, applies `end` and writes out [T, N]."""
     num_splits, num_rows, num_outputs = partials.shape
     _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
         partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
@@ -127,6 +126,6 @@ def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> to
 
 
 def is_describable(tensor: torch.Tensor) -> bool:
-    """Whether a matrix may be copied by a tensor descriptor: rows and beginning at multiples of 16 bytes."""
+    """Returns True if a tensor descriptor can copy a matrix: rows and start are at multiples of 16 bytes."""
     row_bytes = tensor.stride(0) * tensor.element_size()
     return tensor.data_ptr() % 16 == 0 and row_bytes % 16 == 0 and tensor.stride(1) == 1 and tensor.shape[0] > 0

@@ -1,4 +1,4 @@
-"""Activations rounded to 8 bits, each row with its own scale or all with a given one."""
+"""Rounds activations to 8 bits, with a scale for each row or one given scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trunkline_server.backends.cuda.kernels.norm import MAX_ROW_ELEMENTS
 from trunkline_server.backends.cuda.kernels.numerics import E4M3_MAX, narrow
 
 _INT8_MAX = tl.constexpr(127.0)
-# Added and taken away, it leaves no bits behind the point, rounded to nearest even: 1.5 * 2^23.
+# 1.5 * 2^23; adding and subtracting it rounds to a whole number, to nearest even.
 _ROUNDER = tl.constexpr(12582912.0)
 
 
@@ -30,10 +30,10 @@ def _quantize_kernel(
         peak = tl.max(tl.abs(values), axis=0)
         if HAS_LIMIT:
             peak = tl.minimum(peak, limit)
-        # A row of zeros stays one.
+        # A row of zeros stays zero.
         scale = tl.where(peak > 0.0, peak, 1.0) / largest
     tl.store(scales + row, scale)
-    # What is not a number stays so.
+    # Comparisons with NaN are false, so NaN is kept.
     scaled = values / scale
     scaled = tl.where(scaled > largest, largest, tl.where(scaled < -largest, -largest, scaled))
     pointers = out + row * out_stride + columns
@@ -46,14 +46,14 @@ def _quantize_kernel(
 def quantize_rows(
     x: torch.Tensor, dtype: torch.dtype, given_scale: torch.Tensor | None = None, limit: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x as numbers of 8 bits and scales: x is about `values * scales[:, None]`.
+    """Rounds x to 8-bit values and scales, such that x is about `values * scales[:, None]`.
 
-    x: [T, K] bf16, f16 or f32, rows contiguous; dtype: e4m3 or i8. given_scale: f32 [1], of all rows; None: a row's
-    largest magnitude, at most `limit`, becomes the largest number. Beyond it numbers saturate. Division by the scale
-    and rounding to nearest even, in f32. Returns values [T, K] (rows at multiples of 16 bytes) and scales [T] f32.
+    x: [T, K] bf16, f16 or f32, rows contiguous; dtype: e4m3 or i8. given_scale: f32 [1], for all rows; None: a row's
+    largest magnitude, at most `limit`, becomes the largest number. Larger elements saturate. Divides by the scale and
+    rounds to nearest even, in f32. Returns values [T, K] (rows at multiples of 16 bytes) and scales [T] f32.
     """
     num_rows, width = x.shape
-    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, at most {MAX_ROW_ELEMENTS} are held"
+    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, but at most {MAX_ROW_ELEMENTS} fit"
     values = torch.empty(num_rows, -(-width // 16) * 16, dtype=dtype, device=x.device)[:, :width]
     scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
     if num_rows > 0:

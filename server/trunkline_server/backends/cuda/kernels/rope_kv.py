@@ -1,7 +1,7 @@
-"""Rotary embedding of queries and keys, and writing K and V into the pool in its format, in one launch.
+"""Applies the rotary embedding to queries and keys and writes K and V into the pool in its format, in one launch.
 
-A program takes eight tokens of one head. Moves q, k and v once each way and the tables' rows, which the heads of a
-token share in L2; sums (int4's choice of a scale) are over one head in a tile of one size, whatever the rows.
+A program takes eight tokens of one head. It moves q, k and v once each way, and the tables' rows, which the heads of a
+token share in L2. Sums (int4's choice of a scale) are over one head in a tile of fixed size, whatever the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trunkline_server.backends.cuda.kv_pool import KvPool
     from trunkline_server.models.ops import Rope
 
-# Tokens of one program: always these, the tail masked.
+# Tokens of one program, constant; the tail is masked.
 _ROWS = 8
 
 KINDS = {"f32": FLOAT, "f16": FLOAT, "bf16": FLOAT, "fp8": FP8, "int8": INT8, "int4": INT4}
@@ -30,7 +30,7 @@ KINDS = {"f32": FLOAT, "f16": FLOAT, "bf16": FLOAT, "fp8": FP8, "int8": INT8, "i
 
 @dataclass(frozen=True)
 class RopeTables:
-    """cos, sin: [positions, dim / 2] f32, times the attention factor."""
+    """Tables of cos and sin, [positions, dim / 2] f32 each, times the attention factor."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -41,7 +41,7 @@ class RopeTables:
 
 
 def rope_tables(rope: Rope, num_positions: int, device: torch.device | str) -> RopeTables:
-    """Made on the CPU, as the reference makes them, whatever the device: 4 * dim bytes a position."""
+    """Makes tables on the CPU, whatever the device, as the reference does. Cost: 4 * dim bytes per position."""
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * torch.tensor(rope.inv_freq)
     cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
     return RopeTables(cos.to(device), sin.to(device))
@@ -49,7 +49,9 @@ def rope_tables(rope: Rope, num_positions: int, device: torch.device | str) -> R
 
 @triton.jit
 def _rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
-    """The head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Element and partner are read apart: from L1."""
+    """Returns the head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Partner elements are loaded again, from
+    L1.
+    """
     elements = tl.arange(0, D_PAD)
     mask = is_row[:, None] & (elements < D)[None, :]
     values = tl.load(x + row_offsets[:, None] + elements[None, :], mask, other=0.0).to(tl.float32)
@@ -73,7 +75,7 @@ def _store_elements(
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, STORED: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """x [ROWS, D_PAD] f32 into its slots, in the pool's format. offset, scales_offset: of K or V in a piece."""
+    """Stores x [ROWS, D_PAD] f32 in its slots, in the pool's format. offset, scales_offset: of K or V in a piece."""
     row: tl.constexpr = D // 2 if KIND == INT4 else D
     blocks, places = slots // BLOCK, slots % BLOCK
     first = blocks * piece_elements + offset + (head * BLOCK + places) * row
@@ -102,7 +104,9 @@ def _store_first_keys(
     x, pool, scales, slots, is_first, head, piece_elements, piece_scales, offset, scales_offset,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """What four bits left of keys x [ROWS, D_PAD], in four bits more. is_first: rows of position 0, others are none."""
+    """Stores the error of int4 keys x [ROWS, D_PAD] in another four bits. is_first: rows of position 0; others are
+    skipped.
+    """
     blocks = slots // BLOCK
     levels, row_scales = int4_of(x, D, D_PAD)
     left = x - (levels * 2.0 - 15.0) * row_scales[:, None]
@@ -123,9 +127,10 @@ def _rope_and_write_kernel(
     D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     LOG_RUN: tl.constexpr, SCALED: tl.constexpr, OUT: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Heads of program_id(1): queries, if any are to be changed, then keys, then values. LOG_RUN 0: not turned.
+    """Handles one head, program_id(1): queries if they change, then keys, then values. LOG_RUN: 0 for no transform.
 
-    factors, means: a layer's of `KeyScaling`, read if SCALED; means_stride: from one KV head's means to the next's.
+    factors, means: a layer's part of `KeyScaling`, read if SCALED; means_stride: between the means of neighbouring KV
+    heads.
     """
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     is_row = rows < num_rows
@@ -196,9 +201,9 @@ def _rope_kernel(
 def rope(
     x: torch.Tensor, positions: torch.Tensor, tables: RopeTables, head_size: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Each head of x [T, heads * D] rotated by its token's position. positions: [T] i32; out: not x."""
+    """Rotates each head of x [T, heads * D] by its token's position. positions: [T] i32; out: must not be x."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-    assert out.data_ptr() != x.data_ptr() or x.numel() == 0, "a partner would be read after it was written"
+    assert out.data_ptr() != x.data_ptr() or x.numel() == 0, "out must not be x"
     num_rows, width = x.shape
     if num_rows == 0:
         return out
@@ -221,12 +226,12 @@ def rope_and_write_kv(
     layer: int,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rotates q and k, stores k and v, and returns the queries that `paged_attention` wants for this pool.
+    """Rotates q and k, stores k and v, and returns the queries in the form that `paged_attention` needs for this pool.
 
-    q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, perhaps parts of wider ones. positions, slots: [T]
-    i32; nothing is stored where a slot is -1. tables: None, keys and queries stay as they are. Returns [T, H * D] in
-    q's dtype, in `out` if it is given (never q itself), or q if nothing changes it. Formats that turn heads (see
-    `KvFormat`) have the queries turned too, and the pool's scaling of keys is taken from them.
+    q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, possibly parts of wider ones. positions, slots: [T]
+    i32; slot -1 stores nothing. tables: None leaves keys and queries unrotated. Returns [T, H * D] in q's dtype, in
+    `out` if it is given (never q itself), or q if nothing changes it. If the pool's format transforms or scales keys
+    (see `KvFormat`), the queries are transformed and scaled to match.
     """
     layout = pool.layout
     head_size, (num_rows, width) = layout.head_size, q.shape
@@ -235,7 +240,7 @@ def rope_and_write_kv(
     changes_queries = tables is not None or log_run > 0 or scaling is not None
     if changes_queries:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-        assert out.data_ptr() != q.data_ptr() or num_rows == 0, "a partner would be read after it was written"
+        assert out.data_ptr() != q.data_ptr() or num_rows == 0, "out must not be q"
     else:
         out = q
     if num_rows == 0:

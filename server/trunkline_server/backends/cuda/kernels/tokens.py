@@ -1,4 +1,4 @@
-"""Token ids that the host does not know yet: what the step before sampled is still on the device."""
+"""Fills in token ids that the previous step sampled, which are on the device and not yet known to the host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _fill_kernel(token_ids, previous, num_rows, BLOCK: tl.constexpr):
     ids = tl.load(token_ids + rows, inside, other=0)
     is_pending = inside & (ids < 0)
     sampled = tl.load(previous + (-1 - ids), is_pending, other=0)
-    # Nothing was sampled where logits were not finite: such a row is computed and its result dropped.
+    # Without finite logits nothing was sampled; such a row is computed anyway and its result dropped.
     tl.store(token_ids + rows, tl.maximum(sampled, 0), is_pending)
 
 
 def fill_tokens(token_ids: torch.Tensor, previous: torch.Tensor) -> None:
-    """Puts token `previous[i]` where `token_ids` is -1 - i, in place. Both i32; token_ids: [T]."""
+    """Replaces each -1 - i in `token_ids` [T] with `previous[i]`, in place. Both are i32."""
     num_rows = token_ids.shape[0]
     _fill_kernel[(triton.cdiv(num_rows, _BLOCK),)](token_ids, previous, num_rows, BLOCK=_BLOCK)

@@ -1,4 +1,4 @@
-"""The watermark of sampling/watermark.py in rows of logits, to the bit."""
+"""Applies the watermark of sampling/watermark.py to rows of logits, to the bit."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 import triton
 import triton.language as tl
 
-# Counters of Philox, each of which decides four tokens.
+# Counters of Philox per program, each of which decides four tokens.
 _TILE = 1024
 _DOMAIN = tl.constexpr(1)
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkEdits:
-    """What each of R rows asks for.
+    """The watermark parameters of R rows.
 
-    green_below: [R] i32, bits of a u32: words below it are of green tokens, 0: no watermark. deltas: [R] f32; keys: [R]
-    i64. contexts: [R] i32, the token before the sampled one; pending: [R] i32, where in `previous` that one is instead,
-    -1: nowhere.
+    green_below: [R] i32, bits of a u32: words below it make a token green, 0: no watermark. deltas: [R] f32; keys: [R]
+    i64. contexts: [R] i32, the token before the sampled one; pending: [R] i32, the index of that token in `previous`
+    instead, -1 for none.
     """
 
     green_below: torch.Tensor
@@ -42,7 +42,7 @@ def _watermark_kernel(
         counters = first + tl.arange(0, TILE)
         zeros = counters * 0
         w0, w1, w2, w3 = tl.philox(tl.load(keys + row), zeros + context, counters, zeros + _DOMAIN, zeros)
-        # In the order of the tokens.
+        # Brings the words into the order of the tokens.
         words = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
         tokens = first * 4 + tl.arange(0, TILE * 4)
         inside = tokens < vocab_size
@@ -52,7 +52,9 @@ def _watermark_kernel(
 
 
 def lift_green(logits: torch.Tensor, edits: WatermarkEdits, previous: torch.Tensor) -> None:
-    """Adds its delta to what is green in each row of logits [R, V] f32, in place. previous: as of `TokenEdits`."""
+    """Adds its delta to the green tokens of each row of logits [R, V] f32, in place. previous: see
+    `apply_token_edits`.
+    """
     num_rows, vocab_size = logits.shape
     _watermark_kernel[(num_rows, triton.cdiv(vocab_size, 4 * _TILE))](
         logits, edits.green_below, edits.deltas, edits.keys, edits.contexts, edits.pending, previous, vocab_size,

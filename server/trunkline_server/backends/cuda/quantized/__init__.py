@@ -1,1 +1,1 @@
-"""Weights that are kept in fewer bits, by scheme: what they are on the device, and how files become that."""
+"""Quantised weights by scheme: their form on the device, and the conversion from files."""

@@ -1,6 +1,6 @@
-"""Quantised modules of safetensors checkpoints as the kinds that the kernels multiply with.
+"""Converts quantised modules of safetensors checkpoints to the kinds that the kernels multiply with.
 
-Layouts of the files' tensors: `weights/quantized_parts.py`. Everything here runs on the device, once, at load.
+`weights/quantized_parts.py` describes the files' tensors. Everything here runs on the device, once, at load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trunkline_server.backends.cuda.weights import DeviceWeight
 from trunkline_server.errors import UnsupportedFormat, quoted
 from trunkline_server.weights.quantization import Awq, EightBits, Gptq, PackedIntegers, Quantization
 
-# Which column of eight the nibbles of AWQ's words are, from the lowest.
+# The column of eight to which each nibble of AWQ's words belongs, from the lowest.
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 Parts = Mapping[str, torch.Tensor]
@@ -40,10 +40,10 @@ def quantized_weight(
     bias: torch.Tensor | None,
     multiplies_fp8: bool = True,
 ) -> DeviceWeight:
-    """A module's weight from its parts, which are on the device.
+    """Makes a module's weight from its parts, which are on the device.
 
-    name: of the weight, for messages; state: what bitsandbytes says of it. multiplies_fp8: whether the device does;
-    where it does not, weights of e4m3 are multiplied with activations as they are. Raises UnsupportedFormat.
+    name: of the weight, for messages; state: bitsandbytes' description. multiplies_fp8: True if the device has FP8
+    products; without them, e4m3 weights are multiplied with unquantised activations. Raises UnsupportedFormat.
     """
     if isinstance(scheme, Gptq):
         weight = _gptq(scheme, name, parts)
@@ -61,7 +61,9 @@ def quantized_weight(
 
 
 class _Groups:
-    """What all grouped schemes become: unsigned quants [N, K] u8 of 4 bits or i8 of 8, a scale for each group."""
+    """The common form of all grouped schemes: quants [N, K], unsigned u8 of 4 bits or i8 of 8, and a scale per
+    group.
+    """
 
     def __init__(
         self,
@@ -75,29 +77,33 @@ class _Groups:
         zero_point: int = 0,
         table: torch.Tensor | None = None,
     ) -> None:
-        """scales, zeros: [N, groups]; group_size None: one group; table: as in `GroupedWeight`."""
+        """Checks the group size. scales, zeros: [N, groups]; group_size: None for one group; table: as in
+        `GroupedWeight`.
+        """
         self.num_outputs, self.num_inputs = quants.shape
         self._bits, self._quants, self._scales, self._zeros = bits, quants, scales, zeros
         self._zero_point, self._table = zero_point, table
         self._order: torch.Tensor | None = None
-        # One group, or one that holds a whole row and more, is as long as the padded row.
+        # A single group, or one at least as long as a row, is as long as the padded row.
         size = padded(self.num_inputs) if group_size is None or group_size >= self.num_inputs else group_size
         if size not in SHORT_GROUPS and size % BLOCK_INPUTS != 0:
             raise UnsupportedFormat(
-                f"weight {quoted(name)} is quantised in groups of {size} inputs, which is not read",
-                hint=f"read are groups of 16, 32, 64 and multiples of {BLOCK_INPUTS}",
+                f"weight {quoted(name)} is quantised in groups of {size} inputs, which is not supported",
+                hint=f"supported are groups of 16, 32, 64 and multiples of {BLOCK_INPUTS}",
             )
         self._group_size = size
 
     def order_by(self, name: str, groups: torch.Tensor) -> None:
-        """Puts columns beside those of their group. groups: [K] i32, the group of each column (`g_idx`)."""
+        """Sorts columns by group, so that groups are contiguous. groups: [K] i32, the group of each column
+        (`g_idx`).
+        """
         in_order = torch.arange(self.num_inputs, device=groups.device) // self._group_size
         if torch.equal(groups.long(), in_order):
             return
         order = torch.argsort(groups, stable=True)
         if not torch.equal(groups[order].long(), in_order):
             raise UnsupportedFormat(
-                f"weight {quoted(name)} has groups of other sizes than {self._group_size}, which is not read",
+                f"weight {quoted(name)} has groups whose size is not {self._group_size}, which is not supported",
                 hint="use the unquantised model or a GGUF file",
             )
         self._quants = self._quants[:, order]
@@ -120,13 +126,13 @@ class _Groups:
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """i32 [..., n] as u8 [..., n, 32 / bits], from the lowest bits."""
+    """Unpacks i32 [..., n] to u8 [..., n, 32 / bits], from the lowest bits."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
     return ((words[..., None] >> shifts) & ((1 << bits) - 1)).to(torch.uint8)
 
 
 def _quants(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Unsigned numbers as `GroupedWeight` keeps them: 8 bits are signed, and so is what they are compared with."""
+    """Converts unsigned numbers to the form of `GroupedWeight`, in which numbers of 8 bits are signed."""
     return numbers if bits == 4 else (numbers.to(torch.int16) - 128).to(torch.int8)
 
 
@@ -152,7 +158,7 @@ def _awq(scheme: Awq, name: str, parts: Parts) -> _Groups:
 
 def _packed(scheme: PackedIntegers, name: str, parts: Parts) -> _Groups:
     numbers = _unpacked(parts["weight_packed"], scheme.bits).flatten(1)
-    # Signed integers, zero points among them, stored with half the range added, which is what 8 bits lose again.
+    # Signed integers, including zero points, are stored plus half the range; 8-bit numbers subtract it again.
     zero_point, zeros = 8 if scheme.bits == 4 else 0, None
     quants, scales = _quants(numbers, scheme.bits), parts["weight_scale"]
     if not scheme.is_symmetric:
@@ -166,7 +172,7 @@ def _packed(scheme: PackedIntegers, name: str, parts: Parts) -> _Groups:
 
 
 def _row_scales(scheme: EightBits, parts: Parts) -> torch.Tensor:
-    """[N] f32."""
+    """Returns the scale of each row, [N] f32."""
     num_outputs = parts["weight"].shape[0]
     scales = parts[scheme.scale_name].float().reshape(-1) / scheme.scale_divisor
     return scales.expand(num_outputs).contiguous()
@@ -183,17 +189,17 @@ def _bytes_with_scales(scheme: EightBits, name: str, parts: Parts) -> _Groups:
 
 def _four_bit_floats(name: str, parts: Parts, state: Mapping[str, object]) -> _Groups:
     shape, block = state["shape"], state["blocksize"]
-    assert isinstance(shape, list) and isinstance(block, int), "checked as the file was opened"
+    assert isinstance(shape, list) and isinstance(block, int), "checked when the file was opened"
     num_outputs, num_inputs = shape
     if num_inputs % block != 0:
         raise UnsupportedFormat(
-            f"weight {quoted(name)} has rows of {num_inputs} elements in blocks of {block}, which is not read",
+            f"weight {quoted(name)} has rows of {num_inputs} elements in blocks of {block}, which is not supported",
             hint="use the unquantised model or a GGUF file",
         )
     peaks = parts["weight.absmax"]
     if "weight.nested_absmax" in parts:
         nested_block, offset = state["nested_blocksize"], state.get("nested_offset", 0.0)
-        assert isinstance(nested_block, int) and isinstance(offset, float | int), "checked as the file was opened"
+        assert isinstance(nested_block, int) and isinstance(offset, float | int), "checked when the file was opened"
         nested = parts["weight.nested_absmax"].repeat_interleave(nested_block)[: peaks.shape[0]]
         peaks = parts["weight.nested_quant_map"][peaks.long()] * nested + offset
     # The upper nibble comes first.

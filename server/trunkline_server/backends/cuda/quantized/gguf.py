@@ -1,7 +1,7 @@
-"""GGUF's quantised groups, repacked for the device. Layouts: `ggml-common.h` of ggml; as `weights/dequantize.py`.
+"""Repacks GGUF's quantised groups for the device. Layouts: `ggml-common.h` of ggml; see also `weights/dequantize.py`.
 
-Formats of five and six bits become eight. The K formats' products of scales (f16 times 6 bits) are rounded to f16,
-which is a quarter of bf16's rounding of the element.
+Formats of five and six bits become eight. The K formats' products of scales (f16 times 6 bits) are rounded to f16, an
+error of a quarter of bf16's rounding of the element.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trunkline_server.backends.cuda.quantized.grouped import (
 )
 from trunkline_server.weights.tensor import FORMATS
 
-# Bytes decoded at a time: temporaries take up to ten times that.
+# Bytes decoded at a time. Temporaries take up to ten times as much.
 _CHUNK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of rows [N, groups of the file]: quants [N, K] u8 or i8, scales and minima [N, K / group_size] f16."""
+    """Decoded groups of rows: quants [N, K] u8 or i8, scales and minima [N, K / group_size] f16."""
 
     quants: torch.Tensor
     scales: torch.Tensor
@@ -50,7 +50,7 @@ def grouped_weight(
     slices: Mapping[str, tuple[int, int]],
     bias: torch.Tensor | None,
 ) -> GroupedWeight:
-    """parts: rows of each slice as they are stored, [rows, bytes] u8, on the device; format_name: of all."""
+    """Repacks rows of one format. parts: the rows of each slice as stored, [rows, bytes] u8, on the device."""
     stored_as, group_bytes = GROUPED_FORMATS[format_name], FORMATS[format_name].group_bytes
     pieces = []
     for part in parts:
@@ -77,17 +77,17 @@ def _packed(stored_as: _Format, groups: _Groups, num_inputs: int) -> _Groups:
 
 
 def _half(groups: torch.Tensor, offset: int) -> torch.Tensor:
-    """The f16 at a byte offset of each group, [N, groups]."""
+    """Returns the f16 at a byte offset of each group, [N, groups]."""
     return groups[:, :, offset : offset + 2].contiguous().view(torch.float16)[:, :, 0]
 
 
 def _nibbles(packed: torch.Tensor) -> torch.Tensor:
-    """[N, groups, n] bytes as [N, groups, 2 n]: low nibbles first, then high ones."""
+    """Unpacks bytes [N, groups, n] to [N, groups, 2 n]: low nibbles first, then high ones."""
     return torch.cat([packed & 0x0F, packed >> 4], dim=-1)
 
 
 def _five_bits(fifth_bits: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    """Fifth bit i of 4 bytes, counted from the lowest, goes above nibble i."""
+    """Puts bit i of the 4 bytes of fifth bits, counted from the lowest, above nibble i."""
     shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
     high = ((fifth_bits[..., None] >> shifts) & 1).flatten(-2)
     return _nibbles(packed) | (high << 4)
@@ -140,13 +140,13 @@ def _q6_k(groups: torch.Tensor) -> _Groups:
 
 
 def _nibbles_of_64(packed: torch.Tensor) -> torch.Tensor:
-    """[N, groups, 8, 32]: each 32 bytes hold two runs, in the low and in the high nibbles."""
+    """Returns [N, groups, 8, 32]: each 32 bytes hold two runs, one in the low and one in the high nibbles."""
     runs = packed.reshape(*packed.shape[:2], 4, 1, 32)
     return torch.cat([runs & 0x0F, runs >> 4], dim=3).flatten(2, 3)
 
 
 def _scales_and_minima(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the K formats, [N, 8 groups] f32 each, the minima negative: see `weights/dequantize.py`."""
+    """Returns scales and negated minima of the K formats, [N, 8 groups] f32 each; see `weights/dequantize.py`."""
     first, second, third = groups[:, :, 4:8], groups[:, :, 8:12], groups[:, :, 12:16]
     scales = torch.cat([first & 0x3F, (third & 0x0F) | ((first >> 2) & 0x30)], dim=2)
     minima = torch.cat([second & 0x3F, (third >> 4) | ((second >> 2) & 0x30)], dim=2)

@@ -1,4 +1,4 @@
-"""Weights of 8 bits with one scale a row, multiplied with activations of 8 bits on the tensor cores."""
+"""Weights of 8 bits with one scale per row, multiplied with activations of 8 bits on the tensor cores."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trunkline_server.backends.cuda.weights import DeviceWeight
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledWeight(DeviceWeight):
-    """Row n is values[n] * scales[n].
+    """A weight whose row n is values[n] * scales[n].
 
     values: [N, K] e4m3 or i8, rows contiguous; scales: [N] f32.
-    input_scale: f32 [1], what activations are divided by before they are rounded; None: each row of them has its own,
-        so that its largest element becomes the largest number there is.
-    input_limit: a row's own scale is chosen as if no element were larger; larger ones become the largest number.
+    input_scale: f32 [1], divides activations before they are rounded; None: each row of activations has its own scale,
+        which maps its largest element to the largest number of the format.
+    input_limit: a row's own scale is chosen as if no element exceeded this; larger ones become the largest number.
     """
 
     values: torch.Tensor

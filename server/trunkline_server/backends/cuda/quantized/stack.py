@@ -1,4 +1,4 @@
-"""Several weights that are multiplied with the same x, below each other."""
+"""Stacks weights that are multiplied with the same x."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DeviceWeight
 
-# Of each kind, what has a row for each output; everything else has to be equal.
+# Fields of each kind that have a row per output; all other fields must be equal.
 _ROWS = {GroupedWeight: ("quants", "scales", "zeros", "minima"), ScaledWeight: ("values", "scales")}
 
 
 def stacked(weights: Sequence[DeviceWeight]) -> DeviceWeight | None:
-    """The weights as one, None if that cannot be. Waits for the device. Each has one slice."""
+    """Stacks weights of one slice each into one; returns None if they differ in kind or scheme. Waits for the
+    device.
+    """
     first = weights[0]
     rows = _ROWS.get(type(first))
     if rows is None or any(type(weight) is not type(first) for weight in weights):

@@ -1,0 +1,19 @@
+//! JSON objects between `<tool_call>` and `</tool_call>`.
+
+use super::{Syntax, ToolFormat, read_json_start};
+
+impl ToolFormat {
+    /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, written by Hermes 2 Pro, Qwen 2.5 and 3, and
+    /// SmolLM3.
+    pub const HERMES: Self = Self(&Syntax {
+        name: "hermes",
+        // SmolLM3's template says `xml_tools`.
+        template_marks: &["<tool_call>", "xml_tools"],
+        opening_marks: &["<tool_call>"],
+        inner_marks: &["</tool_call>"],
+        closing_mark: Some("</tool_call>"),
+        separators: &[],
+        allows_unmarked_calls: false,
+        read_start: read_json_start,
+    });
+}

@@ -1,0 +1,17 @@
+//! JSON objects without marks.
+
+use super::{Syntax, ToolFormat, read_json_start};
+
+impl ToolFormat {
+    /// A JSON object or a list of them as the whole reply, for models whose template shows no other format.
+    pub const JSON: Self = Self(&Syntax {
+        name: "json",
+        template_marks: &[],
+        opening_marks: &[],
+        inner_marks: &[],
+        closing_mark: None,
+        separators: &[],
+        allows_unmarked_calls: true,
+        read_start: read_json_start,
+    });
+}

@@ -1,0 +1,70 @@
+//! Calls after `[TOOL_CALLS]`: a JSON list, or a name and its arguments.
+
+use super::{CallStart, Syntax, ToolFormat, read_json_start};
+
+const ARGUMENTS_MARK: &str = "[ARGS]";
+/// Precedes a call's id, which stands between the name and [`ARGUMENTS_MARK`] and is not used.
+const CALL_ID_MARK: &str = "[CALL_ID]";
+
+impl ToolFormat {
+    /// `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` since tokenizer
+    /// version 11, written by Mistral models.
+    pub const MISTRAL: Self = Self(&Syntax {
+        name: "mistral",
+        template_marks: &["[TOOL_CALLS]"],
+        opening_marks: &["[TOOL_CALLS]"],
+        inner_marks: &[CALL_ID_MARK, ARGUMENTS_MARK],
+        closing_mark: None,
+        separators: &[],
+        allows_unmarked_calls: false,
+        read_start,
+    });
+}
+
+fn read_start(text: &str, tools: &[String]) -> CallStart {
+    if text.starts_with(['{', '[']) {
+        return read_json_start(text, tools);
+    }
+    let Some(name_len) = text.find(['[', '{']) else {
+        let name = text.trim_end();
+        let may_be_known = tools.iter().any(|tool| tool.starts_with(name));
+        return if may_be_known { CallStart::Undecided } else { CallStart::NotACall };
+    };
+    let name = text[..name_len].trim();
+    if !tools.iter().any(|tool| tool == name) {
+        return CallStart::NotACall;
+    }
+    match arguments_start(&text[name_len..]) {
+        Arguments::Undecided => CallStart::Undecided,
+        Arguments::None => CallStart::NotACall,
+        Arguments::At(at) => CallStart::Named { name: name.to_owned(), arguments_at: name_len + at },
+    }
+}
+
+/// Where the arguments after a name begin.
+enum Arguments {
+    Undecided,
+    None,
+    /// At this byte of the text after the name, which is `{`.
+    At(usize),
+}
+
+/// Finds the arguments in `{...}`, `[ARGS]{...}` or `[CALL_ID]id[ARGS]{...}`.
+fn arguments_start(text: &str) -> Arguments {
+    let rest = match text.strip_prefix(CALL_ID_MARK) {
+        Some(id) => id.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_'),
+        None if CALL_ID_MARK.starts_with(text) => return Arguments::Undecided,
+        None => text,
+    };
+    let arguments = match rest.strip_prefix(ARGUMENTS_MARK) {
+        Some(arguments) => arguments.trim_start(),
+        None if ARGUMENTS_MARK.starts_with(rest) => return Arguments::Undecided,
+        None if rest.len() == text.len() => rest,
+        None => return Arguments::None,
+    };
+    match arguments.chars().next() {
+        None => Arguments::Undecided,
+        Some('{') => Arguments::At(text.len() - arguments.len()),
+        Some(_) => Arguments::None,
+    }
+}

@@ -1,0 +1,21 @@
+//! Calls as a Python list.
+
+use super::{CallStart, Syntax, ToolFormat};
+
+impl ToolFormat {
+    /// `[name(key=value, ...), ...]` as the whole reply, written by Llama 3.2 and 4, and ToolACE.
+    pub const PYTHONIC: Self = Self(&Syntax {
+        name: "pythonic",
+        template_marks: &["func_name1(params_name1=", "<|python_start|>"],
+        opening_marks: &["<|python_start|>"],
+        inner_marks: &["<|python_end|>"],
+        closing_mark: Some("<|python_end|>"),
+        separators: &[],
+        allows_unmarked_calls: true,
+        read_start,
+    });
+}
+
+fn read_start(text: &str, _tools: &[String]) -> CallStart {
+    if text.starts_with('[') { CallStart::PythonList } else { CallStart::NotACall }
+}

@@ -1,0 +1,374 @@
+//! Finds calls in the content of a reply, in any of the formats.
+
+use crate::formats::{CallStart, ToolFormat};
+use crate::json_call::{CallReader, CallScan};
+use crate::json_scanner::{Scan, Scanner};
+use crate::lenient_json::LenientScanner;
+use crate::piece::{Piece, push_nonempty};
+use crate::python_calls::{self, ListScan, ListScanner};
+use crate::sections::mark_prefix_len;
+
+/// The way in which a reply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyEnd {
+    /// The model ended it, so what is incomplete is broken.
+    Stopped,
+    /// A limit ended it, or the reason is unknown.
+    Cut,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Text,
+    /// The buffer begins with an opening mark.
+    Opened,
+    /// The buffer begins with a JSON object that may be a call, or with white space or a comma before it.
+    Object {
+        reader: CallReader,
+        in_list: bool,
+    },
+    /// The buffer begins with a Python list that may hold calls.
+    PythonList(ListScanner),
+    /// In the arguments of a call whose name preceded them.
+    Arguments(LenientScanner),
+    AfterCall {
+        in_list: bool,
+    },
+    /// In an item of a list of calls that is not a call. The item is text, and the list continues after it.
+    TextItem(Scanner),
+}
+
+/// Separates calls from the text around them.
+#[derive(Debug, Clone)]
+pub struct ToolCallParser {
+    format: ToolFormat,
+    tools: Vec<String>,
+    state: State,
+    /// Text held back. It begins with the possible call while one is being read.
+    buffer: String,
+    /// White space at the end of the text so far. It is dropped before a call, and at the end of a reply with calls.
+    trailing_space: String,
+    /// Set until anything but white space is read.
+    at_start: bool,
+    has_calls: bool,
+    /// Set if an opening mark preceded the possible call.
+    is_marked: bool,
+    /// The end of the reply, if the buffer holds all of it.
+    complete: Option<ReplyEnd>,
+}
+
+impl ToolCallParser {
+    /// Creates a parser that takes only `tools` for names of tools.
+    pub fn new(format: ToolFormat, tools: Vec<String>) -> Self {
+        Self {
+            format,
+            tools,
+            state: State::Text,
+            buffer: String::new(),
+            trailing_space: String::new(),
+            at_start: true,
+            has_calls: false,
+            is_marked: false,
+            complete: None,
+        }
+    }
+
+    /// Announces that the next text is the complete reply. A call whose arguments are not valid JSON is then text.
+    pub fn expect_complete_reply(&mut self, end: ReplyEnd) {
+        self.complete = Some(end);
+    }
+
+    /// Parses the next chunk of text and appends the pieces that are certain.
+    pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
+        self.buffer.push_str(text);
+        while self.advance(out) {}
+    }
+
+    /// Ends the reply and appends the pieces of the text that was held back.
+    pub fn finish(&mut self, out: &mut Vec<Piece>) {
+        loop {
+            match &self.state {
+                State::Text => break,
+                State::Arguments(_) => self.end_cut_call(out),
+                State::Object { reader, .. } if reader.has_begun() => self.end_cut_call(out),
+                State::AfterCall { .. } => {
+                    let rest = self.without_extra_brackets(self.buffer.trim());
+                    if self.format.closing_mark().is_some_and(|mark| mark.starts_with(rest)) {
+                        self.buffer.clear();
+                    }
+                    self.state = State::Text;
+                }
+                State::TextItem(_) => self.state = State::Text,
+                State::Opened | State::Object { .. } | State::PythonList(_) => {
+                    self.reject_call(out);
+                    while self.advance(out) {}
+                }
+            }
+        }
+        let rest = std::mem::take(&mut self.buffer);
+        self.push_text(&rest, out);
+        if !self.has_calls {
+            push_nonempty(&self.trailing_space, Piece::Text, out);
+        }
+        self.trailing_space.clear();
+    }
+
+    /// Takes one step, and returns whether another is possible without more text.
+    fn advance(&mut self, out: &mut Vec<Piece>) -> bool {
+        match &mut self.state {
+            State::Text => self.find_start(out),
+            State::Opened => self.open(out),
+            State::PythonList(scanner) => match scanner.read(&self.buffer) {
+                ListScan::Incomplete if python_calls::may_be_calls(self.unmarked(), &self.tools) => false,
+                ListScan::Incomplete | ListScan::NotAList => self.reject_call(out),
+                ListScan::Complete(end) => self.read_python_list(end, out),
+            },
+            State::Object { .. } => self.read_object(out),
+            State::Arguments(scanner) => {
+                let mut arguments = String::new();
+                let scan = scanner.read(&self.buffer, &mut arguments);
+                push_nonempty(&arguments, Piece::Arguments, out);
+                let (Scan::Complete(end) | Scan::Invalid(end)) = scan else { return false };
+                out.push(Piece::CallEnd);
+                self.leave_call(end, false)
+            }
+            State::TextItem(scanner) => match scanner.feed(self.buffer.as_bytes()) {
+                Scan::Incomplete => {
+                    self.take_text(self.buffer.len(), out);
+                    false
+                }
+                Scan::Complete(len) => {
+                    self.take_text(len, out);
+                    self.state = State::AfterCall { in_list: true };
+                    true
+                }
+                Scan::Invalid(len) => {
+                    self.take_text(len, out);
+                    self.state = State::Text;
+                    true
+                }
+            },
+            State::AfterCall { in_list } => {
+                let in_list = *in_list;
+                self.read_after_call(in_list)
+            }
+        }
+    }
+
+    /// Looks for the start of a call, and releases the text before it.
+    fn find_start(&mut self, out: &mut Vec<Piece>) -> bool {
+        self.is_marked = false;
+        if self.at_start && self.format.allows_unmarked_calls() {
+            let text = self.buffer.trim_start();
+            if text.is_empty() {
+                return false;
+            }
+            let offset = self.buffer.len() - text.len();
+            match self.format.read_start(text, &self.tools) {
+                CallStart::NotACall => self.at_start = false,
+                start => return self.begin(offset, start, out),
+            }
+        }
+        let marks = self.format.opening_marks();
+        if let Some(at) = marks.iter().filter_map(|mark| self.buffer.find(mark)).min() {
+            self.take_text(at, out);
+            self.state = State::Opened;
+            return true;
+        }
+        let held = marks.iter().map(|mark| mark_prefix_len(&self.buffer, mark)).max().unwrap_or(0);
+        self.take_text(self.buffer.len() - held, out);
+        false
+    }
+
+    /// Decides what follows an opening mark.
+    fn open(&mut self, out: &mut Vec<Piece>) -> bool {
+        self.is_marked = true;
+        let text = self.unmarked().trim_start();
+        if text.is_empty() {
+            return false;
+        }
+        let offset = self.buffer.len() - text.len();
+        let start = self.format.read_start(text, &self.tools);
+        self.begin(offset, start, out)
+    }
+
+    /// Enters what begins at the byte `offset` of the buffer.
+    fn begin(&mut self, offset: usize, start: CallStart, out: &mut Vec<Piece>) -> bool {
+        match start {
+            CallStart::Undecided => false,
+            CallStart::NotACall => self.reject_call(out),
+            CallStart::Object => self.enter_object(offset, false),
+            CallStart::ObjectList => self.enter_object(offset + 1, true),
+            CallStart::PythonList => {
+                self.state = State::PythonList(ListScanner::new(offset));
+                true
+            }
+            CallStart::Named { name, arguments_at } => self.begin_named(name, offset + arguments_at, out),
+        }
+    }
+
+    fn begin_named(&mut self, name: String, arguments_at: usize, out: &mut Vec<Piece>) -> bool {
+        let scanner = LenientScanner::new(arguments_at);
+        if let Some(end) = self.complete {
+            let is_broken = match scanner.clone().read(&self.buffer, &mut String::new()) {
+                Scan::Invalid(_) => true,
+                Scan::Incomplete => end == ReplyEnd::Stopped,
+                Scan::Complete(_) => false,
+            };
+            if is_broken {
+                return self.reject_call(out);
+            }
+        }
+        out.push(Piece::CallBegin { name });
+        self.note_call();
+        self.state = State::Arguments(scanner);
+        true
+    }
+
+    fn enter_object(&mut self, at: usize, in_list: bool) -> bool {
+        self.state = State::Object { reader: CallReader::new(at, self.is_marked), in_list };
+        true
+    }
+
+    fn read_object(&mut self, out: &mut Vec<Piece>) -> bool {
+        let State::Object { reader, in_list } = &mut self.state else { return false };
+        let in_list = *in_list;
+        let tools = &self.tools;
+        let mut pieces = Vec::new();
+        let scan = reader.read(&self.buffer, &|name| tools.iter().any(|tool| tool == name), &mut pieces);
+        let is_rejected = match scan {
+            CallScan::NotACall => true,
+            CallScan::Invalid(_) => self.complete.is_some(),
+            CallScan::Incomplete => self.complete == Some(ReplyEnd::Stopped) && reader.is_in_arguments(),
+            CallScan::Complete(_) => false,
+        };
+        if is_rejected {
+            return self.reject_call(out);
+        }
+        if reader.has_begun() {
+            self.note_call();
+        }
+        out.append(&mut pieces);
+        match scan {
+            CallScan::Complete(end) | CallScan::Invalid(end) => self.leave_call(end, in_list),
+            CallScan::Incomplete | CallScan::NotACall => false,
+        }
+    }
+
+    fn read_python_list(&mut self, end: usize, out: &mut Vec<Piece>) -> bool {
+        let list = self.buffer[..end].trim_start_matches(self.format.opening_marks()[0]);
+        let calls = python_calls::parse(list).filter(|calls| {
+            !calls.is_empty() && calls.iter().all(|(name, _)| self.tools.iter().any(|tool| tool == name))
+        });
+        let Some(calls) = calls else { return self.reject_call(out) };
+        for (name, arguments) in calls {
+            out.push(Piece::CallBegin { name });
+            out.push(Piece::Arguments(arguments));
+            out.push(Piece::CallEnd);
+        }
+        self.note_call();
+        self.leave_call(end, false)
+    }
+
+    fn read_after_call(&mut self, in_list: bool) -> bool {
+        let rest = self.buffer.trim_start();
+        let offset = self.buffer.len() - rest.len();
+        let Some(first) = rest.chars().next() else { return false };
+        match (first, in_list) {
+            (',', true) => return self.enter_object(offset + 1, true),
+            (']', true) => {
+                self.buffer.drain(..=offset);
+                self.state = State::AfterCall { in_list: false };
+                return true;
+            }
+            ('{', false) => return self.enter_object(offset, false),
+            (separator, false) if self.format.separators().contains(&separator) => {
+                return self.enter_object(offset + 1, false);
+            }
+            _ => {}
+        }
+        if let Some(mark) = self.format.closing_mark() {
+            let rest = self.without_extra_brackets(rest);
+            if rest.starts_with(mark) {
+                self.buffer.drain(..self.buffer.len() - rest.len() + mark.len());
+            } else if mark.starts_with(rest) {
+                return false;
+            }
+        }
+        self.state = State::Text;
+        true
+    }
+
+    /// Records that the reply has a call. The white space before the call is dropped.
+    fn note_call(&mut self) {
+        self.at_start = false;
+        self.has_calls = true;
+        self.trailing_space.clear();
+    }
+
+    fn leave_call(&mut self, end: usize, in_list: bool) -> bool {
+        self.buffer.drain(..end);
+        self.state = State::AfterCall { in_list };
+        true
+    }
+
+    /// Ends a call at the end of the reply. Its arguments were sent as they came.
+    fn end_cut_call(&mut self, out: &mut Vec<Piece>) {
+        out.push(Piece::CallEnd);
+        self.buffer.clear();
+        self.state = State::Text;
+    }
+
+    /// Removes surplus closing brackets after a call, if a closing mark is to follow.
+    fn without_extra_brackets<'a>(&self, rest: &'a str) -> &'a str {
+        if self.is_marked {
+            rest.trim_start_matches(|c: char| matches!(c, '}' | ']') || c.is_whitespace())
+        } else {
+            rest
+        }
+    }
+
+    /// If the buffer begins with `,` and an object, drops the comma, treats the object as text and returns true.
+    fn enter_text_item(&mut self) -> bool {
+        let item = self.buffer.trim_start().strip_prefix(',').map(str::trim_start);
+        let Some(item) = item.filter(|item| item.starts_with('{')) else { return false };
+        self.buffer.drain(..self.buffer.len() - item.len());
+        self.state = State::TextItem(Scanner::default());
+        true
+    }
+
+    /// Treats the first mark or character of the buffer as text, because no call begins there.
+    fn reject_call(&mut self, out: &mut Vec<Piece>) -> bool {
+        if matches!(self.state, State::Object { in_list: true, .. }) && self.enter_text_item() {
+            return true;
+        }
+        self.at_start = false;
+        self.state = State::Text;
+        let mark_len = self.buffer.len() - self.unmarked().len();
+        let num_spaces = self.buffer.len() - self.buffer.trim_start().len();
+        let first = self.buffer[num_spaces..].chars().next().map_or(0, char::len_utf8);
+        self.take_text(if mark_len > 0 { mark_len } else { num_spaces + first }, out);
+        true
+    }
+
+    /// Returns the buffer without the opening mark that it may begin with.
+    fn unmarked(&self) -> &str {
+        let mut marks = self.format.opening_marks().iter();
+        marks.find_map(|mark| self.buffer.strip_prefix(mark)).unwrap_or(&self.buffer)
+    }
+
+    fn take_text(&mut self, len: usize, out: &mut Vec<Piece>) {
+        let text: String = self.buffer.drain(..len).collect();
+        self.push_text(&text, out);
+    }
+
+    fn push_text(&mut self, text: &str, out: &mut Vec<Piece>) {
+        let trimmed = text.trim_end();
+        if trimmed.is_empty() {
+            self.trailing_space.push_str(text);
+            return;
+        }
+        let spaces = std::mem::replace(&mut self.trailing_space, text[trimmed.len()..].to_owned());
+        push_nonempty(&(spaces + trimmed), Piece::Text, out);
+    }
+}

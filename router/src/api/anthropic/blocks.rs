@@ -1,0 +1,296 @@
+//! The messages of a request, and the chat that they are for a template.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use trunkline_text::ChatMessage;
+use utoipa::ToSchema;
+
+use super::texts::Place;
+use crate::api::chat::prompt::Mark;
+use crate::api::lists::{Listed, TextOrList};
+use crate::error::ApiError;
+use crate::limits::{MAX_MESSAGES, MAX_PARTS};
+use crate::request::retention::CacheControl;
+
+/// Text, or blocks of it and of other kinds.
+pub type Content = TextOrList<Block>;
+
+/// One message.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
+pub struct Message {
+    /// `user`, `assistant`, or `system` for what the model is told in between.
+    pub role: String,
+    /// A string, or a list of blocks.
+    pub content: Content,
+}
+
+impl Message {
+    /// Blocks of its content.
+    pub fn num_blocks(&self) -> usize {
+        self.content.num_listed()
+    }
+}
+
+/// A block of content; which fields it has depends on its kind.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicBlock)]
+pub struct Block {
+    /// `text`, `document`, `search_result`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Of `text`.
+    pub text: Option<String>,
+    /// What stands before the end of this block is to be kept.
+    pub cache_control: Option<CacheControl>,
+    /// Of `tool_use`.
+    pub id: Option<String>,
+    /// Of `tool_use`.
+    pub name: Option<String>,
+    /// Of `tool_use`.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Value>,
+    /// Of `tool_result`: which call it answers.
+    pub tool_use_id: Option<String>,
+    /// Of `tool_result`.
+    #[schema(no_recursion)]
+    pub content: Option<Content>,
+    /// Of `tool_result`: the tool failed. Ignored, as templates have no word for it.
+    pub is_error: Option<bool>,
+    /// Of `thinking`.
+    pub thinking: Option<String>,
+    /// Of `document`: its text. Of `search_result`: where it was found.
+    #[schema(value_type = Option<Object>)]
+    pub source: Option<Value>,
+    /// Of `document` and `search_result`.
+    pub title: Option<String>,
+    /// Of `document`: what is told of it.
+    pub context: Option<String>,
+    /// Of `tool_reference`, in a `tool_result`.
+    pub tool_name: Option<String>,
+}
+
+impl Listed for Message {
+    const LIMIT: usize = MAX_MESSAGES;
+    const NAMES: &'static str = "messages";
+}
+
+impl Listed for Block {
+    const LIMIT: usize = MAX_PARTS;
+    const NAMES: &'static str = "blocks";
+}
+
+/// A conversation as templates take it.
+#[derive(Debug, Default)]
+pub struct Chat {
+    /// The system prompt first, if there is one.
+    pub messages: Vec<ChatMessage>,
+    /// The last `cache_control`.
+    pub mark: Option<Mark>,
+    /// The next text is the first one of its message.
+    is_first_text: bool,
+}
+
+impl Chat {
+    /// `whole`: the request's own `cache_control`, which stands for one on the last block.
+    pub fn new(
+        system: Option<Content>,
+        messages: Vec<Message>,
+        whole: Option<&CacheControl>,
+    ) -> Result<Self, ApiError> {
+        let mut chat = Self::default();
+        if let Some(mut system) = system {
+            drop_billing_header(&mut system);
+            chat.messages.push(ChatMessage::new("system", ""));
+            chat.push_texts("system", system, Place::System, "system")?;
+        }
+        if messages.is_empty() {
+            return Err(ApiError::value("messages", "is empty; hint: send at least one message"));
+        }
+        for (idx, message) in messages.into_iter().enumerate() {
+            chat.push_message(message, &format!("messages[{idx}]"))?;
+        }
+        if let (Some(control), None) = (whole, chat.mark) {
+            chat.set_mark(control, "cache_control")?;
+        }
+        Ok(chat)
+    }
+
+    /// Whether the reply goes on with the last message rather than answering it.
+    pub fn is_prefilled(&self) -> bool {
+        self.messages.last().is_some_and(|message| message.role == "assistant")
+    }
+
+    fn push_message(&mut self, message: Message, field: &str) -> Result<(), ApiError> {
+        self.is_first_text = true;
+        let role = match message.role.as_str() {
+            "user" => "user",
+            "assistant" => "assistant",
+            "system" => {
+                // Many templates refuse a system message that is not the first.
+                let is_begun = self.messages.iter().any(|message| message.role != "system");
+                let role = if is_begun { "user" } else { "system" };
+                return self.push_texts(role, message.content, Place::System, &format!("{field}.content"));
+            }
+            _ => {
+                let problem = "must be `user`, `assistant` or `system`";
+                return Err(ApiError::value(format!("{field}.role"), problem));
+            }
+        };
+        let field = format!("{field}.content");
+        let blocks = match message.content {
+            TextOrList::Text(text) => {
+                self.push_text(role, &text);
+                return Ok(());
+            }
+            TextOrList::List(blocks) => blocks,
+        };
+        if blocks.is_empty() {
+            return Err(ApiError::value(field, "is empty; hint: send at least one block"));
+        }
+        for (idx, block) in blocks.into_iter().enumerate() {
+            self.push_block(role, block, &format!("{field}[{idx}]"))?;
+        }
+        Ok(())
+    }
+
+    fn push_block(&mut self, role: &'static str, block: Block, field: &str) -> Result<(), ApiError> {
+        let control = block.cache_control.clone();
+        match (block.kind.as_str(), role) {
+            ("text", "assistant") | ("text" | "document" | "search_result", "user") => {
+                let text = block.into_text(Place::User, field)?;
+                self.push_text(role, &text);
+            }
+            ("tool_use", "assistant") => {
+                let call = json!({
+                    "id": required(block.id, field, "id")?,
+                    "type": "function",
+                    "function": {
+                        "name": required(block.name, field, "name")?,
+                        "arguments": required(block.input, field, "input")?,
+                    },
+                });
+                self.text_of(role);
+                self.extra_list("tool_calls").push(call);
+            }
+            ("tool_result", "user") => {
+                let id = required(block.tool_use_id, field, "tool_use_id")?;
+                let extra = Map::from_iter([("tool_call_id".to_owned(), Value::String(id))]);
+                self.messages.push(ChatMessage { role: "tool".into(), content: Some(String::new()), extra });
+                if let Some(content) = block.content {
+                    self.push_texts("tool", content, Place::ToolResult, &format!("{field}.content"))?;
+                }
+            }
+            ("thinking", "assistant") => {
+                let thinking = required(block.thinking, field, "thinking")?;
+                self.text_of(role);
+                if let Some(last) = self.messages.last_mut() {
+                    last.extra.insert("reasoning_content".into(), Value::String(thinking));
+                }
+            }
+            // What only its maker can read.
+            ("redacted_thinking", "assistant") => {}
+            (_, role) => {
+                let problem = format!(
+                    "is not one that a message of role `{role}` may have here; this server takes text alone"
+                );
+                return Err(ApiError::value(format!("{field}.type"), problem));
+            }
+        }
+        match control {
+            Some(control) => self.set_mark(&control, &format!("{field}.cache_control")),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends texts to the turn of `role`.
+    fn push_texts(
+        &mut self,
+        role: &'static str,
+        content: Content,
+        place: Place,
+        field: &str,
+    ) -> Result<(), ApiError> {
+        let blocks = match content {
+            TextOrList::Text(text) => {
+                self.push_text(role, &text);
+                return Ok(());
+            }
+            TextOrList::List(blocks) => blocks,
+        };
+        for (idx, block) in blocks.into_iter().enumerate() {
+            let field = format!("{field}[{idx}]");
+            let control = block.cache_control.clone();
+            self.push_text(role, &block.into_text(place, &field)?);
+            if let Some(control) = &control {
+                self.set_mark(control, &format!("{field}.cache_control"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends to the turn of `role`; a message that goes on with a turn begins a line.
+    fn push_text(&mut self, role: &'static str, text: &str) {
+        if text.is_empty() {
+            self.text_of(role);
+            return;
+        }
+        let is_first = std::mem::take(&mut self.is_first_text);
+        let turn = self.text_of(role);
+        if is_first && !turn.is_empty() && !turn.ends_with('\n') {
+            turn.push('\n');
+        }
+        turn.push_str(text);
+    }
+
+    /// The text of the turn of `role`; turns of one role that follow each other are one.
+    fn text_of(&mut self, role: &'static str) -> &mut String {
+        if self.messages.last().is_none_or(|last| last.role != role) {
+            self.messages.push(ChatMessage::new(role, ""));
+        }
+        self.last_text()
+    }
+
+    fn last_text(&mut self) -> &mut String {
+        if self.messages.is_empty() {
+            self.messages.push(ChatMessage::new("user", ""));
+        }
+        let last = self.messages.len() - 1;
+        self.messages[last].content.get_or_insert_default()
+    }
+
+    /// A list among the other fields of the last message.
+    fn extra_list(&mut self, name: &str) -> &mut Vec<Value> {
+        self.last_text();
+        let last = self.messages.len() - 1;
+        let list = self.messages[last].extra.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+        if !list.is_array() {
+            *list = Value::Array(Vec::new());
+        }
+        match list {
+            Value::Array(list) => list,
+            _ => unreachable!("made one above"),
+        }
+    }
+
+    fn set_mark(&mut self, control: &CacheControl, field: &str) -> Result<(), ApiError> {
+        let ttl_s = control.ttl_s(field)?;
+        let num_bytes = self.last_text().len();
+        self.mark = Some(Mark { message_idx: self.messages.len() - 1, num_bytes, ttl_s });
+        Ok(())
+    }
+}
+
+/// Claude Code's first block of `system`: nothing for a model, and another one in each request, so that nothing behind
+/// it would be found in the prefix cache.
+fn drop_billing_header(system: &mut Content) {
+    let TextOrList::List(blocks) = system else { return };
+    let Some(text) = blocks.first_mut().and_then(|block| block.text.as_mut()) else { return };
+    if text.starts_with("x-anthropic-billing-header:") {
+        text.clear();
+    }
+}
+
+pub(super) fn required<T>(value: Option<T>, field: &str, name: &str) -> Result<T, ApiError> {
+    value.ok_or_else(|| ApiError::MissingField { field: format!("{field}.{name}") })
+}

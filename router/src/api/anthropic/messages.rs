@@ -1,0 +1,222 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, json};
+use trunkline_text::{ChatRequest, StopText};
+
+use super::blocks::{Chat, Message};
+use super::stream::{Head, MessageStream};
+use super::tools::{thinks, tools};
+use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
+use super::{ErrorResponse, stop_reason};
+use crate::api::Dialect;
+use crate::api::app::{App, unix_s};
+use crate::api::chat::conversation::{Conversation, prompt};
+use crate::api::chat::prompt::Mark;
+use crate::api::chat::reply::{Reply, ReplyStyle};
+use crate::api::chat::structured::request_grammar;
+use crate::api::sse::{self, KeepTokens};
+use crate::error::ApiError;
+use crate::generation::generate::FinishReason;
+use crate::grammars::RequestGrammar;
+use crate::http::{Refused, parse};
+use crate::request::retention::RawRetention;
+use crate::request::service_tier::{Wanted, anthropic_name};
+use crate::request::validate::{FieldNames, RawParams};
+
+const NAMES: FieldNames = FieldNames {
+    max_new_tokens: "max_tokens",
+    min_tokens: "min_tokens",
+    top_logprobs: "top_logprobs",
+    prompt: "messages",
+    stop: "stop_sequences",
+};
+
+/// Fields that would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
+    Refused { field: "container", neutral: &[], hint: "leave it out" },
+];
+
+/// Answers a conversation.
+#[utoipa::path(
+    post, path = "/v1/messages", tag = "Anthropic", request_body = Body,
+    responses(
+        (status = 200, description = "The reply; with `stream` as events", body = Answer),
+        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 429, description = "Too many requests", body = ErrorResponse),
+        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+    )
+)]
+pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
+    Dialect::Anthropic.answer(answer(&app, request).await)
+}
+
+/// Counts the tokens of a conversation.
+#[utoipa::path(
+    post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body = CountBody,
+    responses(
+        (status = 200, description = "Tokens of the prompt", body = CountAnswer),
+        (status = 400, description = "The request is wrong", body = ErrorResponse),
+    )
+)]
+pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
+    Dialect::Anthropic.answer(count(&app, request).await.map(axum::Json))
+}
+
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (admitted, body) = app.admit(request).await?;
+    let mut body: Body = parse(&body, REFUSED, "")?;
+    app.model.check_name(body.model.as_deref())?;
+    if body.max_tokens.is_none() {
+        return Err(ApiError::MissingField { field: "max_tokens".into() });
+    }
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
+    let mut raw = raw_params(&mut body)?;
+    raw.deadline = admitted.deadline(body.timeout)?;
+    if let Some(management) = &body.context_management {
+        management.check()?;
+    }
+    let asked = grammar(&mut body)?;
+    let effort = body.output_config.take().and_then(|config| config.effort);
+    let fields = body.tools.take();
+    let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
+    let tools = tools(fields, body.tool_choice.take(), &app.limits)?;
+    raw.grammar = tools.grammar().or(asked);
+    let validator = app.validator(&admitted.shard);
+    validator.check(&raw, NAMES)?;
+    let thinks = thinks(body.thinking.as_ref())?;
+    let mut chat =
+        Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
+    if let (Some(control), None) = (tools_control, chat.mark) {
+        let ttl_s = control.ttl_s("tools.cache_control")?;
+        // Tools stand before all messages.
+        chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
+    }
+    let (chat, mark) = chat_request(chat, app.model.reply, thinks, effort);
+    let stops = raw.stops.clone();
+    let conversation = Conversation { chat, mark, tools, hides_reasoning: !thinks };
+    let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
+
+    let head = Head {
+        id: format!("msg_{}", crate::random::id()),
+        model: app.model.served_name.clone(),
+        service_tier: body.service_tier.is_some().then(|| anthropic_name(request.priority)),
+    };
+    let choices = app.generate(vec![request], 1, admitted.permit).await?;
+    if body.stream == Some(true) {
+        let render = MessageStream::new(head, stops, &reply);
+        return Ok(sse::stream(choices, render, app));
+    }
+    let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
+    let output =
+        folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    let reply = Reply::of(&reply, output.text, output.reason);
+    let has_calls = !reply.calls.is_empty();
+    Ok(axum::Json(Answer {
+        content: blocks(reply),
+        stop_reason: Some(stop_reason(output.reason, has_calls)),
+        stop_sequence: stop_sequence(output.reason, &stops),
+        usage: head.usage(usage),
+        ..head.empty_answer()
+    })
+    .into_response())
+}
+
+/// A reply's blocks, without empty ones.
+fn blocks(reply: Reply) -> Vec<ContentBlock> {
+    let mut blocks = Vec::new();
+    if !reply.reasoning.is_empty() {
+        blocks.push(ContentBlock::Thinking { thinking: reply.reasoning, signature: String::new() });
+    }
+    if !reply.text.is_empty() {
+        blocks.push(ContentBlock::Text { text: reply.text });
+    }
+    blocks.extend(reply.calls.into_iter().map(|call| ContentBlock::ToolUse {
+        id: call.id,
+        name: call.name,
+        // A call that was cut by `max_tokens` has no whole input.
+        input: serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({})),
+    }));
+    blocks
+}
+
+async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
+    let body = app.read_body(request.into_body()).await?;
+    let body: CountBody = parse(&body, &[], "")?;
+    app.model.check_name(body.model.as_deref())?;
+    app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
+    let tools = tools(body.tools, body.tool_choice, &app.limits)?;
+    let chat = Chat::new(body.system, body.messages, None)?;
+    let effort = body.output_config.and_then(|config| config.effort);
+    let (chat, _) = chat_request(chat, app.model.reply, thinks(body.thinking.as_ref())?, effort);
+    let prompt = prompt(app, chat, None, &tools).await?;
+    Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
+}
+
+fn chat_request(
+    chat: Chat,
+    style: ReplyStyle,
+    thinks: bool,
+    effort: Option<String>,
+) -> (ChatRequest, Option<Mark>) {
+    let is_prefilled = chat.is_prefilled();
+    let mut kwargs = Map::new();
+    if style.reasons {
+        kwargs.insert("enable_thinking".into(), thinks.into());
+    }
+    if let Some(effort) = effort {
+        kwargs.insert("reasoning_effort".into(), effort.into());
+    }
+    let request = ChatRequest {
+        messages: chat.messages,
+        add_generation_prompt: !is_prefilled,
+        continue_final_message: is_prefilled,
+        kwargs,
+        now_unix_s: unix_s().cast_signed(),
+        ..ChatRequest::default()
+    };
+    (request, chat.mark)
+}
+
+/// `output_format`, or what newer clients send in its place: `output_config.format`.
+fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
+    let new = body.output_config.as_mut().and_then(|config| config.format.take());
+    let old = body.output_format.take();
+    if old.is_some() && new.is_some() {
+        let problem = "and `output_config.format` both say what the output is; hint: send one of them";
+        return Err(ApiError::value("output_format", problem));
+    }
+    match new {
+        Some(format) => request_grammar("output_config.format", Some(format)),
+        None => request_grammar("output_format", old),
+    }
+}
+
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+    Ok(RawParams {
+        class: Wanted::from_anthropic(body.service_tier.as_deref())?,
+        max_new_tokens: body.max_tokens,
+        temperature: body.temperature,
+        top_p: body.top_p,
+        top_k: body.top_k,
+        seed: body.seed.map(|seed| seed.0),
+        stops: body.stop_sequences.take().unwrap_or_default(),
+        stop_text: Some(StopText::Omit),
+        cache_salt: body.cache_salt.take(),
+        watermark: false,
+        retention: RawRetention::default(),
+        ..RawParams::default()
+    })
+}
+
+/// The stop string that ended an output.
+pub(super) fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
+    match reason {
+        FinishReason::StopString { index } => stops.get(index).cloned(),
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::Length => None,
+    }
+}

@@ -1,0 +1,24 @@
+//! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>.
+
+mod blocks;
+mod error;
+pub mod messages;
+mod stream;
+mod texts;
+mod tools;
+mod types;
+
+pub use error::ErrorResponse;
+pub use types::{Answer, Body, ContentBlock, CountAnswer, CountBody, Usage};
+
+use crate::generation::generate::FinishReason;
+
+/// Anthropic's words for the end of a reply, with calls or without.
+fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
+    match reason {
+        FinishReason::EndToken | FinishReason::StopToken { .. } if has_calls => "tool_use",
+        FinishReason::EndToken | FinishReason::StopToken { .. } => "end_turn",
+        FinishReason::Length => "max_tokens",
+        FinishReason::StopString { .. } => "stop_sequence",
+    }
+}

@@ -1,0 +1,275 @@
+//! How replies of the served model are told apart into text, reasoning and calls.
+
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
+use trunkline_text::{ModelText, Tokenizer};
+
+use super::prompt::Prompt;
+use super::tools::Tools;
+use crate::generation::generate::FinishReason;
+
+/// What the model's replies hold, by its chat template or as flags say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplyStyle {
+    /// How it writes calls; none if its template does not speak of tools.
+    pub tools: Option<ToolFormat>,
+    /// What looks like a call is text, unless a call is required.
+    pub ignores_calls: bool,
+    /// It may think before it answers.
+    pub reasons: bool,
+    /// What stands around its thoughts.
+    pub marks: ReasoningMarks,
+}
+
+/// What a flag says of one of both: what the template shows, a certain form, or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Choice<T> {
+    /// As the template shows.
+    #[default]
+    Auto,
+    /// Whatever the template shows.
+    Is(T),
+    /// Replies are left as they are.
+    Off,
+}
+
+impl ReplyStyle {
+    /// Of a model, unless flags say otherwise.
+    pub fn of_model(text: &ModelText, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
+        let source = text.chat_templates.as_ref().map(|templates| {
+            let sources = templates.names().filter_map(|name| templates.source(name));
+            sources.collect::<Vec<_>>().join("\n")
+        });
+        Self::of_template(&source.unwrap_or_default(), tools, reasons)
+    }
+
+    /// Of a chat template, unless flags say otherwise.
+    #[doc(hidden)]
+    pub fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
+        let marks = ReasoningMarks::of_template(source);
+        Self {
+            tools: match tools {
+                Choice::Auto | Choice::Off => ToolFormat::of_template(source),
+                Choice::Is(format) => Some(format),
+            },
+            ignores_calls: tools == Choice::Off,
+            reasons: match reasons {
+                Choice::Auto => marks.is_some(),
+                Choice::Is(()) => true,
+                Choice::Off => false,
+            },
+            marks: marks.unwrap_or_default(),
+        }
+    }
+
+    /// Where the reasoning of a reply to this prompt begins, if there may be any.
+    pub fn reasoning(self, prompt: &Prompt) -> Option<ReasoningStart> {
+        if prompt.opens_reasoning {
+            return self.reasons.then_some(ReasoningStart::InPrompt);
+        }
+        (self.reasons && !prompt.closes_reasoning).then_some(ReasoningStart::InReply)
+    }
+
+    /// Whether its template writes tools into the prompt by itself.
+    pub fn knows_tools(self) -> bool {
+        self.tools.is_some()
+    }
+}
+
+/// How one request's replies are read.
+#[derive(Debug, Clone, Default)]
+pub struct ReplyPlan {
+    reasoning: Option<ReasoningStart>,
+    marks: ReasoningMarks,
+    tools: Option<(ToolFormat, Vec<String>)>,
+    /// Reasoning is left out of the answer.
+    hides_reasoning: bool,
+    /// So are calls after the first.
+    has_one_call: bool,
+}
+
+impl ReplyPlan {
+    /// `reasoning`: where it begins, if there may be any.
+    pub fn new(
+        style: ReplyStyle,
+        tools: &Tools,
+        reasoning: Option<ReasoningStart>,
+        hides_reasoning: bool,
+    ) -> Self {
+        let reads_calls = tools.must_call() || !style.ignores_calls;
+        let names = if reads_calls { tools.callable() } else { Vec::new() };
+        let format = if tools.must_call() {
+            // The grammar of such replies is JSON, whatever the model's own form is.
+            ToolFormat::Json
+        } else {
+            style.tools.unwrap_or(ToolFormat::Hermes)
+        };
+        let has_one_call = !tools.is_parallel();
+        Self {
+            reasoning,
+            marks: style.marks,
+            tools: (!names.is_empty()).then_some((format, names)),
+            hides_reasoning,
+            has_one_call,
+        }
+    }
+
+    /// Of a reply that a grammar holds, behind its reasoning: calls only if it must be calls.
+    pub fn constrained(
+        style: ReplyStyle,
+        tools: &Tools,
+        reasoning: Option<ReasoningStart>,
+        hides_reasoning: bool,
+    ) -> Self {
+        let names = if tools.must_call() { tools.callable() } else { Vec::new() };
+        let has_one_call = !tools.is_parallel();
+        let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
+        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call }
+    }
+
+    /// Control tokens whose spelling the parser needs to see.
+    pub fn shown_token_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let ids = self.shown_marks().into_iter().filter_map(|mark| tokenizer.token_id(mark));
+        ids.filter(|id| tokenizer.is_special(*id)).collect()
+    }
+
+    /// What the parser looks for.
+    #[doc(hidden)]
+    pub fn shown_marks(&self) -> Vec<&'static str> {
+        let mut marks = Vec::new();
+        if self.reasoning.is_some() {
+            marks.extend([self.marks.open(), self.marks.close()]);
+        }
+        if let Some((format, _)) = &self.tools {
+            marks.extend(format.opening_marks().iter().chain(format.inner_marks()));
+        }
+        marks
+    }
+
+    /// How its reasoning is parted from its content.
+    pub fn sections(&self) -> Sections {
+        Sections::new(self.reasoning, self.marks)
+    }
+
+    /// Reads a reply.
+    pub fn reader(&self) -> ReplyReader {
+        let is_plain = self.reasoning.is_none() && self.tools.is_none();
+        ReplyReader {
+            parser: (!is_plain).then(|| ReplyParser::new(self.sections(), self.tools.clone())),
+            hides_reasoning: self.hides_reasoning,
+            has_one_call: self.has_one_call,
+            num_calls: 0,
+        }
+    }
+}
+
+/// Reads one reply as it comes.
+#[derive(Debug, Clone)]
+pub struct ReplyReader {
+    /// None: all of it is text.
+    parser: Option<ReplyParser>,
+    hides_reasoning: bool,
+    has_one_call: bool,
+    /// Begun so far.
+    num_calls: usize,
+}
+
+impl ReplyReader {
+    /// Whether all of the reply is text: then there is nothing to read.
+    pub fn is_plain(&self) -> bool {
+        self.parser.is_none()
+    }
+
+    /// The pieces of more text; with `is_last` also what was held back.
+    pub fn read(&mut self, text: &str, is_last: bool) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        match &mut self.parser {
+            None if text.is_empty() => {}
+            None => pieces.push(Piece::Text(text.to_owned())),
+            Some(parser) => {
+                parser.push(text, &mut pieces);
+                if is_last {
+                    parser.finish(&mut pieces);
+                }
+            }
+        }
+        self.shown(pieces)
+    }
+
+    /// The pieces of a reply that is there as a whole.
+    fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
+        let pieces = self.parser.take().map(|parser| parser.whole(text, end)).unwrap_or_default();
+        self.shown(pieces)
+    }
+
+    /// Those of the pieces that the client is to have.
+    fn shown(&mut self, mut pieces: Vec<Piece>) -> Vec<Piece> {
+        if self.hides_reasoning {
+            pieces.retain(|piece| !matches!(piece, Piece::Reasoning(_)));
+        }
+        if self.has_one_call {
+            pieces.retain(|piece| {
+                self.num_calls += usize::from(matches!(piece, Piece::CallBegin { .. }));
+                self.num_calls <= 1 || matches!(piece, Piece::Text(_) | Piece::Reasoning(_))
+            });
+        }
+        pieces
+    }
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Names it in this conversation.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// JSON text.
+    pub arguments: String,
+}
+
+/// A whole reply.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// For the reader.
+    pub text: String,
+    /// What the model thought before.
+    pub reasoning: String,
+    /// In order.
+    pub calls: Vec<Call>,
+}
+
+impl Reply {
+    /// Of a whole text that ended for this reason.
+    pub fn of(plan: &ReplyPlan, text: String, reason: FinishReason) -> Self {
+        let end = match reason {
+            FinishReason::EndToken | FinishReason::StopToken { .. } => ReplyEnd::Stopped,
+            FinishReason::StopString { .. } | FinishReason::Length => ReplyEnd::Cut,
+        };
+        let reader = plan.reader();
+        if reader.is_plain() {
+            return Self { text, ..Self::default() };
+        }
+        let mut reply = Self::default();
+        for piece in reader.whole(&text, end) {
+            match piece {
+                Piece::Text(text) => reply.text.push_str(&text),
+                Piece::Reasoning(text) => reply.reasoning.push_str(&text),
+                Piece::CallBegin { name } => {
+                    reply.calls.push(Call { id: call_id(), name, arguments: String::new() });
+                }
+                Piece::Arguments(text) => {
+                    if let Some(call) = reply.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
+                Piece::CallEnd => {}
+            }
+        }
+        reply
+    }
+}
+
+/// Names a call: nine letters and digits, as Mistral's templates ask for and nobody else minds.
+pub fn call_id() -> String {
+    crate::random::id().chars().filter(char::is_ascii_alphanumeric).take(9).collect()
+}

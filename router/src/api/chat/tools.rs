@@ -1,0 +1,257 @@
+//! Tools that a request offers to the model, in the form that all dialects share.
+
+use serde_json::{Map, Value, json};
+use trunkline_grammar::Grammar;
+use trunkline_text::{ChatMessage, ChatRequest};
+
+use super::prompt::Mark;
+use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
+use crate::limits::Limits;
+
+/// Longest name of a tool, in characters: Anthropic's own limit (OpenAI's is 64), as names with a server's before
+/// them get long.
+const MAX_NAME_CHARS: usize = 128;
+
+/// What the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: Option<String>,
+    /// JSON schema of its arguments: an object's.
+    pub parameters: Value,
+}
+
+/// Whether the model calls a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// It does not.
+    None,
+    /// It decides.
+    #[default]
+    Auto,
+    /// It calls one or several.
+    Required,
+    /// It calls this one.
+    Named(String),
+}
+
+impl ToolChoice {
+    /// OpenAI's `tool_choice`: a word, or an object with a function's name at the pointer `name` (RFC 6901), which
+    /// differs between its APIs.
+    pub fn from_openai(field: Option<&Value>, name: &str) -> Result<Self, ApiError> {
+        let Some(field) = field else { return Ok(Self::Auto) };
+        if let Some(word) = field.as_str() {
+            return Ok(match word {
+                "none" => Self::None,
+                "auto" => Self::Auto,
+                "required" => Self::Required,
+                // As clients of TGI name one.
+                tool => Self::Named(tool.to_owned()),
+            });
+        }
+        // TGI's has no type.
+        let is_bare = field.get("type").is_none() && field["function"].is_object();
+        if field["type"] != "function" && !is_bare {
+            let problem =
+                "must be `none`, `auto`, `required`, a tool's name or an object of the type `function`";
+            return Err(ApiError::value("tool_choice", problem));
+        }
+        let missing = || ApiError::MissingField { field: format!("tool_choice{}", name.replace('/', ".")) };
+        Ok(Self::Named(field.pointer(name).and_then(Value::as_str).ok_or_else(missing)?.to_owned()))
+    }
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tools {
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    /// Several calls in one reply.
+    is_parallel: bool,
+}
+
+impl Tools {
+    /// Checks names, their number and the choice. `field` is what the client calls the list.
+    pub fn new(
+        tools: Vec<Tool>,
+        choice: ToolChoice,
+        is_parallel: bool,
+        limits: &Limits,
+    ) -> Result<Self, ApiError> {
+        if tools.len() > limits.max_tools {
+            let (num_tools, limit) = (tools.len(), limits.max_tools);
+            let problem = format!("has {num_tools} tools, the limit is {limit}; hint: raise `--max-tools`");
+            return Err(ApiError::value("tools", problem));
+        }
+        for (idx, tool) in tools.iter().enumerate() {
+            let is_named = !tool.name.is_empty()
+                && tool.name.chars().count() <= MAX_NAME_CHARS
+                && tool.name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+            if !is_named {
+                let problem =
+                    format!("has a name that is not 1 to {MAX_NAME_CHARS} letters, digits, `_`, `-`, `.`");
+                return Err(ApiError::value(format!("tools[{idx}]"), problem));
+            }
+            if tools[..idx].iter().any(|other| other.name == tool.name) {
+                return Err(ApiError::value(format!("tools[{idx}]"), "has the name of a tool before it"));
+            }
+            if !tool.parameters.is_object() {
+                let problem = "has parameters that are no JSON schema of an object";
+                return Err(ApiError::value(format!("tools[{idx}]"), problem));
+            }
+        }
+        match &choice {
+            ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+                let problem =
+                    "names a tool that is not in `tools`; hint: `none`, `auto`, `required` or one of these";
+                Err(ApiError::value("tool_choice", problem))
+            }
+            ToolChoice::Required if tools.is_empty() => {
+                Err(ApiError::value("tool_choice", "needs `tools`; hint: send at least one"))
+            }
+            _ => Ok(Self { tools, choice, is_parallel }),
+        }
+    }
+
+    /// Names that the model may call; none if it may call nothing.
+    pub fn callable(&self) -> Vec<String> {
+        match &self.choice {
+            ToolChoice::None => Vec::new(),
+            ToolChoice::Named(name) => vec![name.clone()],
+            ToolChoice::Auto | ToolChoice::Required => {
+                self.tools.iter().map(|tool| tool.name.clone()).collect()
+            }
+        }
+    }
+
+    /// Whether the reply must be calls and nothing else.
+    pub fn must_call(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
+    }
+
+    /// Whether a reply may have several calls.
+    pub fn is_parallel(&self) -> bool {
+        self.is_parallel
+    }
+
+    /// Whether the client said which tool is called.
+    pub fn is_named(&self) -> bool {
+        matches!(self.choice, ToolChoice::Named(_))
+    }
+
+    /// What a reply that must be calls has to be; none where it need not.
+    pub fn grammar(&self) -> Option<RequestGrammar> {
+        let schema = || Grammar::JsonSchema(self.reply_schema());
+        self.must_call().then(|| RequestGrammar::Asked { field: "tools", grammar: schema() })
+    }
+
+    /// The schema of a reply that must be calls: an object with `name` and `arguments`, or a list of them.
+    pub fn reply_schema(&self) -> Value {
+        let callable = self.callable();
+        let tools: Vec<&Tool> = self.tools.iter().filter(|tool| callable.contains(&tool.name)).collect();
+        let is_list = self.is_parallel && !self.is_named();
+        let base = if is_list { "#/items" } else { "#" };
+        if let [tool] = tools[..] {
+            let call = tool.call_schema(base);
+            return if is_list { json!({"type": "array", "minItems": 1, "items": call}) } else { call };
+        }
+        let calls =
+            tools.iter().enumerate().map(|(idx, tool)| tool.call_schema(&format!("{base}/anyOf/{idx}")));
+        let one = json!({"anyOf": calls.collect::<Vec<_>>()});
+        if is_list { json!({"type": "array", "minItems": 1, "items": one}) } else { one }
+    }
+
+    /// Puts the tools into the prompt: in the template's own words if it `knows` tools, else in a system message. The
+    /// mark goes on naming the same place.
+    pub fn describe(&self, chat: &mut ChatRequest, knows: bool, mark: &mut Option<Mark>) {
+        if self.choice == ToolChoice::None || self.tools.is_empty() {
+            return;
+        }
+        if knows {
+            chat.tools = self.tools.iter().map(Tool::to_json).collect();
+            return;
+        }
+        let mut text = String::from(
+            "You may call functions. To call one, reply with nothing but a JSON object of its name and arguments in \
+             <tool_call></tool_call> tags:\n<tool_call>\n{\"name\": NAME, \"arguments\": OBJECT}\n</tool_call>\n\
+             The functions, a JSON object each:",
+        );
+        for tool in &self.tools {
+            text.push('\n');
+            text.push_str(&tool.to_json()["function"].to_string());
+        }
+        match chat.messages.first_mut() {
+            Some(first) if first.role == "system" => {
+                let content = first.content.get_or_insert_default();
+                content.push_str(if content.is_empty() { "" } else { "\n\n" });
+                content.push_str(&text);
+            }
+            _ => {
+                chat.messages.insert(0, ChatMessage::new("system", text));
+                if let Some(mark) = mark {
+                    mark.message_idx += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Tool {
+    /// The schema of a call, which stands at `pointer` of the whole.
+    fn call_schema(&self, pointer: &str) -> Value {
+        let mut arguments = self.parameters.clone();
+        move_references(&mut arguments, &format!("{pointer}/properties/arguments"));
+        if let Value::Object(schema) = &mut arguments {
+            schema.entry("type").or_insert_with(|| "object".into());
+        }
+        json!({
+            "type": "object",
+            "properties": {"name": {"const": self.name}, "arguments": arguments},
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        })
+    }
+
+    /// In OpenAI's form, which templates take.
+    fn to_json(&self) -> Value {
+        let mut function = Map::from_iter([("name".to_owned(), self.name.as_str().into())]);
+        if let Some(description) = &self.description {
+            function.insert("description".into(), description.as_str().into());
+        }
+        function.insert("parameters".into(), self.parameters.clone());
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// Makes references to the whole schema ones to where it stands now. The parser of bodies bounds how deep
+/// it nests.
+fn move_references(schema: &mut Value, pointer: &str) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(target) if key == "$ref" => {
+                        if let Some(rest) =
+                            target.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'))
+                        {
+                            *target = format!("{pointer}{rest}");
+                        }
+                    }
+                    // These hold values, not schemas.
+                    _ if matches!(key.as_str(), "const" | "enum" | "default" | "examples") => {}
+                    _ => move_references(value, pointer),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| move_references(value, pointer)),
+        _ => {}
+    }
+}
+
+/// The schema of a tool without arguments.
+pub fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}})
+}

@@ -1,0 +1,196 @@
+//! `/v1/kv/tree/{id}`: one node of the KV cache, its text, and pins by hand.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, Request, State, rejection::QueryRejection};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use trunkline_scheduler::{Millis, Pinned, Scheduler};
+use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
+use utoipa::{IntoParams, ToSchema};
+
+use super::tree::{self, KvNode};
+use crate::api::app::App;
+use crate::api::openai::ErrorResponse;
+use crate::error::ApiError;
+use crate::http::parse;
+use crate::request::retention::{DEFAULT_TTL_S, check_ttl_s, to_ms};
+use crate::tenants::Caller;
+
+/// Most tokens of a node whose text is shown.
+const MAX_TEXT_TOKENS: usize = 4_096;
+
+/// What to show of a node.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct NodeQuery {
+    /// Show its text; only where there are API keys.
+    pub text: Option<bool>,
+}
+
+/// One node, with its text if that is asked for.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvNodeText {
+    /// The node.
+    #[serde(flatten)]
+    pub node: KvNode,
+    /// Text of its first tokens, markers of the chat template included; null if it was not asked for.
+    pub text: Option<String>,
+    /// So many tokens are in `text`: at most 4,096.
+    pub text_tokens: u32,
+}
+
+/// Body of a request for a pin.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct PinRequest {
+    /// Seconds, 1 to 86,400; default 300.
+    #[schema(minimum = 1, maximum = 86400)]
+    pub ttl_s: Option<i64>,
+}
+
+/// What is pinned.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvPinned {
+    /// Tokens that stay on the device, from the beginning of the prompt on; 0 if there was no room.
+    pub pinned_tokens: u32,
+    /// The same on disk; null without a disk.
+    pub disk_pinned_tokens: Option<u32>,
+    /// For so many seconds at least: a pin is never cut short.
+    pub ttl_s: i64,
+}
+
+/// What is not pinned any more.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvUnpinned {
+    /// Blocks of the device that no pin holds any more.
+    pub unpinned_blocks: u32,
+}
+
+/// Shows one node, and its text.
+///
+/// The text of a prompt is shown to its own tenant and to admins.
+#[utoipa::path(
+    get, path = "/v1/kv/tree/{id}", tag = "KV cache",
+    params(("id" = String, Path, description = "`id` of a node"), NodeQuery),
+    responses(
+        (status = 200, description = "The node", body = KvNodeText),
+        (status = 400, description = "The query is wrong", body = ErrorResponse),
+        (status = 403, description = "There are no API keys, and text was asked for", body = ErrorResponse),
+        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
+        (status = 503, description = "No shard", body = ErrorResponse),
+    )
+)]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    query: Result<Query<NodeQuery>, QueryRejection>,
+) -> Response {
+    tree::render(show_node(&app, caller, &name, query).await)
+}
+
+async fn show_node(
+    app: &App,
+    caller: Caller,
+    name: &str,
+    query: Result<Query<NodeQuery>, QueryRejection>,
+) -> Result<KvNodeText, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
+    let with_text = query.text.unwrap_or(false);
+    if with_text && caller.tenant().is_none() {
+        return Err(ApiError::TextNotShown);
+    }
+    let shard = app.shard_info()?;
+    let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
+    let look = move |scheduler: &mut Scheduler, now: Millis| {
+        let kv = scheduler.kv()?;
+        // What is another's is not known here.
+        let view = kv.view(id).filter(|view| view.key == key && caller.may_see(&view.salt))?;
+        let mut tokens = if with_text { kv.path_tokens(id, key)? } else { Vec::new() };
+        tokens.drain(..tokens.len().min(view.first_token as usize));
+        tokens.truncate(MAX_TEXT_TOKENS);
+        let start = if view.first_token == 0 { TextStart::Beginning } else { TextStart::Continuation };
+        Some((tree::node(&view, &shard, now), tokens, start))
+    };
+    let found = app.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
+    let (node, tokens, start) = found.ok_or_else(|| tree::unknown(name))?;
+    let text = with_text.then(|| decode(&app.model.text.tokenizer, &tokens, start));
+    Ok(KvNodeText { node, text, text_tokens: tokens.len() as u32 })
+}
+
+fn decode(tokenizer: &Arc<Tokenizer>, tokens: &[u32], start: TextStart) -> String {
+    let mut detokenizer = Detokenizer::new(tokenizer.clone(), DecodeSpecial::Keep, start);
+    let mut text: String = tokens.iter().map(|&token_id| detokenizer.push(token_id)).collect();
+    text.push_str(&detokenizer.finish());
+    text
+}
+
+/// Keeps what a node ends, from the beginning of the prompt on, in the memory of the device and on disk.
+///
+/// It counts as a pin of the node's tenant, within `--max-pinned-share` and the tenant's share.
+#[utoipa::path(
+    post, path = "/v1/kv/tree/{id}/pin", tag = "KV cache", request_body = PinRequest,
+    params(("id" = String, Path, description = "`id` of a node")),
+    responses(
+        (status = 200, description = "What is pinned", body = KvPinned),
+        (status = 400, description = "The body is wrong", body = ErrorResponse),
+        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
+        (status = 409, description = "No room for a pin", body = ErrorResponse),
+        (status = 503, description = "No shard", body = ErrorResponse),
+    )
+)]
+pub async fn pin(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response {
+    tree::render(pin_node(&app, caller, &name, request).await)
+}
+
+async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Result<KvPinned, ApiError> {
+    let body = app.read_body(request.into_body()).await?;
+    let body: PinRequest = parse(&body, &[], "")?;
+    let ttl_s = check_ttl_s("ttl_s", body.ttl_s.unwrap_or(DEFAULT_TTL_S))?;
+    app.shard_info()?;
+    let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
+    let pin = move |scheduler: &mut Scheduler, _| {
+        scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
+        scheduler.nodes().pin(id, key, to_ms(ttl_s))
+    };
+    let pinned = app.driver.ask(pin).await.map_err(|_| ApiError::ShardAway)?;
+    let Pinned { num_tokens, num_stored_tokens } = pinned.ok_or_else(|| tree::unknown(name))?;
+    if num_tokens == 0 && num_stored_tokens.unwrap_or(0) == 0 {
+        return Err(ApiError::PinRefused { node: name.chars().take(tree::MAX_SHOWN_NAME).collect() });
+    }
+    Ok(KvPinned { pinned_tokens: num_tokens, disk_pinned_tokens: num_stored_tokens, ttl_s })
+}
+
+/// Ends the pins that end in a node or in what continues it, whoever asked for them.
+#[utoipa::path(
+    delete, path = "/v1/kv/tree/{id}/pin", tag = "KV cache",
+    params(("id" = String, Path, description = "`id` of a node")),
+    responses(
+        (status = 200, description = "What is not pinned any more", body = KvUnpinned),
+        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
+        (status = 503, description = "No shard", body = ErrorResponse),
+    )
+)]
+pub async fn unpin(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    tree::render(unpin_node(&app, caller, &name).await)
+}
+
+async fn unpin_node(app: &App, caller: Caller, name: &str) -> Result<KvUnpinned, ApiError> {
+    app.shard_info()?;
+    let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
+    let unpin = move |scheduler: &mut Scheduler, _| {
+        scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
+        scheduler.nodes().unpin(id, key)
+    };
+    let unpinned = app.driver.ask(unpin).await.map_err(|_| ApiError::ShardAway)?;
+    Ok(KvUnpinned { unpinned_blocks: unpinned.ok_or_else(|| tree::unknown(name))? })
+}

@@ -1,0 +1,234 @@
+//! A chat's replies as events.
+
+use std::sync::Arc;
+
+use trunkline_reply::Piece;
+use trunkline_text::Tokenizer;
+
+use super::chat_types::{Chunk, ChunkChoice, Delta};
+use super::tools::{FunctionDelta, ToolCallDelta};
+use super::{
+    ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, Usage, finish_reason, logprobs,
+};
+use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
+use crate::api::sse::Render;
+use crate::error::ApiError;
+use crate::generation::generate::{self, FinishReason, Output, OutputToken};
+use crate::http::{EventFrame, Events};
+
+/// What all chunks of an answer begin with.
+pub struct Head {
+    /// Names the answer.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The served model's name.
+    pub model: String,
+    /// Equal fingerprints give equal bits.
+    pub system_fingerprint: String,
+    /// The class that it got, if the request asked for one.
+    pub service_tier: Option<&'static str>,
+}
+
+impl Head {
+    /// `usage`: none if the request did not ask for it, null before the end.
+    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>, usage: Option<Option<Usage>>) -> Chunk<'a> {
+        Chunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: &self.system_fingerprint,
+            service_tier: self.service_tier,
+            choices,
+            usage,
+        }
+    }
+}
+
+/// What the events show.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// How replies are read.
+    pub reply: ReplyPlan,
+    /// The client said which tool is called: then a call is no reason of its own to finish.
+    pub names_tool: bool,
+    /// The stop strings, to name the one that ended a reply.
+    pub stops: Vec<String>,
+    /// Logprobs.
+    pub logprobs: bool,
+    /// A last event with what the request took.
+    pub usage: bool,
+    /// The client sent a prediction, of which usage says what became.
+    pub predicted: bool,
+    /// The client is the package `text-generation`: its events have all members.
+    pub is_tgi_client: bool,
+}
+
+impl Shown {
+    fn delta<'a>(&self, delta: Delta<'a>) -> Delta<'a> {
+        if !self.is_tgi_client {
+            return delta;
+        }
+        Delta { role: Some("assistant"), tool_calls: delta.tool_calls.or(Some(None)), ..delta }
+    }
+
+    /// Why a reply with so many calls ended: `finish_reason` and `stop_reason`.
+    pub fn end(&self, reason: FinishReason, num_calls: usize) -> (&'static str, Option<StopReason>) {
+        let finish_reason = finish_reason_with_calls(reason, num_calls, self.names_tool);
+        (finish_reason, StopReason::new(reason, &self.stops))
+    }
+
+    /// What the request took.
+    pub fn usage(&self, usage: generate::Usage) -> Usage {
+        Usage {
+            completion_tokens_details: self.predicted.then(CompletionTokensDetails::default),
+            ..usage.into()
+        }
+    }
+}
+
+/// Writes chunks.
+pub struct ChatStream {
+    head: Head,
+    tokenizer: Arc<Tokenizer>,
+    shown: Shown,
+    choices: Vec<ChoiceStream>,
+}
+
+struct ChoiceStream {
+    /// The chunk of a piece of text without logprobs.
+    piece: EventFrame,
+    reader: ReplyReader,
+    num_calls: u32,
+    /// Tokens whose text is held back, with logprobs.
+    pending: Vec<OutputToken>,
+}
+
+impl ChatStream {
+    /// For so many choices.
+    pub fn new(head: Head, tokenizer: Arc<Tokenizer>, num_choices: usize, shown: Shown) -> Self {
+        let choice = |index| {
+            let piece = EventFrame::new(|text| {
+                let delta = shown.delta(Delta { content: Some(text), ..Delta::default() });
+                head.chunk(chunk_choice(index, delta, None, None), shown.usage.then_some(None))
+            });
+            ChoiceStream { piece, reader: shown.reply.reader(), num_calls: 0, pending: Vec::new() }
+        };
+        let choices = (0..num_choices).map(choice).collect();
+        Self { head, tokenizer, shown, choices }
+    }
+
+    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
+        self.head.chunk(choices, self.shown.usage.then_some(None))
+    }
+
+    /// One piece of a reply; logprobs travel with the first that follows their tokens.
+    fn piece(&mut self, index: usize, piece: &Piece, events: &mut Events) {
+        let choice = &mut self.choices[index];
+        let pending = std::mem::take(&mut choice.pending);
+        let logprobs = (!pending.is_empty()).then(|| chat_logprobs(&self.tokenizer, &pending));
+        if let (Piece::Text(text), None) = (piece, &logprobs) {
+            events.framed(&choice.piece, text);
+            return;
+        }
+        let id;
+        let call = |index, id, name, arguments| {
+            let kind = Option::map(id, |_: &str| "function");
+            Some(Some([ToolCallDelta { index, id, kind, function: FunctionDelta { name, arguments } }]))
+        };
+        let delta = match piece {
+            Piece::Text(text) => Delta { content: Some(text), ..Delta::default() },
+            Piece::Reasoning(text) => Delta { reasoning_content: Some(text), ..Delta::default() },
+            Piece::CallBegin { name } => {
+                choice.num_calls += 1;
+                id = call_id();
+                let tool_calls = call(choice.num_calls - 1, Some(id.as_str()), Some(name.as_str()), "");
+                Delta { tool_calls, ..Delta::default() }
+            }
+            Piece::Arguments(text) => {
+                let tool_calls = call(choice.num_calls.saturating_sub(1), None, None, text);
+                Delta { tool_calls, ..Delta::default() }
+            }
+            // The next call, or the end, says it.
+            Piece::CallEnd => {
+                choice.pending = pending;
+                return;
+            }
+        };
+        events.json(&self.chunk(chunk_choice(index, self.shown.delta(delta), logprobs, None)));
+    }
+}
+
+fn chunk_choice<'a>(
+    index: usize,
+    delta: Delta<'a>,
+    logprobs: Option<ChatLogprobs>,
+    end: Option<(&'static str, Option<StopReason>)>,
+) -> Vec<ChunkChoice<'a>> {
+    let finish_reason = end.as_ref().map(|(reason, _)| *reason);
+    let stop_reason = end.map(|(_, stop_reason)| stop_reason);
+    vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason, stop_reason }]
+}
+
+/// Why a reply with so many calls ended.
+fn finish_reason_with_calls(reason: FinishReason, num_calls: usize, names_tool: bool) -> &'static str {
+    match reason {
+        FinishReason::Length => finish_reason(reason),
+        _ if num_calls > 0 && !names_tool => "tool_calls",
+        _ => finish_reason(reason),
+    }
+}
+
+/// The tokens' logprobs; an end token is no part of the content.
+pub fn chat_logprobs(tokenizer: &Tokenizer, tokens: &[OutputToken]) -> ChatLogprobs {
+    let content = tokens.iter().filter(|token| !token.is_end);
+    ChatLogprobs { content: content.map(|token| logprobs::chat_token(tokenizer, token)).collect() }
+}
+
+impl Render for ChatStream {
+    fn begin(&mut self, events: &mut Events) {
+        for index in 0..self.choices.len() {
+            let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+            let delta = self.shown.delta(delta);
+            events.json(&self.chunk(chunk_choice(index, delta, None, None)));
+        }
+    }
+
+    fn output(&mut self, index: usize, output: Output, events: &mut Events) {
+        let choice = &mut self.choices[index];
+        if self.shown.logprobs {
+            choice.pending.extend(output.token.filter(|token| !token.is_end));
+        }
+        if choice.reader.is_plain() && !self.shown.logprobs {
+            if !output.text.is_empty() {
+                events.framed(&choice.piece, &output.text);
+            }
+        } else {
+            for piece in choice.reader.read(&output.text, output.finish.is_some()) {
+                self.piece(index, &piece, events);
+            }
+        }
+        let Some((reason, _)) = output.finish else { return };
+        if !self.choices[index].pending.is_empty() {
+            self.piece(index, &Piece::Text(String::new()), events);
+        }
+        let num_calls = self.choices[index].num_calls as usize;
+        let end = self.shown.end(reason, num_calls);
+        events.json(&self.chunk(chunk_choice(index, self.shown.delta(Delta::default()), None, Some(end))));
+    }
+
+    fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
+        if self.shown.usage {
+            events.json(&self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage)))));
+        }
+        // It would read the mark of the end as JSON.
+        if !self.shown.is_tgi_client {
+            events.done();
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.json(&ErrorResponse::from_error(error));
+    }
+}

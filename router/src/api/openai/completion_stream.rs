@@ -1,0 +1,183 @@
+//! A completion as events.
+
+use std::sync::Arc;
+
+use trunkline_text::Tokenizer;
+
+use super::completion_types::{Answer, Choice};
+use super::prompt_logprobs::EchoedPrompt;
+use super::{CompletionLogprobs, ErrorResponse, StopReason, Usage, finish_reason, logprobs};
+use crate::api::sse::Render;
+use crate::error::ApiError;
+use crate::generation::generate::{self, FinishReason, Output, OutputToken, ScoredPrompt};
+use crate::http::{EventFrame, Events};
+
+/// What the answer shows beyond the output's text.
+#[derive(Debug, Clone)]
+pub(super) struct Shown {
+    /// The prompt before the output.
+    pub(super) echo: bool,
+    /// Logprobs of what is shown, with so many of the likeliest tokens.
+    pub(super) logprobs: Option<usize>,
+    /// The same of the prompt, in vLLM's form.
+    pub(super) prompt_logprobs: Option<usize>,
+    /// What it took, in a stream.
+    pub(super) usage: bool,
+    /// The stop strings, to name the one that ended an output.
+    pub(super) stops: Vec<String>,
+}
+
+impl Shown {
+    /// Why an output ended: `finish_reason` and `stop_reason`.
+    pub(super) fn end(&self, reason: FinishReason) -> (&'static str, Option<StopReason>) {
+        (finish_reason(reason), StopReason::new(reason, &self.stops))
+    }
+}
+
+/// The tokens' logprobs. An end token is no part of the text; behind a prompt it is listed all the same, as who scores
+/// texts counts the tokens.
+pub(super) fn completion_logprobs(
+    tokenizer: &Tokenizer,
+    tokens: &[OutputToken],
+    offset: &mut usize,
+    echo: bool,
+) -> CompletionLogprobs {
+    let mut list = CompletionLogprobs::default();
+    for token in tokens.iter().filter(|token| echo || !token.is_end) {
+        logprobs::push_completion_token(&mut list, tokenizer, token, offset);
+    }
+    list
+}
+
+/// What all pieces of an answer begin with.
+pub(super) struct Head {
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) system_fingerprint: String,
+}
+
+impl Head {
+    pub(super) fn answer<'a>(&'a self, choices: Vec<Choice<'a>>, usage: Option<Option<Usage>>) -> Answer<'a> {
+        Answer {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: &self.system_fingerprint,
+            choices,
+            usage,
+        }
+    }
+}
+
+pub(super) struct CompletionStream {
+    head: Head,
+    tokenizer: Arc<Tokenizer>,
+    shown: Shown,
+    prompts: Vec<EchoedPrompt>,
+    choices: Vec<ChoiceStream>,
+}
+
+struct ChoiceStream {
+    /// The event of a piece of text without logprobs, before the end.
+    piece: EventFrame,
+    /// Tokens whose text is held back, with logprobs.
+    pending: Vec<OutputToken>,
+    /// Characters of text so far.
+    offset: usize,
+}
+
+impl CompletionStream {
+    /// Each of the `prompts` has so many choices.
+    pub(super) fn new(
+        head: Head,
+        tokenizer: Arc<Tokenizer>,
+        prompts: Vec<EchoedPrompt>,
+        per_prompt: usize,
+        shown: Shown,
+    ) -> Self {
+        let choice = |index: usize| {
+            let piece = EventFrame::new(|text| {
+                let choice = Choice { text: text.into(), index: index as u32, ..Choice::default() };
+                head.answer(vec![choice], shown.usage.then_some(None))
+            });
+            ChoiceStream { piece, pending: Vec::new(), offset: 0 }
+        };
+        let choices = (0..prompts.len() * per_prompt).map(choice).collect();
+        Self { head, tokenizer, shown, prompts, choices }
+    }
+
+    fn per_prompt(&self) -> usize {
+        self.choices.len() / self.prompts.len().max(1)
+    }
+}
+
+impl Render for CompletionStream {
+    fn begin(&mut self, events: &mut Events) {
+        if !self.shown.echo || self.shown.logprobs.is_some() {
+            return;
+        }
+        for (prompt, choices) in self.prompts.iter().zip(self.choices.chunks(self.per_prompt())) {
+            choices.iter().for_each(|choice| events.framed(&choice.piece, &prompt.text));
+        }
+    }
+
+    fn prompt(&mut self, index: usize, scored: Arc<ScoredPrompt>, events: &mut Events) {
+        let Some(num_top) = self.shown.logprobs.filter(|_| self.shown.echo) else { return };
+        let per_prompt = self.per_prompt();
+        let prompt = &self.prompts[index / per_prompt];
+        let (logprobs, num_chars) = prompt.logprobs(&self.tokenizer, &scored, num_top);
+        for index in index..index + per_prompt {
+            self.choices[index].offset = num_chars;
+            let choice = Choice {
+                text: prompt.text.as_str().into(),
+                index: index as u32,
+                logprobs: Some(logprobs.clone()),
+                ..Choice::default()
+            };
+            events.json(&self.head.answer(vec![choice], self.shown.usage.then_some(None)));
+        }
+    }
+
+    fn output(&mut self, index: usize, output: Output, events: &mut Events) {
+        let choice = &mut self.choices[index];
+        let with_logprobs = self.shown.logprobs.is_some();
+        if !with_logprobs && output.finish.is_none() {
+            if !output.text.is_empty() {
+                events.framed(&choice.piece, &output.text);
+            }
+            return;
+        }
+        if with_logprobs {
+            choice.pending.extend(output.token);
+        }
+        if output.text.is_empty() && output.finish.is_none() {
+            return;
+        }
+        let tokens = std::mem::take(&mut choice.pending);
+        let logprobs = with_logprobs
+            .then(|| completion_logprobs(&self.tokenizer, &tokens, &mut choice.offset, self.shown.echo));
+        let end = output.finish.map(|(reason, _)| self.shown.end(reason));
+        let choice = Choice {
+            text: output.text.into(),
+            index: index as u32,
+            logprobs,
+            finish_reason: end.as_ref().map(|(reason, _)| *reason),
+            stop_reason: end.map(|(_, stop_reason)| stop_reason),
+            ..Choice::default()
+        };
+        events.json(&self.head.answer(vec![choice], self.shown.usage.then_some(None)));
+    }
+
+    fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
+        if self.shown.usage {
+            events.json(&self.head.answer(Vec::new(), Some(Some(usage.into()))));
+        }
+        events.done();
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        events.json(&ErrorResponse::from_error(error));
+    }
+}

@@ -1,0 +1,184 @@
+//! The messages of a chat.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use trunkline_text::ChatMessage;
+use utoipa::ToSchema;
+
+use crate::api::chat::arguments::Arguments;
+use crate::api::chat::prompt::Mark;
+use crate::api::lists::{Listed, TextOrList};
+use crate::error::ApiError;
+use crate::limits::{MAX_MESSAGES, MAX_PARTS};
+use crate::request::retention::CacheControl;
+
+/// A string, or parts of text.
+pub type Content = TextOrList<Part>;
+
+/// One message.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatMessage)]
+pub struct Message {
+    /// `system`, `developer` (the same), `user`, `assistant` or `tool`.
+    pub role: String,
+    /// A string, or a list of text parts, which are joined.
+    pub content: Option<Content>,
+    /// Name of the speaker, for templates that know it.
+    pub name: Option<String>,
+    /// An assistant's calls of tools, as it was answered.
+    pub tool_calls: Option<Vec<CallField>>,
+    /// Of role `tool`: the call that it answers.
+    pub tool_call_id: Option<String>,
+    /// What an assistant thought before; the template decides what becomes of it.
+    pub reasoning_content: Option<String>,
+}
+
+impl Listed for Message {
+    const LIMIT: usize = MAX_MESSAGES;
+    const NAMES: &'static str = "messages";
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatMessageToolCall)]
+pub struct CallField {
+    /// Names the call.
+    pub id: Option<String>,
+    /// What was called.
+    pub function: CalledField,
+}
+
+/// What was called.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatMessageFunctionCall)]
+pub struct CalledField {
+    /// The function.
+    pub name: String,
+    /// Its arguments as JSON text, or as the object that it says.
+    pub arguments: Option<Arguments>,
+}
+
+impl CallField {
+    /// As templates take it: with its arguments as an object, where they are one.
+    fn into_json(self) -> Value {
+        let arguments = self.function.arguments.map_or_else(|| json!({}), Arguments::into_json);
+        let mut call =
+            json!({"type": "function", "function": {"name": self.function.name, "arguments": arguments}});
+        if let Some(id) = self.id {
+            call["id"] = Value::String(id);
+        }
+        call
+    }
+}
+
+/// A part of a message's content.
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ChatMessagePart)]
+pub struct Part {
+    /// `text`, or an assistant's `refusal`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text of a `text` part.
+    pub text: Option<String>,
+    /// The text of a `refusal` part.
+    pub refusal: Option<String>,
+    /// What stands before the end of this part is to be kept: Anthropic's field.
+    pub cache_control: Option<CacheControl>,
+}
+
+impl Listed for Part {
+    const LIMIT: usize = MAX_PARTS;
+    const NAMES: &'static str = "parts";
+}
+
+impl Message {
+    /// Parts of its content.
+    pub fn num_parts(&self) -> usize {
+        self.content.as_ref().map_or(0, TextOrList::num_listed)
+    }
+}
+
+/// The last `cache_control` of the messages.
+pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
+    let mut last = None;
+    for (message_idx, message) in messages.iter().enumerate() {
+        let Some(TextOrList::List(parts)) = &message.content else { continue };
+        let mut num_bytes = 0;
+        for (part_idx, part) in parts.iter().enumerate() {
+            num_bytes += part.text.as_ref().or(part.refusal.as_ref()).map_or(0, String::len);
+            if let Some(control) = &part.cache_control {
+                let field = format!("messages[{message_idx}].content[{part_idx}].cache_control");
+                last = Some(Mark { message_idx, num_bytes, ttl_s: control.ttl_s(&field)? });
+            }
+        }
+    }
+    Ok(last)
+}
+
+/// The messages as templates take them.
+pub fn to_chat(messages: Vec<Message>) -> Result<Vec<ChatMessage>, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::value("messages", "is empty; hint: send at least one message"));
+    }
+    messages.into_iter().enumerate().map(|(idx, message)| to_chat_message(idx, message)).collect()
+}
+
+fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError> {
+    let field = |name: &str| format!("messages[{idx}].{name}");
+    let role = match message.role.as_str() {
+        "system" | "developer" => "system",
+        "user" => "user",
+        "assistant" => "assistant",
+        "tool" => "tool",
+        _ => {
+            return Err(ApiError::value(
+                field("role"),
+                "must be `system`, `developer`, `user`, `assistant` or `tool`",
+            ));
+        }
+    };
+    let calls = message.tool_calls.unwrap_or_default();
+    if !calls.is_empty() && role != "assistant" {
+        return Err(ApiError::value(field("tool_calls"), "are an assistant's alone"));
+    }
+    if role == "tool" && message.tool_call_id.is_none() {
+        return Err(ApiError::MissingField { field: field("tool_call_id") });
+    }
+    let content = match message.content {
+        Some(TextOrList::Text(text)) => text,
+        Some(TextOrList::List(parts)) => join(idx, parts)?,
+        // Its reply was empty, or nothing but calls or reasoning.
+        None if role == "assistant" => String::new(),
+        None => return Err(ApiError::MissingField { field: field("content") }),
+    };
+    let mut extra = Map::new();
+    let others = [
+        ("name", message.name),
+        ("tool_call_id", message.tool_call_id),
+        ("reasoning_content", message.reasoning_content),
+    ];
+    for (name, text) in others {
+        extra.extend(text.map(|text| (name.to_owned(), Value::String(text))));
+    }
+    if !calls.is_empty() {
+        extra.insert("tool_calls".into(), calls.into_iter().map(CallField::into_json).collect());
+    }
+    Ok(ChatMessage { role: role.into(), content: Some(content), extra })
+}
+
+fn join(idx: usize, parts: Vec<Part>) -> Result<String, ApiError> {
+    let mut joined = String::new();
+    for (part_idx, part) in parts.into_iter().enumerate() {
+        let field = |name: &str| format!("messages[{idx}].content[{part_idx}].{name}");
+        let (name, text) = match part.kind.as_str() {
+            "text" => ("text", part.text),
+            "refusal" => ("refusal", part.refusal),
+            _ => {
+                let problem = "is not `text`; this server takes text alone";
+                return Err(ApiError::value(field("type"), problem));
+            }
+        };
+        joined.push_str(&text.ok_or_else(|| ApiError::MissingField { field: field(name) })?);
+    }
+    Ok(joined)
+}

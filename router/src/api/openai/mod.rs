@@ -1,0 +1,127 @@
+//! OpenAI's API: <https://platform.openai.com/docs/api-reference>.
+
+mod body;
+pub mod chat;
+mod chat_stream;
+pub mod chat_types;
+mod completion_stream;
+mod completion_types;
+pub mod completions;
+mod error;
+mod fields;
+mod logprobs;
+mod messages;
+pub mod models;
+mod prediction;
+mod prompt_logprobs;
+mod prompts;
+mod tools;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+pub use chat_types::{Body as ChatBody, Chunk};
+pub use error::{ErrorBody, ErrorResponse};
+pub use fields::{OneOrMany, Seed, StreamOptions};
+pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
+pub use messages::{Message, Part};
+pub use prediction::CompletionTokensDetails;
+
+use crate::engine::shard::ShardInfo;
+use crate::generation::generate::{self, FinishReason};
+use crate::http::Refused;
+
+/// Fields of both generating routes that would change the answer: OpenAI's, and those that other servers added.
+const REFUSED_EVERYWHERE: &[Refused] = &[
+    Refused { field: "use_beam_search", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
+    Refused { field: "bad_words", neutral: &["[]"], hint: "leave it out" },
+    Refused { field: "grammar", neutral: &["\"\""], hint: "use `guided_grammar`, in Lark" },
+    Refused { field: "regex", neutral: &[], hint: "use `guided_regex`" },
+    Refused { field: "ebnf", neutral: &[], hint: "use `guided_grammar`, in Lark's form" },
+    Refused { field: "json_schema", neutral: &[], hint: "use `guided_json` or `response_format`" },
+    Refused { field: "guided_whitespace_pattern", neutral: &[], hint: "leave it out" },
+    Refused { field: "logits_processors", neutral: &["[]"], hint: "leave it out" },
+    Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
+];
+
+/// What a request took.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Usage)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Generated tokens.
+    pub completion_tokens: u32,
+    /// Both.
+    pub total_tokens: u32,
+    /// Parts of `prompt_tokens`.
+    pub prompt_tokens_details: PromptTokensDetails,
+    /// Parts of `completion_tokens`, where a prediction was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// Parts of the prompt's tokens.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Tokens that did not have to be computed, because they were in the KV cache.
+    pub cached_tokens: u32,
+    /// Tokens, from the first on, that are pinned in the memory of the device as was asked for: 0 if there was no room.
+    /// Left out where nothing was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_tokens: Option<u32>,
+    /// The same on disk; left out without a disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_pinned_tokens: Option<u32>,
+}
+
+impl From<generate::Usage> for Usage {
+    fn from(usage: generate::Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.output_tokens,
+            total_tokens: usage.prompt_tokens + usage.output_tokens,
+            prompt_tokens_details: PromptTokensDetails {
+                cached_tokens: usage.cached_tokens,
+                pinned_tokens: usage.pinned.map(|pinned| pinned.num_tokens),
+                disk_pinned_tokens: usage.pinned.and_then(|pinned| pinned.num_stored_tokens),
+            },
+            completion_tokens_details: None,
+        }
+    }
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::StopString { .. } => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// What of the request ended an output; vLLM's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum StopReason {
+    /// One of its stop strings.
+    Text(String),
+    /// One of its `stop_token_ids`.
+    TokenId(u32),
+}
+
+impl StopReason {
+    /// None if nothing of the request did: the model's own end token, the limit, a grammar.
+    fn new(reason: FinishReason, stops: &[String]) -> Option<Self> {
+        match reason {
+            FinishReason::StopString { index } => stops.get(index).cloned().map(Self::Text),
+            FinishReason::StopToken { token_id } => Some(Self::TokenId(token_id)),
+            FinishReason::EndToken | FinishReason::Length => None,
+        }
+    }
+}
+
+/// Equal fingerprints give equal bits for equal requests.
+fn system_fingerprint(shard: &ShardInfo) -> String {
+    let numeric: String = shard.numeric_fingerprint.chars().take(12).collect();
+    format!("trunkline-{}-{numeric}", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,131 @@
+//! The `prompt` of `/v1/completions`: OpenAI takes one or several, as text or as token ids.
+
+use std::fmt;
+
+use serde::de::{Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::api::forms::{list_of, one_of};
+
+/// Most prompts of a request; validation has a lower limit and says so.
+const MAX_KEPT_PROMPTS: usize = 65_536;
+
+/// A prompt: text, or token ids as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prompt {
+    /// Text.
+    Text(String),
+    /// Token ids.
+    TokenIds(Vec<u32>),
+}
+
+impl Prompt {
+    /// Bytes of text to tokenize.
+    pub fn num_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::TokenIds(_) => 0,
+        }
+    }
+}
+
+/// One prompt or a list of them; an empty list of either kind is one prompt without tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompts(pub Vec<Prompt>);
+
+impl PartialSchema for Prompts {
+    fn schema() -> RefOr<Schema> {
+        let token_ids = || list_of(u32::schema());
+        one_of([String::schema(), token_ids(), list_of(String::schema()), list_of(token_ids())])
+    }
+}
+
+impl ToSchema for Prompts {}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PromptsVisitor)
+    }
+}
+
+struct PromptsVisitor;
+
+impl<'de> Visitor<'de> for PromptsVisitor {
+    type Value = Prompts;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string, a list of token ids, or a list of these")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
+        Ok(Prompts(vec![Prompt::Text(text.to_owned())]))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Prompts, E> {
+        Ok(Prompts(vec![Prompt::Text(text)]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
+        let mut prompts = match list.next_element::<Element>()? {
+            None => return Ok(Prompts(vec![Prompt::TokenIds(Vec::new())])),
+            Some(Element::Prompt(prompt)) => vec![prompt],
+            Some(Element::TokenId(id)) => {
+                let mut ids = vec![id];
+                while let Some(id) = list.next_element::<u32>()? {
+                    ids.push(id);
+                }
+                return Ok(Prompts(vec![Prompt::TokenIds(ids)]));
+            }
+        };
+        while let Some(element) = list.next_element::<Element>()? {
+            match element {
+                _ if prompts.len() == MAX_KEPT_PROMPTS => {
+                    return Err(Error::invalid_length(MAX_KEPT_PROMPTS + 1, &"at most 65536 prompts"));
+                }
+                Element::Prompt(prompt) => prompts.push(prompt),
+                Element::TokenId(id) => {
+                    let expected = "a string or a list of token ids, as before it";
+                    return Err(Error::invalid_type(Unexpected::Unsigned(id.into()), &expected));
+                }
+            }
+        }
+        Ok(Prompts(prompts))
+    }
+}
+
+/// The first element of a list says what the list is.
+enum Element {
+    TokenId(u32),
+    Prompt(Prompt),
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ElementVisitor;
+        impl<'de> Visitor<'de> for ElementVisitor {
+            type Value = Element;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a token id, a string or a list of token ids")
+            }
+            fn visit_u64<E: Error>(self, id: u64) -> Result<Element, E> {
+                u32::try_from(id)
+                    .map(Element::TokenId)
+                    .map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &"a token id"))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Element, E> {
+                Ok(Element::Prompt(Prompt::Text(text.to_owned())))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
+                let mut ids = Vec::new();
+                while let Some(id) = list.next_element::<u32>()? {
+                    ids.push(id);
+                }
+                Ok(Element::Prompt(Prompt::TokenIds(ids)))
+            }
+        }
+        deserializer.deserialize_any(ElementVisitor)
+    }
+}

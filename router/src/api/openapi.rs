@@ -1,0 +1,125 @@
+//! The OpenAPI document of all routes.
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
+
+use super::{Dialect, anthropic, kv, openai, operate, responses, tgi};
+use crate::tenants;
+
+/// Routes with a field `stream`, and the schema of an event's data where there is one.
+const STREAMING: [(&str, Option<&str>); 7] = [
+    ("/v1/chat/completions", Some("ChatCompletionChunk")),
+    ("/v1/completions", Some("CompletionResponse")),
+    ("/v1/responses", None),
+    ("/v1/messages", None),
+    ("/generate", Some("StreamResponse")),
+    ("/", Some("StreamResponse")),
+    ("/invocations", None),
+];
+/// Routes of TGI's dialect whose body may name a model, as chats do.
+const WITH_MODEL: [&str; 3] = ["/chat_tokenize", "/invocations", "/vertex"];
+/// What any route with a body may answer.
+const WITH_BODY: [(&str, &str); 4] = [
+    ("400", "The body is not JSON, or the request is wrong"),
+    ("408", "The body did not arrive in time"),
+    ("413", "The body is too large"),
+    ("429", "Too many requests"),
+];
+
+/// Generated from the handlers and their types.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Trunkline",
+        description = "Large language models over the HTTP APIs of OpenAI, Anthropic and TGI.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        openai::chat::chat_completions,
+        openai::completions::completions,
+        openai::models::list_models,
+        openai::models::get_model,
+        responses::route::create,
+        responses::route::get,
+        responses::route::delete,
+        anthropic::messages::create,
+        anthropic::messages::count_tokens,
+        tgi::generate::generate,
+        tgi::generate::generate_stream,
+        tgi::generate::root,
+        tgi::info::info,
+        tgi::tokenize::tokenize,
+        tgi::tokenize::chat_tokenize,
+        tgi::platforms::invocations,
+        tgi::platforms::vertex,
+        kv::tree::totals,
+        kv::tree::tree,
+        kv::tree::remove,
+        kv::node::show,
+        kv::node::pin,
+        kv::node::unpin,
+        kv::events::events,
+        operate::health,
+        operate::ping,
+        operate::livez,
+        operate::readyz,
+        operate::metrics,
+    ),
+    components(schemas(openai::Chunk<'_>, openai::StopReason, tgi::StreamAnswer)),
+    modifiers(&CommonAnswers)
+)]
+pub struct ApiDoc;
+
+/// Adds the answers that do not depend on the handler: events, refusals by key, by body and by model.
+struct CommonAnswers;
+
+impl Modify for CommonAnswers {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for (path, item) in &mut document.paths.paths {
+            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+                complete(path, operation);
+            }
+        }
+    }
+}
+
+fn complete(path: &str, operation: &mut Operation) {
+    let dialect = Dialect::of_path(path);
+    if !tenants::PUBLIC.contains(&path) {
+        add(operation, dialect, "401", "Keys are configured, and none of them was sent");
+    }
+    if operation.request_body.is_some() {
+        for (status, description) in WITH_BODY {
+            add(operation, dialect, status, description);
+        }
+        if dialect != Dialect::Tgi || WITH_MODEL.contains(&path) {
+            add(operation, dialect, "404", "The model is not served");
+        }
+    }
+    if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
+        add(operation, dialect, "504", "The request's time was over");
+        let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
+        add(operation, dialect, lost, "The shard went away, or gave the request up");
+    }
+    let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
+    if let Some((_, schema)) = streaming
+        && let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200")
+    {
+        let content = Content::new(schema.map(Ref::from_schema_name));
+        answer.content.insert("text/event-stream".to_owned(), content);
+    }
+}
+
+/// Adds an error unless the handler tells of that status itself.
+fn add(operation: &mut Operation, dialect: Dialect, status: &str, description: &str) {
+    let schema = match dialect {
+        Dialect::Anthropic => "AnthropicError",
+        Dialect::OpenAi => "OpenAiError",
+        Dialect::Tgi => "TgiError",
+    };
+    operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
+        let content = Content::new(Some(Ref::from_schema_name(schema)));
+        ResponseBuilder::new().description(description).content("application/json", content).build().into()
+    });
+}

@@ -1,0 +1,233 @@
+//! `/v1/responses`.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use trunkline_text::{ChatMessage, ChatRequest};
+
+use super::input::messages;
+use super::store::{Turn, unknown};
+use super::types::{Body, Deleted, ResponseObject, ToolField, plain, plain_text};
+use super::writer::{Keeping, ResponseWriter};
+use crate::api::Dialect;
+use crate::api::app::{App, unix_s};
+use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
+use crate::api::chat::structured::request_grammar;
+use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
+use crate::api::openai::ErrorResponse;
+use crate::api::sse::{self, KeepTokens};
+use crate::error::ApiError;
+use crate::grammars::RequestGrammar;
+use crate::http::{Refused, parse};
+use crate::limits::Limits;
+use crate::request::ready::GenerationRequest;
+use crate::request::retention::RawRetention;
+use crate::request::service_tier::{Wanted, openai_name};
+use crate::request::validate::{FieldNames, RawParams};
+use crate::tenants::Caller;
+
+const NAMES: FieldNames = FieldNames {
+    max_new_tokens: "max_output_tokens",
+    min_tokens: "min_tokens",
+    top_logprobs: "top_logprobs",
+    prompt: "input",
+    stop: "stop",
+};
+
+/// What `include` may ask for and this route does not have.
+const LOGPROBS: &str = "message.output_text.logprobs";
+/// Fields that would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
+    Refused { field: "conversation", neutral: &[], hint: "use `previous_response_id`" },
+    Refused { field: "prompt", neutral: &[], hint: "put it into `input`" },
+    Refused { field: "top_logprobs", neutral: &["0"], hint: "use /v1/chat/completions" },
+    Refused { field: "truncation", neutral: &["\"disabled\""], hint: "shorten the input yourself" },
+    Refused { field: "max_tool_calls", neutral: &[], hint: "this server runs no tools of its own" },
+    Refused { field: "context_management", neutral: &["[]"], hint: "leave it out" },
+];
+
+/// Answers a conversation.
+#[utoipa::path(
+    post, path = "/v1/responses", tag = "OpenAI", request_body = Body,
+    responses(
+        (status = 200, description = "The answer; with `stream` as events", body = ResponseObject),
+        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 404, description = "The answer to go on from is not kept", body = ErrorResponse),
+        (status = 429, description = "Too many requests", body = ErrorResponse),
+        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+    )
+)]
+pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
+    Dialect::OpenAi.answer(answer(&app, request).await)
+}
+
+/// An answer that is kept.
+#[utoipa::path(
+    get, path = "/v1/responses/{id}", tag = "OpenAI",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "It", body = ResponseObject),
+        (status = 404, description = "It is not kept", body = ErrorResponse),
+    )
+)]
+pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
+    let found = Caller::of_request(&request).and_then(|caller| {
+        if request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "stream=true")) {
+            let hint = "events come as they are made, with the request that asks for the answer";
+            return Err(ApiError::UnsupportedField { field: "stream".into(), hint });
+        }
+        let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
+        Ok(response)
+    });
+    Dialect::OpenAi.answer(found.map(|response| axum::Json(&*response).into_response()))
+}
+
+/// Forgets an answer.
+#[utoipa::path(
+    delete, path = "/v1/responses/{id}", tag = "OpenAI",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "It is forgotten", body = Deleted),
+        (status = 404, description = "It is not kept", body = ErrorResponse),
+    )
+)]
+pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
+    let removed = Caller::of_request(&request)
+        .and_then(|caller| if app.responses.remove(caller.name(), &id) { Ok(()) } else { Err(unknown(&id)) });
+    let answer = |()| axum::Json(Deleted { id, object: "response", deleted: true });
+    Dialect::OpenAi.answer(removed.map(answer))
+}
+
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (admitted, body) = app.admit(request).await?;
+    let mut body: Body = parse(&body, REFUSED, "")?;
+    app.model.check_name(body.model.as_deref())?;
+    let included = body.include.as_ref().and_then(Value::as_array);
+    if included.into_iter().flatten().any(|name| name == LOGPROBS) {
+        let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
+        return Err(ApiError::UnsupportedField { field: "include".into(), hint });
+    }
+    let mut raw = raw_params(&mut body)?;
+    raw.deadline = admitted.deadline(body.timeout)?;
+    let tools = tools(&body, &app.limits)?;
+    raw.grammar = tools.grammar().or(grammar(&body)?);
+    let validator = app.validator(&admitted.shard);
+    validator.check(&raw, NAMES)?;
+    let owner = admitted.caller.name().map(str::to_owned);
+    let before = match &body.previous_response_id {
+        None => None,
+        Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
+    };
+    let kept = |id: &str| app.responses.item(owner.as_deref(), id);
+    let own = messages(std::mem::take(&mut body.input), before.is_some(), &app.limits, kept)?;
+    let chat = chat_request(&body, before.as_deref(), &own);
+    let conversation = Conversation { chat, mark: None, tools, hides_reasoning: false };
+    let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
+
+    let is_kept = body.store.unwrap_or(true) && app.responses.is_on();
+    let is_stream = body.stream == Some(true);
+    let response = response(app, body, &request, is_kept);
+    let keeping = is_kept.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
+    let writer = ResponseWriter::new(response, &reply, keeping);
+    let choices = app.generate(vec![request], 1, admitted.permit).await?;
+    if is_stream {
+        return Ok(sse::stream(choices, writer, app));
+    }
+    let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
+    let output =
+        folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    Ok(axum::Json(writer.whole(&output.text, output.reason, usage)).into_response())
+}
+
+/// The answer before its first token.
+fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -> ResponseObject {
+    ResponseObject {
+        id: format!("resp_{}", crate::random::id()),
+        object: "response",
+        created_at: unix_s(),
+        status: "in_progress",
+        service_tier: body.service_tier.is_some().then(|| openai_name(request.priority)),
+        instructions: body.instructions,
+        max_output_tokens: body.max_output_tokens,
+        model: app.model.served_name.clone(),
+        parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
+        previous_response_id: body.previous_response_id,
+        reasoning: body.reasoning.unwrap_or_default(),
+        store: is_kept,
+        temperature: f64::from(request.sampling.temperature),
+        text: body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)})),
+        tool_choice: body.tool_choice.unwrap_or_else(|| "auto".into()),
+        tools: body.tools.unwrap_or_default(),
+        top_p: body.top_p.unwrap_or(f64::from(request.sampling.top_p)),
+        truncation: "disabled",
+        metadata: body.metadata.unwrap_or_default(),
+        ..ResponseObject::default()
+    }
+}
+
+/// Instructions, the conversation before, the input.
+fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> ChatRequest {
+    let instructions = body.instructions.as_ref().map(|text| ChatMessage::new("system", text.as_str()));
+    let mut messages: Vec<ChatMessage> = instructions.into_iter().collect();
+    messages.extend(before.map(Turn::conversation).unwrap_or_default());
+    messages.extend_from_slice(own);
+    let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+    ChatRequest {
+        messages,
+        add_generation_prompt: true,
+        kwargs: reasoning_kwargs(effort),
+        now_unix_s: unix_s().cast_signed(),
+        ..ChatRequest::default()
+    }
+}
+
+/// What the text has to be.
+fn grammar(body: &Body) -> Result<Option<RequestGrammar>, ApiError> {
+    let Some(text) = &body.text else { return Ok(None) };
+    if text.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium") {
+        let hint = "say it in the prompt";
+        return Err(ApiError::UnsupportedField { field: "text.verbosity".into(), hint });
+    }
+    request_grammar("text.format", text.format.clone())
+}
+
+fn tools(body: &Body, limits: &Limits) -> Result<Tools, ApiError> {
+    let choice = ToolChoice::from_openai(body.tool_choice.as_ref(), "/name")?;
+    let fields = body.tools.iter().flatten().enumerate();
+    let tools: Result<Vec<Tool>, ApiError> = fields.map(|(idx, field)| tool(idx, field)).collect();
+    Tools::new(tools?, choice, body.parallel_tool_calls.unwrap_or(true), limits)
+}
+
+fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
+    if field.kind != "function" {
+        let problem = "must be `function`; this server runs no tools of its own";
+        return Err(ApiError::value(format!("tools[{idx}].type"), problem));
+    }
+    let missing = || ApiError::MissingField { field: format!("tools[{idx}].name") };
+    Ok(Tool {
+        name: field.name.clone().ok_or_else(missing)?,
+        description: field.description.clone(),
+        parameters: field.parameters.clone().filter(|schema| !schema.is_null()).unwrap_or_else(no_parameters),
+    })
+}
+
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+    Ok(RawParams {
+        class: Wanted::from_openai(body.service_tier.as_deref(), None)?,
+        max_new_tokens: body.max_output_tokens,
+        temperature: body.temperature,
+        top_p: body.top_p,
+        seed: body.seed.map(|seed| seed.0),
+        cache_salt: body.cache_salt.take(),
+        watermark: false,
+        retention: RawRetention {
+            prompt_cache_key: body.prompt_cache_key.take(),
+            prompt_cache_retention: body.prompt_cache_retention.take(),
+            ..RawRetention::default()
+        },
+        ..RawParams::default()
+    })
+}

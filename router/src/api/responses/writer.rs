@@ -1,0 +1,289 @@
+//! A reply as output items, and as the events that tell of them:
+//! <https://platform.openai.com/docs/api-reference/responses-streaming>.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use trunkline_reply::Piece;
+use trunkline_text::ChatMessage;
+
+use super::store::{ResponseStore, Turn};
+use super::types::ResponseObject;
+use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
+use crate::api::sse::Render;
+use crate::error::ApiError;
+use crate::generation::generate::{self, FinishReason, Output};
+use crate::http::Events;
+
+/// An item that is being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Open {
+    Message { id: String, text: String },
+    Reasoning { id: String, text: String },
+    Call { id: String, call_id: String, name: String, arguments: String },
+}
+
+impl Open {
+    fn id(&self) -> &str {
+        match self {
+            Self::Message { id, .. } | Self::Reasoning { id, .. } | Self::Call { id, .. } => id,
+        }
+    }
+
+    /// What its deltas are put together to.
+    fn text_mut(&mut self) -> &mut String {
+        match self {
+            Self::Message { text, .. }
+            | Self::Reasoning { text, .. }
+            | Self::Call { arguments: text, .. } => text,
+        }
+    }
+
+    /// The item as it is now.
+    fn item(&self, status: &str) -> Value {
+        match self {
+            Self::Message { id, text } => {
+                let content = if text.is_empty() { json!([]) } else { json!([text_part(text)]) };
+                json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
+            }
+            Self::Reasoning { id, text } => {
+                let content = json!([{"type": "reasoning_text", "text": text}]);
+                let content = if text.is_empty() { json!([]) } else { content };
+                json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status})
+            }
+            Self::Call { id, call_id, name, arguments } => json!({
+                "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
+                "arguments": arguments,
+            }),
+        }
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+/// An event of most tokens: a type of its own, so that it is written without being built first.
+#[derive(Debug, Serialize)]
+struct DeltaEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    sequence_number: u64,
+    item_id: &'a str,
+    output_index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<u32>,
+    delta: &'a str,
+    /// Of text alone; always empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<[(); 0]>,
+}
+
+/// Where an answer is kept when it is complete.
+pub struct Keeping {
+    /// The store.
+    pub store: Arc<ResponseStore>,
+    /// The tenant's name.
+    pub owner: Option<String>,
+    /// The conversation before this request.
+    pub before: Option<Arc<Turn>>,
+    /// The request's own messages.
+    pub messages: Vec<ChatMessage>,
+}
+
+/// Writes one answer, whole or as events.
+pub struct ResponseWriter {
+    response: ResponseObject,
+    keeping: Option<Keeping>,
+    reader: ReplyReader,
+    open: Option<Open>,
+    sequence_number: u64,
+}
+
+impl ResponseWriter {
+    /// `response`: the answer before its first token.
+    pub fn new(response: ResponseObject, reply: &ReplyPlan, keeping: Option<Keeping>) -> Self {
+        Self { response, keeping, reader: reply.reader(), open: None, sequence_number: 0 }
+    }
+
+    /// The complete answer, from the whole output.
+    pub fn whole(mut self, text: &str, reason: FinishReason, usage: generate::Usage) -> ResponseObject {
+        // Events are made and thrown away: items are written in one place.
+        let mut events = Events::default();
+        for piece in self.reader.read(text, true) {
+            self.piece(piece, &mut events);
+        }
+        self.complete(reason, usage, &mut events);
+        self.response
+    }
+
+    fn event(&mut self, name: &str, data: Value, events: &mut Events) {
+        let mut event = json!({"type": name, "sequence_number": self.sequence_number});
+        if let (Value::Object(event), Value::Object(data)) = (&mut event, data) {
+            event.extend(data);
+        }
+        self.sequence_number += 1;
+        events.named(name, &event);
+    }
+
+    /// An event about the item that is being written.
+    fn item_event(&mut self, name: &str, data: Value, events: &mut Events) {
+        let Some(open) = &self.open else { return };
+        let mut about = json!({"item_id": open.id(), "output_index": self.response.output.len()});
+        if let (Value::Object(about), Value::Object(data)) = (&mut about, data) {
+            about.extend(data);
+        }
+        self.event(name, about, events);
+    }
+
+    /// More of the item that is being written.
+    fn delta(&mut self, delta: &str, events: &mut Events) {
+        let output_index = self.response.output.len();
+        let Some(open) = &mut self.open else { return };
+        let (kind, content_index, logprobs) = match open {
+            Open::Message { .. } => ("response.output_text.delta", Some(0), Some([])),
+            Open::Reasoning { .. } => ("response.reasoning_text.delta", Some(0), None),
+            Open::Call { .. } => ("response.function_call_arguments.delta", None, None),
+        };
+        let sequence_number = self.sequence_number;
+        let item_id = open.id();
+        let event =
+            DeltaEvent { kind, sequence_number, item_id, output_index, content_index, delta, logprobs };
+        events.named(kind, &event);
+        self.sequence_number += 1;
+        open.text_mut().push_str(delta);
+    }
+
+    fn begin(&mut self, open: Open, events: &mut Events) {
+        self.end("completed", events);
+        let (index, item) = (self.response.output.len(), open.item("in_progress"));
+        self.event("response.output_item.added", json!({"output_index": index, "item": item}), events);
+        let is_message = matches!(open, Open::Message { .. });
+        self.open = Some(open);
+        if is_message {
+            let part = json!({"content_index": 0, "part": text_part("")});
+            self.item_event("response.content_part.added", part, events);
+        }
+    }
+
+    fn end(&mut self, status: &str, events: &mut Events) {
+        let Some(open) = self.open.clone() else { return };
+        match &open {
+            Open::Message { text, .. } => {
+                let done = json!({"content_index": 0, "text": text, "logprobs": []});
+                self.item_event("response.output_text.done", done, events);
+                let part = json!({"content_index": 0, "part": text_part(text)});
+                self.item_event("response.content_part.done", part, events);
+            }
+            Open::Reasoning { text, .. } => {
+                let done = json!({"content_index": 0, "text": text});
+                self.item_event("response.reasoning_text.done", done, events);
+            }
+            Open::Call { arguments, name, .. } => {
+                let done = json!({"arguments": arguments, "name": name});
+                self.item_event("response.function_call_arguments.done", done, events);
+            }
+        }
+        let (index, item) = (self.response.output.len(), open.item(status));
+        self.event("response.output_item.done", json!({"output_index": index, "item": item}), events);
+        self.response.output.push(item);
+        self.open = None;
+    }
+
+    fn piece(&mut self, piece: Piece, events: &mut Events) {
+        match piece {
+            Piece::Text(delta) => {
+                if !matches!(self.open, Some(Open::Message { .. })) {
+                    self.begin(Open::Message { id: id("msg"), text: String::new() }, events);
+                }
+                self.delta(&delta, events);
+            }
+            Piece::Reasoning(delta) => {
+                if !matches!(self.open, Some(Open::Reasoning { .. })) {
+                    self.begin(Open::Reasoning { id: id("rs"), text: String::new() }, events);
+                }
+                self.delta(&delta, events);
+            }
+            Piece::CallBegin { name } => {
+                let call_id = call_id();
+                self.begin(Open::Call { id: id("fc"), call_id, name, arguments: String::new() }, events);
+            }
+            Piece::Arguments(delta) => self.delta(&delta, events),
+            Piece::CallEnd => self.end("completed", events),
+        }
+    }
+
+    fn complete(&mut self, reason: FinishReason, usage: generate::Usage, events: &mut Events) {
+        let is_cut = reason == FinishReason::Length;
+        let (status, event) = match is_cut {
+            true => ("incomplete", "response.incomplete"),
+            false => ("completed", "response.completed"),
+        };
+        self.end(status, events);
+        self.response.status = status;
+        self.response.incomplete_details = is_cut.then(|| json!({"reason": "max_output_tokens"}));
+        self.response.usage = Some(usage.into());
+        if let Some(Keeping { store, owner, before, mut messages }) = self.keeping.take() {
+            messages.extend(reply_message(&self.response.output));
+            store.put(owner.as_deref(), before, messages, self.response.clone());
+        }
+        self.event(event, json!({"response": self.response}), events);
+    }
+}
+
+/// The reply as a message of the conversation that goes on.
+fn reply_message(output: &[Value]) -> Option<ChatMessage> {
+    let mut message = ChatMessage { role: "assistant".into(), content: None, extra: Map::new() };
+    let mut calls = Vec::new();
+    for item in output {
+        let text = || item["content"][0]["text"].as_str().unwrap_or_default();
+        match item["type"].as_str() {
+            Some("message") => message.content.get_or_insert_default().push_str(text()),
+            Some("reasoning") => {
+                message.extra.insert("reasoning_content".into(), text().into());
+            }
+            Some("function_call") => {
+                let arguments = item["arguments"].as_str().unwrap_or_default();
+                let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
+                calls.push(json!({
+                    "id": item["call_id"], "type": "function",
+                    "function": {"name": item["name"], "arguments": arguments},
+                }));
+            }
+            _ => {}
+        }
+    }
+    if !calls.is_empty() {
+        message.extra.insert("tool_calls".into(), Value::Array(calls));
+    }
+    (!output.is_empty()).then_some(message)
+}
+
+fn id(kind: &str) -> String {
+    format!("{kind}_{}", crate::random::id())
+}
+
+impl Render for ResponseWriter {
+    fn begin(&mut self, events: &mut Events) {
+        for name in ["response.created", "response.in_progress"] {
+            self.event(name, json!({"response": self.response}), events);
+        }
+    }
+
+    fn output(&mut self, _index: usize, output: Output, events: &mut Events) {
+        for piece in self.reader.read(&output.text, output.finish.is_some()) {
+            self.piece(piece, events);
+        }
+        if let Some((reason, usage)) = output.finish {
+            self.complete(reason, usage, events);
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError, events: &mut Events) {
+        self.end("incomplete", events);
+        self.response.status = "failed";
+        self.response.error = Some(json!({"code": error.code(), "message": error.to_string()}));
+        self.event("response.failed", json!({"response": self.response}), events);
+    }
+}

@@ -1,0 +1,218 @@
+//! A generation as a response: as server-sent events, or folded into one piece.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::Frame;
+use tokio::time::{Instant, Sleep};
+
+use crate::api::app::App;
+use crate::error::ApiError;
+use crate::generation::choices::Choices;
+use crate::generation::generate::{FinishReason, GenerationEvent, Output, OutputToken, ScoredPrompt, Usage};
+use crate::http::Events;
+use crate::limits::MAX_WRITE_BYTES;
+use crate::metrics::Metrics;
+
+/// How a dialect writes a generation as events. Each call appends the events to send.
+pub trait Render: Send + Unpin + 'static {
+    /// Before the first piece of output.
+    fn begin(&mut self, _events: &mut Events) {}
+    /// The first step of a choice is planned; `usage` has no output yet.
+    fn started(&mut self, _index: usize, _usage: Usage, _events: &mut Events) {}
+    /// The logprobs of a prompt, before any output of its choices; `index` is the first of them.
+    fn prompt(&mut self, _index: usize, _prompt: Arc<ScoredPrompt>, _events: &mut Events) {}
+    /// A piece of output of a choice; its last one has `finish`.
+    fn output(&mut self, index: usize, output: Output, events: &mut Events);
+    /// All choices have ended; nothing comes after it.
+    fn finished(&mut self, _usage: Usage, _events: &mut Events) {}
+    /// A choice failed, and with it the request; nothing comes after it.
+    fn failed(&mut self, error: &ApiError, events: &mut Events);
+}
+
+/// The events of a request as a response. Dropping the response's body drops the choices, which aborts them.
+pub fn stream(choices: Choices, mut render: impl Render, app: &App) -> Response {
+    let mut events = Events::default();
+    render.begin(&mut events);
+    let quiet_since = Instant::now();
+    let pause = app.limits.timeouts.keep_alive;
+    let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + pause));
+    let metrics = app.metrics.clone();
+    let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, pause, keep_alive };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        // Proxies that buffer answers would hold tokens back.
+        (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+    ];
+    (headers, Body::new(body)).into_response()
+}
+
+/// The body of a streamed answer: each frame is all events that are ready, so that they leave in one write; a lone one
+/// never waits for company.
+struct EventBody<R> {
+    choices: Choices,
+    render: R,
+    /// Rendered and not yet taken.
+    events: Events,
+    metrics: Arc<Metrics>,
+    /// The last word was said.
+    ended: bool,
+    /// When something was sent last. Each token moves it; the timer follows only when it fires.
+    quiet_since: Instant,
+    /// Longest time without an event.
+    pause: Duration,
+    keep_alive: Pin<Box<Sleep>>,
+}
+
+impl<R: Render> EventBody<R> {
+    /// Renders all that is ready, up to the size of a write.
+    fn gather(&mut self, cx: &mut Context<'_>) {
+        while !self.ended && self.events.num_bytes() < MAX_WRITE_BYTES {
+            match self.choices.poll_next(cx) {
+                Poll::Ready(Some((index, GenerationEvent::Started(usage)))) => {
+                    self.render.started(index, usage, &mut self.events);
+                }
+                Poll::Ready(Some((index, GenerationEvent::Prompt(prompt)))) => {
+                    self.render.prompt(index, prompt, &mut self.events);
+                }
+                Poll::Ready(Some((index, GenerationEvent::Output(output)))) => {
+                    self.render.output(index, output, &mut self.events);
+                    if self.choices.is_over() {
+                        self.ended = true;
+                        self.render.finished(self.choices.usage(), &mut self.events);
+                    }
+                }
+                Poll::Ready(Some((_, GenerationEvent::Failed(error)))) => {
+                    tracing::warn!(code = error.code(), %error, "stream ended with an error");
+                    self.metrics.observe_failure(error.class(), error.code());
+                    self.ended = true;
+                    self.render.failed(&error, &mut self.events);
+                }
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// Ready when nothing was sent for as long as proxies keep a silent connection open.
+    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.keep_alive.as_mut().poll(cx).is_ready() {
+            let (now, due) = (Instant::now(), self.quiet_since + self.pause);
+            if due <= now {
+                let next = now + self.pause;
+                self.keep_alive.as_mut().reset(next);
+                return Poll::Ready(());
+            }
+            self.keep_alive.as_mut().reset(due);
+        }
+        Poll::Pending
+    }
+}
+
+impl<R: Render> hyper::body::Body for EventBody<R> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let body = self.get_mut();
+        body.gather(cx);
+        if body.events.num_bytes() == 0 {
+            if body.ended {
+                return Poll::Ready(None);
+            }
+            match body.poll_quiet(cx) {
+                Poll::Ready(()) => body.events.comment(),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        body.quiet_since = Instant::now();
+        Poll::Ready(Some(Ok(Frame::data(body.events.take()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended && self.events.num_bytes() == 0
+    }
+}
+
+/// Whether a fold keeps the tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepTokens {
+    /// Text and usage are enough.
+    No,
+    /// The answer shows them.
+    Yes,
+}
+
+/// A whole output.
+#[derive(Debug)]
+pub struct Folded {
+    /// Its text.
+    pub text: String,
+    /// Its tokens, if kept.
+    pub tokens: Vec<OutputToken>,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// What it took.
+    pub usage: Usage,
+    /// When its first step was planned.
+    pub started: Option<Instant>,
+    /// The prompt's logprobs, if asked for; of a prompt's first output alone.
+    pub prompt: Option<Arc<ScoredPrompt>>,
+}
+
+/// Folds the events into the whole outputs, in the order of their indices, and what they took together.
+pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>, Usage), ApiError> {
+    let mut drafts = vec![Draft::default(); choices.len()];
+    while let Some((index, event)) = choices.next().await {
+        let output = match event {
+            GenerationEvent::Started(_) => {
+                drafts[index].started = Some(Instant::now());
+                continue;
+            }
+            GenerationEvent::Prompt(prompt) => {
+                drafts[index].prompt = Some(prompt);
+                continue;
+            }
+            GenerationEvent::Output(output) => output,
+            GenerationEvent::Failed(error) => return Err(error),
+        };
+        let draft = &mut drafts[index];
+        draft.text.push_str(&output.text);
+        if keep == KeepTokens::Yes {
+            draft.tokens.extend(output.token);
+        }
+        draft.finish = output.finish;
+    }
+    let folded: Option<Vec<Folded>> = drafts.into_iter().map(Draft::fold).collect();
+    let folded = folded.ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    Ok((folded, choices.usage()))
+}
+
+/// An output that grows.
+#[derive(Debug, Clone, Default)]
+struct Draft {
+    text: String,
+    tokens: Vec<OutputToken>,
+    finish: Option<(FinishReason, Usage)>,
+    started: Option<Instant>,
+    prompt: Option<Arc<ScoredPrompt>>,
+}
+
+impl Draft {
+    fn fold(self) -> Option<Folded> {
+        let (reason, usage) = self.finish?;
+        let (started, prompt) = (self.started, self.prompt);
+        Some(Folded { text: self.text, tokens: self.tokens, reason, usage, started, prompt })
+    }
+}

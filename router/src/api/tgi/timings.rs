@@ -1,0 +1,66 @@
+//! The headers of TGI's answers that say what a request took.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::{Duration, Instant};
+
+use crate::api::sse::Folded;
+
+/// When a request came where.
+#[derive(Debug)]
+pub(super) struct Timings {
+    arrived: Instant,
+    /// It was checked and handed to the scheduler.
+    queued: Instant,
+    /// Characters of the prompt's text.
+    num_characters: usize,
+    /// What computes.
+    device: String,
+}
+
+impl Timings {
+    /// Of a request that is handed to the scheduler now.
+    pub(super) fn queued_now(arrived: Instant, inputs: &str, device: &str) -> Self {
+        let num_characters = inputs.chars().count();
+        Self { arrived, queued: Instant::now(), num_characters, device: device.to_owned() }
+    }
+
+    /// What is known before anything was computed.
+    pub(super) fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        // A device's name is ASCII; one that is not is left out.
+        if let Ok(device) = HeaderValue::try_from(&self.device) {
+            headers.insert("x-compute-type", device);
+        }
+        headers.insert("x-compute-characters", HeaderValue::from(self.num_characters));
+        headers
+    }
+
+    /// All of them, for an answer that is complete: `x-compute-time` in seconds, the other times in whole milliseconds.
+    pub(super) fn complete(&self, output: &Folded) -> HeaderMap {
+        let now = Instant::now();
+        let started = output.started.unwrap_or(self.queued);
+        let inference = now.duration_since(started);
+        let per_token = inference / output.usage.output_tokens.max(1);
+        let mut headers = self.headers();
+        let total = now.duration_since(self.arrived);
+        if let Ok(seconds) = HeaderValue::try_from(total.as_secs_f64().to_string()) {
+            headers.insert("x-compute-time", seconds);
+        }
+        for (name, time) in [
+            ("x-total-time", total),
+            ("x-validation-time", self.queued.duration_since(self.arrived)),
+            ("x-queue-time", started.duration_since(self.queued)),
+            ("x-inference-time", inference),
+            ("x-time-per-token", per_token),
+        ] {
+            headers.insert(HeaderName::from_static(name), millis(time));
+        }
+        headers.insert("x-prompt-tokens", HeaderValue::from(output.usage.prompt_tokens));
+        headers.insert("x-generated-tokens", HeaderValue::from(output.usage.output_tokens));
+        headers
+    }
+}
+
+fn millis(time: Duration) -> HeaderValue {
+    HeaderValue::from(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,131 @@
+//! `/tokenize` and `/chat_tokenize`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tokio::sync::SemaphorePermit;
+use trunkline_text::{DecodeSpecial, Detokenizer, EncodeSpecial, ModelText, TextError, TextStart};
+use utoipa::ToSchema;
+
+use super::ErrorResponse;
+use crate::api::app::App;
+use crate::api::{Dialect, openai};
+use crate::error::ApiError;
+use crate::http::parse;
+
+/// Body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct TokenizeRequest {
+    /// The text.
+    pub inputs: String,
+    /// Put the BOS token first if the model asks for it; default true.
+    pub add_special_tokens: Option<bool>,
+}
+
+/// A token and its place in the text.
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SimpleToken {
+    /// Its id.
+    pub id: u32,
+    /// The part of the text that it stands for.
+    pub text: String,
+    /// Where that begins, in characters.
+    pub start: usize,
+    /// Where it ends.
+    pub stop: usize,
+}
+
+/// Shows a text's tokens.
+#[utoipa::path(
+    post, path = "/tokenize", tag = "TGI", request_body = TokenizeRequest,
+    responses(
+        (status = 200, description = "The tokens", body = Vec<SimpleToken>),
+        (status = 422, description = "The request is wrong", body = ErrorResponse),
+    )
+)]
+pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
+    Dialect::Tgi.answer(answer(&app, request).await.map(axum::Json))
+}
+
+/// A templated chat and its tokens.
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ChatTokenizeResponse {
+    /// The tokens of the prompt. One in the middle of a character has no text; the last one of it has the whole.
+    pub tokenize_response: Vec<SimpleToken>,
+    /// The prompt.
+    pub templated_text: String,
+}
+
+/// Shows the prompt of a chat.
+#[utoipa::path(
+    post, path = "/chat_tokenize", tag = "TGI", request_body = openai::ChatBody,
+    responses(
+        (status = 200, description = "The prompt", body = ChatTokenizeResponse),
+        (status = 422, description = "The request is wrong", body = ErrorResponse),
+    )
+)]
+pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
+    Dialect::Tgi.answer(chat_answer(&app, request).await.map(axum::Json))
+}
+
+async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {
+    let body = app.read_body(request.into_body()).await?;
+    let _permit = place(app)?;
+    let prompt = openai::chat::template(app, &body).await?;
+    let tokenizer = &app.model.text.tokenizer;
+    let mut detokenizer = Detokenizer::new(tokenizer.clone(), DecodeSpecial::Keep, TextStart::Beginning);
+    let mut start = 0;
+    let token = |id: &u32| {
+        let text = detokenizer.push(*id);
+        let stop = start + text.chars().count();
+        SimpleToken { id: *id, text, start: std::mem::replace(&mut start, stop), stop }
+    };
+    let tokenize_response = prompt.token_ids.iter().map(token).collect();
+    Ok(ChatTokenizeResponse { tokenize_response, templated_text: prompt.text })
+}
+
+/// Needs no shard, but takes a place: the work is bounded as any other.
+fn place(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
+    app.open.try_acquire().map_err(|_| app.too_many_requests())
+}
+
+async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
+    let body = app.read_body(request.into_body()).await?;
+    let _permit = place(app)?;
+    let body: TokenizeRequest = parse(&body, &[], "")?;
+    let add_special = body.add_special_tokens.unwrap_or(true);
+    app.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await
+}
+
+fn tokens(model: &ModelText, text: &str, add_special: bool) -> Result<Vec<SimpleToken>, TextError> {
+    let encoded = model.tokenizer.encode_with_ranges(text, EncodeSpecial::Allow)?;
+    let mut tokens = Vec::with_capacity(encoded.len() + model.prefix_ids.len());
+    let ids: Vec<u32> = encoded.iter().map(|token| token.id).collect();
+    if add_special && !ids.starts_with(&model.prefix_ids) {
+        // They stand for no part of the text, so their names are shown.
+        tokens.extend(model.prefix_ids.iter().map(|&id| {
+            let name = model.tokenizer.token_bytes(id).unwrap_or_default();
+            SimpleToken { id, text: String::from_utf8_lossy(name).into_owned(), start: 0, stop: 0 }
+        }));
+    }
+    // Byte offsets to character offsets: ranges begin in ascending order, so one pass is enough.
+    let mut at = (0, 0);
+    for token in encoded {
+        let range = token.range;
+        if range.start < at.0 {
+            at = (0, 0);
+        }
+        let start = at.1 + text[at.0..range.start].chars().count();
+        at = (range.start, start);
+        let part = &text[range];
+        tokens.push(SimpleToken {
+            id: token.id,
+            text: part.to_owned(),
+            start,
+            stop: start + part.chars().count(),
+        });
+    }
+    Ok(tokens)
+}

@@ -1,0 +1,395 @@
+//! The driving task: owns the scheduler, turns commands and step results into its events, sends its plans to the shard
+//! and its updates to the requests.
+//!
+//! Nothing here waits for a client: every request has a bounded buffer, and one whose buffer is full is aborted. But
+//! the router's own threads must not make a client look slow: once a buffer is half full, no step is planned before
+//! those threads had a turn.
+
+mod constraints;
+mod handle;
+#[doc(hidden)]
+pub mod late;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use trunkline_scheduler::{
+    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, TenantUsage, Update,
+};
+
+use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
+use crate::kv_events::{self, EventFeed, EventSink};
+use crate::limits::MAX_WAITING_TOKENS;
+use crate::metrics::Metrics;
+
+use constraints::{Constraints, Worked};
+use handle::{Client, Command, Submission};
+pub use handle::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
+use late::LateRestores;
+
+/// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
+const MAX_EVENTS_PER_TURN: usize = 256;
+/// From so many waiting tokens on the threads that write them get a turn before each step.
+const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
+/// Link events waiting for the driver; the shard has two results in flight.
+const MAX_WAITING_LINK_EVENTS: usize = 16;
+
+/// The scheduler's lane for the one shard that the link connects.
+const LANE: LaneId = LaneId(0);
+
+/// Owns the scheduler; `run` is its life.
+pub struct Driver {
+    scheduler: Scheduler,
+    commands: mpsc::Receiver<Command>,
+    link: mpsc::Receiver<LinkEvent>,
+    plans: Option<mpsc::Sender<StepMessage>>,
+    clients: HashMap<SequenceId, Client>,
+    /// Of the sequences under a grammar.
+    constraints: Constraints,
+    /// What came of their masks.
+    worked: mpsc::Receiver<Vec<Worked>>,
+    updates: Vec<Update>,
+    begin: Instant,
+    /// When the event that is being handled was taken.
+    turn: Instant,
+    shard: watch::Sender<ShardStatus>,
+    stats: watch::Sender<Stats>,
+    tenants: watch::Sender<Vec<TenantUsage>>,
+    kv_events: EventSink,
+    late_restores: LateRestores,
+    metrics: Arc<Metrics>,
+    /// Where the requests' tasks run.
+    readers: Handle,
+    /// Some request has `MANY_WAITING_TOKENS`.
+    is_crowded: bool,
+}
+
+/// The ends of the driver's channels that others hold.
+pub struct DriverEnds {
+    /// For requests.
+    pub handle: DriverHandle,
+    /// For the link.
+    pub link: mpsc::Sender<LinkEvent>,
+    /// What the shard is now.
+    pub shard: watch::Receiver<ShardStatus>,
+    /// The scheduler's numbers after the last turn.
+    pub stats: watch::Receiver<Stats>,
+    /// What each tenant had of the pool then.
+    pub tenants: watch::Receiver<Vec<TenantUsage>>,
+    /// What happens in the KV index.
+    pub kv_events: EventFeed,
+}
+
+impl Driver {
+    /// A driver for at most `max_requests` requests at a time, whose tasks run on this runtime.
+    pub fn new(config: SchedulerConfig, max_requests: usize, metrics: Arc<Metrics>) -> (Self, DriverEnds) {
+        // A live request owns at most two slots: its submission and its end.
+        let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
+        let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
+        let (shard, shard_out) = watch::channel(ShardStatus::Loading);
+        let (stats, stats_out) = watch::channel(Stats::default());
+        let (tenants, tenants_out) = watch::channel(Vec::new());
+        let (kv_events, kv_events_out) = kv_events::channel();
+        let (constraints, worked) = Constraints::new(max_requests, Handle::current());
+        let driver = Self {
+            scheduler: Scheduler::new(config),
+            commands: commands_in,
+            link: link_in,
+            plans: None,
+            clients: HashMap::new(),
+            constraints,
+            worked,
+            updates: Vec::new(),
+            begin: Instant::now(),
+            turn: Instant::now(),
+            shard,
+            stats,
+            tenants,
+            kv_events,
+            late_restores: LateRestores::default(),
+            metrics,
+            readers: Handle::current(),
+            is_crowded: false,
+        };
+        let handle = DriverHandle::new(commands);
+        let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
+        (driver, DriverEnds { handle, link, shard, stats, tenants, kv_events })
+    }
+
+    /// Runs until all handles or the link are gone.
+    pub async fn run(mut self) {
+        loop {
+            let wakeup = self.scheduler.next_wakeup();
+            let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
+            tokio::select! {
+                biased;
+                event = self.link.recv() => match event {
+                    Some(event) => self.on_link(event),
+                    None => return,
+                },
+                command = self.commands.recv() => match command {
+                    Some(command) => self.on_command(command),
+                    None => return,
+                },
+                Some(worked) = self.worked.recv() => self.on_worked(worked),
+                () = until(deadline) => {}
+            }
+            self.take_waiting();
+            let worked = self.constraints.flush();
+            if !worked.is_empty() {
+                self.on_worked(worked);
+            }
+            if std::mem::take(&mut self.is_crowded) {
+                // Its queue is first in, first out: when this is done, the tasks woken before had their turn. It fails
+                // only if the runtime is shutting down, and then nobody waits for tokens.
+                let _ = self.readers.spawn(async {}).await;
+            }
+            self.send_plans();
+            self.kv_events.send(self.scheduler.take_kv_events());
+            self.scheduler.record_kv_events(self.kv_events.is_wanted());
+            let stats = self.scheduler.stats();
+            if let Some(num_restores) = self.late_restores.take(&stats, self.turn) {
+                tracing::warn!(
+                    num_restores,
+                    num_blocks = stats.blocks_late,
+                    "the KV store does not answer: its blocks are computed; hint: look at the disk of `--kv-disk-path`"
+                );
+            }
+            self.stats.send_replace(stats);
+            self.tenants.send_modify(|tenants| {
+                tenants.clear();
+                tenants.extend(self.scheduler.tenants().cloned());
+            });
+        }
+    }
+
+    /// Everything that is there already goes into the same plan.
+    fn take_waiting(&mut self) {
+        for _ in 0..MAX_EVENTS_PER_TURN {
+            if let Ok(event) = self.link.try_recv() {
+                self.on_link(event);
+            } else if let Ok(worked) = self.worked.try_recv() {
+                self.on_worked(worked);
+            } else if let Ok(command) = self.commands.try_recv() {
+                self.on_command(command);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Millis {
+        Millis(u64::try_from((self.turn - self.begin).as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.scheduler.handle(self.now(), event, &mut self.updates);
+        self.route();
+    }
+
+    fn on_link(&mut self, event: LinkEvent) {
+        self.turn = Instant::now();
+        match event {
+            LinkEvent::Ready { info, store, plans } => {
+                tracing::info!(
+                    device = %info.device,
+                    architecture = %info.architecture,
+                    num_blocks = info.num_device_blocks,
+                    block_size = info.block_size,
+                    max_step_tokens = info.max_step_tokens,
+                    "shard is ready"
+                );
+                self.plans = Some(plans);
+                self.constraints.set_vocab_size(info.vocab_size);
+                self.handle(Event::ShardReady(LANE, info.limits()));
+                if let Some(store) = store {
+                    self.handle(Event::StoreReady(LANE, store));
+                }
+                self.shard.send_replace(ShardStatus::Ready(info));
+            }
+            LinkEvent::Result(result) => {
+                self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
+                self.handle(Event::StepResult(LANE, result));
+            }
+            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
+            LinkEvent::Lost => {
+                self.plans = None;
+                self.shard.send_replace(ShardStatus::Lost);
+                self.handle(Event::ShardLost(LANE));
+            }
+        }
+    }
+
+    fn on_worked(&mut self, worked: Vec<Worked>) {
+        self.turn = Instant::now();
+        for worked in worked {
+            self.metrics.mask_seconds.observe(worked.time.as_secs_f64());
+            if let Some((id, allowed)) = self.constraints.end(worked) {
+                self.handle(Event::Allow { id, allowed });
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        self.turn = Instant::now();
+        match command {
+            Command::Submit(submission) => {
+                let Submission { mut request, deadline, mut client, constraint } = *submission;
+                client.tenant = request.salt.tenant().map(|tenant| {
+                    let num_prompt_tokens = request.token_ids.len() as u64;
+                    self.metrics.tenants.begin(tenant, num_prompt_tokens)
+                });
+                let id = request.id;
+                request.deadline = deadline.map(|at| {
+                    let since = at.saturating_duration_since(self.begin);
+                    Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+                });
+                self.clients.insert(id, client);
+                if let Some(constraint) = constraint {
+                    request.constrained = true;
+                    self.constraints.begin(id, constraint, request.sampling.logprobs);
+                }
+                self.handle(Event::Submit(Box::new(request)));
+                self.tell(id, SequenceUpdate::Accepted);
+            }
+            Command::Finish(id) => {
+                self.clients.remove(&id);
+                self.constraints.forget(id);
+                self.handle(Event::Finish(id));
+            }
+            Command::Abort(id) => {
+                // After its end a sequence has no client and nothing to abort.
+                if self.clients.remove(&id).is_some() {
+                    self.metrics.aborts.inc();
+                    self.constraints.forget(id);
+                    self.handle(Event::Abort(id));
+                }
+            }
+            Command::Ask(question) => {
+                let now = self.now();
+                question(&mut self.scheduler, now);
+            }
+        }
+    }
+
+    /// Plans until the scheduler says no. Without a shard it still ends what is overdue.
+    fn send_plans(&mut self) {
+        self.turn = Instant::now();
+        loop {
+            let plan = self.scheduler.plan(LANE, self.now(), &mut self.updates);
+            self.route();
+            let late_masks = self.scheduler.take_late_masks(LANE);
+            let is_last = plan.is_none();
+            if is_last && late_masks.is_empty() {
+                return;
+            }
+            if let Some(plan) = &plan {
+                self.metrics.step_tokens.observe(plan.num_tokens() as f64);
+            }
+            let Some(plans) = &self.plans else {
+                let step_id = plan.map(|plan| plan.step_id);
+                tracing::error!(step_id, "the scheduler planned a step without a shard");
+                return;
+            };
+            if let Err(error) = plans.try_send(StepMessage { plan, late_masks }) {
+                if matches!(error, TrySendError::Full(_)) {
+                    tracing::error!("the scheduler planned further ahead than the link has room for");
+                }
+                // Closing the channel ends the Step stream; the link then reports the shard as lost.
+                self.plans = None;
+                return;
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Hands the scheduler's updates to their requests. An abort that this causes may bring more of them.
+    fn route(&mut self) {
+        while !self.updates.is_empty() {
+            for update in std::mem::take(&mut self.updates) {
+                match update {
+                    Update::Started { id, cached_tokens, queued_ms } => {
+                        self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
+                        let tenant = self.clients.get(&id).and_then(|client| client.tenant.as_ref());
+                        if let Some(tenant) = tenant {
+                            tenant.cached_tokens.inc_by(cached_tokens.into());
+                        }
+                        self.tell(id, SequenceUpdate::Started { cached_tokens });
+                    }
+                    Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
+                    Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),
+                    Update::Token { id, token } => self.on_token(id, token),
+                    Update::Awaits { id, token_id } => {
+                        if let Some(allowed) = self.constraints.follow(id, token_id) {
+                            let event = Event::Allow { id, allowed };
+                            self.scheduler.handle(self.now(), event, &mut self.updates);
+                        }
+                    }
+                    Update::Ended { id, reason, usage } => {
+                        self.constraints.forget(id);
+                        self.metrics.observe_end(&reason, usage);
+                        self.tell(id, SequenceUpdate::Ended(reason));
+                        self.clients.remove(&id);
+                    }
+                    Update::Rejected { id, reason, retry_after_ms } => {
+                        self.constraints.forget(id);
+                        self.tell(id, SequenceUpdate::Rejected { reason, retry_after_ms });
+                        self.clients.remove(&id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_token(&mut self, id: SequenceId, token: SampledToken) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let now = self.turn;
+        if let Some(tenant) = &client.tenant {
+            tenant.output_tokens.inc();
+        }
+        match client.last_token.replace(now) {
+            None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
+            Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),
+        }
+        self.tell(id, SequenceUpdate::Token(token));
+    }
+
+    /// Never waits: a request whose buffer is full is aborted. One that reads no more has said why, or is about to: the
+    /// command that it sends at its end counts, not what it leaves unread.
+    fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
+        let Some(client) = self.clients.get(&id) else { return };
+        match client.updates.try_send(update) {
+            Ok(()) => {
+                self.is_crowded |= client.updates.capacity() <= MAX_WAITING_TOKENS - MANY_WAITING_TOKENS;
+            }
+            Err(TrySendError::Closed(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                client.overflowed.store(true, Ordering::Release);
+                tracing::warn!(
+                    sequence_id = id.0,
+                    limit = MAX_WAITING_TOKENS,
+                    "client reads too slowly, aborted"
+                );
+                self.clients.remove(&id);
+                self.constraints.forget(id);
+                self.metrics.aborts.inc();
+                self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
+            }
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

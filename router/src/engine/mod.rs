@@ -1,0 +1,6 @@
+//! The engine: the task that drives the scheduler, the link to the shard and the object tier.
+
+pub mod driver;
+pub mod object;
+pub mod shard;
+pub mod step_thread;

@@ -1,0 +1,302 @@
+//! The link to the shard: connects, checks `Describe`, keeps one Step stream open, and starts over when it ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use trunkline_scheduler::{
+    LateMask, ShardLimits, StepPlan, StepResult, StoreContents, Transfers, WindowLimits,
+};
+
+use super::proto::shard_service_client::ShardServiceClient;
+use super::store::read_store;
+use super::{
+    CONTRACT_VERSION, NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto,
+};
+use crate::engine::object::ObjectTier;
+use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
+
+/// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends,
+/// and for late masks, of which each turn of the driver sends one list.
+const MAX_WAITING_PLANS: usize = 64;
+/// Largest message taken from the shard, in bytes: 1024 sequences with 20 logprobs each stay below 1 MiB.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// What the shard says of itself in `Describe`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardInfo {
+    /// Architecture of the model.
+    pub architecture: String,
+    /// Token ids are below it.
+    pub vocab_size: u32,
+    /// Most positions the model was made for.
+    pub max_position_embeddings: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Blocks of the device pool.
+    pub num_device_blocks: u32,
+    /// Most tokens of one step.
+    pub max_step_tokens: u32,
+    /// Most sequences of one step.
+    pub max_step_sequences: u32,
+    /// Hash of weights, dtypes and kernels.
+    pub numeric_fingerprint: String,
+    /// Backend, for people.
+    pub device: String,
+    /// How K and V are stored.
+    pub kv_dtype: String,
+    /// Bytes of weights.
+    pub weight_bytes: u64,
+    /// Bytes of a block.
+    pub bytes_per_block: u64,
+    /// How windows are kept apart; none if blocks are in one piece.
+    pub windows: Option<WindowLimits>,
+    /// Bytes of a window part.
+    pub bytes_per_window_part: u64,
+    /// Slots of the store; 0 if there is none.
+    pub num_store_slots: u32,
+    /// Folder of the store, if it is on disk.
+    pub store_folder: Option<PathBuf>,
+}
+
+impl ShardInfo {
+    /// Checks what the shard said.
+    pub fn from_proto(describe: proto::DescribeResponse) -> Result<Self, ShardError> {
+        if describe.contract_version != CONTRACT_VERSION {
+            return Err(ShardError::ContractVersion {
+                found: describe.contract_version,
+                expected: CONTRACT_VERSION,
+            });
+        }
+        for (name, value) in [
+            ("vocab_size", describe.vocab_size),
+            ("max_position_embeddings", describe.max_position_embeddings),
+            ("block_size", describe.block_size),
+            ("num_device_blocks", describe.num_device_blocks),
+            ("max_step_tokens", describe.max_step_tokens),
+            ("max_step_sequences", describe.max_step_sequences),
+        ] {
+            if value == 0 {
+                return Err(ShardError::InvalidMessage { detail: format!("`{name}` of Describe is 0") });
+            }
+        }
+        let windows = windows_from_proto(&describe)?;
+        Ok(Self {
+            architecture: describe.architecture,
+            vocab_size: describe.vocab_size,
+            max_position_embeddings: describe.max_position_embeddings,
+            block_size: describe.block_size,
+            num_device_blocks: describe.num_device_blocks,
+            max_step_tokens: describe.max_step_tokens,
+            max_step_sequences: describe.max_step_sequences,
+            numeric_fingerprint: describe.numeric_fingerprint,
+            device: describe.device,
+            kv_dtype: describe.kv_dtype,
+            weight_bytes: describe.weight_bytes,
+            bytes_per_block: describe.bytes_per_block,
+            windows,
+            bytes_per_window_part: describe.bytes_per_window_part,
+            num_store_slots: describe.num_store_slots,
+            store_folder: (describe.num_store_slots > 0 && !describe.store_folder.is_empty())
+                .then(|| PathBuf::from(describe.store_folder)),
+        })
+    }
+
+    /// Whether the store is in the shard's memory and ends with it.
+    pub fn has_store_in_memory(&self) -> bool {
+        self.num_store_slots > 0 && self.store_folder.is_none()
+    }
+
+    /// Bytes of a block in the store, which has it whole.
+    pub fn bytes_per_stored_block(&self) -> u64 {
+        self.bytes_per_block + self.bytes_per_window_part
+    }
+
+    /// The part that the scheduler needs.
+    pub fn limits(&self) -> ShardLimits {
+        ShardLimits {
+            block_size: self.block_size,
+            num_blocks: self.num_device_blocks,
+            max_step_tokens: self.max_step_tokens,
+            max_step_sequences: self.max_step_sequences,
+            vocab_size: self.vocab_size,
+            windows: self.windows,
+        }
+    }
+
+    /// Most tokens of one sequence that the pool can hold.
+    pub fn pool_tokens(&self) -> u64 {
+        u64::from(self.block_size) * u64::from(self.num_device_blocks)
+    }
+}
+
+fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {
+    let invalid = |detail: String| Err(ShardError::InvalidMessage { detail });
+    let limits = WindowLimits { num_parts: describe.num_window_parts, window_size: describe.window_size };
+    if limits.num_parts == 0 {
+        return Ok(None);
+    }
+    if limits.window_size == 0 {
+        return invalid("`window_size` of Describe is 0, though there are window parts".to_owned());
+    }
+    let least = limits.least_parts(describe.block_size);
+    if limits.num_parts < least {
+        return invalid(format!(
+            "`num_window_parts` of Describe is {}, expected at least {least} for a window of {}",
+            limits.num_parts, limits.window_size
+        ));
+    }
+    Ok(Some(limits))
+}
+
+/// What the driver tells the shard: at least one of both.
+#[derive(Debug, Default, PartialEq)]
+pub struct StepMessage {
+    /// The plan of a step.
+    pub plan: Option<StepPlan>,
+    /// What steps may sample whose plans were sent before.
+    pub late_masks: Vec<LateMask>,
+}
+
+/// What the link tells the driver.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// A Step stream is open, on a shard without sequences. Plans go into `plans`.
+    Ready {
+        /// What the shard is.
+        info: Arc<ShardInfo>,
+        /// What its store holds.
+        store: Option<StoreContents>,
+        /// Where its plans go.
+        plans: mpsc::Sender<StepMessage>,
+    },
+    /// A step is done.
+    Result(StepResult),
+    /// Transfers to or from the store are over.
+    Transfers(Transfers),
+    /// The stream that the last `Ready` opened is gone.
+    Lost,
+}
+
+/// Opens a channel to the shard's socket. Fails if nothing listens there.
+pub async fn connect(socket: &Path) -> Result<Channel, ShardError> {
+    let path: PathBuf = socket.to_path_buf();
+    let unreachable = |source| ShardError::Unreachable { socket: socket.display().to_string(), source };
+    // The address is not used: the connector below goes to the socket.
+    let endpoint = Endpoint::try_from("http://shard.invalid").map_err(unreachable)?;
+    endpoint
+        .connect_with_connector(tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        }))
+        .await
+        .map_err(unreachable)
+}
+
+/// A client with this router's message limits.
+fn client(channel: Channel) -> ShardServiceClient<Channel> {
+    ShardServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// Keeps the link up for the life of the process; ends when the driver is gone.
+///
+/// Whenever a shard is there, `objects` uses its store.
+pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, objects: Option<Arc<ObjectTier>>) {
+    let mut pause = RECONNECT_PAUSE.0;
+    let mut said = String::new();
+    while !events.is_closed() {
+        let mut was_ready = false;
+        let outcome = run_once(&socket, &events, objects.as_deref(), &mut was_ready).await;
+        if was_ready {
+            pause = RECONNECT_PAUSE.0;
+            said.clear();
+            if events.send(LinkEvent::Lost).await.is_err() {
+                return;
+            }
+        }
+        if let Err(error) = outcome {
+            let text = error.to_string();
+            if was_ready {
+                tracing::error!(%error, "shard lost");
+            } else if matches!(error, ShardError::Unreachable { .. }) {
+                tracing::debug!(%error, "shard is not there yet");
+            } else if said != text {
+                tracing::warn!(%error, "shard cannot be used");
+            }
+            said = text;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RECONNECT_PAUSE.1);
+    }
+}
+
+/// One connection from `Describe` to the end of its Step stream.
+async fn run_once(
+    socket: &Path,
+    events: &mpsc::Sender<LinkEvent>,
+    objects: Option<&ObjectTier>,
+    was_ready: &mut bool,
+) -> Result<(), ShardError> {
+    let channel = within("connect", connect(socket)).await?;
+    let mut client = client(channel);
+    let describe = within("Describe", async {
+        let call = client.describe(proto::DescribeRequest {}).await;
+        call.map_err(|status| ShardError::Call { call: "Describe", status: Box::new(status) })
+    });
+    let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
+
+    // From before the slots are counted until the new index counts: what else writes to them is done.
+    let mut gate = match objects {
+        Some(objects) => Some(objects.hold().await),
+        None => None,
+    };
+    let store = read_store(&info).await;
+    if let Some(gate) = &mut gate {
+        gate.set(&info, store.is_some()).await;
+    }
+    let (plans, outgoing) = mpsc::channel::<StepMessage>(MAX_WAITING_PLANS);
+    let mut masks = NamedMasks::default();
+    let requests =
+        tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), move |message| proto::StepRequest {
+            plan: message.plan.map(plan_to_proto),
+            late_masks: message.late_masks.into_iter().map(|late| masks.write(late)).collect(),
+        });
+    // A server may send its response header only with the first result, so the driver must be able to plan before
+    // `step` returns: the stream is open once the request is on its way.
+    if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {
+        return Ok(());
+    }
+    drop(gate);
+    *was_ready = true;
+    let failed = |status| ShardError::Call { call: "Step", status: Box::new(status) };
+    let mut results = client.step(requests).await.map_err(failed)?.into_inner();
+    while let Some(response) = results.message().await.map_err(failed)? {
+        if response.result.is_none() && response.transfers.is_none() {
+            return Err(ShardError::InvalidMessage { detail: "step response is empty".into() });
+        }
+        // In this order: the tokens of a block that was stored may have come with the result.
+        let result = response.result.map(result_from_proto).map(LinkEvent::Result);
+        let transfers = response.transfers.map(transfers_from_proto).map(LinkEvent::Transfers);
+        for event in [result, transfers].into_iter().flatten() {
+            if events.send(event).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Err(ShardError::StreamEnded)
+}
+
+async fn within<T>(
+    call: &'static str,
+    work: impl Future<Output = Result<T, ShardError>>,
+) -> Result<T, ShardError> {
+    let limit: Duration = DESCRIBE_TIMEOUT;
+    tokio::time::timeout(limit, work)
+        .await
+        .map_err(|_| ShardError::Timeout { call, limit_ms: limit.as_millis() })?
+}

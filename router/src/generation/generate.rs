@@ -1,0 +1,445 @@
+//! One request's way from validated form to text: submits its sequence, detokenizes, finds stop strings, and says it
+//! all as one stream of `GenerationEvent`s, which every dialect renders and the plain answers fold.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use trunkline_scheduler::{
+    EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
+    TokenLogprob, TokenScore,
+};
+use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
+
+use crate::engine::driver::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
+use crate::engine::object::ObjectTier;
+use crate::error::ApiError;
+use crate::generation::admission::Place;
+use crate::generation::stops::Stops;
+use crate::grammars::CompiledGrammar;
+use crate::limits::{Limits, MAX_WAITING_TOKENS};
+use crate::request::deadline::Deadline;
+use crate::request::ready::GenerationRequest;
+use crate::shutdown::Phase;
+
+/// Why an output is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token of the model, or the end of a grammar.
+    EndToken,
+    /// A token that the request named.
+    StopToken {
+        /// Its id.
+        token_id: u32,
+    },
+    /// `max_new_tokens`.
+    Length,
+    /// A stop string.
+    StopString {
+        /// Its number in the request.
+        index: usize,
+    },
+}
+
+/// What a request took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt length.
+    pub prompt_tokens: u32,
+    /// Generated tokens, an end token included.
+    pub output_tokens: u32,
+    /// Prompt tokens that a prefix hit spared.
+    pub cached_tokens: u32,
+    /// What of the prompt is kept, if that was asked for.
+    pub pinned: Option<Pinned>,
+}
+
+/// A generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputToken {
+    /// Its id.
+    pub id: u32,
+    /// The text that became certain with it, stop strings not considered. Empty in the middle of a character.
+    pub text: String,
+    /// Natural logarithm; 0 if logprobs were not asked for.
+    pub logprob: f32,
+    /// The likeliest tokens in its place.
+    pub top_logprobs: Vec<TokenLogprob>,
+    /// It is a control token, without text of its own.
+    pub special: bool,
+    /// It is an end token that ended the output.
+    pub is_end: bool,
+}
+
+/// A piece of output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// The token; none if the output ends without one.
+    pub token: Option<OutputToken>,
+    /// Text that no later token can take back.
+    pub text: String,
+    /// Set on the last piece.
+    pub finish: Option<(FinishReason, Usage)>,
+}
+
+/// The prompt and its logprobs.
+#[derive(Debug, Default, PartialEq)]
+pub struct ScoredPrompt {
+    /// The prompt.
+    pub token_ids: Vec<u32>,
+    /// Of all its tokens but the first.
+    pub scores: Vec<TokenScore>,
+}
+
+/// What a dialect renders.
+#[derive(Debug)]
+pub enum GenerationEvent {
+    /// The first step is planned: what the prompt has and what of it was cached.
+    Started(Usage),
+    /// The prompt's logprobs, if they are asked for: before the first output.
+    Prompt(Arc<ScoredPrompt>),
+    /// A piece of output.
+    Output(Output),
+    /// The end, without a finish reason.
+    Failed(ApiError),
+}
+
+/// A request under way. Dropping it aborts the sequence.
+pub struct Generation {
+    sequence: Sequence,
+    request: GenerationRequest,
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    stops: Stops,
+    usage: Usage,
+    /// Of the prompt, until they are complete and told.
+    scores: Option<Vec<TokenScore>>,
+    ended: bool,
+    /// There is no output, and nobody will say so.
+    ends_at_once: bool,
+    /// Ready when the drain took too long. Kept, so that a token does not register it again.
+    terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
+    limits: Arc<Limits>,
+    /// The request counts as open until this is dropped.
+    place: Place,
+}
+
+/// What a generation needs of the server.
+pub struct Surroundings {
+    /// The driver.
+    pub driver: DriverHandle,
+    /// Ids to text.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Serving, draining, terminating.
+    pub phase: watch::Receiver<Phase>,
+    /// For messages.
+    pub limits: Arc<Limits>,
+    /// Blocks that other replicas computed, if there is such a tier.
+    pub objects: Option<Arc<ObjectTier>>,
+}
+
+impl Generation {
+    /// Submits the request and waits until the scheduler took or refused it, which it does at once. Where there is an
+    /// object tier, first waits for what it has of the prompt, no longer than computing that would take.
+    pub async fn start(
+        request: GenerationRequest,
+        around: Surroundings,
+        place: Place,
+    ) -> Result<Self, ApiError> {
+        // What is scored is computed anyway.
+        let objects = around.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
+        if let Some(objects) = objects {
+            objects.fetch(&request.salt, &request.prompt_token_ids).await;
+        }
+        if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
+            return Err(deadline.exceeded());
+        }
+        let constraint = request.grammar.as_ref().map(CompiledGrammar::constraint);
+        let mut sequence = around
+            .driver
+            .submit(
+                sequence_request(&request),
+                request.arrived,
+                request.deadline.map(|deadline| deadline.at),
+                constraint,
+            )
+            .await
+            .map_err(|DriverGone| bug())?;
+        let mut ends_at_once = false;
+        match sequence.next().await {
+            Some(SequenceUpdate::Accepted) => {}
+            // Nothing was to be generated, and nothing of the prompt to be reported.
+            Some(SequenceUpdate::Ended(EndReason::Length)) => ends_at_once = true,
+            Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
+                return Err(rejected(reason, retry_after_ms, &request));
+            }
+            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, request.deadline)),
+            _ => return Err(bug()),
+        }
+        let detokenizer =
+            Detokenizer::new(around.tokenizer.clone(), request.special_tokens, TextStart::Continuation);
+        Ok(Self {
+            sequence,
+            stops: Stops::new(&request.stops, request.stop_text, request.sections.as_ref()),
+            usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
+            scores: request.sampling.prompt_logprobs.map(|_| Vec::new()),
+            request,
+            tokenizer: around.tokenizer,
+            detokenizer,
+            ended: false,
+            ends_at_once,
+            terminated: Box::pin(terminated(around.phase)),
+            limits: around.limits,
+            place,
+        })
+    }
+
+    /// The validated request.
+    pub fn request(&self) -> &GenerationRequest {
+        &self.request
+    }
+
+    /// The next event; none after the last piece of output or a failure.
+    pub async fn next(&mut self) -> Option<GenerationEvent> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As `next`. Tokens that are there go before the end of the server.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
+        while !self.ended {
+            if let Some(prompt) = self.take_scored_prompt() {
+                return Poll::Ready(Some(GenerationEvent::Prompt(prompt)));
+            }
+            if self.ends_at_once {
+                return Poll::Ready(Some(self.end_without_token(FinishReason::Length)));
+            }
+            let update = match self.sequence.poll_next(cx) {
+                Poll::Ready(update) => update,
+                Poll::Pending => {
+                    ready!(self.terminated.as_mut().poll(cx));
+                    let limit_s = self.limits.graceful_termination_timeout.as_secs();
+                    return Poll::Ready(Some(self.fail(ApiError::Terminated { limit_s })));
+                }
+            };
+            if let Some(event) = self.on_update(update) {
+                return Poll::Ready(Some(event));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// Whether the prompt's logprobs are still to come.
+    pub fn awaits_prompt(&self) -> bool {
+        self.scores.is_some() && !self.ended
+    }
+
+    /// The prompt's logprobs, once, when they are complete.
+    fn take_scored_prompt(&mut self) -> Option<Arc<ScoredPrompt>> {
+        let num_expected = self.request.prompt_token_ids.len() - 1;
+        let scores = self.scores.take_if(|scores| scores.len() == num_expected)?;
+        Some(Arc::new(ScoredPrompt { token_ids: self.request.prompt_token_ids.clone(), scores }))
+    }
+
+    /// What an update, or the end of them, says to the client.
+    fn on_update(&mut self, update: Option<SequenceUpdate>) -> Option<GenerationEvent> {
+        Some(match update {
+            Some(SequenceUpdate::Token(token)) => self.on_token(token),
+            Some(SequenceUpdate::Accepted) => return None,
+            Some(SequenceUpdate::Scored(more)) => {
+                self.scores.iter_mut().for_each(|scores| scores.extend_from_slice(&more));
+                return None;
+            }
+            Some(SequenceUpdate::Started { cached_tokens }) => {
+                self.usage.cached_tokens = cached_tokens;
+                GenerationEvent::Started(self.usage)
+            }
+            Some(SequenceUpdate::Pinned(pinned)) => {
+                self.usage.pinned = Some(pinned);
+                return None;
+            }
+            Some(SequenceUpdate::Ended(EndReason::EndToken)) => {
+                self.end_without_token(FinishReason::EndToken)
+            }
+            Some(SequenceUpdate::Ended(EndReason::Length)) => self.end_without_token(FinishReason::Length),
+            Some(SequenceUpdate::Ended(reason)) => {
+                let error = failed(reason, self.request.deadline);
+                self.fail(error)
+            }
+            Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
+                let error = rejected(reason, retry_after_ms, &self.request);
+                self.fail(error)
+            }
+            None if self.sequence.overflowed() => {
+                self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS })
+            }
+            None => self.fail(bug()),
+        })
+    }
+
+    fn fail(&mut self, error: ApiError) -> GenerationEvent {
+        self.ended = true;
+        GenerationEvent::Failed(error)
+    }
+
+    fn on_token(&mut self, token: SampledToken) -> GenerationEvent {
+        self.usage.output_tokens += 1;
+        self.place.count_output();
+        let is_end = self.request.is_end(token.token_id);
+        let special = self.tokenizer.is_special(token.token_id);
+        // An end token has no text, also where the vocabulary does not call it special.
+        let mut text = if is_end { String::new() } else { self.detokenizer.push(token.token_id) };
+        let is_hidden = self.request.special_tokens == DecodeSpecial::Skip;
+        if special && is_hidden && self.request.shown_token_ids.contains(&token.token_id) {
+            let name = self.tokenizer.token_bytes(token.token_id).unwrap_or_default();
+            text.push_str(&String::from_utf8_lossy(name));
+        }
+        let step = self.stops.push(&text);
+        let mut token = OutputToken {
+            id: token.token_id,
+            text,
+            logprob: token.logprob,
+            top_logprobs: token.top_logprobs,
+            special,
+            is_end,
+        };
+        let mut certain = step.text;
+        let finish = if let Some(index) = step.matched {
+            self.sequence.finish();
+            Some(FinishReason::StopString { index })
+        } else if is_end || self.usage.output_tokens >= self.request.max_new_tokens {
+            let rest = self.detokenizer.finish();
+            token.text.push_str(&rest);
+            let matched = self.flush(&rest, &mut certain);
+            let reason = match is_end {
+                true if self.request.stop_token_ids.contains(&token.id) => {
+                    FinishReason::StopToken { token_id: token.id }
+                }
+                true => FinishReason::EndToken,
+                false => FinishReason::Length,
+            };
+            Some(matched.map_or(reason, |index| FinishReason::StopString { index }))
+        } else {
+            None
+        };
+        self.ended = finish.is_some();
+        let finish = finish.map(|reason| (reason, self.usage));
+        GenerationEvent::Output(Output { token: Some(token), text: certain, finish })
+    }
+
+    fn end_without_token(&mut self, reason: FinishReason) -> GenerationEvent {
+        self.ended = true;
+        let rest = self.detokenizer.finish();
+        let mut text = String::new();
+        let matched = self.flush(&rest, &mut text);
+        let reason = matched.map_or(reason, |index| FinishReason::StopString { index });
+        GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
+    }
+
+    /// Appends what was held back to `certain`; gives the stop string that this completed.
+    fn flush(&mut self, rest: &str, certain: &mut String) -> Option<usize> {
+        let mut step = self.stops.push(rest);
+        certain.push_str(&step.text);
+        if step.matched.is_none() {
+            step = self.stops.finish();
+            certain.push_str(&step.text);
+        }
+        step.matched
+    }
+}
+
+fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
+    SequenceRequest {
+        constrained: false,
+        // Id and deadline are the driver's to fill in.
+        id: SequenceId(0),
+        token_ids: request.prompt_token_ids.clone(),
+        max_new_tokens: request.max_new_tokens,
+        sampling: request.sampling.clone(),
+        end_token_ids: request.end_token_ids.clone(),
+        ignore_eos: request.ignore_eos,
+        priority: request.priority,
+        deadline: None,
+        salt: request.salt.clone(),
+        retention: request.retention.clone(),
+    }
+}
+
+async fn terminated(mut phase: watch::Receiver<Phase>) {
+    // The sender lives in the server; without it nobody can terminate.
+    if phase.wait_for(|phase| *phase == Phase::Terminating).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn bug() -> ApiError {
+    let request_id = crate::random::id();
+    tracing::error!(request_id, "the driver dropped a request");
+    ApiError::Bug { request_id }
+}
+
+fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &GenerationRequest) -> ApiError {
+    let retry_after_s = retry_after_ms.unwrap_or(1_000).div_ceil(1_000).max(1);
+    match reason {
+        RejectReason::QueueFull { num_waiting, max_queued_requests, oldest_wait_ms } => ApiError::QueueFull {
+            detail: format!(
+                "queue is full ({num_waiting} of {max_queued_requests} requests waiting, oldest for {:.1} s)",
+                oldest_wait_ms as f64 / 1e3
+            ),
+            retry_after_s,
+        },
+        RejectReason::QueueShared { num_waiting, num_free, max_queued_requests } => ApiError::QueueFull {
+            detail: format!(
+                "the tenant's part of the queue is full ({num_waiting} of its requests wait, and {num_free} of \
+                 {max_queued_requests} places are left for all tenants)"
+            ),
+            retry_after_s,
+        },
+        RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
+            ApiError::DeadlineUnreachable {
+                predicted_wait_s: predicted_wait_ms as f64 / 1e3,
+                deadline_in_s: deadline_in_ms as f64 / 1e3,
+                by: request.deadline.map_or("timeout", |deadline| deadline.by),
+                retry_after_s,
+            }
+        }
+        RejectReason::TooLong { prompt_tokens, max_new_tokens, max_total_tokens } => {
+            ApiError::ContextLength {
+                limit: u32::try_from(max_total_tokens).unwrap_or(u32::MAX),
+                prompt_tokens: prompt_tokens as usize,
+                field: request.max_new_tokens_field,
+                max_new_tokens: u64::from(max_new_tokens),
+                hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
+            }
+        }
+        RejectReason::Invalid { message } => {
+            let request_id = crate::random::id();
+            tracing::error!(request_id, message, "the scheduler refused what validation had passed");
+            ApiError::Bug { request_id }
+        }
+    }
+}
+
+fn failed(reason: EndReason, deadline: Option<Deadline>) -> ApiError {
+    match reason {
+        EndReason::ShardLost => ApiError::ShardLost,
+        EndReason::DeadlineExceeded => deadline.map_or_else(bug, |deadline| deadline.exceeded()),
+        EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
+            tracing::warn!(message = error.message, "a sequence cannot go on under its grammar");
+            ApiError::GrammarFailed { detail: error.message }
+        }
+        EndReason::Failed(error) => {
+            tracing::error!(code = ?error.code, message = error.message, "a sequence failed on the shard");
+            let detail = match error.code {
+                SequenceErrorCode::NotFinite => "the model's output is not finite",
+                SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
+                    "router and shard disagree"
+                }
+                SequenceErrorCode::GrammarFailed | SequenceErrorCode::Unspecified => "unknown reason",
+            };
+            ApiError::SequenceFailed { detail: detail.into() }
+        }
+        EndReason::EndToken | EndReason::Length | EndReason::Finished | EndReason::Aborted => bug(),
+    }
+}

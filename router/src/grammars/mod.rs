@@ -1,0 +1,152 @@
+//! Grammars of requests: compiled on the blocking pool, a few at a time, and kept for the tenant's next request.
+
+#[doc(hidden)]
+pub mod cache;
+#[doc(hidden)]
+pub mod compiling;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning};
+use trunkline_reply::ReasoningStart;
+
+use crate::api::app::Model;
+use crate::error::ApiError;
+use crate::grammars::cache::{GrammarCache, GrammarKey};
+use crate::grammars::compiling::CompilingPlaces;
+use crate::limits::GRAMMAR_TIMEOUT;
+use crate::metrics::Metrics;
+use crate::tenants::Caller;
+
+/// A grammar as a client sent it, or compiled.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RequestGrammar {
+    /// As sent.
+    Asked {
+        /// The field that asks for it, in the dialect's words.
+        field: &'static str,
+        /// It.
+        grammar: Grammar,
+    },
+    /// Ready to be used.
+    Compiled(CompiledGrammar),
+}
+
+impl RequestGrammar {
+    /// A compiled grammar begins after the reply's reasoning.
+    pub fn begin_after(&mut self, reasoning: Option<ReasoningStart>) {
+        if let Self::Compiled(grammar) = self {
+            grammar.reasoning = reasoning.map(|start| match start {
+                ReasoningStart::InPrompt => Reasoning::Begun,
+                ReasoningStart::InReply => Reasoning::Possible,
+            });
+        }
+    }
+}
+
+/// The beginning of an output under a grammar. Cheap to clone.
+#[derive(Clone)]
+pub struct CompiledGrammar {
+    beginning: Arc<Mutex<Constraint>>,
+    /// What comes before the grammar.
+    reasoning: Option<Reasoning>,
+}
+
+impl CompiledGrammar {
+    fn new(constraint: Constraint) -> Self {
+        Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None }
+    }
+
+    /// A constraint for one sequence.
+    pub fn constraint(&self) -> Constraint {
+        // Forking changes nothing, so a panic in it leaves the state whole.
+        let mut constraint = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).fork();
+        if let Some(reasoning) = self.reasoning {
+            constraint.begin_after(reasoning);
+        }
+        constraint
+    }
+}
+
+impl fmt::Debug for CompiledGrammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CompiledGrammar")
+    }
+}
+
+/// The same one, not one that says the same.
+impl PartialEq for CompiledGrammar {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.beginning, &other.beginning) && self.reasoning == other.reasoning
+    }
+}
+
+/// Compiles the grammars of all requests.
+pub struct Grammars {
+    model: Arc<Model>,
+    limits: GrammarLimits,
+    /// Made for the first request that needs it: the vocabulary's trie takes tens of milliseconds.
+    compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
+    places: CompilingPlaces,
+    cache: Mutex<GrammarCache<CompiledGrammar>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Grammars {
+    /// For a model.
+    pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
+        let places = CompilingPlaces::new(GRAMMAR_TIMEOUT);
+        let cache = Mutex::new(GrammarCache::default());
+        Self { model, limits, compiler: OnceLock::new(), places, cache, metrics }
+    }
+
+    /// As compiled for this caller before, or compiled now.
+    pub async fn get(
+        self: &Arc<Self>,
+        caller: &Caller,
+        field: &'static str,
+        grammar: Grammar,
+    ) -> Result<CompiledGrammar, ApiError> {
+        let key = GrammarKey::new(caller.name(), &grammar);
+        // A panic leaves the cache whole: entries are moved in and out.
+        if let Some(compiled) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            self.metrics.grammar_hits.inc();
+            return Ok(compiled);
+        }
+        let compiled = self.compile(caller, field, grammar).await?;
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key, compiled.clone());
+        Ok(compiled)
+    }
+
+    /// Compiles what a client asked for; waits for its turn a while, others go on meanwhile.
+    async fn compile(
+        self: &Arc<Self>,
+        caller: &Caller,
+        field: &'static str,
+        grammar: Grammar,
+    ) -> Result<CompiledGrammar, ApiError> {
+        let asked = |error| ApiError::Grammar { field, error };
+        let place = self.places.take(caller.name()).await.map_err(asked)?;
+        let grammars = self.clone();
+        let compiled = tokio::task::spawn_blocking(move || {
+            let begin = Instant::now();
+            let compiled = grammars.compiler()?.compile_holding(&grammar, place);
+            grammars.metrics.grammar_compile_seconds.observe(begin.elapsed().as_secs_f64());
+            compiled
+        });
+        match compiled.await {
+            Ok(Ok(constraint)) => Ok(CompiledGrammar::new(constraint)),
+            Ok(Err(error)) => Err(asked(error)),
+            // A panic in the parser is a defect, as one in a handler.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    fn compiler(&self) -> Result<&GrammarCompiler, GrammarError> {
+        let (text, marks) = (&self.model.text, self.model.reply.marks);
+        let make = || GrammarCompiler::new(&text.tokenizer, &text.end_token_ids, marks, self.limits);
+        self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)
+    }
+}

@@ -1,0 +1,168 @@
+//! TLS for the listener: certificate and key from PEM files, read again when they change.
+//!
+//! Connections keep what they began with; new ones get what was read last. Files that cannot be used change nothing.
+
+mod error;
+#[doc(hidden)]
+pub mod validity;
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+pub use error::TlsError;
+
+use crate::api::app::unix_s;
+use crate::metrics::Metrics;
+
+/// Most bytes of either file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Default time between two looks at the files.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// What is spoken inside (RFC 7301).
+const ALPN: &[u8] = b"http/1.1";
+
+/// Certificate and key of the listener.
+#[derive(Debug)]
+pub struct Tls {
+    cert: PathBuf,
+    key: PathBuf,
+    config: RwLock<Arc<ServerConfig>>,
+    seen: Mutex<Seen>,
+    /// Time between two looks at the files.
+    pub look_interval: Duration,
+}
+
+/// What of the files is known.
+#[derive(Debug, Default)]
+struct Seen {
+    /// As they were when they were read last.
+    read: Stamps,
+    /// As they were at the last look.
+    last: Stamps,
+}
+
+/// What tells a changed file: device, inode, bytes, time. None if it is not there.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+type Stamps = (Stamp, Stamp);
+
+impl Tls {
+    /// Reads both files. Fails on what no client would take: a key of another certificate, a certificate that has
+    /// expired.
+    pub fn load(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
+        let stamps = (stamp(&cert), stamp(&key));
+        let config = RwLock::new(Arc::new(read_config(&cert, &key)?));
+        let seen = Mutex::new(Seen { read: stamps, last: stamps });
+        Ok(Self { cert, key, config, seen, look_interval: LOOK_INTERVAL })
+    }
+
+    /// Begins connections with what was read last.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Looks at the files every `look_interval`, for ever.
+    pub async fn watch(self: Arc<Self>, metrics: Arc<Metrics>) {
+        loop {
+            tokio::time::sleep(self.look_interval).await;
+            let tls = self.clone();
+            // A disk that hangs must not hold a thread that serves.
+            let looked = tokio::task::spawn_blocking(move || tls.look());
+            match looked.await {
+                Ok(None) => {}
+                Ok(Some(Ok(()))) => {
+                    metrics.tls_reloads.inc();
+                    tracing::info!(cert = %self.cert.display(), "certificate and key were read again");
+                }
+                Ok(Some(Err(error))) => {
+                    metrics.tls_reload_failures.inc();
+                    tracing::warn!(%error, "certificate and key stay as they were");
+                }
+                // The runtime is shutting down.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Looks at the files, and reads them if they are others than before and have not changed since the last look:
+    /// two files are not replaced at once. Says what came of reading them.
+    pub fn look(&self) -> Option<Result<(), TlsError>> {
+        let stamps = (stamp(&self.cert), stamp(&self.key));
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_settled = std::mem::replace(&mut seen.last, stamps) == stamps;
+        if !is_settled || seen.read == stamps {
+            return None;
+        }
+        seen.read = stamps;
+        Some(read_config(&self.cert, &self.key).map(|config| {
+            *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        }))
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
+    let chain = read_file("--tls-cert", cert)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
+    let chain = chain.map_err(|_| TlsError::invalid("--tls-cert", cert, "is not PEM"))?;
+    let Some(leaf) = chain.first() else {
+        return Err(TlsError::invalid("--tls-cert", cert, "holds no `BEGIN CERTIFICATE`"));
+    };
+    check_validity(cert, leaf)?;
+    let bytes = read_file("--tls-key", key)?;
+    // What is wrong with a key is not quoted.
+    let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+        TlsError::invalid("--tls-key", key, "holds no private key in PEM, without a passphrase")
+    })?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|source| TlsError::Unusable { source })?
+        .with_no_client_auth();
+    let mut config = builder.with_single_cert(chain, private).map_err(|source| match source {
+        rustls::Error::InconsistentKeys(_) => {
+            TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() }
+        }
+        source => TlsError::Unusable { source },
+    })?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(config)
+}
+
+fn check_validity(path: &Path, leaf: &[u8]) -> Result<(), TlsError> {
+    let Some(validity) = validity::validity(leaf) else {
+        return Err(TlsError::invalid("--tls-cert", path, "holds no X.509 certificate"));
+    };
+    let now = unix_s().cast_signed();
+    let date = |unix_s: i64| crate::log::timestamp(u64::try_from(unix_s).unwrap_or(0), 0);
+    let problem = if now > *validity.end() {
+        format!("expired at {}", date(*validity.end()))
+    } else if now < *validity.start() {
+        format!("is not valid before {}", date(*validity.start()))
+    } else {
+        return Ok(());
+    };
+    Err(TlsError::invalid("--tls-cert", path, problem))
+}
+
+fn read_file(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |source| TlsError::Unreadable { flag, path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(TlsError::invalid(flag, path, format!("is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(bytes)
+}

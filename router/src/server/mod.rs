@@ -1,0 +1,167 @@
+//! Puts the parts together: driver, link, health, routes; and takes them apart in order.
+
+pub mod observe;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use trunkline_object::Remote;
+use trunkline_scheduler::SchedulerConfig;
+
+use crate::api::app::{App, Model};
+use crate::api::responses::ResponseStore;
+use crate::engine::driver::Driver;
+use crate::engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
+use crate::engine::shard::{Health, run_link, watch_health};
+use crate::engine::step_thread::StepThread;
+use crate::grammars::Grammars;
+use crate::http::serve::{self, Front};
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::shutdown::{Phase, Shutdown};
+use crate::tenants::Access;
+
+/// How long answers that end with an error have to reach their clients.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server whose tasks run, without a listener yet.
+pub struct Server {
+    /// What handlers share.
+    pub app: Arc<App>,
+    /// What stands before the routes: nothing but a socket, unless it is set before `run`.
+    pub front: Front,
+    shutdown: Shutdown,
+    steps: StepThread,
+    health: JoinHandle<()>,
+    upload: Option<JoinHandle<()>>,
+}
+
+/// The driving task ended: a broken invariant. The process must end too.
+#[derive(Debug, thiserror::Error)]
+#[error("the driving task ended")]
+pub struct DriverEnded;
+
+impl Server {
+    /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
+    pub fn start(model: Model, limits: Limits, access: Access, shard_socket: PathBuf) -> io::Result<Self> {
+        Self::start_with_objects(model, limits, access, shard_socket, None)
+    }
+
+    /// The same with a tier of objects below the shard's store, if it has one.
+    pub fn start_with_objects(
+        model: Model,
+        limits: Limits,
+        access: Access,
+        shard_socket: PathBuf,
+        remote: Option<Remote>,
+    ) -> io::Result<Self> {
+        let metrics = Arc::new(Metrics::default());
+        let config = SchedulerConfig {
+            max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
+            max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
+            eviction: limits.eviction_policy,
+            max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
+            shares: access.shares(),
+            weights: access.weights(),
+            max_pinned_percent: limits.max_pinned_percent,
+            ..SchedulerConfig::default()
+        };
+        let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
+        let (health_in, health) = watch::channel(Health::default());
+        let shutdown = Shutdown::default();
+        let parallel = std::thread::available_parallelism().map_or(1, usize::from);
+        // One core stays free for everything else.
+        let num_tokenizing = parallel.saturating_sub(1).max(1);
+        let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
+        let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
+        let model = Arc::new(model);
+        let app = Arc::new(App {
+            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar, metrics.clone())),
+            model,
+            access,
+            driver: ends.handle,
+            kv_events: ends.kv_events.shared(),
+            registry: metrics.registry(
+                ends.stats.clone(),
+                ends.shard.clone(),
+                objects.as_ref().map(|objects| objects.counts()),
+                ends.tenants,
+            ),
+            shard: ends.shard.clone(),
+            health,
+            stats: ends.stats,
+            phase: shutdown.subscribe(),
+            metrics,
+            objects: objects.clone(),
+            responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
+            open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+            places: Arc::default(),
+            reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
+            tokenizing: Arc::new(Semaphore::new(num_tokenizing)),
+            num_tokenizing,
+            limits: Arc::new(limits),
+        });
+        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, objects))?;
+        tokio::spawn(ends.kv_events.run());
+        let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
+        Ok(Self { app, front: Front::default(), shutdown, steps, health, upload })
+    }
+
+    /// Serves until `terminate` is ready and the drain after it is done.
+    ///
+    /// The drain: `/readyz` and new requests answer 503 while open requests finish, up to the limit; what is still open
+    /// then gets an error; then the listener closes.
+    pub async fn run(
+        mut self,
+        listener: TcpListener,
+        terminate: impl Future<Output = ()>,
+    ) -> Result<(), DriverEnded> {
+        let front = std::mem::take(&mut self.front);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let mut serving = tokio::spawn(serve::serve(listener, self.app.clone(), front, async {
+            // A dropped sender stops as well.
+            let _ = stopped.await;
+        }));
+        let app = self.app.clone();
+        let drain = async {
+            terminate.await;
+            self.shutdown.enter(Phase::Draining);
+            let limit = app.limits.graceful_termination_timeout;
+            tracing::info!(limit_s = limit.as_secs(), open = num_open(&app), "draining");
+            if tokio::time::timeout(limit, all_closed(&app)).await.is_err() {
+                tracing::warn!(open = num_open(&app), "drain took too long, ending open requests");
+                self.shutdown.enter(Phase::Terminating);
+            }
+            drop(stop);
+        };
+        let result = tokio::select! {
+            () = drain => Ok(()),
+            () = self.steps.ended() => Err(DriverEnded),
+        };
+        if result.is_ok() && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
+            tracing::warn!("some clients did not take their answers");
+        }
+        serving.abort();
+        self.health.abort();
+        if let Some(upload) = self.upload {
+            upload.abort();
+        }
+        result
+    }
+}
+
+fn num_open(app: &App) -> usize {
+    app.limits.max_concurrent_requests - app.open.available_permits()
+}
+
+/// Ready when no request is open: then all permits can be had.
+async fn all_closed(app: &App) {
+    let all = u32::try_from(app.limits.max_concurrent_requests).unwrap_or(u32::MAX);
+    // It fails only if the semaphore is closed, which nobody does.
+    let _ = app.open.acquire_many(all).await;
+}

@@ -1,0 +1,90 @@
+//! Around every request: an id, a log line, metrics, and an answer even if the handler panics.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::FutureExt;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::api::app::App;
+use crate::api::{Dialect, Failure};
+use crate::error::{ApiError, ErrorClass};
+use crate::metrics::RouteLabels;
+use crate::tenants::Caller;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest id that is taken over.
+const MAX_ID_BYTES: usize = 128;
+
+/// Routes that machines ask, many times a second while a model loads: refusing them rejects nobody's work.
+const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
+
+/// The middleware of all routes.
+pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let arrived = Instant::now();
+    let request_id = sent_id(request.headers()).unwrap_or_else(crate::random::id);
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let route = route.unwrap_or_else(|| "unmatched".to_owned());
+    let method = request.method().clone();
+    let dialect = Dialect::of_path(request.uri().path());
+    let span = tracing::info_span!("request", id = %request_id);
+    let handled = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
+    let mut response = handled.unwrap_or_else(|_| {
+        // The panic's own message and place are in the log already, by the panic hook.
+        tracing::error!(request_id, route, "a handler panicked");
+        dialect.error_response(&ApiError::Bug { request_id: request_id.clone() })
+    });
+
+    let status = response.status().as_u16();
+    let method = known_method(method.as_str());
+    app.metrics.http_requests.get_or_create(&RouteLabels { route: route.clone(), method, status }).inc();
+    let ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let tenant = response.extensions().get::<Caller>().and_then(Caller::name);
+    match response.extensions().get::<Failure>().copied() {
+        Some(Failure { code, class }) => {
+            let is_probe = PROBES.contains(&route.as_str());
+            if !is_probe {
+                app.metrics.observe_failure(class, code);
+            }
+            if class == ErrorClass::Bug {
+                tracing::error!(request_id, route, status, code, ms, tenant, "request failed");
+            } else if is_probe {
+                tracing::debug!(request_id, route, status, code, ms, tenant, "request refused");
+            } else {
+                tracing::info!(request_id, route, status, code, ms, tenant, "request refused");
+            }
+        }
+        None => tracing::debug!(request_id, route, status, ms, tenant, "request answered"),
+    }
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        if dialect == Dialect::Anthropic {
+            // What Anthropic's clients read.
+            response.headers_mut().insert(HeaderName::from_static("request-id"), value.clone());
+        }
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// The id that the client, or a proxy, gave the request: it goes into the log and the answer's header, so it is taken
+/// only if it is short and harmless in both.
+fn sent_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let is_sane = (1..=MAX_ID_BYTES).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
+    is_sane.then(|| id.to_owned())
+}
+
+/// A label must not grow with what clients invent.
+fn known_method(method: &str) -> String {
+    match method {
+        "GET" | "POST" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "PATCH" => method.to_owned(),
+        _ => "other".to_owned(),
+    }
+}

@@ -1,0 +1,18 @@
+use serde_json::json;
+use trunkline_router::api::chat::arguments::Arguments;
+
+#[test]
+fn templates_get_an_object_where_there_is_one() {
+    for (sent, told) in [
+        (json!("{\"a\": 1}"), json!({"a": 1})),
+        (json!({"a": 1}), json!({"a": 1})),
+        (json!(""), json!({})),
+        (json!(" \n"), json!({})),
+        (json!("null"), json!({})),
+        (json!("{\"a\": "), json!("{\"a\": ")),
+        (json!("[1]"), json!("[1]")),
+    ] {
+        let arguments: Arguments = serde_json::from_value(sent.clone()).unwrap();
+        assert_eq!(arguments.into_json(), told, "{sent}");
+    }
+}

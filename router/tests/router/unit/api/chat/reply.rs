@@ -1,0 +1,70 @@
+use trunkline_reply::{ReasoningMarks, ReasoningStart, ToolFormat};
+use trunkline_router::api::chat::reply::{Choice, Reply, ReplyPlan, ReplyStyle};
+use trunkline_router::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
+use trunkline_router::generation::generate::FinishReason;
+use trunkline_router::limits::Limits;
+
+const TEMPLATES: [(&str, Option<ToolFormat>, bool); 5] = [
+    (include_str!("../../../../../text/testdata/templates/llama3.jinja"), Some(ToolFormat::Llama3), false),
+    (include_str!("../../../../../text/testdata/templates/mistral.jinja"), Some(ToolFormat::Mistral), false),
+    (include_str!("../../../../../text/testdata/templates/qwen2.5.jinja"), Some(ToolFormat::Hermes), false),
+    (include_str!("../../../../../text/testdata/templates/qwen3.jinja"), Some(ToolFormat::Hermes), true),
+    (include_str!("../../../../../text/testdata/templates/smollm3.jinja"), Some(ToolFormat::Hermes), true),
+];
+
+#[test]
+fn templates_of_real_models_show_how_they_reply_unless_flags_say_otherwise() {
+    let marks = ReasoningMarks::Think;
+    for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
+        let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
+        assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks }, "{index}");
+        let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::Pythonic), Choice::Is(()));
+        let told_so =
+            ReplyStyle { tools: Some(ToolFormat::Pythonic), ignores_calls: false, reasons: true, marks };
+        assert_eq!(told, told_so, "{index}");
+        let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
+        assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false, marks }, "{index}");
+    }
+    assert_eq!(ReplyStyle::of_template("{{ messages }}", Choice::Auto, Choice::Auto), ReplyStyle::default());
+}
+
+/// A tool that a reply may call once.
+fn one_tool() -> Tools {
+    let tool = Tool { name: "f".into(), description: None, parameters: no_parameters() };
+    Tools::new(vec![tool], ToolChoice::Auto, false, &Limits::default()).unwrap()
+}
+
+#[test]
+fn marks_of_reasoning_and_of_calls_are_shown_and_read() {
+    for (source, open, close, call) in [
+        ("{{ '</think>' }}", "<think>", "</think>", "<tool_call>"),
+        ("{% if tools %}[TOOL_CALLS]{% endif %}[/THINK]", "[THINK]", "[/THINK]", "[TOOL_CALLS]"),
+    ] {
+        let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
+        let plan = ReplyPlan::new(style, &Tools::default(), Some(ReasoningStart::InReply), false);
+        assert_eq!(plan.shown_marks(), [open, close]);
+        let reply = Reply::of(&plan, format!("{open}Hm.{close}Yes."), FinishReason::EndToken);
+        assert_eq!((reply.reasoning.as_str(), reply.text.as_str()), ("Hm.", "Yes."));
+        let plan = ReplyPlan::new(style, &one_tool(), Some(ReasoningStart::InReply), false);
+        assert!(plan.shown_marks().starts_with(&[open, close, call]));
+        let plan = ReplyPlan::new(style, &one_tool(), None, false);
+        assert!(plan.shown_marks().starts_with(&[call]));
+    }
+}
+
+#[test]
+fn a_whole_reply_has_no_call_with_broken_arguments() {
+    let plan = ReplyPlan::new(ReplyStyle::default(), &one_tool(), None, false);
+    let broken = r#"<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>"#;
+    let of = |text: &str, reason| Reply::of(&plan, text.to_owned(), reason);
+    let as_text = |text: &str| Reply { text: text.into(), ..Reply::default() };
+    assert_eq!(of(broken, FinishReason::Length), as_text(broken));
+    // One that a limit cut has its call; one that the model itself ended there has none.
+    let begun = r#"<tool_call>{"name": "f", "arguments": {"a": 1"#;
+    assert_eq!(of(begun, FinishReason::Length).calls[0].arguments, r#"{"a": 1"#);
+    assert_eq!(of(begun, FinishReason::EndToken), as_text(begun));
+    let twice = r#"<tool_call>{"name": "f", "arguments": {"a": True}}</tool_call>"#.repeat(2);
+    let reply = of(&twice, FinishReason::EndToken);
+    assert_eq!((reply.text.as_str(), reply.calls.len()), ("", 1));
+    assert_eq!(reply.calls[0].arguments, r#"{"a": true}"#);
+}

@@ -1,0 +1,92 @@
+use serde_json::{Value, json};
+use trunkline_grammar::Grammar;
+use trunkline_router::api::chat::structured::StructuredFields;
+use trunkline_router::grammars::RequestGrammar;
+
+fn format(value: Value) -> Result<Option<Grammar>, String> {
+    let fields = StructuredFields { response_format: Some(value), ..StructuredFields::default() };
+    asked(fields, "response_format")
+}
+
+/// The grammar that the fields ask for, by the one that is given.
+fn asked(fields: StructuredFields, given: &str) -> Result<Option<Grammar>, String> {
+    match fields.grammar() {
+        Ok(None) => Ok(None),
+        Ok(Some(RequestGrammar::Asked { field, grammar })) => {
+            assert_eq!(field, given);
+            Ok(Some(grammar))
+        }
+        Ok(Some(RequestGrammar::Compiled(_))) => panic!("nothing is compiled here"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn a_schema_is_found_in_every_dialects_place() {
+    let schema = json!({"type": "object"});
+    let is_schema = Ok(Some(Grammar::JsonSchema(schema.clone())));
+    for value in [
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}}),
+        json!({"type": "json_schema", "name": "x", "schema": schema}),
+        json!({"type": "json_schema", "value": schema}),
+        json!({"type": "json_schema", "value": {"name": "x", "schema": schema}}),
+        json!({"type": "json_object", "value": schema}),
+        json!({"type": "json_object", "schema": schema}),
+        json!({"type": "json", "value": schema}),
+        json!({"type": "json", "value": schema.to_string()}),
+    ] {
+        assert_eq!(format(value.clone()), is_schema, "{value}");
+    }
+    assert_eq!(format(json!({"type": "text"})), Ok(None));
+    assert_eq!(format(json!({"type": "json_object"})), Ok(Some(Grammar::JsonObject)));
+    assert_eq!(format(json!({"type": "regex", "value": "a+"})), Ok(Some(Grammar::Regex("a+".into()))));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (value, words) in [
+        (json!([]), "`response_format`: expected an object"),
+        (json!({}), "`response_format.type` is missing"),
+        (json!({"type": 1}), "`response_format.type`: expected a string"),
+        (json!({"type": "structural_tag"}), "`response_format.type` must be `text`"),
+        (json!({"type": "json_schema"}), "`response_format.json_schema` is missing"),
+        (
+            json!({"type": "json_schema", "json_schema": {}}),
+            "`response_format.json_schema.schema` is missing",
+        ),
+        (json!({"type": "json"}), "`response_format.value` is missing"),
+        (json!({"type": "json", "value": "{"}), "`response_format.value` is no JSON schema: EOF"),
+        (json!({"type": "json", "value": 3}), "`response_format.value`: expected a JSON schema"),
+        (json!({"type": "regex", "value": {}}), "`response_format.value`: expected a string"),
+    ] {
+        let error = format(value).unwrap_err();
+        assert!(error.starts_with(words), "{error}");
+    }
+}
+
+#[test]
+fn vllms_object_says_one_thing() {
+    let grammar = |value| {
+        let fields = StructuredFields { structured_outputs: Some(value), ..StructuredFields::default() };
+        asked(fields, "structured_outputs")
+    };
+    assert_eq!(grammar(json!({"json": null, "regex": "a"})), Ok(Some(Grammar::Regex("a".into()))));
+    assert_eq!(grammar(json!({"choice": ["a"]})), Ok(Some(Grammar::Choices(vec!["a".into()]))));
+    assert_eq!(grammar(json!({"json_object": true})), Ok(Some(Grammar::JsonObject)));
+    assert_eq!(grammar(json!({})), Ok(None));
+    assert!(grammar(json!({"regex": "a", "choice": ["a"]})).unwrap_err().contains("more than one way"));
+    assert!(grammar(json!({"structural_tag": "x"})).unwrap_err().contains("is not supported"));
+    assert!(grammar(json!({"choice": [1]})).unwrap_err().contains("a list of strings"));
+}
+
+#[test]
+fn two_fields_contradict_each_other() {
+    let fields = StructuredFields {
+        guided_regex: Some("a".into()),
+        guided_choice: Some(vec!["a".into()]),
+        response_format: Some(json!({"type": "text"})),
+        ..StructuredFields::default()
+    };
+    let error = fields.grammar().unwrap_err().to_string();
+    assert!(error.starts_with("`guided_choice` and `guided_regex` both say"), "{error}");
+}

@@ -1,0 +1,93 @@
+use serde_json::{Value, json};
+use trunkline_router::api::chat::prompt::Mark;
+use trunkline_router::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
+use trunkline_router::limits::Limits;
+use trunkline_text::{ChatMessage, ChatRequest};
+
+fn tool(name: &str) -> Tool {
+    Tool { name: name.into(), description: None, parameters: no_parameters() }
+}
+
+fn error(tools: Vec<Tool>, choice: ToolChoice) -> String {
+    Tools::new(tools, choice, true, &Limits::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn wrong_tools_are_named() {
+    assert!(error(vec![tool("a"), tool("a b")], ToolChoice::Auto).starts_with("`tools[1]` has a name"));
+    assert!(error(vec![tool("a"), tool("a")], ToolChoice::Auto).starts_with("`tools[1]` has the name"));
+    assert!(error(vec![tool("a")], ToolChoice::Named("b".into())).starts_with("`tool_choice` names"));
+    assert!(error(vec![], ToolChoice::Required).starts_with("`tool_choice` needs"));
+    assert!(error(vec![tool("a"); 129], ToolChoice::Auto).contains("129 tools, the limit is 128"));
+}
+
+#[test]
+fn a_reply_that_must_call_has_a_schema() {
+    let limits = Limits::default();
+    let tools =
+        |choice, is_parallel| Tools::new(vec![tool("a"), tool("b")], choice, is_parallel, &limits).unwrap();
+    let named = tools(ToolChoice::Named("b".into()), true);
+    assert_eq!(named.reply_schema()["properties"]["name"], json!({"const": "b"}));
+    assert_eq!(named.callable(), ["b"]);
+    let single = tools(ToolChoice::Required, false);
+    assert_eq!(single.reply_schema()["anyOf"].as_array().unwrap().len(), 2);
+    assert_eq!(tools(ToolChoice::Required, true).reply_schema()["minItems"], 1);
+    assert!(tools(ToolChoice::None, true).callable().is_empty());
+}
+
+#[test]
+fn references_of_arguments_lead_where_they_did() {
+    let parameters = json!({
+        "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "whole": {"$ref": "#"}}}},
+        "properties": {"$ref": {"type": "string"}, "list": {"items": {"$ref": "#/$defs/node"}}},
+        "default": {"$ref": "#/left/alone"},
+    });
+    let with = |name: &str| Tool { parameters: parameters.clone(), ..tool(name) };
+    for (tools, choice, is_parallel) in [
+        (vec![with("a")], ToolChoice::Required, true),
+        (vec![with("a"), with("b")], ToolChoice::Required, true),
+        (vec![with("a"), with("b")], ToolChoice::Required, false),
+        (vec![with("a"), with("b")], ToolChoice::Named("b".into()), true),
+    ] {
+        let tools = Tools::new(tools, choice, is_parallel, &Limits::default()).unwrap();
+        let schema = tools.reply_schema();
+        let mut found = Vec::new();
+        references(&schema, &mut found);
+        assert_eq!(found.len() % 3, 0, "{found:?}");
+        for reference in found {
+            let target = schema.pointer(reference.strip_prefix('#').unwrap());
+            assert!(target.is_some_and(|target| target.get("properties").is_some()), "{reference}: {schema}");
+        }
+        assert!(schema.to_string().contains("#/left/alone"));
+    }
+}
+
+fn references(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(target) if key == "$ref" && target != "#/left/alone" => {
+                        found.push(target.clone());
+                    }
+                    value => references(value, found),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn tools_are_described_where_the_template_does_not_know_them() {
+    let tools = Tools::new(vec![tool("look_up")], ToolChoice::Auto, true, &Limits::default()).unwrap();
+    let mut chat = ChatRequest { messages: vec![ChatMessage::new("user", "x")], ..ChatRequest::default() };
+    let mut mark = Some(Mark { message_idx: 0, num_bytes: 1, ttl_s: 300 });
+    tools.describe(&mut chat, false, &mut mark);
+    assert_eq!(mark.unwrap().message_idx, 1);
+    assert_eq!(chat.messages.len(), 2);
+    assert!(chat.messages[0].content.as_ref().unwrap().contains("\"name\":\"look_up\""));
+    tools.describe(&mut chat, true, &mut None);
+    assert_eq!(chat.tools[0]["function"]["name"], "look_up");
+}

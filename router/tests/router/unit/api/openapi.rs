@@ -1,0 +1,62 @@
+use std::collections::HashSet;
+
+use serde_json::Value;
+use trunkline_router::api::openapi::ApiDoc;
+use trunkline_router::tenants;
+use utoipa::OpenApi as _;
+
+fn document() -> Value {
+    serde_json::to_value(ApiDoc::openapi()).unwrap()
+}
+
+/// Every `$ref` below `value`.
+fn references<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("$ref").and_then(Value::as_str));
+            fields.values().for_each(|field| references(field, found));
+        }
+        Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_schema_that_is_referred_to_is_there() {
+    let document = document();
+    let mut found = HashSet::new();
+    references(&document, &mut found);
+    assert!(found.len() > 20);
+    for reference in found {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference} is not there");
+    }
+}
+
+#[test]
+fn every_guarded_route_tells_of_401_and_no_other() {
+    for (path, item) in document()["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            let told = operation["responses"].get("401").is_some();
+            assert_eq!(told, !tenants::PUBLIC.contains(&path.as_str()), "{path}");
+        }
+    }
+}
+
+#[test]
+fn streams_are_told_of() {
+    let document = document();
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/generate",
+        "/",
+        "/invocations",
+    ] {
+        let content = &document["paths"][path]["post"]["responses"]["200"]["content"];
+        assert!(content.get("text/event-stream").is_some(), "{path}");
+        assert!(content.get("application/json").is_some(), "{path}");
+    }
+}

@@ -1,0 +1,55 @@
+use trunkline_router::api::responses::{ResponseObject, ResponseStore};
+use trunkline_text::ChatMessage;
+
+fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
+    let before = before.map(|id| store.get(None, id).unwrap().0);
+    let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
+    store.put(None, before, vec![ChatMessage::new("user", text)], response);
+}
+
+#[test]
+fn conversations_go_on_and_part() {
+    let store = ResponseStore::new(1 << 20);
+    put(&store, "a", None, "1");
+    put(&store, "b", Some("a"), "2");
+    put(&store, "c", Some("a"), "3");
+    let texts = |id| {
+        let conversation = store.get(None, id).unwrap().0.conversation();
+        conversation.into_iter().map(|message| message.content.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((texts("b"), texts("c")), (vec!["1".into(), "2".into()], vec!["1".into(), "3".into()]));
+    // What went from the store is still part of what went on from it.
+    assert!(store.remove(None, "a") && !store.remove(None, "a"));
+    assert_eq!(texts("b"), ["1", "2"]);
+    assert!(store.get(None, "a").is_none());
+}
+
+#[test]
+fn the_least_recently_used_goes_and_all_bytes_come_back() {
+    let store = ResponseStore::new(100_000);
+    for idx in 0..100 {
+        put(&store, &format!("r{idx}"), None, &"x".repeat(10_000));
+        assert!(store.num_bytes() <= 100_000);
+        assert!(store.get(None, "r0").is_some(), "it is used again and again");
+    }
+    assert!(store.get(None, "r50").is_none() && store.get(None, "r99").is_some());
+    // A chain is as long as it likes, and goes without a frame for each turn.
+    let store = ResponseStore::new(usize::MAX);
+    put(&store, "0", None, "x");
+    for idx in 1..100_000 {
+        put(&store, &idx.to_string(), Some(&(idx - 1).to_string()), "x");
+        assert!(store.remove(None, &(idx - 1).to_string()));
+    }
+    assert!(store.num_bytes() > 0 && store.remove(None, "99999"));
+    assert_eq!(store.num_bytes(), 0);
+}
+
+#[test]
+fn anothers_answers_are_not_there() {
+    let store = ResponseStore::new(1 << 20);
+    let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
+    store.put(Some("alice"), None, Vec::new(), response);
+    assert!(store.get(Some("alice"), "a").is_some());
+    assert!(store.get(Some("bob"), "a").is_none() && store.get(None, "a").is_none());
+    assert!(!store.remove(Some("bob"), "a"));
+}

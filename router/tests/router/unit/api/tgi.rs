@@ -1,0 +1,20 @@
+use trunkline_router::api::tgi::{ErrorResponse, status};
+use trunkline_router::error::ApiError;
+use trunkline_text::TextError;
+
+#[test]
+fn errors_have_tgis_kinds_and_statuses() {
+    for (error, kind, expected) in [
+        (ApiError::value("top_p", "is 7"), "validation", 422),
+        (ApiError::BodyBroken, "validation", 400),
+        (ApiError::Text(TextError::NoChatTemplate), "template_error", 422),
+        (ApiError::ShardLost, "generation", 424),
+        (ApiError::SequenceFailed { detail: "x".into() }, "generation", 424),
+        (ApiError::TooManyBodies, "overloaded", 429),
+        (ApiError::Draining, "unhealthy", 503),
+        (ApiError::Bug { request_id: "x".into() }, "internal", 500),
+    ] {
+        assert_eq!(ErrorResponse::from_error(&error).error_type, kind, "{error}");
+        assert_eq!(status(&error).as_u16(), expected, "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use trunkline_router::engine::driver::{Driver, DriverEnds, Sequence};
+use trunkline_router::engine::shard::{LinkEvent, ShardInfo, StepMessage};
+use trunkline_router::metrics::Metrics;
+use trunkline_scheduler::{
+    Priority, Retention, Salt, SampledToken, SamplingParams, SchedulerConfig, SequenceId, SequenceOutcome,
+    SequenceRequest, SequenceResult, StepPlan, StepResult,
+};
+
+use crate::support::DEADLINE;
+
+mod late;
+
+/// A driver that computes one sequence, whose step results the test gives itself.
+///
+/// The test and the driver share one thread, so the driver sees at once all that the test did between two waits, and it
+/// looks at results before commands.
+struct Driven {
+    ends: DriverEnds,
+    metrics: Arc<Metrics>,
+    plans: mpsc::Receiver<StepMessage>,
+}
+
+impl Driven {
+    /// Returns when the sequence's first step is planned.
+    async fn start(max_new_tokens: u32) -> (Self, Sequence, StepPlan) {
+        let metrics = Arc::<Metrics>::default();
+        let (driver, ends) = Driver::new(SchedulerConfig::default(), 1, metrics.clone());
+        tokio::spawn(driver.run());
+        let (sender, plans) = mpsc::channel(8);
+        let info = Arc::new(shard());
+        ends.link.send(LinkEvent::Ready { info, store: None, plans: sender }).await.unwrap();
+        let request = SequenceRequest {
+            constrained: false,
+            id: SequenceId(0),
+            token_ids: vec![1],
+            max_new_tokens,
+            sampling: SamplingParams::default(),
+            end_token_ids: Vec::new(),
+            ignore_eos: false,
+            priority: Priority::Normal,
+            deadline: None,
+            salt: Salt::default(),
+            retention: Retention::default(),
+        };
+        let sequence = ends.handle.submit(request, Instant::now(), None, None).await.unwrap();
+        let mut driven = Self { ends, metrics, plans };
+        let message = tokio::time::timeout(DEADLINE, driven.plans.recv()).await.expect("a plan").unwrap();
+        (driven, sequence, message.plan.unwrap())
+    }
+
+    /// The shard has done a step; the driver learns of it at the next wait.
+    fn give_result(&self, plan: &StepPlan) {
+        let result = |sequence_id| SequenceResult {
+            sequence_id,
+            outcome: SequenceOutcome::Token(SampledToken::default()),
+            scores: Vec::new(),
+        };
+        let sequences = plan.chunks.iter().map(|chunk| result(chunk.sequence_id)).collect();
+        let result = StepResult { step_id: plan.step_id, sequences, device_time_us: 1 };
+        self.ends.link.try_send(LinkEvent::Result(result)).unwrap();
+    }
+
+    /// Waits until the driver did everything; returns running sequences and aborts.
+    async fn settle(&self) -> (usize, u64) {
+        let stats = self.ends.handle.ask(|scheduler, _| scheduler.stats()).await.unwrap();
+        assert_eq!(stats.unexpected_results, 0);
+        (stats.num_running as usize, self.metrics.aborts.get())
+    }
+}
+
+fn shard() -> ShardInfo {
+    ShardInfo {
+        architecture: "test".into(),
+        vocab_size: 100,
+        max_position_embeddings: 100,
+        block_size: 8,
+        num_device_blocks: 16,
+        max_step_tokens: 64,
+        max_step_sequences: 4,
+        numeric_fingerprint: String::new(),
+        device: "test".into(),
+        kv_dtype: "f32".into(),
+        weight_bytes: 1,
+        bytes_per_block: 1,
+        windows: None,
+        bytes_per_window_part: 0,
+        num_store_slots: 0,
+        store_folder: None,
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_has_its_last_token_is_not_aborted() {
+    // The text ended with the last token: the client is gone before it is told of the end.
+    let (driven, sequence, plan) = Driven::start(1).await;
+    drop(sequence);
+    driven.give_result(&plan);
+    assert_eq!(driven.settle().await, (0, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_found_its_stop_string_is_not_aborted() {
+    // The next token was on its way when the stop string was found.
+    let (driven, mut sequence, plan) = Driven::start(9).await;
+    sequence.finish();
+    drop(sequence);
+    driven.give_result(&plan);
+    assert_eq!(driven.settle().await, (0, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_aborted_once() {
+    let (driven, sequence, plan) = Driven::start(9).await;
+    drop(sequence);
+    assert_eq!(driven.settle().await, (0, 1));
+    driven.give_result(&plan);
+    assert_eq!(driven.settle().await, (0, 1));
+}

@@ -1,0 +1,76 @@
+use trunkline_router::engine::shard::{KnownMasks, NamedMasks, proto};
+use trunkline_scheduler::{LateMask, TokenMask};
+
+/// Names that the protocol has.
+const NUM_NAMES: u64 = 64;
+/// More masks than names.
+const NUM_MASKS: u64 = 80;
+
+fn mask(number: u64) -> TokenMask {
+    TokenMask(number.to_le_bytes().as_slice().into())
+}
+
+/// Says one; returns whether it went with its bytes.
+fn say(names: &mut NamedMasks, known: &mut KnownMasks, number: u64) -> bool {
+    let late = LateMask { sequence_id: number + 1, allowed_tokens: Some(mask(number)) };
+    let message = names.write(late.clone());
+    let is_new = !message.allowed_tokens.is_empty();
+    assert_eq!(known.read(message).unwrap(), late);
+    is_new
+}
+
+#[test]
+fn the_shards_table_follows_the_routers_in_any_order() {
+    for seed in 0..20u64 {
+        let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
+        let mut state = seed;
+        let mut num_new = 0;
+        for _ in 0..2000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            num_new += usize::from(say(&mut names, &mut known, (state >> 33) % NUM_MASKS));
+        }
+        // Of 80 that are equally likely 64 have names.
+        assert!((80..1000).contains(&num_new), "seed {seed}: {num_new} of 2000 went with their bytes");
+    }
+}
+
+#[test]
+fn the_least_recently_used_mask_gives_way() {
+    let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
+    let count = NUM_NAMES;
+    assert!((0..count).all(|number| say(&mut names, &mut known, number)));
+    assert!(!(0..count).any(|number| say(&mut names, &mut known, number)), "each has a name");
+    assert!(!say(&mut names, &mut known, 0));
+    assert!(say(&mut names, &mut known, count), "one more, in place of the second");
+    assert!(!say(&mut names, &mut known, 0) && !say(&mut names, &mut known, 2));
+    assert!(say(&mut names, &mut known, 1));
+}
+
+#[test]
+fn a_new_stream_begins_without_masks() {
+    let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
+    assert!(say(&mut names, &mut known, 7));
+    let late = LateMask { sequence_id: 1, allowed_tokens: Some(mask(7)) };
+    assert!(KnownMasks::default().read(names.write(late)).is_err());
+    assert!(say(&mut NamedMasks::default(), &mut KnownMasks::default(), 7));
+}
+
+#[test]
+fn that_nothing_is_sampled_needs_no_mask_and_a_mask_no_name() {
+    let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
+    let late = LateMask { sequence_id: 3, allowed_tokens: None };
+    let message = names.write(late.clone());
+    assert_eq!(message, proto::LateMask { sequence_id: 3, ..Default::default() });
+    assert_eq!(known.read(message).unwrap(), late);
+    let plain = proto::LateMask { sequence_id: 3, allowed_tokens: vec![1, 2], mask_id: 0 };
+    assert_eq!(known.read(plain).unwrap().allowed_tokens, Some(TokenMask([1, 2].as_slice().into())));
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    for (mask_id, what) in [(5, "has not been sent"), (65, "is not a name"), (u32::MAX, "is not a name")] {
+        let late = proto::LateMask { sequence_id: 9, mask_id, ..Default::default() };
+        let error = KnownMasks::default().read(late).unwrap_err().to_string();
+        assert!(error.contains(&format!("sequence 9: mask {mask_id} {what}")), "{error}");
+    }
+}

@@ -1,0 +1,55 @@
+use std::collections::HashSet;
+
+use serde_json::json;
+use trunkline_grammar::Grammar;
+use trunkline_router::grammars::cache::{GrammarCache, GrammarKey};
+use trunkline_router::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
+
+fn key(tenant: Option<&str>, text: &str) -> GrammarKey {
+    GrammarKey::new(tenant, &Grammar::Regex(text.to_owned()))
+}
+
+#[test]
+fn tenants_and_kinds_do_not_meet() {
+    let grammars = [
+        Grammar::Regex("ab".into()),
+        Grammar::Lark("ab".into()),
+        Grammar::Choices(vec!["ab".into()]),
+        Grammar::Choices(vec!["a".into(), "b".into()]),
+        Grammar::JsonSchema(json!("ab")),
+        Grammar::JsonObject,
+    ];
+    let tenants = [None, Some(""), Some("a"), Some("ab")];
+    let keys = tenants.iter().flat_map(|tenant| grammars.iter().map(|g| GrammarKey::new(*tenant, g)));
+    assert_eq!(keys.collect::<HashSet<_>>().len(), tenants.len() * grammars.len());
+}
+
+#[test]
+fn members_in_another_order_are_another_grammar() {
+    let key = |text: &str| GrammarKey::new(None, &Grammar::JsonSchema(serde_json::from_str(text).unwrap()));
+    assert_ne!(key(r#"{"a": 1, "b": 2}"#), key(r#"{"b": 2, "a": 1}"#));
+}
+
+#[test]
+fn the_least_recently_used_goes_first_and_both_bounds_hold() {
+    let mut cache = GrammarCache::default();
+    for number in 0..MAX_CACHED_GRAMMARS + 1 {
+        cache.put(key(None, &number.to_string()), number);
+        assert_eq!(cache.get(&key(None, "0")), Some(0), "it is used");
+    }
+    let kept = |cache: &mut GrammarCache<usize>| {
+        (0..=MAX_CACHED_GRAMMARS)
+            .filter(|number| cache.get(&key(None, &number.to_string())).is_some())
+            .count()
+    };
+    assert_eq!(cache.get(&key(None, "1")), None);
+    assert_eq!(kept(&mut cache), MAX_CACHED_GRAMMARS);
+    let large = "a".repeat(MAX_CACHED_GRAMMAR_BYTES);
+    cache.put(key(None, &format!("{large}a")), 7);
+    assert_eq!(cache.get(&key(None, &format!("{large}a"))), None, "what is too large is not kept");
+    assert_eq!(kept(&mut cache), MAX_CACHED_GRAMMARS);
+    // What two requests compiled at once is counted once.
+    cache.put(key(None, &large), 8);
+    cache.put(key(None, &large), 9);
+    assert_eq!((kept(&mut cache), cache.get(&key(None, &large))), (0, Some(9)));
+}

@@ -1,0 +1,58 @@
+use trunkline_router::request::retention::{Breakpoint, CacheControl, CacheRetention, RawRetention};
+use trunkline_scheduler::{Retention, Worth};
+
+fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {
+    let cache_retention = Some(CacheRetention { priority: priority.into(), ttl_s });
+    RawRetention { cache_retention, ..RawRetention::default() }
+}
+
+fn pinned_ms(raw: &RawRetention) -> Result<Option<u64>, String> {
+    raw.retention().map(|retention| retention.pinned_ms).map_err(|error| error.to_string())
+}
+
+#[test]
+fn each_dialects_words_mean_a_time() {
+    assert_eq!(pinned_ms(&RawRetention::default()), Ok(None));
+    assert_eq!(pinned_ms(&own("normal", None)), Ok(None));
+    assert_eq!(pinned_ms(&own("high", None)), Ok(Some(300_000)));
+    assert_eq!(pinned_ms(&own("high", Some(86_400))), Ok(Some(86_400_000)));
+    let openai =
+        |text: &str| RawRetention { prompt_cache_retention: Some(text.into()), ..RawRetention::default() };
+    assert_eq!(pinned_ms(&openai("in_memory")), Ok(None));
+    assert_eq!(pinned_ms(&openai("24h")), Ok(Some(86_400_000)));
+    let mark = |ttl: Option<&str>| CacheControl { kind: "ephemeral".into(), ttl: ttl.map(Into::into) };
+    assert_eq!(mark(None).ttl_s("f").unwrap(), 300);
+    assert_eq!(mark(Some("1h")).ttl_s("f").unwrap(), 3600);
+    let both = RawRetention {
+        breakpoint: Some(Breakpoint { ttl_s: 300, num_tokens: Some(7) }),
+        ..RawRetention::default()
+    };
+    let kept = Retention { pinned_ms: Some(300_000), num_tokens: Some(7), ..Retention::default() };
+    assert_eq!(both.retention().unwrap(), kept);
+    let low = RawRetention { prompt_cache_key: Some("k".into()), ..own("low", None) };
+    let low = low.retention().unwrap();
+    assert_eq!((low.pinned_ms, low.worth, low.group.as_deref()), (None, Worth::Low, Some("k")));
+}
+
+#[test]
+fn what_is_out_of_bounds_is_named() {
+    for (raw, wanted) in [
+        (own("lowest", None), "`cache_retention.priority` must be"),
+        (own("low", Some(5)), "`cache_retention.ttl_s` needs"),
+        (own("normal", Some(5)), "`cache_retention.ttl_s` needs"),
+        (own("high", Some(0)), "`cache_retention.ttl_s` is 0"),
+        (own("high", Some(86_401)), "`cache_retention.ttl_s` is 86401"),
+        (
+            RawRetention { prompt_cache_key: Some("x".repeat(257)), ..RawRetention::default() },
+            "`prompt_cache_key` is longer",
+        ),
+        (
+            RawRetention { prompt_cache_retention: Some("1h".into()), ..RawRetention::default() },
+            "`prompt_cache_retention` must be",
+        ),
+    ] {
+        assert!(pinned_ms(&raw).unwrap_err().starts_with(wanted), "{raw:?}");
+    }
+    let error = CacheControl { kind: "ephemeral".into(), ttl: Some("2h".into()) }.ttl_s("a[0]").unwrap_err();
+    assert_eq!(error.param(), Some("a[0].ttl"));
+}

@@ -1,0 +1,68 @@
+use trunkline_router::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS};
+use trunkline_router::request::tokens::{LogitBias, PromptLogprobsField, TokenFields};
+use trunkline_scheduler::SamplingParams;
+
+fn bias(json: &str) -> Result<Vec<(u32, f32)>, String> {
+    let bias: LogitBias = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let mut sampling = SamplingParams::default();
+    let fields = TokenFields { logit_bias: bias, ..TokenFields::default() };
+    fields.check(&mut sampling, 50).map_err(|error| error.to_string())?;
+    Ok(sampling.logit_bias)
+}
+
+#[test]
+fn bias_is_of_known_tokens_once_each_and_bounded() {
+    assert_eq!(bias(r#"{"7": -100, "49": 1.5}"#), Ok(vec![(7, -100.0), (49, 1.5)]));
+    assert_eq!(bias("{}"), Ok(vec![]));
+    for (json, problem) in [
+        (r#"{"50": 1}"#, "names the token \"50\", token ids are from 0 and below 50"),
+        (r#"{"-1": 1}"#, "names the token \"-1\""),
+        (r#"{"+1": 1}"#, "names the token \"+1\""),
+        (r#"{"the": 1}"#, "names the token \"the\""),
+        (r#"{"7": 1, "07": 2}"#, "names the token 7 twice"),
+        (r#"{"7": 100.5}"#, "`logit_bias.7` is 100.5, must be at least -100 and at most 100"),
+        (r#"{"7": "1"}"#, "invalid type"),
+        ("[1]", "expected an object of token ids and numbers"),
+    ] {
+        let error = bias(json).unwrap_err();
+        assert!(error.contains(problem), "{json}: {error}");
+    }
+    let many: Vec<String> = (0..MAX_LOGIT_BIAS + 2).map(|id| format!("\"{id}\": 1")).collect();
+    assert!(bias(&format!("{{{}}}", many.join(","))).unwrap_err().contains("invalid length"));
+    assert!(bias(&format!("{{{}}}", many[1..].join(","))).unwrap_err().contains("more than 1024"));
+}
+
+#[test]
+fn lists_of_tokens_name_the_one_that_is_not() {
+    let check = |fields: &TokenFields| {
+        fields.check(&mut SamplingParams::default(), 50).map_err(|error| error.to_string())
+    };
+    let fields = TokenFields { stop_token_ids: vec![3, 49], ..TokenFields::default() };
+    assert_eq!(check(&fields), Ok(vec![3, 49]));
+    let fields = TokenFields { stop_token_ids: vec![3, -1], ..TokenFields::default() };
+    assert!(check(&fields).unwrap_err().contains("`stop_token_ids[1]` is -1, token ids are from 0"));
+    let fields = TokenFields { allowed_token_ids: Some(vec![50]), ..TokenFields::default() };
+    assert!(check(&fields).unwrap_err().contains("`allowed_token_ids[0]` is 50"));
+    let fields = TokenFields { allowed_token_ids: Some(vec![]), ..TokenFields::default() };
+    assert!(check(&fields).unwrap_err().contains("is empty"));
+    let fields = TokenFields { truncate_prompt_tokens: Some(0), ..TokenFields::default() };
+    assert!(check(&fields).unwrap_err().contains("must be at least 1, or -1"));
+}
+
+#[test]
+fn a_prompt_keeps_its_last_tokens_and_its_logprobs_are_bounded() {
+    let truncated = |asked| {
+        let mut ids = vec![1, 2, 3, 4];
+        TokenFields { truncate_prompt_tokens: asked, ..TokenFields::default() }.truncate(&mut ids, 2);
+        ids
+    };
+    assert_eq!(truncated(None), [1, 2, 3, 4]);
+    assert_eq!(truncated(Some(3)), [2, 3, 4]);
+    assert_eq!(truncated(Some(9)), [1, 2, 3, 4]);
+    assert_eq!(truncated(Some(-1)), [3, 4]);
+    let asked = PromptLogprobsField { field: "prompt_logprobs", num_top: 1 };
+    let fields = TokenFields { prompt_logprobs: Some(asked), ..TokenFields::default() };
+    assert!(fields.check_prompt(MAX_PROMPT_LOGPROBS / 2).is_ok());
+    let error = fields.check_prompt(MAX_PROMPT_LOGPROBS / 2 + 1).unwrap_err().to_string();
+    assert!(error.contains("the limit is 262144"), "{error}");
+}
