@@ -1,5 +1,5 @@
-//! Opens a store and writes, reads and erases its slots. Methods may be called from several threads at once, except that
-//! a slot that is written or erased must not be used by another call.
+//! Opens a store and writes, reads and erases its slots. Methods may be called from several threads at once, except
+//! that a slot that is written or erased must not be used by another call.
 //!
 //! The process that holds the lock owns the store. Another process may attach to it and use the slots that the owner
 //! leaves to it. For that reason nothing about a slot is cached here; its record is read each time.
@@ -74,12 +74,12 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Attaches to a store that another process owns, without its lock and without changing anything. Fails if the store
-    /// does not have exactly this geometry. Blocks that are written here and blocks that the owner writes at the same
-    /// time get similar sequence numbers, so their order by age is approximate.
+    /// Attaches to a store that another process owns, without its lock and without changing anything. Fails if the
+    /// store does not have exactly this geometry. Blocks that are written here and blocks that the owner writes at the
+    /// same time get similar sequence numbers, so their order by age is approximate.
     ///
-    /// Only slots that the owner does not use meanwhile may be written or erased here. Otherwise the checksums fail: the
-    /// block is lost, but a wrong block is never read.
+    /// Only slots that the owner does not use meanwhile may be written or erased here. Otherwise the checksums fail:
+    /// the block is lost, but a wrong block is never read.
     pub fn attach(folder: &Path, geometry: Geometry) -> Result<Self, OpenError> {
         geometry.check()?;
         let path = folder.join(RECORDS_FILE);

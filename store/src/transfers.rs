@@ -210,8 +210,8 @@ impl Transfers {
     /// Queues blocks for reading. They are read in order up to the first one that is missing or damaged.
     ///
     /// # Safety
-    /// The bytes at each piece's `destination` are initialised. They stay valid, and no other code reads or writes them,
-    /// until the outcome has been taken or until [`Transfers::finish`] or the drop of `self` has returned.
+    /// The bytes at each piece's `destination` are initialised. They stay valid, and no other code reads or writes
+    /// them, until the outcome has been taken or until [`Transfers::finish`] or the drop of `self` has returned.
     pub unsafe fn begin_restore(
         &self,
         restore_id: u64,

@@ -62,7 +62,7 @@ pub use pool::{BlockCounts, BlockPool, Released};
 pub use quota::{TenantShare, TenantUsage};
 pub use radix::{MAX_GROUPS, NodeId};
 pub use reuse_policy::WorthPolicy;
-pub use salt::Salt;
+pub use salt::{AdapterHash, Salt};
 pub use store::{Offer, StoreCounts, StoreIndex, StoredBlock, StoredHit};
 pub use store_pins::{StorePins, StoreUsage};
 pub use table::{BlockTable, Worth};

@@ -7,7 +7,7 @@ import torch
 from tests.cuda.kv_oracle import activation_dtype, hadamard, stored
 from tests.tiers import matrix
 from trunkline_server.backends.cuda.kernels.hadamard import turn_heads
-from trunkline_server.backends.cuda.kernels.rope_kv import rope, rope_and_write_kv, rope_tables
+from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv, rope_tables
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import rotate
 from trunkline_server.models.ops import Rope
@@ -46,15 +46,20 @@ def test_heads_are_rotated_by_position(head_size: int, dim: int, device: str) ->
     rotary = make_rope(dim, attention_factor=1.25)
     x = random(9, 2 * head_size)
     positions = [0, 1, 2, 7, 500, 3, 3, 99, 11]
-    actual = rope(x.to(device), i32(positions, device), rope_tables(rotary, 512, device), head_size)
+    pool, on_device = make_pool("f32", device, head_size), x.to(device)
+    tables = rope_tables(rotary, 512, device)
+    unstored = i32([-1] * 9, device)
+    actual = rope_and_write_kv(on_device, on_device, on_device, i32(positions, device), unstored, tables, pool, 1)
+    assert not pool.pieces.any()
     expected = rotate(x.view(9, 2, head_size), torch.tensor(positions), rotary, 1.25).flatten(1)
     assert torch.allclose(actual.cpu(), expected, rtol=0, atol=1e-6)
 
 
 def test_rotation_is_not_in_place(device: str) -> None:
-    x = random(1, 32).to(device)
-    with pytest.raises(AssertionError, match="out must not be"):
-        rope(x, i32([0], device), rope_tables(make_rope(32), 4, device), 32, out=x)
+    x, zero = random(1, 64).to(device), i32([0], device)
+    with pytest.raises(AssertionError, match="out must not be q"):
+        tables = rope_tables(make_rope(32), 4, device)
+        rope_and_write_kv(x, x, x, zero, zero, tables, make_pool("f32", device), 1, out=x)
 
 
 @pytest.mark.parametrize(("format", "head_size"), matrix(["f32", "f16", "bf16", "fp8", "int8", "int4"], [32, 80]))

@@ -242,8 +242,8 @@ def test_memory_without_room_for_a_block_is_refused_with_the_minimum() -> None:
     with pytest.raises(DoesNotFit) as raised:
         make_pool(1000)
     assert str(raised.value) == (
-        "`--kv-host-size` is 1000 bytes, but a block of this model has 600 and needs 1024 of pinned memory; hint: allow "
-        "for at least a few hundred blocks"
+        "`--kv-host-size` is 1000 bytes, but a block of this model has 600 and needs 1024 of pinned memory; hint: "
+        "allow for at least a few hundred blocks"
     )
     assert make_pool(1024).num_places == 1
 

@@ -102,7 +102,7 @@ struct World {
 }
 
 fn salt(index: u8) -> Salt {
-    Salt::of_tenant(if index == 0 { "a" } else { "b" }, &[])
+    Salt::of_tenant(if index == 0 { "a" } else { "b" })
 }
 
 impl World {

@@ -24,7 +24,7 @@ impl Random {
 }
 
 fn salt(tenant: usize) -> Salt {
-    Salt::of_tenant(NAMES[tenant], &[])
+    Salt::of_tenant(NAMES[tenant])
 }
 
 fn share(tenant: usize, weight: u32) -> TenantShare {

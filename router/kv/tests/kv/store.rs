@@ -61,7 +61,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Each path that begins otherwise is another tenant's.
 fn tenant_of(path: &[u32]) -> Salt {
-    Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string), &[])
+    Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string))
 }
 
 /// A block on its way to the store.

@@ -48,7 +48,7 @@ fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
         ignore_eos: true,
         priority: Priority::Normal,
         deadline: None,
-        salt: Salt::of_tenant(tenant, &[]),
+        salt: Salt::of_tenant(tenant),
         retention: Retention::default(),
     }
 }

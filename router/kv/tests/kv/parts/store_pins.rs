@@ -66,7 +66,7 @@ fn what_is_pinned_does_not_go_until_its_time_is_over() {
 
 #[test]
 fn limits_hold_and_shared_blocks_count_once() {
-    let (a, b) = (Salt::of_tenant("a", &[]), Salt::of_tenant("b", &[]));
+    let (a, b) = (Salt::of_tenant("a"), Salt::of_tenant("b"));
     let mut store = store(10, 6);
     let share = |tenant: &str, weight| TenantShare { tenant: tenant.into(), weight };
     store.set_shares(&[share("a", 4), share("b", 1)]);

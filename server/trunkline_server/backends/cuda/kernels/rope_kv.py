@@ -183,38 +183,6 @@ def _rope_and_write_kernel(
                 )  # fmt: skip
 
 
-@triton.jit
-def _rope_kernel(
-    x, out, positions, cos, sin, x_stride, out_stride, num_rows,
-    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    is_row = rows < num_rows
-    at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
-    head = tl.program_id(1)
-    rotated = _rotated(x, rows * x_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
-    elements = tl.arange(0, D_PAD)
-    mask = is_row[:, None] & (elements < D)[None, :]
-    tl.store(out + rows[:, None] * out_stride + head * D + elements[None, :], narrow(rotated, OUT), mask)
-
-
-def rope(
-    x: torch.Tensor, positions: torch.Tensor, tables: RopeTables, head_size: int, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Rotates each head of x [T, heads * D] by its token's position. positions: [T] i32; out: must not be x."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-    assert out.data_ptr() != x.data_ptr() or x.numel() == 0, "out must not be x"
-    num_rows, width = x.shape
-    if num_rows == 0:
-        return out
-    _rope_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
-        x, out, positions, tables.cos, tables.sin, x.stride(0), out.stride(0), num_rows,
-        D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=tables.dim, OUT=TRITON_DTYPES[out.dtype],
-        ROWS=_ROWS, num_warps=4, enable_fp_fusion=False,
-    )  # fmt: skip
-    return out
-
-
 def rope_and_write_kv(
     q: torch.Tensor,
     k: torch.Tensor,
