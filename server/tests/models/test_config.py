@@ -156,7 +156,7 @@ def test_a_window_with_an_effect_is_refused_by_name(changes: dict[str, Any]) -> 
         ({"model_type": "mistral", "sliding_window": -5}, DamagedFile, "the sliding window is -5"),
         ({"vocab_size": None}, DamagedFile, "`vocab_size` is missing"),
         ({"vocab_size": "many"}, DamagedFile, "`vocab_size` is `many`, expected an integer"),
-        ({"vocab_size": 0}, DamagedFile, "vocab_size is 0, must be from 1"),
+        ({"vocab_size": 0}, DamagedFile, "`vocab_size` is 0, must be from 1"),
         ({"num_hidden_layers": 1 << 40}, DamagedFile, "num_layers is 1099511627776"),
         ({"num_key_value_heads": 3}, DamagedFile, "4 query heads cannot share 3"),
         ({"head_dim": 15}, DamagedFile, "head size 15 is odd"),
