@@ -1,0 +1,80 @@
+//! The keywords of JSON schema by their treatment.
+
+/// Keywords that every output obeys.
+pub const KEYWORDS: [&str; 27] = [
+    "$ref",
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "required",
+    "type",
+];
+
+/// Keywords that affect validity and are refused by name.
+pub const REFUSED_KEYWORDS: [&str; 19] = [
+    "$dynamicRef",
+    "$recursiveRef",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "disallow",
+    "divisibleBy",
+    "else",
+    "extends",
+    "if",
+    "maxContains",
+    "minContains",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+
+/// Keywords that do not affect validity. Unknown keywords are ignored too, as the drafts require.
+pub const IGNORED_KEYWORDS: [&str; 16] = [
+    "$anchor",
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "contentEncoding",
+    "contentMediaType",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    "id",
+    "readOnly",
+    "title",
+    "writeOnly",
+];
+
+/// Values of `format` that every output obeys. Others are refused by name.
+
+pub const FORMATS: [&str; 10] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
