@@ -9,9 +9,9 @@
 //!     router.json              0600; the router's settings, written before each of its starts
 //! ```
 //!
-//! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale. The
-//! exception is a launcher that has created the folder but not yet written its id into the locked file: the file is then
-//! empty or missing, and the id in the folder's name is that of a living process.
+//! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale.
+//! The exception is a launcher that has created the folder but not yet written its id into the locked file: the file is
+//! then empty or missing, and the id in the folder's name is that of a living process.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -50,7 +50,8 @@ pub struct RuntimeDir {
 }
 
 impl RuntimeDir {
-    /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short enough.
+    /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short
+    /// enough.
     pub fn create(bases: &[PathBuf], log: &Log) -> Result<Self, LauncherError> {
         bases.iter().for_each(|base| sweep(base, log));
         let mut reasons = Vec::new();

@@ -223,8 +223,8 @@ impl<'a> Supervisor<'a> {
 
     /// Handles a child that ended because of a user's mistake.
     ///
-    /// The shard checks the model more closely than the router does. If the router refuses the model, the shard gets some
-    /// time to refuse it too, and its error line is shown instead.
+    /// The shard checks the model more closely than the router does. If the router refuses the model, the shard gets
+    /// some time to refuse it too, and its error line is shown instead.
     fn refused(&mut self, role: Role, tail: Tail) -> LauncherError {
         let verdict = tail.verdict;
         if role == Role::Router

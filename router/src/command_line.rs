@@ -29,10 +29,10 @@ pub enum Command {
     Serve {
         /// Path of the settings.
         settings: PathBuf,
-        /// Whether the end of standard input ends the process.
+        /// Set if the end of standard input ends the process.
         lifeline: bool,
     },
-    /// Print this text.
+    /// Print this text and exit.
     Print(String),
 }
 

@@ -33,8 +33,8 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest duration of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes beyond `--max-header-bytes` up to which a header is refused with an error that names the flag; a larger one gets
-/// a bare 431. The sum of both also bounds the answers buffered for a connection.
+/// Bytes beyond `--max-header-bytes` up to which a header is refused with an error that names the flag; a larger one
+/// gets a bare 431. The sum of both also bounds the answers buffered for a connection.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
 /// Most fields of a header.
 pub const MAX_HEADER_FIELDS: usize = 100;
@@ -52,8 +52,8 @@ pub const MAX_WRITE_BYTES: usize = 16 << 10;
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for the answer to a health check.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// First and longest pause before the router connects to the shard again; it doubles in between. The longest pause is the
-/// most that a start wastes after the shard listens. An attempt without a socket costs a few microseconds.
+/// First and longest pause before the router connects to the shard again; it doubles in between. The longest pause is
+/// the most that a start wastes after the shard listens. An attempt without a socket costs a few microseconds.
 pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
 /// Longest wait for a connection to the shard and its `Describe` answer.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,14 +69,14 @@ pub const MAX_COMPILING_OF_TENANT: usize = 2;
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most compiled grammars kept for later requests.
 pub const MAX_CACHED_GRAMMARS: usize = 64;
-/// Most bytes of source text of all kept grammars. A compiled grammar takes about ten times its text, and up to 1 MiB each
-/// for an expression's table and its masks.
+/// Most bytes of source text of all kept grammars. A compiled grammar takes about ten times its text, and up to 1 MiB
+/// each for an expression's table and its masks.
 pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
 /// Every limit of a server. Those on requests, which are most of them, are fields of the settings' [`Limits`].
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// Limits on requests.
+    /// The limits on requests.
     pub requests: Limits,
     /// Longest wait of a drain for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,

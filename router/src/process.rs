@@ -224,7 +224,7 @@ fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
         {
             match app.access.reload() {
                 Ok(()) => app.driver.set_weights(app.access.shares(), app.access.weights()).await,
-                Err(error) => tracing::error!(%error, "the API keys are unchanged"),
+                Err(error) => tracing::error!(%error, "the API keys stay as they were"),
             }
         }
     })

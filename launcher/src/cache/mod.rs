@@ -88,8 +88,8 @@ pub enum CacheCommand {
     },
     /// Remove a path, everything that continues it, and the blocks before it that no other path shares
     ///
-    /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that continues
-    /// it, except blocks that are in use or pinned.
+    /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that
+    /// continues it, except blocks that are in use or pinned.
     Rm {
         /// The folder of `--kv-disk-path` and the first digits of an id shown by `ls`; with `--url` only the id
         #[arg(value_names = ["DIR", "ID"], num_args = 0..=2)]
@@ -162,7 +162,7 @@ pub enum CacheError {
     Place {
         /// The problem with the arguments.
         problem: &'static str,
-        /// The command's name.
+        /// The name of the command.
         command: &'static str,
     },
     /// A request to a running server failed.
@@ -183,7 +183,7 @@ pub enum CacheError {
     /// A block cannot be erased.
     #[error("cannot erase from `{}`: {source}", dir.display())]
     Erase {
-        /// The store's folder.
+        /// The folder of the store.
         dir: PathBuf,
         /// The operating system's error.
         #[source]

@@ -23,8 +23,8 @@ use trunkline_settings::{Form, Group, RouterSettings};
 
 use crate::support::Bench;
 
-/// Flags as typed, and the words that they add to each child's command line or settings. All values differ, so that swapped
-/// values are found.
+/// Flags as typed, and the words that they add to each child's command line or settings. All values differ, so that
+/// swapped values are found.
 struct Case {
     typed: &'static str,
     resolver: &'static [&'static str],
@@ -124,8 +124,8 @@ const CASES: &[Case] = &[
 /// The flag of the configuration file, which `a_file_sets_every_other_flag` uses.
 const CONFIG: &str = "config";
 
-/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be in
-/// use.
+/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be
+/// in use.
 fn typed() -> Vec<(String, String)> {
     let words = CASES.iter().flat_map(|case| with_values(case.typed.split(' ')));
     let pairs = words.map(|words| match words.split_once(' ') {
@@ -231,8 +231,8 @@ fn each_flag_reaches_its_child_and_no_other() {
     }
 }
 
-/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does not
-/// accept TLS.
+/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does
+/// not accept TLS.
 fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let mut command = bench.command(&[&[SERVE], args].concat());
     command.env("TRUNKLINE_API_KEY", "a-key").env("TRUNKLINE_WATERMARK_KEY", "7");

@@ -243,7 +243,7 @@ fn version_and_help_go_to_stdout() {
 fn end_of_the_lifeline_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
-    let mut child = command(folder.path(), 0).spawn().unwrap();
+    let mut child = command(folder.path(), 0).arg("--lifeline").spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"still here").unwrap();
     // It listens, so it runs; then the other end goes away.

@@ -10,7 +10,7 @@ use trunkline_settings::RouterSettings;
 
 use super::{Connection, DEADLINE};
 
-/// The router's program.
+/// Path of the router's program.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
 
 /// Returns settings for the model and the shard's socket in `folder`, and any free port.
@@ -22,7 +22,7 @@ pub fn settings(folder: &Path) -> RouterSettings {
 
 /// Starts routers with settings.
 pub trait WithSettings {
-    /// Writes `settings` into `folder` and adds them to the command, together with a lifeline.
+    /// Writes `settings` into `folder` and adds them to the command.
     fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self;
 }
 
@@ -30,7 +30,7 @@ impl WithSettings for Command {
     fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self {
         let path = folder.join("router.json");
         std::fs::write(&path, serde_json::to_vec(settings).unwrap()).unwrap();
-        self.arg("--settings").arg(path).arg("--lifeline")
+        self.arg("--settings").arg(path)
     }
 }
 
@@ -41,7 +41,7 @@ pub struct Process {
     pub address: SocketAddr,
 }
 
-/// What the process wrote to stderr so far.
+/// The process's stderr so far.
 #[derive(Default)]
 struct Log {
     text: Mutex<(String, bool)>,
@@ -49,7 +49,7 @@ struct Log {
 }
 
 impl Log {
-    /// Waits until `find` finds something in the log; `find` is told whether the log is complete.
+    /// Waits until `find` returns a value for the log; its second argument is true once the log is complete.
     fn wait<T>(&self, what: &str, find: impl Fn(&str, bool) -> Option<T>) -> T {
         let text = self.text.lock().unwrap();
         let is_missing = |(text, ended): &mut (String, bool)| find(text, *ended).is_none() && !*ended;
@@ -59,9 +59,10 @@ impl Log {
 }
 
 impl Process {
-    /// Waits until it listens.
+    /// Starts a router with a lifeline and waits until it listens.
     pub fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.arg("--lifeline").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::<Log>::default();
         let writer = log.clone();
