@@ -23,9 +23,13 @@ fn tokens_cost_by_weight() {
     fairness.begin_running(a, 10);
     fairness.begin_running(b, 5);
     assert_eq!(fairness.rank(a), fairness.rank(b), "10 tokens at weight 2 are 5 at weight 1");
-    fairness.pay(a, 4);
-    assert_eq!((fairness.served(a), fairness.served(b)), (2 * COST_SCALE, 0));
-    assert_eq!(fairness.rank(a), fairness.rank(b), "what is paid was counted before");
+    let cost = fairness.reserve(a, 4, 0);
+    assert_eq!((fairness.served(a), fairness.served(b)), (2 * COST_SCALE, 0), "chunks in flight count");
+    assert_eq!(fairness.rank(a), fairness.rank(b), "reserved tokens were counted as admitted before");
+    fairness.release(a, cost);
+    assert_eq!(fairness.served(a), 0, "a lost chunk costs nothing");
+    fairness.charge(a, cost);
+    assert_eq!(fairness.served(a), 2 * COST_SCALE);
     fairness.set_weights(&[TenantWeight { tenant: "a".into(), weight: 1 }]);
     fairness.charge(a, OUTPUT_TOKEN_COST);
     assert_eq!(fairness.served(a), 4 * COST_SCALE);
