@@ -10,7 +10,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_R
 from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.gather_kv import _gather_kernel
-from trunkline_server.backends.cuda.kernels.hadamard import _turn_heads_kernel
+from trunkline_server.backends.cuda.kernels.hadamard import _transform_heads_kernel
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8
 from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel
 
@@ -26,7 +26,7 @@ _POINTERS = {
     **dict.fromkeys(("query_begin", "context_length", "block_tables", "block_ids", "row_count"), "*i32"),
     "pieces": "*i64",
 }
-_FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "turn_factor"), "fp32")
+_FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "transform_factor"), "fp32")
 _ALIGNED = frozenset({"q_stride", "k_stride", "v_stride", "out_stride", "x_stride", "piece_elements", "values_offset"})
 
 
@@ -74,7 +74,7 @@ def variants() -> list[Variant]:
     ]
     found += [
         _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8),
-        _variant("turn heads", _turn_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
+        _variant("transform heads", _transform_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
         _variant("gather", _gather_kernel, 8, **heads, BLOCK=64),
         _variant(
             "plan",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.cuda.kv_oracle import activation_dtype, hadamard, stored
 from tests.tiers import matrix
-from trunkline_server.backends.cuda.kernels.hadamard import turn_heads
+from trunkline_server.backends.cuda.kernels.hadamard import transform_heads
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv, rope_tables
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import rotate
@@ -86,7 +86,7 @@ def test_stored_elements_are_close_to_the_input(format: str, head_size: int, dev
     expected_q = rotate(q.float().unflatten(1, (-1, head_size)), at, rotary, 1.0)
     expected_k = rotate(k.float().unflatten(1, (-1, head_size)), at, rotary, 1.0)
     expected_v = v.float().unflatten(1, (-1, head_size))
-    if pool.format.is_turned:
+    if pool.format.is_transformed:
         matrix, run = hadamard(head_size), head_size & -head_size
         expected_q, expected_k, expected_v = expected_q @ matrix / run, expected_k @ matrix, expected_v @ matrix
     assert rotated.dtype == dtype
@@ -98,7 +98,7 @@ def test_stored_elements_are_close_to_the_input(format: str, head_size: int, dev
         error = (actual[used] - expected[written]).norm(dim=-1) / expected[written].norm(dim=-1)
         assert error.max() < BOUNDS[format], f"relative error {error.max()}"
     unused = [slot for slot in range(48) if slot not in used]
-    if not pool.format.is_turned:  # zero bytes are levels of int4
+    if not pool.format.is_transformed:  # zero bytes are levels of int4
         assert not keys[unused].any() and not values[unused].any()
     assert torch.equal(pool.pieces[0], before[0])
 
@@ -174,9 +174,9 @@ def test_a_row_has_the_same_bits_alone_and_among_others(format: str, device: str
 def test_transforming_twice_restores_heads(head_size: int, device: str) -> None:
     x = random(18, 2 * head_size)
     count, run = i32([17], device), head_size & -head_size
-    turned = turn_heads(x.to(device), head_size, 1.0, count)
+    turned = transform_heads(x.to(device), head_size, 1.0, count)
     assert torch.allclose(
         turned[:17].cpu(), (x[:17].view(17, 2, head_size) @ hadamard(head_size)).flatten(1), atol=1e-4
     )
-    back = turn_heads(turned, head_size, 1.0 / run, count, out=turned)
+    back = transform_heads(turned, head_size, 1.0 / run, count, out=turned)
     assert torch.allclose(back[:17].cpu(), x[:17], atol=1e-5)

@@ -42,7 +42,7 @@ class KvFormat(Enum):
         return self in (KvFormat.FP8, KvFormat.INT8, KvFormat.INT4)
 
     @property
-    def is_turned(self) -> bool:
+    def is_transformed(self) -> bool:
         """True if heads are multiplied by the Walsh-Hadamard matrix before they are rounded."""
         return self in (KvFormat.INT8, KvFormat.INT4)
 
