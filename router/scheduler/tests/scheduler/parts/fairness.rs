@@ -1,4 +1,4 @@
-//! What tenants have got, and who stands ahead of whom.
+//! Tests of the tenants' counters and ranks.
 
 use trunkline_scheduler::TenantWeight;
 use trunkline_scheduler::fairness::{Backlog, COST_SCALE, Fairness, MAX_DEBTS, OUTPUT_TOKEN_COST, TenantKey};
@@ -37,7 +37,7 @@ fn tokens_cost_by_weight() {
 }
 
 #[test]
-fn who_comes_back_is_lifted_less_a_credit() {
+fn a_returning_tenant_is_lifted_less_a_credit() {
     let mut fairness = fairness(&[], 100);
     let a = submit(&mut fairness, "a");
     fairness.charge(a, 1000);
@@ -50,7 +50,7 @@ fn who_comes_back_is_lifted_less_a_credit() {
 }
 
 #[test]
-fn who_is_ahead_stays_ahead_while_others_are_there() {
+fn a_tenant_that_left_ahead_is_ahead_when_it_returns() {
     let mut fairness = fairness(&[], 0);
     let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
     fairness.begin_waiting(b, true, 1);
@@ -66,7 +66,7 @@ fn who_is_ahead_stays_ahead_while_others_are_there() {
     assert!(!fairness.knows("a"), "the others have passed it");
     fairness.end_waiting(b, true, 1);
     fairness.leave(b);
-    assert!(fairness.is_empty(), "nobody is there");
+    assert!(fairness.is_empty(), "no tenant is left");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn debts_are_bounded() {
 }
 
 #[test]
-fn who_has_little_waiting_has_little_ahead() {
+fn a_tenant_with_little_waiting_has_little_ahead() {
     let mut fairness = fairness(&[("c", 3)], 0);
     let a = fairness.enter(Some("a"));
     (0..200).for_each(|_| fairness.begin_waiting(a, true, 10));
