@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use trunkline_contract::range;
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::{PolicyKind, Watermark};
 use trunkline_settings::{EvictionPolicy, Replies, RouterCache, RouterSettings, Server};
@@ -11,8 +12,8 @@ pub use trunkline_settings::{Limits, MAX_MESSAGE_PARTS, MAX_MESSAGES};
 use crate::error::ApiError;
 use crate::watermark::DEFAULT_KEY;
 
-/// Most alternatives per token (`top_logprobs`, `logprobs`, `top_n_tokens`), which is also the shard's limit.
-pub const MAX_TOP_LOGPROBS: u64 = 20;
+/// The most alternatives reported for each token (`top_logprobs`, `logprobs`, `top_n_tokens`).
+pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
 /// Most prompt logprobs in one answer, counting each token and its alternatives.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
 /// Most tokens in `logit_bias`.
