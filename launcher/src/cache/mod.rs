@@ -72,7 +72,7 @@ pub enum CacheCommand {
         /// First digits of an id shown by `ls --url`
         id: String,
         /// Duration of the pin, 1 to 86400; it does not shorten an existing pin
-        #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = pin_seconds)]
         ttl: u64,
         /// Instead, remove the pins of the path and of everything that continues it
         #[arg(long, conflicts_with = "ttl")]
@@ -213,6 +213,11 @@ impl CacheError {
             _ => false,
         }
     }
+}
+
+fn pin_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 1 to 86400, such as `300`".to_owned())
 }
 
 fn misplaced(command: &'static str, problem: &'static str) -> CacheError {
